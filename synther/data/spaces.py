@@ -1,0 +1,130 @@
+"""What is known about the values of an observation or an action before any row is seen.
+
+A space is a tuple of parts, one after the other along the columns of the array. It is plain data, so that a file or a
+model can carry it as JSON and nobody needs Gymnasium to read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from synther.errors import DataError
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real columns between bounds (infinite where there is none)."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.low) != len(self.high) or not self.low:
+            raise DataError(f"Box: expected as many low as high bounds, got {len(self.low)} and {len(self.high)}")
+        for column, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            if not low <= high:
+                raise DataError(f"Box: expected low <= high, got {low} and {high} in column {column}")
+
+    @property
+    def width(self) -> int:
+        return len(self.low)
+
+    @classmethod
+    def uniform(cls, low: float, high: float, width: int) -> Box:
+        return cls((float(low),) * width, (float(high),) * width)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Columns of 0 and 1."""
+
+    width: int
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One column of integers `start`, ..., `start + size - 1` without an order between them."""
+
+    size: int
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise DataError(f"Discrete: expected at least one value, got size {self.size}")
+
+    @property
+    def width(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """`size` columns of which exactly one is 1."""
+
+    size: int
+
+    @property
+    def width(self) -> int:
+        return self.size
+
+
+Part = Box | Binary | Discrete | OneHot
+Space = tuple[Part, ...]
+
+_PARTS: dict[str, type[Part]] = {part.__name__.lower(): part for part in (Box, Binary, Discrete, OneHot)}
+
+
+def width(space: Space) -> int:
+    return sum(part.width for part in space)
+
+
+def to_json(space: Space | None) -> list[dict[str, Any]] | None:
+    if space is None:
+        return None
+    return [{"part": type(part).__name__.lower(), **asdict(part)} for part in space]
+
+
+def from_json(parts: list[dict[str, Any]] | None) -> Space | None:
+    if parts is None:
+        return None
+    built: list[Part] = []
+    for entry in parts:
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items() if k != "part"}
+        built.append(_PARTS[entry["part"]](**fields))
+    return tuple(built)
+
+
+def check(space: Space, values: np.ndarray, name: str) -> None:
+    """Raise where `values` (N, W) leave `space`, naming row, column, value and what was allowed.
+
+    A millionth of a bound's span is forgiven: float32 actions of a float64 box are off by that much.
+    """
+    if values.shape[1] != width(space):
+        raise DataError(f"{name}: the space has {width(space)} columns, the array {values.shape[1]}")
+    start = 0
+    for part in space:
+        columns = values[:, start : start + part.width]
+        if isinstance(part, Box):
+            low, high = np.asarray(part.low), np.asarray(part.high)
+            span = np.where(np.isfinite(high - low), high - low, 0.0)
+            wrong = (columns < low - 1e-6 * span) | (columns > high + 1e-6 * span)
+            allowed = "a value in [{low:g}, {high:g}]"
+        elif isinstance(part, Discrete):
+            low, high = np.asarray([part.start]), np.asarray([part.start + part.size - 1])
+            wrong = (columns < low) | (columns > high) | (columns != np.round(columns))
+            allowed = "an integer from {low:g} to {high:g}"
+        else:
+            low, high = np.zeros(part.width), np.ones(part.width)
+            wrong = (columns != 0) & (columns != 1)
+            allowed = "0 or 1"
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            expected = allowed.format(low=low[column], high=high[column])
+            raise DataError(
+                f"{name}[{row}, {start + column}] is {columns[row, column]:g}, outside the space: expected {expected}. "
+                f"{int(wrong.any(1).sum()):,} of {len(values):,} rows are outside; clip them or pass the right space"
+            )
+        start += part.width

@@ -1,0 +1,286 @@
+"""`Transitions`: rows of experience, named and validated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from synther.data import spaces
+from synther.data.spaces import Space
+from synther.errors import DataError
+
+Array = NDArray[Any]
+
+ROW_FIELDS = ("observation", "action", "reward", "next_observation", "terminal")
+"""The fields of a row, in the order of the paper's matrix."""
+
+FIELDS = (*ROW_FIELDS, "timeout")
+
+_ALIASES = {
+    "observation": ("observations", "obs", "state", "states"),
+    "action": ("actions", "act", "acts"),
+    "reward": ("rewards", "rew", "rews"),
+    "next_observation": ("next_observations", "next_obs", "next_state", "next_states"),
+    "terminal": ("terminals", "terminated", "terminations", "done", "dones"),
+    "timeout": ("timeouts", "truncated", "truncations"),
+}
+FIELD_OF_KEY = {alias: field for field, aliases in _ALIASES.items() for alias in (field, *aliases)}
+"""Which field a key of somebody's dict or file means."""
+
+_CHECK_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """N rows of experience.
+
+    observation       (N, O)  numbers
+    action            (N, A)  numbers, or (N,) integers for one discrete action
+    reward            (N,)    numbers
+    next_observation  (N, O)
+    terminal          (N,)    bool: the next state is absorbing. None means that no row is terminal
+    timeout           (N,)    bool: the episode was cut after this row. None where nobody knows
+
+    `action_space` and `observation_space` say which values are possible; without them the rows themselves are taken
+    as the evidence. Arrays are not copied when they already have the right shape and type: do not write to them.
+    """
+
+    observation: Array
+    action: Array
+    reward: Array
+    next_observation: Array
+    terminal: Array = None  # type: ignore[assignment]  # filled in by __post_init__
+    timeout: Array | None = None
+    action_space: Space | None = None
+    observation_space: Space | None = None
+    env_id: str | None = None
+
+    def __post_init__(self) -> None:
+        observation = _matrix("observation", self.observation)
+        rows = len(observation)
+        if rows == 0:
+            raise DataError("observation has no rows: expected at least one transition")
+        fields: dict[str, Array | None] = {
+            "observation": observation,
+            "action": _action(self.action),
+            "reward": _reward(self.reward),
+            "next_observation": _matrix("next_observation", self.next_observation),
+            "terminal": _flags("terminal", np.zeros(rows, bool) if self.terminal is None else self.terminal),
+            "timeout": None if self.timeout is None else _flags("timeout", self.timeout),
+        }
+        for name, array in fields.items():
+            if array is not None and len(array) != rows:
+                raise DataError(f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row a step")
+        following = fields["next_observation"]
+        assert following is not None
+        if following.shape != observation.shape:
+            raise DataError(
+                f"next_observation has {following.shape[1]} columns, observation has {observation.shape[1]}: expected the same"
+            )
+        if following.dtype != observation.dtype:
+            fields["next_observation"] = following.astype(observation.dtype)
+        for name, array in fields.items():
+            if array is not None:
+                _check_finite(name, array)
+            object.__setattr__(self, name, array)
+        if self.action_space is not None:
+            spaces.check(self.action_space, self.action.reshape(rows, -1), "action")
+        if self.observation_space is not None and spaces.width(self.observation_space) != observation.shape[1]:
+            raise DataError(
+                f"observation_space describes {spaces.width(self.observation_space)} columns, "
+                f"observation has {observation.shape[1]}"
+            )
+
+    @classmethod
+    def of(cls, rows: Mapping[str, ArrayLike] | None = None, /, **arrays: Any) -> Self:
+        """Build from a dict of arrays, from keyword arrays, or from both.
+
+        The usual names are understood (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
+        Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
+        """
+        given: dict[str, Any] = {}
+        known = {"action_space", "observation_space", "env_id"}
+        for key, value in {**(rows or {}), **arrays}.items():
+            if key.startswith(("infos", "metadata")):
+                continue
+            field = key if key in known else FIELD_OF_KEY.get(key)
+            if field is None:
+                raise DataError(f"unknown key {key!r}: expected {', '.join(FIELDS)} or one of their usual plurals")
+            if field in given:
+                raise DataError(f"{field} was given twice, the second time as {key!r}")
+            given[field] = value
+        missing = [name for name in ROW_FIELDS[:4] if name not in given]
+        if missing:
+            raise DataError(f"missing {', '.join(missing)}: got {', '.join(given) or 'nothing'}")
+        return cls(**given)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Transitions]) -> Transitions:
+        """All rows of `parts` in order. Timeouts survive only where every part knows them."""
+        if not parts:
+            raise DataError("nothing to concatenate: expected at least one Transitions")
+        first = parts[0]
+        for number, part in enumerate(parts[1:], start=1):
+            for name in ("observation", "action"):
+                here, there = getattr(first, name).shape[1:], getattr(part, name).shape[1:]
+                if here != there:
+                    raise DataError(f"cannot concatenate: {name} of part {number} has row shape {there}, of part 0 {here}")
+        joined: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in ROW_FIELDS}
+        if all(part.timeout is not None for part in parts):
+            joined["timeout"] = np.concatenate([part.timeout for part in parts])  # type: ignore[arg-type]
+        for name in ("action_space", "observation_space", "env_id"):
+            values = {getattr(part, name) for part in parts}
+            joined[name] = values.pop() if len(values) == 1 else None
+        return cls(**joined)
+
+    def __len__(self) -> int:
+        return len(self.observation)
+
+    def __getitem__(self, rows: slice | Array | Sequence[int]) -> Transitions:
+        """The rows of a slice, an index array or a boolean mask (at least one of them)."""
+        if isinstance(rows, (int, np.integer)):
+            raise TypeError("an index of Transitions is a slice, an index array or a mask; for one row write rows[i : i + 1]")
+        picked = {name: array[rows] for name, array in self.arrays().items()}
+        if len(picked["observation"]) == 0:
+            raise DataError(f"the selection holds none of the {len(self):,} rows: expected at least one")
+        return self._trusted(picked)
+
+    def _trusted(self, arrays: dict[str, Array]) -> Transitions:
+        """Rows cut out of validated rows need no second validation."""
+        part = object.__new__(Transitions)
+        for name in self.__dataclass_fields__:
+            object.__setattr__(part, name, arrays.get(name, None if name in FIELDS else getattr(self, name)))
+        return part
+
+    def chunks(self, rows: int) -> Iterator[Transitions]:
+        """Consecutive views of at most `rows` rows."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+    def arrays(self) -> dict[str, Array]:
+        """Field name to array, without a timeout that nobody knows."""
+        every = {name: getattr(self, name) for name in FIELDS}
+        return {name: array for name, array in every.items() if array is not None}
+
+    def subsample(self, fraction: float, seed: int = 0) -> Transitions:
+        """A uniform draw of rows without replacement, in their old order, at least one."""
+        if not 0 < fraction <= 1:
+            raise DataError(f"fraction must lie in (0, 1], got {fraction}")
+        count = max(1, round(fraction * len(self)))
+        rows = np.random.default_rng(seed).choice(len(self), size=count, replace=False)
+        return self[np.sort(rows)]
+
+    def with_spaces(self, action: Space | None = None, observation: Space | None = None) -> Transitions:
+        """The same rows with other spaces, checked against them."""
+        return replace(
+            self, action_space=action or self.action_space, observation_space=observation or self.observation_space
+        )
+
+    def equals(self, other: Transitions) -> bool:
+        """Whether both hold the same values in every field."""
+        mine, theirs = self.arrays(), other.arrays()
+        return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+    def summary(self) -> str:
+        """A few lines for a person."""
+        actions = "1 discrete" if self.action.ndim == 1 else str(self.action.shape[1])
+        lines = [
+            f"{len(self):,} transitions" + (f" of {self.env_id}" if self.env_id else ""),
+            f"observation  {self.observation.shape[1]} columns, {self.observation.dtype}",
+            f"action       {actions} columns, {self.action.dtype}, {_span(self.action)}",
+            f"reward       mean {self.reward.mean(dtype=np.float64):.4g}, "
+            f"deviation {self.reward.std(dtype=np.float64):.4g}, {_span(self.reward)}",
+            f"terminal     {np.count_nonzero(self.terminal):,} rows ({100 * np.mean(self.terminal):.3g} %)",
+        ]
+        if self.timeout is not None:
+            lines.append(f"timeout      {np.count_nonzero(self.timeout):,} rows")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        observation, action = self.observation.shape[1], self.action.shape[1:]
+        return f"Transitions({len(self):,} rows, observation {observation}, action {action[0] if action else 'discrete'})"
+
+
+class RowSource(Protocol):
+    """Rows that can be gone through in chunks, again and again: Transitions in memory, or rows spooled on disk."""
+
+    def __len__(self) -> int: ...
+
+    def chunks(self, rows: int) -> Iterator[Transitions]: ...
+
+
+def _span(array: Array) -> str:
+    return f"from {array.min():.4g} to {array.max():.4g}"
+
+
+def _numeric(name: str, values: ArrayLike) -> Array:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise DataError(f"{name} is ragged: expected one array of numbers ({error})") from None
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name} has dtype {array.dtype}: expected real numbers, integers or booleans")
+    return array
+
+
+def _matrix(name: str, values: ArrayLike) -> Array:
+    array = _numeric(name, values)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise DataError(f"{name} has shape {array.shape}: expected (rows, columns); flatten every step to one vector first")
+    if array.shape[1] == 0:
+        raise DataError(f"{name} has no columns: shape {array.shape}")
+    return array
+
+
+def _action(values: ArrayLike) -> Array:
+    array = _numeric("action", values)
+    whole = array.dtype.kind in "biu"
+    if array.ndim == 2 and array.shape[1] == 1 and whole:
+        array = array[:, 0]
+    if array.ndim == 1 and whole:
+        return array.astype(np.int64) if array.dtype.kind == "b" else array
+    return _matrix("action", array)
+
+
+def _reward(values: ArrayLike) -> Array:
+    array = _column("reward", values)
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def _flags(name: str, values: ArrayLike) -> Array:
+    array = _column(name, values)
+    if array.dtype != bool:
+        wrong = (array != 0) & (array != 1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"{name}[{row}] is {array[row]}: expected 0 or 1, or booleans")
+        array = array.astype(bool)
+    return array
+
+
+def _column(name: str, values: ArrayLike) -> Array:
+    array = _numeric(name, values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"{name} has shape {array.shape}: expected (rows,), one value a step")
+    return array
+
+
+def _check_finite(name: str, array: Array) -> None:
+    if array.dtype.kind != "f":
+        return
+    for start in range(0, len(array), _CHECK_ROWS):
+        finite = np.isfinite(array[start : start + _CHECK_ROWS])
+        if not finite.all():
+            place = np.argwhere(~finite)[0]
+            row = start + int(place[0])
+            where = f"{name}[{row}, {place[1]}]" if array.ndim == 2 else f"{name}[{row}]"
+            value = array[row, place[1]] if array.ndim == 2 else array[row]
+            raise DataError(f"{where} is {value}: expected a finite number; drop the row or repair what recorded it")

@@ -1,0 +1,46 @@
+"""Files that are either whole or absent: written beside their final name, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block succeeds it takes the place of `path`.
+
+    When the block fails the temporary file or folder is removed and whatever stood at `path` is untouched.
+    The suffix is kept, because some libraries choose what to write by it.
+    """
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    beside = final.with_name(f".{final.stem}.{os.getpid()}.writing{final.suffix}")
+    try:
+        yield beside
+        if beside.is_dir():
+            for file in beside.rglob("*"):
+                if file.is_file():
+                    _flush(file)
+            if final.exists():
+                shutil.rmtree(final)
+        else:
+            _flush(beside)
+        os.replace(beside, final)
+        _flush(final.parent)
+    finally:
+        if beside.is_dir():
+            shutil.rmtree(beside, ignore_errors=True)
+        else:
+            beside.unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
