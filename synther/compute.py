@@ -1,0 +1,100 @@
+"""Where the work runs and how precisely, and how an update becomes one captured GPU graph.
+
+The only file that asks whether there is a GPU: everything else is written once, for tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from synther.errors import ConfigError
+
+Precision = Literal["auto", "float32", "tf32", "bf16"]
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` is the GPU where there is one; anything else is PyTorch's own name of a device."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(f"device {name!r} was asked for, but PyTorch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def pick_precision(precision: Precision, device: torch.device) -> Precision:
+    """`auto` is bf16 on a GPU and float32 on a CPU, where bf16 is far slower than float32."""
+    if precision == "auto":
+        return "bf16" if device.type == "cuda" else "float32"
+    return precision
+
+
+def working_dtype(precision: Precision) -> torch.dtype:
+    """The type in which the network's weights and activations are kept."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+@contextmanager
+def matmul_precision(precision: Precision) -> Iterator[None]:
+    """Let float32 products use tf32 inside the block, where that was asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def generator(device: torch.device, *key: int) -> torch.Generator:
+    """A generator whose stream is a function of `key` alone, so that work can be cut anywhere and taken up again."""
+    return reseed(torch.Generator(device), *key)
+
+
+def reseed(source: torch.Generator, *key: int) -> torch.Generator:
+    """Put `source` at the start of the stream of `key`."""
+    return source.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def block_rows(device: torch.device) -> int:
+    """Rows sampled together: enough to fill a GPU, few enough that a CPU asked for a handful answers soon."""
+    return 16_384 if device.type == "cuda" else 512
+
+
+def capture(update: Callable[[], None], device: torch.device, state: Sequence[Tensor]) -> Callable[[], None]:
+    """`update` as one CUDA graph, or itself on a CPU.
+
+    `update` takes nothing and returns nothing: it reads and writes tensors that stay where they are. Capturing needs a
+    few rehearsals, which are undone in `state`, the tensors that `update` changes.
+    """
+    if device.type != "cuda":
+        return update
+    kept = [tensor.clone() for tensor in state]
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            update()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        update()
+    for tensor, old in zip(state, kept, strict=True):
+        tensor.copy_(old)
+    return graph.replay

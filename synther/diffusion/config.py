@@ -1,0 +1,131 @@
+"""What can be chosen about the model, its fit and its sampling. Free of PyTorch, so that `--help` is quick.
+
+The defaults are the paper's; `synther/presets.py` names the useful departures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from synther.errors import ConfigError
+
+SamplerName = Literal["sde", "heun", "euler", "dpm++2m"]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The denoising network."""
+
+    kind: Literal["residual", "mlp"] = "residual"
+    """Blocks with a skip connection, or without (the paper's ablation)."""
+    width: int = 1024
+    """Columns of the hidden layers."""
+    depth: int = 6
+    """Number of blocks."""
+    embedding: int = 128
+    """Columns of the layer in which row and noise level meet."""
+    frequencies: int = 8
+    """Random Fourier frequencies that encode the noise level."""
+    squeeze: bool = False
+    """Keep `embedding` as it is even where a row has more columns."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "depth", "embedding", "frequencies"):
+            _at_least(f"network.{name}", getattr(self, name), 1)
+
+
+@dataclass(frozen=True)
+class NoiseConfig:
+    """Karras et al. 2022, Table 1: how noise is scaled, drawn while fitting, and stepped through while sampling."""
+
+    sigma_data: float = 1.0
+    sigma_min: float = 0.002
+    sigma_max: float = 80.0
+    rho: float = 7.0
+    p_mean: float = -1.2
+    p_std: float = 1.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sigma_min < self.sigma_max:
+            raise ConfigError(f"expected 0 < noise.sigma_min < noise.sigma_max, got {self.sigma_min}, {self.sigma_max}")
+        for name in ("sigma_data", "rho", "p_std"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"noise.{name} must be positive, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    """How rows are drawn. The s_ parameters are those of the stochastic sampler (`sde`) and have no effect elsewhere."""
+
+    kind: SamplerName = "sde"
+    steps: int = 128
+    s_churn: float = 80.0
+    s_tmin: float = 0.05
+    s_tmax: float = 50.0
+    s_noise: float = 1.003
+
+    def __post_init__(self) -> None:
+        _at_least("sampler.steps", self.steps, 1)
+        if self.s_churn < 0 or self.s_noise < 0:
+            raise ConfigError(f"expected s_churn and s_noise >= 0, got {self.s_churn} and {self.s_noise}")
+
+    @property
+    def network_calls(self) -> int:
+        """Evaluations of the network that one row costs."""
+        return 2 * self.steps - 1 if self.kind in ("sde", "heun") else self.steps
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How the network is fitted."""
+
+    steps: int = 100_000
+    """Optimiser steps; the learning rate falls along a cosine to 0 over them."""
+    batch: int | None = None
+    """Rows a step. None is the reference's rule: 256 under 800K rows, else 1024."""
+    learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.99
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    ema_decay: float = 0.995
+    """Decay of the averaged weights, from which rows are sampled."""
+    ema_every: int = 10
+    """Steps between two updates of the average."""
+    holdout: float = 0.05
+    """Share of rows kept aside to measure the loss on, at most 10,000 of them."""
+    evaluate_every: int = 1_000
+    """Steps between two measurements of the held-out loss; also how often progress is reported."""
+    patience: int | None = None
+    """Stop after so many measurements without a better held-out loss, and keep the best weights. None never stops."""
+    checkpoint_every: int = 10_000
+    """Steps between two checkpoints, where a checkpoint file was asked for."""
+    minutes: float | None = None
+    """Wall-clock budget: the learning rate reaches 0 with it, if the steps do not run out before."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "ema_every", "evaluate_every", "checkpoint_every"):
+            _at_least(f"fit.{name}", getattr(self, name), 1)
+        if self.batch is not None:
+            _at_least("fit.batch", self.batch, 1)
+        if self.patience is not None:
+            _at_least("fit.patience", self.patience, 1)
+            if self.holdout == 0:
+                raise ConfigError("fit.patience needs a held-out loss: set fit.holdout above 0")
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(f"fit.holdout must lie in [0, 1), got {self.holdout}")
+        if not 0 <= self.ema_decay < 1:
+            raise ConfigError(f"fit.ema_decay must lie in [0, 1), got {self.ema_decay}")
+        if self.learning_rate <= 0 or self.clip <= 0:
+            raise ConfigError(f"expected learning_rate and clip > 0, got {self.learning_rate} and {self.clip}")
+        if self.minutes is not None and self.minutes <= 0:
+            raise ConfigError(f"fit.minutes must be positive, got {self.minutes}")
+
+    def batch_for(self, rows: int) -> int:
+        return self.batch if self.batch is not None else 256 if rows < 800_000 else 1024
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")

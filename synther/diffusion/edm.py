@@ -1,0 +1,61 @@
+"""Karras et al. 2022, "Elucidating the Design Space of Diffusion-Based Generative Models": the formulas."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from synther.diffusion.config import NoiseConfig
+
+
+def c_skip(sigma: Tensor, sigma_data: float) -> Tensor:
+    return sigma_data**2 / (sigma**2 + sigma_data**2)
+
+
+def c_out(sigma: Tensor, sigma_data: float) -> Tensor:
+    return sigma * sigma_data / (sigma**2 + sigma_data**2).sqrt()
+
+
+def c_in(sigma: Tensor, sigma_data: float) -> Tensor:
+    return 1 / (sigma**2 + sigma_data**2).sqrt()
+
+
+def c_noise(sigma: Tensor) -> Tensor:
+    return sigma.log() / 4
+
+
+def loss_weight(sigma: Tensor, sigma_data: float) -> Tensor:
+    return (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
+
+
+class Problem(NamedTuple):
+    """A regression problem for the raw network F: predict `target` (N, D) from `inputs` (N, D) and `level` (N, 1)."""
+
+    inputs: Tensor
+    level: Tensor
+    target: Tensor
+
+
+def draw_problem(clean: Tensor, noise: NoiseConfig, generator: torch.Generator) -> Problem:
+    """Noise `clean` rows (N, D) at random levels and state what the network has to say about them.
+
+    The weighted loss on the denoiser D = c_skip x + c_out F, lambda(sigma) |D - clean|^2, has lambda = 1 / c_out^2
+    (Eq. 8), so it is the plain squared error of F against (clean - c_skip x) / c_out. With x = clean + sigma n this is
+    the expression below, which has no cancellation where sigma is small.
+    """
+    like = {"device": clean.device, "dtype": clean.dtype}
+    sigma = (noise.p_mean + noise.p_std * torch.randn(len(clean), 1, generator=generator, **like)).exp()
+    normal = torch.randn(clean.shape, generator=generator, **like)
+    norm = (sigma**2 + noise.sigma_data**2).sqrt()
+    target = (clean * (sigma / noise.sigma_data) - normal * noise.sigma_data) / norm
+    return Problem((clean + sigma * normal) / norm, c_noise(sigma), target)
+
+
+def karras_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
+    """`steps` noise levels from sigma_max down to sigma_min, then 0 (Eq. 5)."""
+    if steps == 1:
+        return [noise.sigma_max, 0.0]
+    first, last = noise.sigma_max ** (1 / noise.rho), noise.sigma_min ** (1 / noise.rho)
+    return [(first + i / (steps - 1) * (last - first)) ** noise.rho for i in range(steps)] + [0.0]

@@ -1,0 +1,284 @@
+"""Fitting the denoiser: rounds of captured steps, a held-out loss, checkpoints.
+
+Everything random in a round is a function of (seed, round number), and a checkpoint falls between two rounds: so a fit
+that was killed and taken up again ends with the weights of one that was not.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional
+
+from synther import compute
+from synther.diffusion import edm
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
+from synther.diffusion.flat import FlatWeights
+from synther.diffusion.networks import Network
+from synther.durable import replacing
+from synther.errors import ConfigError, SyntherError
+from synther.progress import Progress, Silent
+
+log = logging.getLogger(__name__)
+
+# Streams of random numbers, so that no two purposes share one.
+_WEIGHTS, _ROUNDS, _SPLIT, _HELD_OUT = range(4)
+_HELD_OUT_ROWS = 10_000
+
+
+@dataclass
+class FitResult:
+    """The averaged network and how it came about."""
+
+    network: Network
+    steps: int
+    seconds: float
+    history: list[dict[str, float]] = field(default_factory=list)
+    """For each measurement: step, loss (mean since the last one), held_out (where rows were held out), seconds."""
+
+
+class Diverged(SyntherError):
+    """The loss is no longer a number."""
+
+
+class _Trainer:
+    """The state of a fit, all of it in tensors that stay where they are, and one round of steps as a function of it."""
+
+    def __init__(
+        self, network: Network, rows: Tensor, config: FitConfig, noise: NoiseConfig, seed: int, dtype: torch.dtype
+    ) -> None:
+        self.rows, self.config, self.noise, self.seed = rows, config, noise, seed
+        self.device = rows.device
+        self.batch = config.batch_for(len(rows))
+        self.round_steps = config.ema_every
+        self.network = network.to(self.device)
+        self.flat = FlatWeights(network)
+        self.weights = torch.nn.Parameter(self.flat.gather(network))
+        self.working = self.weights.data if dtype == torch.float32 else self.weights.data.to(dtype)
+        self.flat.bind(network, self.working)
+        self.average = self.weights.detach().clone()
+        self.weights.grad = torch.zeros_like(self.weights)
+        self.rate = torch.zeros((), device=self.device)
+        # NOTE[paper]: AdamW without decay, that is Adam.
+        self.optimizer = torch.optim.Adam(
+            [self.weights], lr=self.rate, betas=(config.beta1, config.beta2), fused=True, capturable=self.device.type == "cuda"
+        )
+        self.optimizer.step()  # with a rate of 0: only makes its state, which a capture needs to find in place
+        for value in self.optimizer.state[self.weights].values():
+            value.zero_()
+        columns = rows.shape[1]
+        size = (self.round_steps, self.batch)
+        self.problem = edm.Problem(*(torch.zeros(*size, k, device=self.device) for k in (columns, 1, columns)))
+        self.rates = torch.zeros(self.round_steps, device=self.device)
+        self.average_rate = torch.zeros((), device=self.device)
+        self.loss_sum = torch.zeros((), device=self.device)
+        self.generator = torch.Generator(self.device)
+        self._captured = compute.capture(self._whole_round, self.device, self.state())
+
+    def state(self) -> list[Tensor]:
+        adam = self.optimizer.state[self.weights]
+        return [self.weights.data, self.working, self.average, self.loss_sum, adam["exp_avg"], adam["exp_avg_sq"], adam["step"]]
+
+    def run_round(self, number: int, steps: int, rates: Tensor) -> None:
+        """Steps `number * round_steps` onwards, `steps` of them (fewer than a whole round only at the very end)."""
+        compute.reseed(self.generator, self.seed, _ROUNDS, number)
+        picked = torch.randint(len(self.rows), (self.round_steps * self.batch,), generator=self.generator, device=self.device)
+        for buffer, values in zip(self.problem, edm.draw_problem(self.rows[picked], self.noise, self.generator), strict=True):
+            buffer.copy_(values.view_as(buffer))
+        self.rates[:steps] = rates
+        # The average warms up, so that a short fit is not an average with the weights it started from.
+        self.average_rate.fill_(max(1 - self.config.ema_decay, (1 + number) ** (-2 / 3)))
+        if steps == self.round_steps:
+            self._captured()
+        else:
+            for step in range(steps):
+                self._step(step)
+
+    def _whole_round(self) -> None:
+        for step in range(self.round_steps):
+            self._step(step)
+        self.average.lerp_(self.weights.data, self.average_rate)
+
+    def _step(self, step: int) -> None:
+        inputs, level, target = (values[step] for values in self.problem)
+        loss = functional.mse_loss(self.network(inputs, level), target)
+        gradient = self.flat.join(torch.autograd.grad(loss, list(self.network.parameters())))
+        norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+        assert self.weights.grad is not None
+        self.weights.grad.copy_(gradient).mul_((self.config.clip / (norm + 1e-6)).clamp(max=1.0))
+        self.rate.copy_(self.rates[step])
+        self.optimizer.step()
+        if self.working is not self.weights.data:
+            self.working.copy_(self.weights.data)
+        self.loss_sum.add_(loss.detach())
+
+    def averaged_network(self) -> Network:
+        """A float32 copy that runs on the averaged weights, now and later."""
+        network = copy.deepcopy(self.network)
+        self.flat.bind(network, self.average)
+        return network.requires_grad_(False)
+
+
+def fit(
+    rows: Tensor,
+    network: NetworkConfig,
+    config: FitConfig,
+    noise: NoiseConfig,
+    *,
+    seed: int = 0,
+    precision: compute.Precision = "auto",
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+) -> FitResult:
+    """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are.
+
+    With a `checkpoint` path the fit's state is kept there, and a fit with the same arguments goes on from it.
+    """
+    precision = compute.pick_precision(precision, rows.device)
+    with compute.matmul_precision(precision):
+        return _fit(rows, network, config, noise, seed, precision, checkpoint, progress or Silent())
+
+
+def _fit(
+    rows: Tensor,
+    network_config: NetworkConfig,
+    config: FitConfig,
+    noise: NoiseConfig,
+    seed: int,
+    precision: compute.Precision,
+    checkpoint: Path | None,
+    progress: Progress,
+) -> FitResult:
+    device = rows.device
+    fitted_rows, held_out = _split(rows, config.holdout, seed)
+    with torch.random.fork_rng(devices=[]):
+        compute.reseed(torch.default_generator, seed, _WEIGHTS)
+        network = Network(rows.shape[1], network_config)
+    trainer = _Trainer(network, fitted_rows, config, noise, seed, compute.working_dtype(precision))
+    average = trainer.averaged_network()
+    result = FitResult(average, 0, 0.0)
+    best = trainer.average.clone()
+    identity = _identity(rows, network_config, config, noise, seed, precision)
+    if checkpoint is not None and checkpoint.exists():
+        _load_checkpoint(checkpoint, trainer, best, result, identity)
+        log.info("going on from step %d of %s", result.steps, checkpoint)
+    began = time.monotonic() - result.seconds
+    saved_at = result.steps
+
+    with progress.phase("fit", config.steps, result.steps) as phase:
+        while result.steps < config.steps and not _is_over(result, config):
+            steps = min(_stretch(config), config.steps - result.steps)
+            rates = _learning_rates(config, result.steps, steps, result.seconds).to(device)
+            trainer.loss_sum.zero_()
+            try:
+                for first in range(0, steps, trainer.round_steps):
+                    some = min(trainer.round_steps, steps - first)
+                    trainer.run_round((result.steps + first) // trainer.round_steps, some, rates[first : first + some])
+                loss = float(trainer.loss_sum) / steps  # waits for the device
+            except torch.cuda.OutOfMemoryError:
+                raise ConfigError(f"the GPU has not enough memory for batches of {trainer.batch} rows: lower fit.batch") from None
+            result.steps += steps
+            result.seconds = time.monotonic() - began
+            entry = {"step": result.steps, "loss": loss, "seconds": result.seconds}
+            if not math.isfinite(loss):
+                raise Diverged(f"the loss is {loss} at step {result.steps}: lower fit.learning_rate, or scale the data")
+            if held_out is not None:
+                entry["held_out"] = _held_out_loss(average, held_out, noise, seed)
+                if entry["held_out"] <= min((e["held_out"] for e in result.history), default=math.inf):
+                    best.copy_(trainer.average)
+            result.history.append(entry)
+            note = f"loss {loss:.4f}" + (f", held out {entry['held_out']:.4f}" if held_out is not None else "")
+            phase.advance(steps, note)
+            if checkpoint is not None and result.steps - saved_at >= config.checkpoint_every:
+                _save_checkpoint(checkpoint, trainer, best, result, identity)
+                saved_at = result.steps
+    if config.patience is not None:
+        trainer.average.copy_(best)
+    if checkpoint is not None:
+        _save_checkpoint(checkpoint, trainer, best, result, identity)
+    return result
+
+
+def _stretch(config: FitConfig) -> int:
+    """Steps between two measurements: a whole number of rounds."""
+    return -(-config.evaluate_every // config.ema_every) * config.ema_every
+
+
+def _is_over(result: FitResult, config: FitConfig) -> bool:
+    """Whether time or patience has run out."""
+    if config.minutes is not None and result.seconds >= 60 * config.minutes:
+        return True
+    if config.patience is None or not result.history:
+        return False
+    losses = [entry["held_out"] for entry in result.history]
+    return len(losses) - 1 - losses.index(min(losses)) >= config.patience
+
+
+def _learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -> Tensor:
+    """Cosine to 0 over the steps, or over the minutes where those run out first. (steps,)"""
+    done = (torch.arange(first, first + steps, dtype=torch.float64)) / config.steps
+    if config.minutes is not None:
+        done = done.clamp(min=min(seconds / (60 * config.minutes), 1.0))
+    return (config.learning_rate * 0.5 * (1 + torch.cos(math.pi * done))).float()
+
+
+def _split(rows: Tensor, holdout: float, seed: int) -> tuple[Tensor, Tensor | None]:
+    count = min(round(holdout * len(rows)), _HELD_OUT_ROWS)
+    if count == 0:
+        return rows, None
+    order = torch.randperm(len(rows), generator=compute.generator(torch.device("cpu"), seed, _SPLIT)).to(rows.device)
+    return rows[order[count:]], rows[order[:count]]
+
+
+@torch.no_grad()
+def _held_out_loss(network: Network, rows: Tensor, noise: NoiseConfig, seed: int) -> float:
+    """The loss on the held-out rows under the same noise every time."""
+    inputs, level, target = edm.draw_problem(rows, noise, compute.generator(rows.device, seed, _HELD_OUT))
+    return float(functional.mse_loss(network(inputs, level), target))
+
+
+def _identity(rows: Tensor, *settings: Any) -> str:
+    """What a checkpoint must have in common with a fit that goes on from it."""
+    described = [asdict(s) if hasattr(s, "__dataclass_fields__") else s for s in settings]
+    fingerprint = [list(rows.shape), float(rows.double().sum()), float(rows[:: max(1, len(rows) // 1000)].double().norm())]
+    return json.dumps([fingerprint, described, rows.device.type])
+
+
+_STATE_NAMES = ("weights", "working", "average", "loss_sum", "exp_avg", "exp_avg_sq", "step")
+
+
+def _save_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
+    tensors = {name: tensor.detach() for name, tensor in zip(_STATE_NAMES, trainer.state(), strict=True)}
+    if trainer.working is trainer.weights.data or trainer.working.data_ptr() == trainer.weights.data_ptr():
+        del tensors["working"]
+    described = {"steps": result.steps, "seconds": result.seconds, "history": result.history}
+    with replacing(path) as beside:
+        save_file({**tensors, "best": best}, beside, {"identity": identity, "result": json.dumps(described)})
+
+
+def _load_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
+    try:
+        with safe_open(path, "pt", device=str(trainer.device)) as file:
+            metadata = file.metadata() or {}
+            if metadata.get("identity") != identity:
+                raise ConfigError(
+                    f"{path} belongs to a fit with other data or options: delete it, or choose another folder, to start afresh"
+                )
+            for name, tensor in zip((*_STATE_NAMES, "best"), (*trainer.state(), best), strict=True):
+                if name in file.keys():  # noqa: SIM118 - a safetensors file is no dict
+                    tensor.copy_(file.get_tensor(name))
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} is no checkpoint that can be read ({error}): delete it to start afresh") from None
+    for name, value in json.loads(metadata["result"]).items():
+        setattr(result, name, value)
