@@ -7,19 +7,19 @@ from torch import Tensor
 
 from synther.diffusion import edm
 from synther.diffusion.config import NoiseConfig
-from synther.diffusion.networks import FoldedNetwork, Network
+from synther.diffusion.networks import InferenceNetwork, Network
 
 
 class Denoiser:
     """D(x; sigma) = c_skip x + c_out F(c_in x; c_noise) at one noise level for all rows (Karras et al. 2022, Eq. 7).
 
-    With a `dtype`, F runs folded and in that type, without gradients; without one it is the network as it is, through
+    With a `dtype`, F runs in that type, without gradients; without one it is the network as it is, through
     which gradients flow.
     """
 
     def __init__(self, network: Network, noise: NoiseConfig, dtype: torch.dtype | None = None) -> None:
         self.noise = noise
-        self.raw = network if dtype is None else FoldedNetwork(network, dtype)
+        self.raw = network if dtype is None else InferenceNetwork(network, dtype)
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
         level = torch.full((1, 1), sigma, device=x.device, dtype=x.dtype)

@@ -25,9 +25,11 @@ from synther import compute
 from synther.diffusion import edm
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
 from synther.diffusion.flat import FlatWeights
+from synther.diffusion.gradient import loss_and_gradient
 from synther.diffusion.networks import Network
 from synther.durable import replacing
 from synther.errors import ConfigError, SyntherError
+from synther.kernels import adam_step
 from synther.progress import Progress, Silent
 
 log = logging.getLogger(__name__)
@@ -59,43 +61,48 @@ class _Trainer:
         self, network: Network, rows: Tensor, config: FitConfig, noise: NoiseConfig, seed: int, dtype: torch.dtype
     ) -> None:
         self.rows, self.config, self.noise, self.seed = rows, config, noise, seed
-        self.device = rows.device
+        self.device = device = rows.device
         self.batch = config.batch_for(len(rows))
         self.round_steps = config.ema_every
-        self.network = network.to(self.device)
+        self.network = network.to(device).requires_grad_(False)
         self.flat = FlatWeights(network)
-        self.weights = torch.nn.Parameter(self.flat.gather(network))
-        self.working = self.weights.data if dtype == torch.float32 else self.weights.data.to(dtype)
+        self.weights = self.flat.gather(network)
+        self.working = self.weights if dtype == torch.float32 else self.weights.to(dtype)
         self.flat.bind(network, self.working)
-        self.average = self.weights.detach().clone()
-        self.weights.grad = torch.zeros_like(self.weights)
-        self.rate = torch.zeros((), device=self.device)
-        # NOTE[paper]: AdamW without decay, that is Adam.
-        self.optimizer = torch.optim.Adam(
-            [self.weights], lr=self.rate, betas=(config.beta1, config.beta2), fused=True, capturable=self.device.type == "cuda"
-        )
-        self.optimizer.step()  # with a rate of 0: only makes its state, which a capture needs to find in place
-        for value in self.optimizer.state[self.weights].values():
-            value.zero_()
-        columns = rows.shape[1]
-        size = (self.round_steps, self.batch)
-        self.problem = edm.Problem(*(torch.zeros(*size, k, device=self.device) for k in (columns, 1, columns)))
-        self.rates = torch.zeros(self.round_steps, device=self.device)
-        self.average_rate = torch.zeros((), device=self.device)
-        self.loss_sum = torch.zeros((), device=self.device)
-        self.generator = torch.Generator(self.device)
-        self._captured = compute.capture(self._whole_round, self.device, self.state())
+        self.gradient = torch.zeros_like(self.working)
+        self.gradients = dict(zip(self.flat.names, self.flat.views(self.gradient), strict=True))
+        self.average = self.weights.clone()
+        self.adam_mean = torch.zeros_like(self.weights)
+        self.adam_square = torch.zeros_like(self.weights)
+        self.adam_step = torch.zeros((), device=device)
+        self.loss_sum = torch.zeros((), device=device)
+        # What a round is given: its noisy rows, its learning rates, how far the average moves at its end.
+        size, columns, features = (self.round_steps, self.batch), rows.shape[1], network.level_in.in_features
+        self.inputs = torch.zeros(*size, columns, device=device, dtype=dtype)
+        self.features = torch.zeros(*size, features, device=device, dtype=dtype)
+        self.target = torch.zeros(*size, columns, device=device)
+        self.rates = torch.zeros(self.round_steps, device=device)
+        self.average_rate = torch.zeros((), device=device)
+        self.generator = torch.Generator(device)
+        self._captured = compute.capture(self._whole_round, device, list(self.state().values()))
 
-    def state(self) -> list[Tensor]:
-        adam = self.optimizer.state[self.weights]
-        return [self.weights.data, self.working, self.average, self.loss_sum, adam["exp_avg"], adam["exp_avg_sq"], adam["step"]]
+    def state(self) -> dict[str, Tensor]:
+        """What changes from round to round, by the names that a checkpoint gives it."""
+        names = ("weights", "working", "average", "adam_mean", "adam_square", "adam_step", "loss_sum")
+        state = {name: getattr(self, name) for name in names}
+        if self.working is self.weights:
+            del state["working"]
+        return state
 
     def run_round(self, number: int, steps: int, rates: Tensor) -> None:
         """Steps `number * round_steps` onwards, `steps` of them (fewer than a whole round only at the very end)."""
         compute.reseed(self.generator, self.seed, _ROUNDS, number)
-        picked = torch.randint(len(self.rows), (self.round_steps * self.batch,), generator=self.generator, device=self.device)
-        for buffer, values in zip(self.problem, edm.draw_problem(self.rows[picked], self.noise, self.generator), strict=True):
-            buffer.copy_(values.view_as(buffer))
+        count = self.round_steps * self.batch
+        picked = torch.randint(len(self.rows), (count,), generator=self.generator, device=self.device)
+        problem = edm.draw_problem(self.rows[picked], self.noise, self.generator)
+        self.inputs.copy_(problem.inputs.view_as(self.inputs))
+        self.features.copy_(self.network.features(problem.level).view_as(self.features))
+        self.target.copy_(problem.target.view_as(self.target))
         self.rates[:steps] = rates
         # The average warms up, so that a short fit is not an average with the weights it started from.
         self.average_rate.fill_(max(1 - self.config.ema_decay, (1 + number) ** (-2 / 3)))
@@ -108,26 +115,26 @@ class _Trainer:
     def _whole_round(self) -> None:
         for step in range(self.round_steps):
             self._step(step)
-        self.average.lerp_(self.weights.data, self.average_rate)
+        self.average.lerp_(self.weights, self.average_rate)
 
     def _step(self, step: int) -> None:
-        inputs, level, target = (values[step] for values in self.problem)
-        loss = functional.mse_loss(self.network(inputs, level), target)
-        gradient = self.flat.join(torch.autograd.grad(loss, list(self.network.parameters())))
-        norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
-        assert self.weights.grad is not None
-        self.weights.grad.copy_(gradient).mul_((self.config.clip / (norm + 1e-6)).clamp(max=1.0))
-        self.rate.copy_(self.rates[step])
-        self.optimizer.step()
-        if self.working is not self.weights.data:
-            self.working.copy_(self.weights.data)
-        self.loss_sum.add_(loss.detach())
+        c = self.config
+        loss = loss_and_gradient(
+            self.network, self.features[step], self.inputs[step], self.target[step], self.gradients
+        )
+        self.loss_sum.add_(loss)
+        self.adam_step.add_(1)
+        # NOTE[paper]: AdamW without decay, that is Adam.
+        adam_step(
+            self.weights, self.working, self.gradient, self.adam_mean, self.adam_square, self.adam_step, self.rates[step],
+            clip=c.clip, beta1=c.beta1, beta2=c.beta2,
+        )  # fmt: skip
 
     def averaged_network(self) -> Network:
         """A float32 copy that runs on the averaged weights, now and later."""
         network = copy.deepcopy(self.network)
         self.flat.bind(network, self.average)
-        return network.requires_grad_(False)
+        return network
 
 
 def fit(
@@ -255,16 +262,10 @@ def _identity(rows: Tensor, *settings: Any) -> str:
     return json.dumps([fingerprint, described, rows.device.type])
 
 
-_STATE_NAMES = ("weights", "working", "average", "loss_sum", "exp_avg", "exp_avg_sq", "step")
-
-
 def _save_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
-    tensors = {name: tensor.detach() for name, tensor in zip(_STATE_NAMES, trainer.state(), strict=True)}
-    if trainer.working is trainer.weights.data or trainer.working.data_ptr() == trainer.weights.data_ptr():
-        del tensors["working"]
     described = {"steps": result.steps, "seconds": result.seconds, "history": result.history}
     with replacing(path) as beside:
-        save_file({**tensors, "best": best}, beside, {"identity": identity, "result": json.dumps(described)})
+        save_file({**trainer.state(), "best": best}, beside, {"identity": identity, "result": json.dumps(described)})
 
 
 def _load_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
@@ -275,9 +276,8 @@ def _load_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitRes
                 raise ConfigError(
                     f"{path} belongs to a fit with other data or options: delete it, or choose another folder, to start afresh"
                 )
-            for name, tensor in zip((*_STATE_NAMES, "best"), (*trainer.state(), best), strict=True):
-                if name in file.keys():  # noqa: SIM118 - a safetensors file is no dict
-                    tensor.copy_(file.get_tensor(name))
+            for name, tensor in {**trainer.state(), "best": best}.items():
+                tensor.copy_(file.get_tensor(name))
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{path} is no checkpoint that can be read ({error}): delete it to start afresh") from None
     for name, value in json.loads(metadata["result"]).items():

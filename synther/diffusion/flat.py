@@ -12,6 +12,7 @@ class FlatWeights:
     """Where each parameter of a module lies in the vector."""
 
     def __init__(self, module: nn.Module) -> None:
+        self.names = [name for name, _ in module.named_parameters()]
         self.shapes = [parameter.shape for parameter in module.parameters()]
         self.starts: list[int] = []
         self.size = 0
@@ -36,12 +37,3 @@ class FlatWeights:
         """Make the module's parameters windows into `vector`: whoever changes one changes the other."""
         for view, parameter in zip(self.views(vector), module.parameters(), strict=True):
             parameter.data = view
-
-    def join(self, tensors: tuple[Tensor, ...]) -> Tensor:
-        """Tensors of the parameters' shapes as one vector (P,), in their own type: one pass over memory."""
-        pieces: list[Tensor] = []
-        for tensor in tensors:
-            pieces.append(tensor.reshape(-1))
-            if rest := -tensor.numel() % _ALIGN:
-                pieces.append(tensor.new_zeros(rest))
-        return torch.cat(pieces)

@@ -1,22 +1,21 @@
-"""The denoising network F(row, noise level): a residual MLP whose noise level arrives through Fourier features.
-
-The blocks' weights are one stacked parameter. That lets the backward pass compute all weight gradients in one batched
-product, which fills a GPU where six small ones leave it idle.
-"""
+"""The denoising network F(row, noise level): a residual MLP whose noise level arrives through Fourier features."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from synther.diffusion.config import NetworkConfig
+from synther.kernels import residual_block
 
 
 class Network(nn.Module):
+    """The network as the paper has it. The blocks' weights are one stacked parameter, so that their gradients can be one
+    batched product."""
+
     def __init__(self, columns: int, config: NetworkConfig) -> None:
         super().__init__()
         # NOTE[paper]: the reference sends every row through `embedding` columns, which loses a part of any wider row
@@ -40,81 +39,53 @@ class Network(nn.Module):
     def skip(self) -> bool:
         return self.config.kind == "residual"
 
+    def features(self, level: Tensor) -> Tensor:
+        """(N, 1) noise levels to (N, 1 + 2 frequencies), in the level's type."""
+        angles = 2 * math.pi * level * self.frequencies
+        return torch.cat([level, angles.sin(), angles.cos()], dim=1)
+
     def embed(self, level: Tensor) -> Tensor:
         """(N, 1) noise levels to (N, meeting)."""
-        angles = 2 * math.pi * level * self.frequencies
-        features = torch.cat([level, angles.sin(), angles.cos()], dim=1).to(self.level_in.weight.dtype)
+        features = self.features(level).to(self.level_in.weight.dtype)
         embedded: Tensor = self.level_out(functional.silu(self.level_in(features)))
         return embedded
 
     def forward(self, row: Tensor, level: Tensor) -> Tensor:
-        """(N, D) scaled noisy rows and (N, 1) levels to (N, D), in float32."""
-        x = self.widen(self.row_in(row.to(self.row_in.weight.dtype)) + self.embed(level))
-        x = _Blocks.apply(x, self.block_weight, self.block_bias, self.skip)
+        """(N, D) scaled noisy rows and (N, 1) levels to (N, D)."""
+        x = self.widen(self.row_in(row) + self.embed(level))
+        for weight, bias in zip(self.block_weight, self.block_bias, strict=True):
+            y = functional.linear(functional.relu(x), weight, bias)
+            x = x + y if self.skip else y
         out: Tensor = self.row_out(functional.relu(x))
-        return out.to(row.dtype)
+        return out
 
 
-class _Blocks(torch.autograd.Function):
-    """x <- x + relu(x) W^T + b for each block (without the `x +` in a plain MLP), with a batched backward pass."""
+class InferenceNetwork:
+    """The same function without gradients, at one noise level for all rows, in `dtype`.
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, skip: bool) -> Tensor:
-        hidden = x.new_empty(len(weight), *x.shape)  # (L, N, W)
-        for block in range(len(weight)):
-            torch.clamp_min(x, 0, out=hidden[block])
-            y = torch.addmm(bias[block], hidden[block], weight[block].t())
-            x = y.add_(x) if skip else y
-        ctx.save_for_backward(hidden, weight)
-        ctx.skip = skip
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        (grad,) = grads
-        hidden, weight = ctx.saved_tensors
-        active = hidden.sign()
-        upstream = torch.empty_like(hidden)  # the gradient that reaches each block's output
-        for block in reversed(range(len(weight))):
-            upstream[block] = grad
-            through = grad @ weight[block]
-            grad = torch.addcmul(grad, through, active[block]) if ctx.skip else through * active[block]
-        return grad, torch.bmm(upstream.transpose(1, 2), hidden), upstream.sum(1), None
-
-
-class FoldedNetwork:
-    """The same function for inference at one noise level for all rows, with fewer passes over memory.
-
-    Two layers with nothing between them become one, whose bias carries the noise level. Biases of the blocks are moved
-    out of the way: with x = y + c for a constant row c, relu(x) = max(y, -c) + c, so that
-    x + relu(x) W^T + b = (y + max(y, -c) W^T) + (c + W c + b): one elementwise pass and one product a block.
+    The two layers before the blocks have nothing between them and become one, whose bias carries the noise level. Its
+    input is padded to a multiple of 8 columns, which matrix units need.
     """
 
     def __init__(self, network: Network, dtype: torch.dtype) -> None:
-        w, b = network.block_weight.detach().double(), network.block_bias.detach().double()
-        constant = torch.zeros_like(b[0])
-        floors = []
-        for block in range(len(w)):
-            floors.append(-constant)
-            constant = (constant if network.skip else 0) + w[block] @ constant + b[block]
-        floors.append(-constant)
-        widen, row_in, row_out = network.widen, network.row_in, network.row_out
         self.network = network
-        self.skip = network.skip
         self.dtype = dtype
-        self.entry = (widen.weight.double() @ row_in.weight.double()).t().detach().to(dtype)  # (D, W)
-        self.weights = [weight.t().to(dtype) for weight in w]
-        self.floors = [floor.to(dtype) for floor in floors]
-        self.exit = row_out.weight.t().detach().to(dtype)  # (W, D)
-        self.exit_bias = (row_out.bias.double() + row_out.weight.double() @ constant).detach().to(dtype)
+        self.padding = -network.columns % 8
+        entry = network.widen.weight.detach().double() @ network.row_in.weight.detach().double()
+        self.entry = functional.pad(entry, (0, self.padding)).to(dtype).t()  # (D + padding, W)
+        self.weights = [weight.to(dtype).contiguous() for weight in network.block_weight.detach()]
+        self.biases = [bias.to(dtype) for bias in network.block_bias.detach()]
+        exit_weight = functional.pad(network.row_out.weight.detach(), (0, 0, 0, self.padding))
+        self.exit = exit_weight.to(dtype).t()  # (W, D + padding)
+        self.exit_bias = functional.pad(network.row_out.bias.detach(), (0, self.padding)).to(dtype)
 
     def __call__(self, row: Tensor, level: Tensor) -> Tensor:
-        """(N, D) scaled noisy rows and one level (1, 1) to (N, D)."""
+        """(N, D) scaled noisy rows and one level (1, 1) to (N, D), in the rows' type."""
         network = self.network
-        meeting = network.row_in.bias + network.embed(level)
-        bias = network.widen(meeting).to(self.dtype)  # (1, W)
-        y = torch.addmm(bias, row.to(self.dtype), self.entry)
-        for floor, weight in zip(self.floors, self.weights, strict=False):
-            active = torch.maximum(y, floor)
-            y = y.addmm_(active, weight) if self.skip else active @ weight
-        return torch.addmm(self.exit_bias, torch.maximum(y, self.floors[-1]), self.exit).to(row.dtype)
+        bias = network.widen(network.row_in.bias + network.embed(level)).view(-1).to(self.dtype)
+        x = torch.addmm(bias, functional.pad(row.to(self.dtype), (0, self.padding)), self.entry)
+        last = len(self.weights) - 1
+        for block, (weight, block_bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = residual_block(x, weight, block_bias, skip=network.skip, rectify=block == last)
+        out = torch.addmm(self.exit_bias, x, self.exit)
+        return out[:, : network.columns].to(row.dtype)
