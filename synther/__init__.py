@@ -1,0 +1,43 @@
+"""SynthER: learn from the experience of a reinforcement-learning agent and make as much more of it as wanted.
+
+from synther import Synthesizer, read
+
+real = read("walker2d-mixed.hdf5")
+model = Synthesizer("paper").fit(real)
+fake = model.sample(5_000_000)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from synther.data.formats import read, write
+    from synther.data.transitions import Transitions
+    from synther.presets import Settings, preset
+    from synther.synthesizer import Synthesizer
+
+__version__ = "0.1.0"
+
+__all__ = ["Settings", "Synthesizer", "Transitions", "preset", "read", "write"]
+
+_HOMES = {
+    "Settings": "synther.presets",
+    "Synthesizer": "synther.synthesizer",
+    "Transitions": "synther.data.transitions",
+    "preset": "synther.presets",
+    "read": "synther.data.formats",
+    "write": "synther.data.formats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names come with their module when first used, so that `import synther` does not wait for PyTorch."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'synther' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

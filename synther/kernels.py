@@ -7,8 +7,6 @@ weight once.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -48,7 +46,7 @@ def adam_step(
     All vectors are (P,), updated in place. `weights`, `mean` and `square` are float32; `gradient` and `working` are in the
     network's type, and `working` may be `weights` itself. `step` (counting from 1) and `rate` are scalars on the device.
     """
-    norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(gradient, dtype=weights.dtype)
     if triton is not None and weights.is_cuda:
         size = weights.numel()
         grid = (triton.cdiv(size, _ADAM_BLOCK),)
@@ -56,7 +54,7 @@ def adam_step(
             weights, working, gradient, mean, square, norm, step, rate, size, clip, beta1, beta2, epsilon, _ADAM_BLOCK
         )
         return
-    clipped = gradient.float() * (clip / (norm + 1e-6)).clamp(max=1.0)
+    clipped = gradient.to(weights.dtype) * (clip / (norm + 1e-6)).clamp(max=1.0)
     mean.lerp_(clipped, 1 - beta1)
     square.lerp_(clipped * clipped, 1 - beta2)
     spread = (square / (1 - beta2**step)).sqrt_().add_(epsilon)
@@ -94,10 +92,10 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _residual_block_kernel(
-        x: Any, weight: Any, bias: Any, out: Any,
+        x, weight, bias, out,
         WIDTH: tl.constexpr, SKIP: tl.constexpr, RECTIFY: tl.constexpr,
         ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-    ) -> None:  # fmt: skip
+    ):  # type: ignore[no-untyped-def]  # fmt: skip
         tile = tl.program_id(0)
         across = WIDTH // COLUMNS
         rows = (tile // across) * ROWS + tl.arange(0, ROWS)
@@ -108,7 +106,7 @@ if triton is not None:
         for k in range(0, WIDTH, DEPTH):
             left = tl.load(x + row_start + (k + depth)[None, :])
             right = tl.load(weight + columns[None, :] * WIDTH + (k + depth)[:, None])
-            total = tl.dot(tl.maximum(left, 0.0), right, total)
+            total = tl.dot(tl.maximum(left, 0.0).to(tl.bfloat16), right, total)
         total += tl.load(bias + columns)[None, :].to(tl.float32)
         place = row_start + columns[None, :]
         if SKIP:
@@ -119,9 +117,9 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _adam_kernel(
-        weights: Any, working: Any, gradient: Any, mean: Any, square: Any, norm: Any, step: Any, rate: Any,
-        size: Any, clip: Any, beta1: Any, beta2: Any, epsilon: Any, BLOCK: tl.constexpr,
-    ) -> None:  # fmt: skip
+        weights, working, gradient, mean, square, norm, step, rate,
+        size, clip, beta1, beta2, epsilon, BLOCK: tl.constexpr,
+    ):  # type: ignore[no-untyped-def]  # fmt: skip
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
         count = tl.load(step)

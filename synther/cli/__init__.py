@@ -1,0 +1,76 @@
+"""The command line: `synther VERB ...`. One file a verb, imported when it is used, so that help answers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+from synther.errors import SyntherError
+
+VERBS = {
+    "upsample": "fit a model on replay data, write synthetic data, compare the two",
+    "fit": "fit a model on replay data and save it",
+    "sample": "write synthetic data of a saved model",
+    "inspect": "say what a data file or a model file holds",
+    "presets": "list the presets and what they choose",
+}
+"""Verb, which is the name of its module here, to what it does. A module has `run(arguments) -> None`."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a verb and return the exit code: 0 done, 1 failed or interrupted, 2 bad input."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given or given[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if given else 2
+    if given[0] == "--version":
+        from synther import __version__
+
+        print(f"synther {__version__}")
+        return 0
+    verb, *rest = given
+    if verb not in VERBS:
+        print(f"synther: unknown command {verb!r}: expected one of {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    try:
+        import_module(f"synther.cli.{verb}").run(rest)
+    except SyntherError as error:
+        return _failed(2, str(error))
+    except KeyboardInterrupt:
+        return _failed(1, "interrupted; the same command goes on where it stopped")
+    except SystemExit as stop:  # tyro leaves this way after --help and after arguments it does not understand
+        return stop.code if isinstance(stop.code, int) else 2
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it once more on its way out
+        return 1
+    except Exception as error:
+        if os.environ.get("SYNTHER_DEBUG"):
+            raise
+        return _failed(1, f"{type(error).__name__}: {error} (a defect of SynthER; SYNTHER_DEBUG=1 shows where)")
+    return 0
+
+
+def _failed(code: int, text: str) -> int:
+    print(f"synther: {text}", file=sys.stderr)
+    return code
+
+
+def _help() -> str:
+    lines = [f"  {verb:10} {about}" for verb, about in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: synther COMMAND ...",
+            "",
+            "Learn from replay data and make as much more of it as wanted, with a diffusion model.",
+            "",
+            *lines,
+            "",
+            "synther COMMAND --help shows the options of a command; synther --version the version.",
+        ]
+    )
+
+
+def entry() -> None:
+    """The installed command."""
+    sys.exit(main())

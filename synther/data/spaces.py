@@ -6,10 +6,12 @@ model can carry it as JSON and nobody needs Gymnasium to read it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from synther.errors import DataError
 
@@ -43,6 +45,10 @@ class Binary:
 
     width: int
 
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise DataError(f"Binary: expected at least one column, got width {self.width}")
+
 
 @dataclass(frozen=True)
 class Discrete:
@@ -66,6 +72,10 @@ class OneHot:
 
     size: int
 
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise DataError(f"OneHot: expected at least one value, got size {self.size}")
+
     @property
     def width(self) -> int:
         return self.size
@@ -81,10 +91,26 @@ def width(space: Space) -> int:
     return sum(part.width for part in space)
 
 
+def number_to_json(value: Any) -> Any:
+    """Infinities as text, since strict JSON has no word for them; everything else as it is."""
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def number_from_json(value: Any) -> Any:
+    return float(value) if value in ("inf", "-inf") else value
+
+
+def _plain(value: Any) -> Any:
+    return [number_to_json(float(bound)) for bound in value] if isinstance(value, tuple) else int(value)
+
+
 def to_json(space: Space | None) -> list[dict[str, Any]] | None:
     if space is None:
         return None
-    return [{"part": type(part).__name__.lower(), **asdict(part)} for part in space]
+    return [
+        {"part": type(part).__name__.lower(), **{name: _plain(value) for name, value in asdict(part).items()}}
+        for part in space
+    ]
 
 
 def from_json(parts: list[dict[str, Any]] | None) -> Space | None:
@@ -92,12 +118,17 @@ def from_json(parts: list[dict[str, Any]] | None) -> Space | None:
         return None
     built: list[Part] = []
     for entry in parts:
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items() if k != "part"}
-        built.append(_PARTS[entry["part"]](**fields))
+        part = _PARTS.get(entry["part"])
+        if part is None:
+            raise DataError(f"unknown part of a space {entry['part']!r}: expected {', '.join(_PARTS)}")
+        fields: dict[str, Any] = {name: value for name, value in entry.items() if name != "part"}
+        if part is Box:
+            fields = {name: tuple(map(number_from_json, bounds)) for name, bounds in fields.items()}
+        built.append(part(**fields))
     return tuple(built)
 
 
-def check(space: Space, values: np.ndarray, name: str) -> None:
+def check(space: Space, values: NDArray[Any], name: str) -> None:
     """Raise where `values` (N, W) leave `space`, naming row, column, value and what was allowed.
 
     A millionth of a bound's span is forgiven: float32 actions of a float64 box are off by that much.
@@ -109,7 +140,8 @@ def check(space: Space, values: np.ndarray, name: str) -> None:
         columns = values[:, start : start + part.width]
         if isinstance(part, Box):
             low, high = np.asarray(part.low), np.asarray(part.high)
-            span = np.where(np.isfinite(high - low), high - low, 0.0)
+            with np.errstate(over="ignore", invalid="ignore"):
+                span = np.where(np.isfinite(high - low), high - low, 0.0)
             wrong = (columns < low - 1e-6 * span) | (columns > high + 1e-6 * span)
             allowed = "a value in [{low:g}, {high:g}]"
         elif isinstance(part, Discrete):
@@ -119,7 +151,9 @@ def check(space: Space, values: np.ndarray, name: str) -> None:
         else:
             low, high = np.zeros(part.width), np.ones(part.width)
             wrong = (columns != 0) & (columns != 1)
-            allowed = "0 or 1"
+            if isinstance(part, OneHot):
+                wrong |= (np.count_nonzero(columns, axis=1) != 1)[:, None]
+            allowed = "0 or 1" if isinstance(part, Binary) else f"one 1 and otherwise 0 in {part.width} columns"
         if wrong.any():
             row, column = np.argwhere(wrong)[0]
             expected = allowed.format(low=low[column], high=high[column])

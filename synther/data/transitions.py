@@ -74,15 +74,19 @@ class Transitions:
         }
         for name, array in fields.items():
             if array is not None and len(array) != rows:
-                raise DataError(f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row a step")
+                raise DataError(
+                    f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row a step"
+                )
         following = fields["next_observation"]
         assert following is not None
         if following.shape != observation.shape:
             raise DataError(
-                f"next_observation has {following.shape[1]} columns, observation has {observation.shape[1]}: expected the same"
+                f"next_observation has {following.shape[1]} columns, observation has {observation.shape[1]}: "
+                "expected the same"
             )
-        if following.dtype != observation.dtype:
-            fields["next_observation"] = following.astype(observation.dtype)
+        if following.dtype != observation.dtype:  # the type that holds both, so that no value is cut
+            common = np.result_type(following, observation)
+            fields["observation"], fields["next_observation"] = observation.astype(common), following.astype(common)
         for name, array in fields.items():
             if array is not None:
                 _check_finite(name, array)
@@ -105,7 +109,7 @@ class Transitions:
         given: dict[str, Any] = {}
         known = {"action_space", "observation_space", "env_id"}
         for key, value in {**(rows or {}), **arrays}.items():
-            if key.startswith(("infos", "metadata")):
+            if str(key).startswith(("infos", "metadata")):
                 continue
             field = key if key in known else FIELD_OF_KEY.get(key)
             if field is None:
@@ -128,10 +132,12 @@ class Transitions:
             for name in ("observation", "action"):
                 here, there = getattr(first, name).shape[1:], getattr(part, name).shape[1:]
                 if here != there:
-                    raise DataError(f"cannot concatenate: {name} of part {number} has row shape {there}, of part 0 {here}")
+                    raise DataError(
+                        f"cannot concatenate: {name} of part {number} has row shape {there}, of part 0 {here}"
+                    )
         joined: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in ROW_FIELDS}
         if all(part.timeout is not None for part in parts):
-            joined["timeout"] = np.concatenate([part.timeout for part in parts])  # type: ignore[arg-type]
+            joined["timeout"] = np.concatenate([part.timeout for part in parts])
         for name in ("action_space", "observation_space", "env_id"):
             values = {getattr(part, name) for part in parts}
             joined[name] = values.pop() if len(values) == 1 else None
@@ -143,7 +149,9 @@ class Transitions:
     def __getitem__(self, rows: slice | Array | Sequence[int]) -> Transitions:
         """The rows of a slice, an index array or a boolean mask (at least one of them)."""
         if isinstance(rows, (int, np.integer)):
-            raise TypeError("an index of Transitions is a slice, an index array or a mask; for one row write rows[i : i + 1]")
+            raise TypeError(
+                "an index of Transitions is a slice, an index array or a mask; for one row write rows[i : i + 1]"
+            )
         picked = {name: array[rows] for name, array in self.arrays().items()}
         if len(picked["observation"]) == 0:
             raise DataError(f"the selection holds none of the {len(self):,} rows: expected at least one")
@@ -188,12 +196,13 @@ class Transitions:
     def summary(self) -> str:
         """A few lines for a person."""
         actions = "1 discrete" if self.action.ndim == 1 else str(self.action.shape[1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, deviation = self.reward.mean(dtype=np.float64), self.reward.std(dtype=np.float64)
         lines = [
             f"{len(self):,} transitions" + (f" of {self.env_id}" if self.env_id else ""),
             f"observation  {self.observation.shape[1]} columns, {self.observation.dtype}",
             f"action       {actions} columns, {self.action.dtype}, {_span(self.action)}",
-            f"reward       mean {self.reward.mean(dtype=np.float64):.4g}, "
-            f"deviation {self.reward.std(dtype=np.float64):.4g}, {_span(self.reward)}",
+            f"reward       mean {mean:.4g}, deviation {deviation:.4g}, {_span(self.reward)}",
             f"terminal     {np.count_nonzero(self.terminal):,} rows ({100 * np.mean(self.terminal):.3g} %)",
         ]
         if self.timeout is not None:
@@ -202,7 +211,9 @@ class Transitions:
 
     def __repr__(self) -> str:
         observation, action = self.observation.shape[1], self.action.shape[1:]
-        return f"Transitions({len(self):,} rows, observation {observation}, action {action[0] if action else 'discrete'})"
+        return (
+            f"Transitions({len(self):,} rows, observation {observation}, action {action[0] if action else 'discrete'})"
+        )
 
 
 class RowSource(Protocol):
@@ -222,9 +233,14 @@ def _numeric(name: str, values: ArrayLike) -> Array:
         array = np.asarray(values)
     except ValueError as error:
         raise DataError(f"{name} is ragged: expected one array of numbers ({error})") from None
+    except (TypeError, RuntimeError) as error:  # a tensor of a GPU, or one that wants gradients
+        raise DataError(f"{name} is not an array: expected numbers in main memory ({error})") from None
     if array.dtype.kind not in "biuf":
         raise DataError(f"{name} has dtype {array.dtype}: expected real numbers, integers or booleans")
-    return array
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # what float64 cannot hold is infinite then, and refused as such
+            array = array.astype(np.float64)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
@@ -232,7 +248,9 @@ def _matrix(name: str, values: ArrayLike) -> Array:
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
-        raise DataError(f"{name} has shape {array.shape}: expected (rows, columns); flatten every step to one vector first")
+        raise DataError(
+            f"{name} has shape {array.shape}: expected (rows, columns); flatten every step to one vector first"
+        )
     if array.shape[1] == 0:
         raise DataError(f"{name} has no columns: shape {array.shape}")
     return array
@@ -240,11 +258,13 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
 def _action(values: ArrayLike) -> Array:
     array = _numeric("action", values)
-    whole = array.dtype.kind in "biu"
+    if array.dtype.kind == "b":
+        array = array.astype(np.int64)
+    whole = array.dtype.kind in "iu"
     if array.ndim == 2 and array.shape[1] == 1 and whole:
         array = array[:, 0]
     if array.ndim == 1 and whole:
-        return array.astype(np.int64) if array.dtype.kind == "b" else array
+        return array
     return _matrix("action", array)
 
 

@@ -18,12 +18,10 @@ class Denoiser:
     """
 
     def __init__(self, network: Network, noise: NoiseConfig, dtype: torch.dtype | None = None) -> None:
-        self.noise = noise
-        self.raw = network if dtype is None else InferenceNetwork(network, dtype)
+        self.sigma_data = noise.sigma_data
+        self.raw = network.at_level if dtype is None else InferenceNetwork(network, dtype).at_level
 
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
-        level = torch.full((1, 1), sigma, device=x.device, dtype=x.dtype)
-        data = self.noise.sigma_data
-        scaled = edm.c_in(level, data) * x
-        out = self.raw(scaled, edm.c_noise(level))
-        return edm.c_skip(level, data) * x + edm.c_out(level, data) * out
+        data = self.sigma_data
+        out = self.raw(edm.c_in(sigma, data) * x, edm.c_noise(sigma))
+        return torch.add(edm.c_skip(sigma, data) * x, out, alpha=edm.c_out(sigma, data))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,28 +11,31 @@ from torch import Tensor
 from synther.diffusion.config import NoiseConfig
 
 
-def c_skip(sigma: Tensor, sigma_data: float) -> Tensor:
+Level = TypeVar("Level", float, Tensor)
+
+
+def c_skip(sigma: Level, sigma_data: float) -> Level:
     return sigma_data**2 / (sigma**2 + sigma_data**2)
 
 
-def c_out(sigma: Tensor, sigma_data: float) -> Tensor:
-    return sigma * sigma_data / (sigma**2 + sigma_data**2).sqrt()
+def c_out(sigma: Level, sigma_data: float) -> Level:
+    return sigma * sigma_data / (sigma**2 + sigma_data**2) ** 0.5
 
 
-def c_in(sigma: Tensor, sigma_data: float) -> Tensor:
-    return 1 / (sigma**2 + sigma_data**2).sqrt()
+def c_in(sigma: Level, sigma_data: float) -> Level:
+    return 1 / (sigma**2 + sigma_data**2) ** 0.5
 
 
-def c_noise(sigma: Tensor) -> Tensor:
-    return sigma.log() / 4
+def c_noise(sigma: float) -> float:
+    return math.log(sigma) / 4
 
 
-def loss_weight(sigma: Tensor, sigma_data: float) -> Tensor:
+def loss_weight(sigma: Level, sigma_data: float) -> Level:
     return (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
 
 
 class Problem(NamedTuple):
-    """A regression problem for the raw network F: predict `target` (N, D) from `inputs` (N, D) and `level` (N, 1)."""
+    """A regression problem for the raw network F: predict `target` (N, D) from `inputs` (N, D) and `level` (N, 1), c_noise."""
 
     inputs: Tensor
     level: Tensor
@@ -45,12 +49,13 @@ def draw_problem(clean: Tensor, noise: NoiseConfig, generator: torch.Generator) 
     (Eq. 8), so it is the plain squared error of F against (clean - c_skip x) / c_out. With x = clean + sigma n this is
     the expression below, which has no cancellation where sigma is small.
     """
-    like = {"device": clean.device, "dtype": clean.dtype}
-    sigma = (noise.p_mean + noise.p_std * torch.randn(len(clean), 1, generator=generator, **like)).exp()
+    like: Any = {"device": clean.device, "dtype": clean.dtype}
+    log_sigma = noise.p_mean + noise.p_std * torch.randn(len(clean), 1, generator=generator, **like)
+    sigma = log_sigma.exp()
     normal = torch.randn(clean.shape, generator=generator, **like)
     norm = (sigma**2 + noise.sigma_data**2).sqrt()
     target = (clean * (sigma / noise.sigma_data) - normal * noise.sigma_data) / norm
-    return Problem((clean + sigma * normal) / norm, c_noise(sigma), target)
+    return Problem((clean + sigma * normal) / norm, log_sigma / 4, target)
 
 
 def karras_sigmas(steps: int, noise: NoiseConfig) -> list[float]:

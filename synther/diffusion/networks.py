@@ -59,6 +59,10 @@ class Network(nn.Module):
         out: Tensor = self.row_out(functional.relu(x))
         return out
 
+    def at_level(self, row: Tensor, level: float) -> Tensor:
+        """`forward` with one noise level for all rows."""
+        return self(row, torch.full((1, 1), level, device=row.device, dtype=row.dtype))
+
 
 class InferenceNetwork:
     """The same function without gradients, at one noise level for all rows, in `dtype`.
@@ -79,13 +83,23 @@ class InferenceNetwork:
         self.exit = exit_weight.to(dtype).t()  # (W, D + padding)
         self.exit_bias = functional.pad(network.row_out.bias.detach(), (0, self.padding)).to(dtype)
 
-    def __call__(self, row: Tensor, level: Tensor) -> Tensor:
-        """(N, D) scaled noisy rows and one level (1, 1) to (N, D), in the rows' type."""
-        network = self.network
-        bias = network.widen(network.row_in.bias + network.embed(level)).view(-1).to(self.dtype)
-        x = torch.addmm(bias, functional.pad(row.to(self.dtype), (0, self.padding)), self.entry)
+        self.entry_biases: dict[float, Tensor] = {}  # a sampler meets the same levels for every block of rows
+
+    @torch.no_grad()
+    def at_level(self, row: Tensor, level: float) -> Tensor:
+        """(N, D) scaled noisy rows and their noise level to (N, D), in the rows' type."""
+        padded = functional.pad(row.to(self.dtype), (0, self.padding))
+        x = torch.addmm(self._entry_bias(level), padded, self.entry)
         last = len(self.weights) - 1
-        for block, (weight, block_bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = residual_block(x, weight, block_bias, skip=network.skip, rectify=block == last)
+        for block, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = residual_block(x, weight, bias, skip=self.network.skip, rectify=block == last)
         out = torch.addmm(self.exit_bias, x, self.exit)
-        return out[:, : network.columns].to(row.dtype)
+        return out[:, : self.network.columns].to(row.dtype)
+
+    def _entry_bias(self, level: float) -> Tensor:
+        """(W,)"""
+        if level not in self.entry_biases:
+            n = self.network
+            embedded = n.embed(torch.full((1, 1), level, device=self.entry.device, dtype=n.widen.weight.dtype))
+            self.entry_biases[level] = n.widen(n.row_in.bias + embedded).view(-1).to(self.dtype)
+        return self.entry_biases[level]

@@ -1,0 +1,46 @@
+# make demo   try SynthER on the replay data that comes with it
+# make test   everything a change must pass: ruff, mypy, pytest
+# make lint   ruff and mypy alone
+# make clean  remove what these made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := pyproject.toml constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.core
+	$(BIN)/synther demo --out synther-demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.full
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) synther-demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The package builds with the pinned setuptools of the environment itself, so that a build brings nothing else along.
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "SynthER needs Python 3.11 or newer. Name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make a virtual environment: install its venv module" >&2; exit 1; }
+	@$(INSTALL) setuptools
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.python $(PINS)
+	@echo "installing SynthER into $(VENV), about a minute, only this once"
+	@$(INSTALL) --no-build-isolation -e .
+	@touch $@
+
+# A full environment holds the core one too, in whichever order they are asked for.
+$(VENV)/.full: $(VENV)/.python $(PINS)
+	@echo "installing SynthER with every extra into $(VENV), two or three minutes, only this once"
+	@$(INSTALL) --no-build-isolation -e '.[all,dev]'
+	@touch $(VENV)/.core $@

@@ -1,0 +1,121 @@
+"""How long fitting and sampling take: one command, one table.
+
+    python benchmarks/speed.py                   # the GPU where there is one, else the CPU
+    python benchmarks/speed.py --device cpu      # growth with rows, columns and width on this CPU
+
+On a GPU: the paper's network (6 x 1024) on 300K rows of 42 columns, 100K steps of batch 256 and 1024, and 1M rows with the
+samplers of `paper` and `fast`. The reference's figures and the bound by arithmetic are those of an H200.
+On a CPU: the preset `laptop` varied in one quantity at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from machine import origin, print_table
+
+from synther import Synthesizer, Transitions, preset
+from synther.compute import pick_device, synchronize
+from synther.diffusion.blocks import BlockSampler
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.diffusion.fit import fit
+from synther.diffusion.networks import Network
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--steps", type=int, default=100_000, help="steps of the GPU fits")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows sampled on the GPU")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    chosen = parser.parse_args()
+    device = pick_device(chosen.device)
+    head = origin()
+    print("\n".join(head))
+    table = _gpu(device, chosen.steps, chosen.rows) if device.type == "cuda" else _cpu(device)
+    if chosen.out:
+        chosen.out.write_text("\n".join([*("    " + line for line in head), "", table, ""]))
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
+    synchronize(device)
+    began = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - began
+
+
+def _gpu(device: torch.device, steps: int, rows: int) -> str:
+    noise, network = NoiseConfig(), NetworkConfig()
+    data = torch.randn(300_000, 42, device=device)
+    fit(data, network, FitConfig(steps=20), noise)  # loads the libraries and kernels
+    table = []
+    for batch, precision, reference, bound in (
+        (256, "bf16", "692 s", "7 s"),
+        (256, "tf32", "692 s", "-"),
+        (256, "float32", "692 s", "-"),
+        (1024, "bf16", "646 s", "12 s"),
+    ):
+        share = 1 if precision == "bf16" else 10
+        config = FitConfig(steps=steps // share, batch=batch)
+        seconds = share * _timed(lambda c=config, p=precision: fit(data, network, c, noise, precision=p), device)
+        note = "" if share == 1 else f" ({share} times {steps // share:,})"
+        table.append([f"{steps:,} fit steps, batch {batch}, {precision}{note}", reference, bound, f"{seconds:.1f} s"])
+    net = Network(42, network).to(device).requires_grad_(False)
+    for sampler, reference, bound in ((SamplerConfig(), "76 s", "4.2 s"), (preset("fast").sampler, "-", "0.5 s")):
+        for precision in ("bf16", "tf32"):
+            blocks = BlockSampler(net, noise, sampler, precision)
+            blocks.draw(0, 0)
+            count = -(-rows // blocks.block_rows)
+            seconds = _timed(lambda b=blocks, n=count: [b.draw(0, block) for block in range(n)], device)
+            name = f"{rows:,} rows, {sampler.kind} in {sampler.steps} steps, {precision}"
+            table.append([name, reference if precision == "bf16" else "17.8 s" if sampler.kind == "sde" else "-", bound, f"{seconds:.2f} s"])
+    model = Synthesizer("fast", device=str(device), fit={"steps": 20}).fit(_rows(100_000, 17, 6), progress=False)
+    model.sample(1000, progress=False)
+    seconds = _timed(lambda: model.sample(rows, progress=False), device)
+    table.append([f"{rows:,} rows as Transitions in memory, `fast`", "-", "-", f"{seconds:.2f} s"])
+    return print_table(["work", "reference", "bound", "SynthER"], table)
+
+
+def _rows(count: int, observations: int, actions: int) -> Transitions:
+    """Random rows: their values do not matter here."""
+    draw = np.random.default_rng(0)
+    here, there = (draw.standard_normal((count, observations), np.float32) for _ in range(2))
+    action = draw.uniform(-1, 1, (count, actions)).astype(np.float32)
+    return Transitions(here, action, draw.standard_normal(count, np.float32), there, draw.random(count) < 0.01)
+
+
+def _cpu(device: torch.device) -> str:
+    usual = {"rows": 20_000, "columns": 27, "width": 256}
+    table = []
+    for change in (
+        {}, {"rows": 80_000}, {"rows": 320_000}, {"columns": 54}, {"columns": 216}, {"width": 128}, {"width": 512}, {"width": 1024},
+    ):  # fmt: skip
+        size = {**usual, **change}
+        observations = (size["columns"] - 5) // 2
+        settings = preset("laptop", network={"width": size["width"]}, data={"threshold": "half"})
+        steps = settings.fit.steps
+        some = 200 if size["width"] < 1024 else 40
+        quick = settings.changed(fit={"steps": some, "evaluate_every": some})
+        model = Synthesizer(quick, device="cpu")
+        data = _rows(size["rows"], observations, size["columns"] - 2 * observations - 2)
+        began = time.perf_counter()
+        model.fit(data, progress=False)
+        fitting = (time.perf_counter() - began) * steps / some
+        count = 8_192 if size["width"] < 1024 else 1_024
+        sampling = _timed(lambda m=model, n=count: m.sample(n, progress=False), device) * 100_000 / count
+        memory = replace(quick.sampler).network_calls
+        table.append(
+            [f"{size['rows']:,}", str(size["columns"]), f"4 x {size['width']}", f"{fitting:.0f} s", f"{sampling:.0f} s", str(memory)]
+        )
+    return print_table(["rows", "columns", "network", "fit (preset's steps)", "100,000 samples", "network calls a row"], table)
+
+
+if __name__ == "__main__":
+    main()

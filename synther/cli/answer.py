@@ -1,0 +1,29 @@
+"""What a command prints on stdout: a table for a person or one JSON object for a machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]], title: str = "") -> None:
+    """Print `facts` as JSON, or `rows` of a name and a figure as a table."""
+    if as_json:
+        print(json.dumps(facts, indent=2))
+    else:
+        table(("", ""), rows, title)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print rows under a header (left out where it is empty)."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(box=box.SIMPLE, show_header=any(header), title=title or None, title_justify="left", title_style="bold")
+    for number, name in enumerate(header):
+        drawn.add_column(name, overflow="fold", no_wrap=number == 0)
+    for row in rows:
+        drawn.add_row(*row)
+    Console(soft_wrap=False).print(drawn)

@@ -1,0 +1,146 @@
+"""What several verbs have in common: options, numbers like 5M, presets as defaults of their options."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from synther.data.transitions import Transitions
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.errors import ConfigError
+from synther.presets import DataConfig, Settings, preset
+
+Options = TypeVar("Options")
+
+
+@dataclass
+class Output:
+    """How the command answers."""
+
+    json: bool = False
+    """Print one JSON object on stdout instead of a table."""
+    quiet: bool = False
+    """Report no progress on stderr."""
+
+
+@dataclass
+class Machine(Output):
+    """Where the command works."""
+
+    device: str = "auto"
+    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    """auto is bf16 on a GPU and float32 on a CPU."""
+    seed: int = 0
+    """The same seed on the same machine gives the same result."""
+
+
+@dataclass
+class Fitting(Machine):
+    """What is fitted, and how. The defaults of the last groups are those of the preset."""
+
+    preset: str = "auto"
+    """A name of `synther presets`; auto is laptop without a GPU, paper with one."""
+    fraction: float | None = None
+    """Use a random share of the rows."""
+    minutes: float | None = None
+    """Stop fitting after so many minutes (short for --fit.minutes)."""
+    fit: FitConfig = field(default_factory=FitConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    data_options: Annotated[DataConfig, tyro.conf.arg(name="data")] = field(default_factory=DataConfig)
+
+    def settings(self) -> Settings:
+        chosen = Settings(self.network, self.noise, self.fit, self.sampler, self.data_options)
+        return chosen if self.minutes is None else chosen.changed(fit={"minutes": self.minutes})
+
+
+def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
+    """Arguments as an `options` object; a preset among them sets the defaults of the others."""
+    logging.basicConfig(level=logging.INFO, format="synther: %(message)s", stream=sys.stderr)
+    defaults: dict[str, Any] = {}
+    if issubclass(options, Fitting):
+        defaults = _preset_defaults(arguments)
+    registry = tyro.constructors.ConstructorRegistry()
+    registry.primitive_rule(_count_rule)
+    with registry:
+        return tyro.cli(
+            options,
+            prog=f"synther {verb}",
+            args=arguments,
+            default=_with_defaults(options, defaults) if defaults else None,
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
+        )
+
+
+def read_rows(source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
+    """The rows of a file, a Minari id, or data that ships with the package, or a share of them."""
+    from synther.data import formats, shipped
+
+    rows = formats.read(shipped.path(source) if source in shipped.names() else source)
+    return rows if fraction is None else rows.subsample(fraction, seed)
+
+
+def parse_count(text: str) -> int:
+    """5M, 100K, 1.5M, 2_000 or 42 as a whole number."""
+    match = re.fullmatch(r"(-?[\d_]*\.?\d+)([KMB]?)", text.strip(), re.IGNORECASE)
+    factor = {"": 1, "K": 1_000, "M": 1_000_000, "B": 1_000_000_000}
+    value = float(match[1].replace("_", "")) * factor[match[2].upper()] if match else 0.5
+    if value != int(value):
+        raise ValueError(f"expected a whole number such as 5M, 100K or 1_000, got {text!r}")
+    return int(value)
+
+
+def _count_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: parse_count(words[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _preset_defaults(arguments: list[str]) -> dict[str, Any]:
+    """Look ahead for the preset and the device, because the defaults of everything else follow from them."""
+    ahead = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    ahead.add_argument("--preset", default="auto")
+    ahead.add_argument("--device", default="auto")
+    try:
+        known, _ = ahead.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise ConfigError(str(error)) from None
+    gpu = False
+    if known.preset == "auto" and not {"-h", "--help"} & set(arguments):
+        from synther.compute import pick_device
+
+        gpu = pick_device(known.device).type == "cuda"
+    chosen = preset(known.preset, gpu=gpu)
+    return {
+        "fit": chosen.fit,
+        "network": chosen.network,
+        "sampler": chosen.sampler,
+        "noise": chosen.noise,
+        "data_options": chosen.data,
+    }
+
+
+def _with_defaults(options: type[Options], defaults: dict[str, Any]) -> Options:
+    """An instance whose required fields are still missing."""
+    import dataclasses
+
+    required = {
+        entry.name: tyro.MISSING
+        for entry in dataclasses.fields(options)  # type: ignore[arg-type]
+        if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+    }
+    return options(**required, **defaults)

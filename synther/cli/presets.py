@@ -1,0 +1,34 @@
+"""`synther presets`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synther.cli import options
+from synther.cli.answer import answer, table
+from synther.presets import ABOUT, PRESETS
+
+
+@dataclass
+class Presets(options.Output):
+    """List the presets and what they choose."""
+
+
+def run(arguments: list[str]) -> None:
+    chosen = options.parse("presets", Presets, arguments)
+    if chosen.json:
+        answer(True, {name: {"about": ABOUT[name], **settings.to_json()} for name, settings in PRESETS.items()}, [])
+        return
+    rows = []
+    for name, settings in PRESETS.items():
+        network, fit, sampler = settings.network, settings.fit, settings.sampler
+        rows.append(
+            (
+                name,
+                f"{network.depth} x {network.width}",
+                f"{fit.steps:,} steps at {fit.learning_rate:g}",
+                f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} calls",
+                ABOUT[name],
+            )
+        )
+    table(("preset", "network", "fit", "sampler", "what for"), rows)

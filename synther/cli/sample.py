@@ -1,0 +1,45 @@
+"""`synther sample MODEL --samples N --out FILE`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tyro
+
+from synther.cli import options
+from synther.cli.answer import answer
+from synther.diffusion.config import SamplerName
+
+
+@dataclass
+class Sample(options.Machine):
+    """Write synthetic rows of a saved model. Interrupted, the same command goes on where it stopped."""
+
+    model: tyro.conf.Positional[Path] = tyro.MISSING
+    """A file written by `synther fit` or `synther upsample`."""
+    out: Path = tyro.MISSING
+    """Where the rows go: .hdf5 (D4RL's keys), .npz or .parquet."""
+    samples: int = 1_000_000
+    """Rows to write; 5M and 100K are understood."""
+    sampler: SamplerName | None = None
+    """Another sampler than the model was made with."""
+    steps: int | None = None
+    """Another number of sampler steps."""
+
+
+def run(arguments: list[str]) -> None:
+    chosen = options.parse("sample", Sample, arguments)
+    from synther.synthesizer import Synthesizer
+
+    model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
+    changes = {"kind": chosen.sampler, "steps": chosen.steps}
+    sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
+    model.sample_to(chosen.out, chosen.samples, seed=chosen.seed, sampler=sampler, progress=not chosen.quiet)
+    facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": chosen.out.stat().st_size}
+    figures = [
+        ("rows", f"{chosen.samples:,}"),
+        ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
+        ("file", f"{chosen.out} ({facts['bytes'] / 1e6:.1f} MB)"),
+    ]
+    answer(chosen.json, facts, figures)

@@ -1,0 +1,45 @@
+"""`synther upsample DATA --samples 5M --out FOLDER`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from synther.cli import options
+from synther.cli.answer import answer
+
+
+@dataclass
+class Upsample(options.Fitting):
+    """Fit a model on DATA, write synthetic rows, and compare them with the real ones.
+
+    OUT receives model.safetensors, synthetic.hdf5, comparison.json and comparison.png. Interrupted, the same command
+    goes on where it stopped.
+    """
+
+    data: tyro.conf.Positional[str] = tyro.MISSING
+    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or hopper-sac, which ships with the package."""
+    out: Path = tyro.MISSING
+    """Folder for the results."""
+    samples: int = 1_000_000
+    """Synthetic rows to write; 5M and 100K are understood."""
+    format: Literal["hdf5", "npz", "parquet"] = "hdf5"
+    """How the synthetic rows are written."""
+
+
+def run(arguments: list[str]) -> None:
+    chosen = options.parse("upsample", Upsample, arguments)
+    from synther.experiments.upsample import upsample
+    from synther.synthesizer import Synthesizer
+
+    rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
+    model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
+    suffix = f".{chosen.format}"
+    done = upsample(rows, chosen.out, model, chosen.samples, suffix=suffix, progress=not chosen.quiet)
+    files = {"model": str(done.model), "data": str(done.data), "picture": str(done.picture), "figures": str(done.figures)}
+    facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
+    rows_of_table = [*done.comparison.table(), *files.items()]
+    answer(chosen.json, facts, rows_of_table, f"{len(rows):,} real rows against {chosen.samples:,} synthetic ones")

@@ -1,0 +1,89 @@
+"""HDF5 with D4RL's keys: flat datasets, one row a step.
+
+`observations`, `actions`, `rewards`, `next_observations`, `terminals`, `timeouts`. Some of D4RL's files leave out
+`next_observations`; see `episodes.pair` for what becomes of them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from synther.data.formats import metadata
+from synther.data.formats.episodes import check_lengths, pair
+from synther.data.formats.reading import keys_of_fields, reading
+from synther.data.formats.writing import CHUNK_BYTES, Stream
+from synther.data.transitions import Array, RowSource, Transitions
+from synther.durable import replacing
+from synther.errors import DataError, FormatError
+
+
+def read(source: str | os.PathLike[str]) -> Transitions:
+    import h5py
+
+    with reading(source, "an HDF5 file with D4RL's keys"), h5py.File(source, "r") as file:
+        if "episode_0" in file:
+            raise FormatError(
+                "the data file of a Minari data set: pass the folder that holds its `data` folder instead"
+            )
+        keys = keys_of_fields(file, "an HDF5 file")
+        datasets = {field: file[key] for field, key in keys.items()}
+        for field, dataset in datasets.items():
+            if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
+                raise DataError(f"{keys[field]!r} is no array: expected a dataset with one row a step")
+        fields = _whole(datasets) if "next_observation" in datasets else _paired(datasets)
+        return Transitions.of(fields, **_known(file))
+
+
+def _known(file: Any) -> dict[str, Any]:
+    known = metadata.load(file.attrs.get(metadata.KEY))
+    env_id = file.attrs.get("env_id")
+    if isinstance(env_id, str) and not known.get("env_id"):
+        known["env_id"] = env_id
+    return known
+
+
+def _whole(datasets: dict[str, Any]) -> dict[str, Array]:
+    return {field: dataset[()] for field, dataset in datasets.items()}
+
+
+def _paired(datasets: dict[str, Any]) -> dict[str, Array]:
+    """Final arrays are filled block by block: the observations, often most of the memory, are never held twice over."""
+    check_lengths(datasets)
+    source = datasets["observation"]
+    marks = {name: datasets[name][()] if name in datasets else None for name in ("terminal", "timeout")}
+    pairing = pair(len(source), marks["terminal"], marks["timeout"])
+    kept = len(pairing.row)
+    observation = np.empty((kept, *source.shape[1:]), source.dtype)
+    following = np.empty_like(observation)
+    block_rows = max(1, CHUNK_BYTES * len(source) // max(source.nbytes, 1))
+    for start in range(0, len(source), block_rows):
+        block = source[start : start + block_rows + 1]  # one more: the observation after the block's last row
+        rows = slice(*np.searchsorted(pairing.row, (start, start + block_rows)))
+        observation[rows] = block[pairing.row[rows] - start]
+        following[rows] = block[pairing.following[rows] - start]
+    fields = {"observation": observation, "next_observation": following, "timeout": pairing.timeout}
+    for name in ("action", "reward", "terminal"):
+        if name in datasets:
+            fields[name] = datasets[name][()][pairing.row]
+    return fields
+
+
+def write(target: str | os.PathLike[str], rows: RowSource) -> None:
+    """Contiguous and uncompressed: float rows hardly shrink, and both ways run at the speed of the disk."""
+    import h5py
+
+    stream = Stream(rows)
+    with replacing(target) as path, h5py.File(path, "w") as file:
+        file.attrs[metadata.KEY] = stream.metadata
+        if stream.env_id is not None:
+            file.attrs["env_id"] = stream.env_id
+        datasets = {
+            column.name: file.create_dataset(f"{column.name}s", (stream.rows, *column.shape), column.dtype)
+            for column in stream.columns
+        }
+        for place, arrays in stream.chunks():
+            for name, array in arrays.items():
+                datasets[name][place] = array

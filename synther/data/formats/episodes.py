@@ -1,0 +1,137 @@
+"""Episodes to rows and back: which observation follows which, and where nobody knows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from synther.data.formats.writing import Stream
+from synther.data.transitions import Array, Transitions
+from synther.errors import DataError, FormatError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Rows of a recording without next observations that still make a transition.
+
+    row        (M,)  which rows are kept
+    following  (M,)  whose observation is their next one
+    timeout    (M,)  the last kept row of an episode that did not end in a terminal state
+    """
+
+    row: Array
+    following: Array
+    timeout: Array
+
+
+def pair(rows: int, terminal: Array | None, timeout: Array | None) -> Pairing:
+    """Pair each row with the next one of its episode.
+
+    The last row of a truncated episode, and the last row of all, have no known next observation and are left out; the
+    mark of the cut moves to the row before. A terminal row stays, with its own observation standing in for the next
+    one: a TD target masks that value anyway, and leaving it out would lose every terminal.
+    """
+    if timeout is None:
+        raise FormatError(
+            "next_observations are missing and so are timeouts: without either, the last step of a truncated episode "
+            "cannot be told from one in the middle, and rows of different episodes would be paired. "
+            "Add next_observations, or timeouts (true on the last step of each truncated episode)"
+        )
+    ends = np.zeros(rows, bool) if terminal is None else flags("terminals", terminal, rows)
+    cut = flags("timeouts", timeout, rows) & ~ends
+    cut[-1:] |= ~ends[-1:]
+    row = np.flatnonzero(~cut)
+    if len(row) == 0:
+        raise DataError(f"none of the {rows:,} rows has a known next observation: every episode has a single step")
+    stand_in = ends[row]
+    before_cut = ~stand_in & cut[np.minimum(row + 1, rows - 1)]
+    _log.info(
+        "no next_observations: left out %d rows that end a truncated episode, kept %d terminal rows with their own "
+        "observation as the next one",
+        rows - len(row),
+        np.count_nonzero(stand_in),
+    )
+    return Pairing(row, np.where(stand_in, row, row + 1), before_cut)
+
+
+def paired(fields: dict[str, Array]) -> dict[str, Array]:
+    """`fields` with next observations, given or paired."""
+    if "next_observation" in fields:
+        return fields
+    observation = fields["observation"]
+    pairing = pair(len(observation), fields.get("terminal"), fields.get("timeout"))
+    check_lengths(fields)
+    kept = {name: array[pairing.row] for name, array in fields.items()}
+    return {**kept, "next_observation": observation[pairing.following], "timeout": pairing.timeout}
+
+
+def check_lengths(fields: dict[str, Array]) -> None:
+    rows = len(fields["observation"])
+    for name, array in fields.items():
+        if len(array) != rows:
+            raise DataError(
+                f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row a step"
+            )
+
+
+def flags(name: str, values: Array, rows: int) -> Array:
+    values = values.reshape(-1) if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.shape != (rows,):
+        raise DataError(f"{name} has shape {values.shape}: expected ({rows},), one value a step")
+    if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+        raise DataError(f"{name} holds other values than 0 and 1: expected booleans")
+    return values.astype(bool)
+
+
+@dataclass(frozen=True)
+class Episode:
+    observation: Array  # (steps + 1, O)
+    action: Array
+    reward: Array
+    terminated: bool
+    truncated: bool
+
+
+def episodes(stream: Stream) -> Iterator[Episode]:
+    """The episodes that rows form, one at a time.
+
+    An episode ends at a terminal or timeout mark or with the last row; inside it every next observation is the
+    following row's observation, else the rows are no episodes and this raises.
+    """
+    open_parts: list[Transitions] = []
+    seen = 0
+    for part in stream.parts():
+        ends = part.terminal if part.timeout is None else part.terminal | part.timeout
+        start = 0
+        for end in np.flatnonzero(ends) + 1:
+            yield _episode([*open_parts, part[start:end]], seen)
+            seen += sum(map(len, open_parts)) + int(end) - start
+            open_parts, start = [], int(end)
+        if start < len(part):
+            open_parts.append(part[start:])
+    if open_parts:
+        yield _episode(open_parts, seen)
+
+
+def _episode(parts: list[Transitions], first_row: int) -> Episode:
+    rows = parts[0] if len(parts) == 1 else Transitions.concatenate(parts)
+    breaks = (rows.next_observation[:-1] != rows.observation[1:]).any(axis=1)
+    if breaks.any():
+        row = first_row + int(np.argmax(breaks))
+        raise DataError(
+            f"the rows do not form episodes: row {row:,} is neither terminal nor a timeout, yet its next_observation "
+            f"is not the observation of row {row + 1:,}. Rows without episodes, as synthetic ones are, go to .hdf5, "
+            ".parquet or .npz"
+        )
+    return Episode(
+        observation=np.concatenate([rows.observation, rows.next_observation[-1:]]),
+        action=rows.action,
+        reward=rows.reward,
+        terminated=bool(rows.terminal[-1]),
+        truncated=rows.timeout is not None and bool(rows.timeout[-1]),
+    )

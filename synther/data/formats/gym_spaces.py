@@ -1,0 +1,207 @@
+"""Gymnasium's spaces to ours, and batches of their values to flat rows and back.
+
+Flattening follows `gymnasium.spaces.utils` column for column (its order of Dict keys, its one-hot vectors, its dtype),
+but takes a whole batch at once: a Dict is a dict of arrays, a Tuple a tuple of arrays, all with the batch axis first.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from synther.data import spaces
+from synther.data.spaces import Space
+from synther.data.transitions import Array
+from synther.errors import DataError, MissingExtra
+
+_log = logging.getLogger(__name__)
+
+
+def gymnasium_spaces() -> Any:
+    try:
+        import gymnasium.spaces
+    except ImportError:
+        raise MissingExtra("gymnasium", "gym", "understanding a Gymnasium space") from None
+    return gymnasium.spaces
+
+
+def observation_space(space: Any) -> Space:
+    """What is known of the columns that observations of `space` flatten to."""
+    gym = gymnasium_spaces()
+    if isinstance(space, gym.Box):
+        return (_box(space),) if int(np.prod(space.shape)) else ()
+    if isinstance(space, gym.MultiBinary):
+        return (spaces.Binary(int(np.prod(space.shape))),)
+    if isinstance(space, gym.Discrete):
+        return (spaces.OneHot(int(space.n)),)
+    if isinstance(space, gym.MultiDiscrete):
+        return tuple(spaces.OneHot(int(size)) for size in space.nvec.reshape(-1))
+    return tuple(part for _, inner in _inner(space, "observation") for part in observation_space(inner))
+
+
+def action_space(space: Any) -> Space:
+    """What is known of actions: real columns of a Box, or integers of Discrete and MultiDiscrete."""
+    gym = gymnasium_spaces()
+    if isinstance(space, gym.Box):
+        return (_box(space),)
+    if isinstance(space, gym.Discrete):
+        return (spaces.Discrete(int(space.n), int(space.start)),)
+    if isinstance(space, gym.MultiDiscrete):
+        sizes, starts = space.nvec.reshape(-1), space.start.reshape(-1)
+        return tuple(spaces.Discrete(int(size), int(start)) for size, start in zip(sizes, starts, strict=True))
+    raise DataError(
+        f"actions of a {type(space).__name__} space: expected Box, Discrete or MultiDiscrete; "
+        "wrap the environment so that its actions are one of these"
+    )
+
+
+def actions(space: Any, values: Any) -> Array:
+    """A batch of actions to (N, A) numbers, or (N,) integers of a Discrete space."""
+    gym = gymnasium_spaces()
+    action_space(space)
+    batch = np.asarray(values)
+    if batch.dtype.kind not in "iu" or isinstance(space, gym.Box):
+        batch = batch.astype(space.dtype, copy=False)
+    return batch.reshape(len(batch)) if isinstance(space, gym.Discrete) else batch.reshape(len(batch), -1)
+
+
+def believed(space: Space, action: Array) -> Space | None:
+    """`space`, or None where recorded actions leave it: policies without a squashing output often do."""
+    try:
+        spaces.check(space, action.reshape(len(action), -1), "action")
+    except DataError as error:
+        _log.warning("the declared action space is left aside: %s", error)
+        return None
+    return space
+
+
+def width(space: Any) -> int:
+    """How many columns observations of `space` flatten to."""
+    return spaces.width(observation_space(space))
+
+
+def dtype(space: Any) -> np.dtype[Any]:
+    """What `gymnasium.spaces.flatten` would give."""
+    gym = gymnasium_spaces()
+    if isinstance(space, (gym.Box, gym.MultiBinary, gym.Discrete, gym.MultiDiscrete)):
+        found: np.dtype[Any] = np.dtype(space.dtype)
+    else:
+        found = np.result_type(*(dtype(inner) for _, inner in _inner(space, "observation")))
+    return found
+
+
+def flatten(space: Any, values: Any, rows: int) -> Array:
+    """A batch of `rows` observations to (rows, width)."""
+    out = np.empty((rows, width(space)), dtype(space))
+    flatten_into(space, values, out)
+    return out
+
+
+def flatten_into(space: Any, values: Any, out: Array) -> None:
+    """The same, written to an array that is already there."""
+    gym = gymnasium_spaces()
+    rows = len(out)
+    if isinstance(space, (gym.Box, gym.MultiBinary)):
+        out[:] = _batch(values, space, rows, int(np.prod(space.shape)))
+    elif isinstance(space, gym.Discrete):
+        _one_hot(_batch(values, space, rows, 1) - space.start, np.array([space.n]), out)
+    elif isinstance(space, gym.MultiDiscrete):
+        _one_hot(_batch(values, space, rows, space.nvec.size) - space.start.reshape(-1), space.nvec.reshape(-1), out)
+    else:
+        start = 0
+        for key, inner in _inner(space, "observation"):
+            columns = width(inner)
+            flatten_into(inner, values[key], out[:, start : start + columns])
+            start += columns
+
+
+def unflatten(space: Any, flat: Array) -> Any:
+    """(N, width) rows back to a batch of observations; numbers between integers go to the nearest one."""
+    gym = gymnasium_spaces()
+    rows = len(flat)
+    if isinstance(space, (gym.Box, gym.MultiBinary)):
+        whole = np.dtype(space.dtype).kind in "biu" and flat.dtype.kind == "f"
+        return (np.rint(flat) if whole else flat).astype(space.dtype, copy=False).reshape(rows, *space.shape)
+    if isinstance(space, gym.Discrete):
+        return flat.argmax(1).astype(space.dtype) + space.start
+    if isinstance(space, gym.MultiDiscrete):
+        blocks = np.split(flat, np.cumsum(space.nvec.reshape(-1))[:-1], axis=1)
+        return np.stack([block.argmax(1) for block in blocks], 1).reshape(rows, *space.shape) + space.start
+    parts: dict[Any, Any] = {}
+    start = 0
+    for key, inner in _inner(space, "observation"):
+        columns = width(inner)
+        parts[key] = unflatten(inner, flat[:, start : start + columns])
+        start += columns
+    return parts if isinstance(space, gym.Dict) else tuple(parts.values())
+
+
+def flat_box(space: Space | None, columns: int, of: np.dtype[Any]) -> Any:
+    """A Gymnasium Box for flat columns: their known bounds, else all that the dtype can hold."""
+    gym = gymnasium_spaces()
+    if of.kind == "f":
+        low, high = np.full(columns, -np.inf), np.full(columns, np.inf)
+    elif of.kind == "b":
+        low, high = np.zeros(columns), np.ones(columns)
+    else:
+        return gym.Box(np.iinfo(of).min, np.iinfo(of).max, (columns,), of.type)
+    start = 0
+    for part in space or ():
+        end = start + part.width
+        if isinstance(part, spaces.Box):
+            low[start:end], high[start:end] = part.low, part.high
+        elif isinstance(part, spaces.Discrete):
+            low[start:end], high[start:end] = part.start, part.start + part.size - 1
+        else:
+            low[start:end], high[start:end] = 0, 1
+        start = end
+    return gym.Box(low.astype(of), high.astype(of), dtype=of.type)
+
+
+def flat_discrete(space: Space | None, values: Array) -> Any:
+    """Gymnasium's Discrete or MultiDiscrete for integer actions, with the values seen where no space is known."""
+    gym = gymnasium_spaces()
+    columns = values.reshape(len(values), -1)
+    if space and all(isinstance(part, spaces.Discrete) for part in space):
+        starts = np.array([part.start for part in space if isinstance(part, spaces.Discrete)])
+        sizes = np.array([part.size for part in space if isinstance(part, spaces.Discrete)])
+    else:
+        starts = columns.min(0).astype(np.int64)
+        sizes = columns.max(0).astype(np.int64) - starts + 1
+    if values.ndim == 1:
+        return gym.Discrete(int(sizes[0]), start=int(starts[0]))
+    return gym.MultiDiscrete(sizes, start=starts)
+
+
+def _box(space: Any) -> spaces.Box:
+    low, high = (np.asarray(bound, np.float64).reshape(-1).tolist() for bound in (space.low, space.high))
+    return spaces.Box(tuple(low), tuple(high))
+
+
+def _inner(space: Any, what: str) -> list[tuple[Any, Any]]:
+    gym = gymnasium_spaces()
+    if isinstance(space, gym.Dict):
+        return list(space.spaces.items())
+    if isinstance(space, gym.Tuple):
+        return list(enumerate(space.spaces))
+    raise DataError(
+        f"{what}s of a {type(space).__name__} space have no fixed columns: expected Box, Discrete, MultiBinary, "
+        "MultiDiscrete, or a Dict or Tuple of these; wrap the environment so that they are one of these"
+    )
+
+
+def _batch(values: Any, space: Any, rows: int, columns: int) -> Array:
+    batch = np.asarray(values, space.dtype)
+    if batch.size != rows * columns or len(batch) != rows:
+        raise DataError(f"values of {space} have shape {batch.shape}: expected {rows:,} rows of {columns}")
+    return batch.reshape(rows, columns)
+
+
+def _one_hot(index: Array, sizes: Array, out: Array) -> None:
+    if ((index < 0) | (index >= sizes)).any():
+        raise DataError(f"a discrete value lies outside its space of {sizes.tolist()} values")
+    offsets = np.cumsum(sizes) - sizes
+    out[:] = 0
+    np.put_along_axis(out, index + offsets, 1, axis=1)

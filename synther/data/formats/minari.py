@@ -1,0 +1,211 @@
+"""Minari data sets, by installed id or by folder: the ecosystem's standard for episodes.
+
+Observations of structured spaces are flattened as Gymnasium does. Rows that form no episodes are not written here.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synther.data.formats import gym_spaces, is_minari_id, metadata
+from synther.data.formats.episodes import episodes
+from synther.data.formats.reading import reading
+from synther.data.formats.writing import Stream
+from synther.data.transitions import Array, RowSource, Transitions
+from synther.durable import replacing
+from synther.errors import DataError, FormatError, MissingExtra
+
+
+def read(source: str | os.PathLike[str]) -> Transitions:
+    minari = _minari("reading a Minari data set")
+    folder = _data_folder(source)
+    with reading(source, "a Minari data set"), _quietly():
+        dataset = minari.MinariDataset(folder)
+        fields = _fields(dataset)
+        known = metadata.load(dataset.storage.metadata.get(metadata.KEY))
+        if not known:
+            known = {
+                "action_space": gym_spaces.believed(gym_spaces.action_space(dataset.action_space), fields["action"]),
+                "observation_space": gym_spaces.observation_space(dataset.observation_space),
+                "env_id": None if dataset.env_spec is None else dataset.env_spec.id,
+            }
+        return Transitions.of(fields, **known)
+
+
+def _fields(dataset: Any) -> dict[str, Array]:
+    space, steps = dataset.observation_space, int(dataset.total_steps)
+    if steps < 1:
+        raise DataError("no steps: expected at least one transition")
+    flat = (steps, gym_spaces.width(space)), gym_spaces.dtype(space)
+    fields = {
+        "observation": np.empty(*flat),
+        "next_observation": np.empty(*flat),
+        "terminal": np.empty(steps, bool),
+        "timeout": np.empty(steps, bool),
+    }
+    start = 0
+    for episode in dataset.iterate_episodes():
+        rows = slice(start, start + len(episode.rewards))
+        if rows.stop > steps:
+            break
+        observation = gym_spaces.flatten(space, episode.observations, len(episode.rewards) + 1)
+        fields["observation"][rows], fields["next_observation"][rows] = observation[:-1], observation[1:]
+        fields["terminal"][rows], fields["timeout"][rows] = episode.terminations, episode.truncations
+        for name, values in (
+            ("action", gym_spaces.actions(dataset.action_space, episode.actions)),
+            ("reward", episode.rewards),
+        ):
+            if name not in fields:
+                fields[name] = np.empty((steps, *values.shape[1:]), values.dtype)
+            fields[name][rows] = values
+        start = rows.stop
+    if start != steps:
+        raise FormatError(f"metadata.json promises {steps:,} steps, the episodes hold another number: fetch it again")
+    return fields
+
+
+def write(target: str | os.PathLike[str], rows: RowSource) -> None:
+    """To an id (a string such as "name/task-v0"), which must be new, or to a folder.
+
+    Goes through Minari's storage rather than `create_dataset_from_buffers`, which needs every episode in memory, makes
+    the environment only to look at its spaces, and writes under the final name.
+    """
+    _minari("writing a Minari data set")
+    folder, dataset_id = _place_to_write(target)
+    stream = Stream(rows)
+    with replacing(folder) as path, _quietly():
+        path.mkdir()
+        _write_data(path.absolute() / "data", dataset_id, stream)  # Minari trips over relative ones
+    _register_namespace(dataset_id)
+
+
+def _write_data(data: Path, dataset_id: str, stream: Stream) -> None:
+    import minari
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    first = stream.first
+    storage = MinariStorage.new(
+        data,
+        observation_space=gym_spaces.flat_box(
+            first.observation_space, first.observation.shape[1], first.observation.dtype
+        ),
+        action_space=_action_space(stream),
+    )
+    described = {
+        "dataset_id": dataset_id,
+        "minari_version": minari.__version__,
+        "description": "Written by SynthER",
+        metadata.KEY: stream.metadata,
+    }
+    spec = _env_spec(stream.env_id)
+    storage.update_metadata({**described, "env_spec": spec} if spec else described)
+    storage.update_episodes(
+        EpisodeBuffer(
+            observations=episode.observation,
+            actions=episode.action,
+            rewards=episode.reward,
+            terminations=_last(len(episode.reward), episode.terminated),
+            truncations=_last(len(episode.reward), episode.truncated),
+        )
+        for episode in episodes(stream)
+    )
+
+
+def _action_space(stream: Stream) -> Any:
+    first = stream.first
+    if first.action.dtype.kind not in "iu":
+        return gym_spaces.flat_box(first.action_space, first.action.shape[1], first.action.dtype)
+    if first.action_space is not None:
+        return gym_spaces.flat_discrete(first.action_space, first.action)
+    ends = [np.stack([part.action.min(0), part.action.max(0)]) for part in stream.parts()]
+    return gym_spaces.flat_discrete(None, np.concatenate(ends))
+
+
+def _last(steps: int, flag: bool) -> Array:
+    flags = np.zeros(steps, bool)
+    flags[-1] = flag
+    return flags
+
+
+def _env_spec(env_id: str | None) -> str | None:
+    """The environment as Minari records it; one that is not registered here is named in our own metadata only."""
+    import gymnasium
+
+    if env_id is None:
+        return None
+    try:
+        return gymnasium.spec(env_id).to_json()
+    except Exception:
+        return None
+
+
+def _data_folder(source: str | os.PathLike[str]) -> Path:
+    """The folder with `metadata.json`, found from a folder or an installed id."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        from minari.storage import get_dataset_path
+
+        installed = Path(get_dataset_path(os.fspath(source))) / "data"
+        if not (installed / "metadata.json").exists():
+            raise FormatError(
+                f"{source}: neither a folder nor a Minari data set installed in {installed.parent}; "
+                f"check the name, or fetch it with: minari download {source}"
+            )
+        return installed
+    for folder in (path / "data", path):
+        if (folder / "metadata.json").exists():
+            return folder
+    raise FormatError(
+        f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and data/main_data.hdf5"
+    )
+
+
+def _place_to_write(target: str | os.PathLike[str]) -> tuple[Path, str]:
+    path = Path(target).expanduser()
+    if isinstance(target, str) and is_minari_id(target) and not path.exists():
+        from minari.storage import get_dataset_path
+
+        installed = Path(get_dataset_path(target))
+        if installed.exists():
+            raise FormatError(
+                f"{target}: this Minari id is taken ({installed}); choose another version, "
+                f"or remove it with: minari delete {target}"
+            )
+        return installed, target
+    if path.exists() and not (path / "data" / "metadata.json").exists() and (path.is_file() or any(path.iterdir())):
+        raise FormatError(f"{path}: exists and is no Minari data set, so it is not replaced; choose another name")
+    name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in path.resolve().name)
+    return path, name if is_minari_id(name) else f"{name or 'rows'}-v0"
+
+
+def _register_namespace(dataset_id: str) -> None:
+    """Minari lists only data sets whose namespace carries a metadata file."""
+    from minari.namespace import create_namespace, list_local_namespaces
+
+    namespace = dataset_id.rpartition("/")[0]
+    if namespace and namespace not in list_local_namespaces():
+        create_namespace(namespace)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Minari and Gymnasium warn of old versions and absent authors, which nobody who reads rows can act on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _minari(purpose: str) -> Any:
+    try:
+        import minari
+    except ImportError:
+        raise MissingExtra("minari", "minari", purpose) from None
+    return minari

@@ -1,0 +1,128 @@
+"""Parquet, for engines that spread rows over machines.
+
+Vectors are columns of fixed-size lists: one name for one thing, whatever its width, and no thousand-column schemas.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from synther.data.formats import metadata
+from synther.data.formats.episodes import paired
+from synther.data.formats.reading import keys_of_fields, reading
+from synther.data.formats.writing import Column, Stream
+from synther.data.transitions import Array, RowSource, Transitions
+from synther.durable import replacing
+from synther.errors import DataError, MissingExtra
+
+_BATCH_ROWS = 1 << 16
+
+
+def read(source: str | os.PathLike[str]) -> Transitions:
+    parquet = _pyarrow("reading Parquet")[1]
+    with reading(source, "a Parquet file"), parquet.ParquetFile(source) as file:
+        schema = file.schema_arrow
+        keys = keys_of_fields(schema.names, "a Parquet file")
+        known = metadata.load((schema.metadata or {}).get(metadata.KEY.encode()))
+        if file.metadata.num_rows == 0:
+            raise DataError("no rows: expected at least one transition")
+        fields: dict[str, Array] = {}
+        start = 0
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(keys.values())):
+            place = slice(start, start + batch.num_rows)
+            for field, key in keys.items():
+                values = _to_numpy(key, batch.column(key))
+                if field not in fields:
+                    fields[field] = np.empty((file.metadata.num_rows, *values.shape[1:]), values.dtype)
+                if values.shape[1:] != fields[field].shape[1:]:
+                    raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of one length")
+                fields[field][place] = values
+            start += batch.num_rows
+        return Transitions.of(paired(fields), **known)
+
+
+def _to_numpy(key: str, column: Any) -> Array:
+    """A column of numbers to (N,), of lists to (N, W)."""
+    pyarrow, _ = _pyarrow("reading Parquet")
+    if column.null_count:
+        raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a value in every row")
+    if not (pyarrow.types.is_fixed_size_list(column.type) or _is_list(column.type)):
+        return _numbers(key, column)
+    flat = _numbers(key, column.flatten())
+    if not pyarrow.types.is_fixed_size_list(column.type):
+        lengths = np.diff(_numbers(key, column.offsets))
+        if len(lengths) and (lengths != lengths[0]).any():
+            raise DataError(f"{key!r} holds lists of different lengths: expected vectors of one length")
+    return flat.reshape(len(column), -1)
+
+
+def _is_list(kind: Any) -> bool:
+    pyarrow, _ = _pyarrow("reading Parquet")
+    return bool(pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind))
+
+
+def _numbers(key: str, column: Any) -> Array:
+    types = _pyarrow("reading Parquet")[0].types
+    if column.null_count:
+        raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a number everywhere")
+    if not (types.is_floating(column.type) or types.is_integer(column.type) or types.is_boolean(column.type)):
+        raise DataError(f"{key!r} has type {column.type}: expected numbers, booleans, or lists of them")
+    dtype = np.dtype(column.type.to_pandas_dtype())
+    start, count = column.offset, len(column)
+    if count == 0:
+        return np.empty(0, dtype)
+    stored = column.buffers()[1]  # to_numpy() would import all of pandas
+    if dtype == bool:
+        return np.unpackbits(np.frombuffer(stored, np.uint8), bitorder="little")[start : start + count].astype(bool)
+    return np.frombuffer(stored, dtype, count, start * dtype.itemsize)
+
+
+def write(target: str | os.PathLike[str], rows: RowSource) -> None:
+    """A row group for each chunk, with zstd; dictionaries are off, as no two floats are alike."""
+    pyarrow, parquet = _pyarrow("writing Parquet")
+    stream = Stream(rows)
+    schema = pyarrow.schema(
+        [pyarrow.field(column.name, _type(column), nullable=False) for column in stream.columns],
+        metadata={metadata.KEY: stream.metadata},
+    )
+    with (
+        replacing(target) as path,
+        parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer,
+    ):
+        for place, arrays in stream.chunks():
+            columns = [_to_arrow(column, arrays[column.name], schema) for column in stream.columns]
+            table = pyarrow.Table.from_arrays(columns, schema=schema)
+            writer.write_table(table, row_group_size=place.stop - place.start)
+
+
+def _type(column: Column) -> Any:
+    pyarrow, _ = _pyarrow("writing Parquet")
+    scalar = pyarrow.from_numpy_dtype(column.dtype.newbyteorder("="))
+    if not column.shape:
+        return scalar
+    return pyarrow.list_(pyarrow.field("element", scalar, nullable=False), column.shape[0])
+
+
+def _to_arrow(column: Column, array: Array, schema: Any) -> Any:
+    pyarrow, _ = _pyarrow("writing Parquet")
+    native = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
+    # From buffers: pyarrow.array() would import all of pandas only to see that this is no Series.
+    stored = np.packbits(native, bitorder="little") if native.dtype == bool else native
+    flat = pyarrow.Array.from_buffers(
+        pyarrow.from_numpy_dtype(native.dtype), len(native), [None, pyarrow.py_buffer(stored)]
+    )
+    if not column.shape:
+        return flat
+    return pyarrow.FixedSizeListArray.from_arrays(flat, type=schema.field(column.name).type)
+
+
+def _pyarrow(purpose: str) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "parquet", purpose) from None
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,62 @@
+"""What every reader owes its caller: errors that name the file, and keys that name their field."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from synther.data.transitions import FIELD_OF_KEY, FIELDS
+from synther.errors import DataError, FormatError, MissingExtra
+
+
+@contextmanager
+def reading(source: str | os.PathLike[str], kind: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside into an error about `source`.
+
+    Libraries answer a damaged file with nearly any exception (KeyError, zlib.error, RuntimeError, MemoryError for a
+    shape that is garbage), so all are taken; the original stays attached as the cause.
+    """
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from error
+    except FormatError as error:
+        raise FormatError(f"{source}: {error}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FormatError(
+            f"{source}: expected {kind}, but it cannot be read as one: {reason}. "
+            "It may be truncated, damaged or of another kind: fetch or write it again"
+        ) from error
+
+
+def keys_of_fields(keys: Iterable[str], kind: str) -> dict[str, str]:
+    """Field to the key that holds it. Keys of D4RL's `infos` and `metadata` are left out, others must be known."""
+    found: dict[str, str] = {}
+    unknown: list[str] = []
+    for key in keys:
+        if key.startswith(("infos", "metadata")):
+            continue
+        field = FIELD_OF_KEY.get(key)
+        if field is None:
+            unknown.append(key)
+        elif field in found:
+            raise DataError(f"{field} is there twice, as {found[field]!r} and as {key!r}: remove one")
+        else:
+            found[field] = key
+    expected = f"expected {', '.join(FIELDS)} or one of their usual plurals"
+    if not found:
+        raise FormatError(f"{kind} without experience in it: {expected}, got {_listed(unknown) or 'nothing'}")
+    if unknown:
+        raise DataError(f"unknown key {_listed(unknown)}: {expected}; remove or rename what is not one of them")
+    missing = [field for field in ("observation", "action", "reward") if field not in found]
+    if missing:
+        raise DataError(f"missing {', '.join(missing)}: got {', '.join(found.values())}")
+    return found
+
+
+def _listed(keys: list[str]) -> str:
+    return ", ".join(repr(key) for key in keys[:6]) + (", ..." if len(keys) > 6 else "")

@@ -1,0 +1,156 @@
+"""Which kind each column is, decided from the declared spaces and from what the rows hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data import kinds, spaces
+from synther.data.codes import Coding
+from synther.data.kinds import Kind
+from synther.data.spaces import Part, Space
+from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
+from synther.errors import ConfigError, DataError
+
+Array = NDArray[Any]
+
+_CHUNK = 1 << 16
+LARGEST_ONEHOT = 4096
+"""More values than this are not coded one-hot: the matrix would not fit anywhere."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was seen in each of W columns, in the columns' own type, so that large integers stay exact."""
+
+    low: Array
+    high: Array
+    whole: NDArray[np.bool_]
+    two_valued: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, values: Array) -> Profile:
+        low, high = values.min(0), values.max(0)
+        whole = np.ones(values.shape[1], bool)
+        if values.dtype.kind == "f":
+            # beyond 2 / eps every float is whole, which says nothing about the column
+            whole = (values == np.rint(values)).all(0) & (np.maximum(-low, high) <= 2 / np.finfo(values.dtype).eps)
+        return cls(low, high, whole, ((values == low) | (values == high)).all(0))
+
+    def merge(self, other: Profile) -> Profile:
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        two_valued = self.two_valued & other.two_valued
+        for end in (self.low, self.high, other.low, other.high):
+            two_valued = two_valued & ((end == low) | (end == high))
+        return Profile(low, high, self.whole & other.whole, two_valued)
+
+    @property
+    def constant(self) -> NDArray[np.bool_]:
+        return np.asarray(self.low == self.high)
+
+    def span(self, column: int) -> tuple[float, float]:
+        return float(self.low[column]), float(self.high[column])
+
+    def constant_kind(self, column: int) -> Kind:
+        value = self.low[column].item()
+        return kinds.Constant(int(value) if isinstance(value, bool) else value)
+
+
+def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
+    """The first chunk of `rows`, for its types and spaces, and what all of them hold.
+
+    Observation and next observation share one profile: they are the same quantities at two moments.
+    """
+    first: Transitions | None = None
+    seen: dict[str, Profile] = {}
+    for chunk in rows.chunks(_CHUNK):
+        first = first or chunk
+        for field in ROW_FIELDS:
+            name = "observation" if field == "next_observation" else field
+            here = Profile.of(getattr(chunk, field).reshape(len(chunk), -1))
+            seen[name] = seen[name].merge(here) if name in seen else here
+    if first is None:
+        raise DataError("there are no rows: expected at least one transition")
+    return first, seen
+
+
+def observed_kind(seen: Profile, column: int) -> Kind:
+    """The kind of a column about which only the data is known."""
+    if seen.constant[column]:
+        return seen.constant_kind(column)
+    if not seen.whole[column]:
+        return kinds.Continuous()
+    return (kinds.Binary if seen.two_valued[column] else kinds.Integer)(*seen.span(column))
+
+
+def observation_kinds(seen: Profile, space: Space | None, coding: Coding) -> tuple[Kind, ...]:
+    """Boxes are judged by the data: many environments declare bounds that their observations leave."""
+    return _by_parts(seen, space or _unknown(seen), coding, lambda part, offset, column: observed_kind(seen, column))
+
+
+def action_kinds(seen: Profile, space: Space | None, coding: Coding) -> tuple[Kind, ...]:
+    """Boxes are taken at their word, since an action outside them cannot be played."""
+    if space is not None:
+        return _by_parts(seen, space, coding, lambda part, offset, column: _boxed(seen, part, offset, column))
+    if seen.low.dtype.kind == "f":
+        box = spaces.Box(tuple(map(float, seen.low)), tuple(map(float, seen.high)))
+        return action_kinds(seen, (box,), coding)
+    return tuple(_whole_action(seen, column, coding) for column in range(len(seen.low)))
+
+
+def _unknown(seen: Profile) -> Space:
+    return (spaces.Box.uniform(-math.inf, math.inf, len(seen.low)),)
+
+
+def _boxed(seen: Profile, part: spaces.Box, offset: int, column: int) -> Kind:
+    if seen.constant[column]:
+        return seen.constant_kind(column)
+    low, high = float(part.low[offset]), float(part.high[offset])
+    if seen.low.dtype.kind == "f":
+        return kinds.Bounded(low, high)
+    return kinds.Integer(float(np.ceil(low)), float(np.floor(high)))
+
+
+def _whole_action(seen: Profile, column: int, coding: Coding) -> Kind:
+    """An integer action of unknown space: categories, unless there are so many that they must have an order."""
+    if seen.constant[column]:
+        return seen.constant_kind(column)
+    low, high = int(seen.low[column]), int(seen.high[column])
+    if high - low >= LARGEST_ONEHOT or high > np.iinfo(np.int64).max:
+        return kinds.Integer(*seen.span(column))
+    return kinds.Categorical(high - low + 1, low, coding)
+
+
+def _by_parts(
+    seen: Profile, space: Space, coding: Coding, box: Callable[[spaces.Box, int, int], Kind]
+) -> tuple[Kind, ...]:
+    found: list[Kind] = []
+    start = 0
+    for part in space:
+        columns = range(start, start + part.width)
+        if isinstance(part, spaces.Box):
+            found += [box(part, offset, column) for offset, column in enumerate(columns)]
+        elif seen.constant[columns].all():
+            found += [seen.constant_kind(column) for column in columns]
+        elif isinstance(part, spaces.Binary):
+            found += [
+                seen.constant_kind(column) if seen.constant[column] else kinds.Binary(0.0, 1.0) for column in columns
+            ]
+        else:
+            found.append(_coded(part, coding))
+        start += part.width
+    return tuple(found)
+
+
+def _coded(part: Part, coding: Coding) -> Kind:
+    if isinstance(part, spaces.OneHot):
+        return kinds.OneHot(part.size, coding)
+    assert isinstance(part, spaces.Discrete)
+    if coding == "onehot" and part.size > LARGEST_ONEHOT:
+        raise ConfigError(f"a discrete space of {part.size:,} values is too large to code one-hot: use coding 'bits'")
+    return kinds.Categorical(part.size, part.start, coding)

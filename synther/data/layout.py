@@ -1,0 +1,257 @@
+"""`Layout`: how rows of experience become a matrix and come back.
+
+It alone knows the order of the columns, their kinds, their bounds and their rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data import inference, kinds, spaces
+from synther.data.codes import CODINGS, Coding
+from synther.data.kinds import Array, Binary, Bounded, Constant, Kind, Matrix
+from synther.data.spaces import Space
+from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
+from synther.errors import ConfigError, DataError
+
+_CHUNK = 1 << 13  # a few thousand rows of a few dozen columns stay in cache while they are gone through by column
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where one kind sits: columns of its field, columns of the matrix, and their names."""
+
+    field: str
+    kind: Kind
+    source: slice
+    matrix: slice
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The kinds of every field's columns, in the paper's order, and what it takes to restore the rows.
+
+    The matrix is float64 on purpose: a column like 1e6 + 1e-3 * noise has to survive until it is scaled.
+    Timeouts are not modelled.
+    """
+
+    observation: tuple[Kind, ...]
+    action: tuple[Kind, ...]
+    reward: tuple[Kind, ...]
+    next_observation: tuple[Kind, ...]
+    terminal: tuple[Kind, ...]
+    dtypes: tuple[str, ...]
+    flat_action: bool
+    action_space: Space | None = None
+    observation_space: Space | None = None
+    env_id: str | None = None
+
+    @classmethod
+    def infer(cls, rows: RowSource, coding: Coding = "onehot") -> Layout:
+        """The layout of `rows`. `coding` is how values without an order enter the matrix: "onehot" or "bits"."""
+        if coding not in CODINGS:
+            raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
+        first, seen = inference.profile(rows)
+        observation = inference.observation_kinds(seen["observation"], first.observation_space, coding)
+        return cls(
+            observation=observation,
+            action=inference.action_kinds(seen["action"], first.action_space, coding),
+            reward=(inference.observed_kind(seen["reward"], 0),),
+            next_observation=observation,
+            terminal=(inference.observed_kind(seen["terminal"], 0),),
+            dtypes=tuple(getattr(first, field).dtype.name for field in ROW_FIELDS),
+            flat_action=first.action.ndim == 1,
+            action_space=first.action_space,
+            observation_space=first.observation_space,
+            env_id=first.env_id,
+        )
+
+    @cached_property
+    def _places(self) -> tuple[_Place, ...]:
+        places: list[_Place] = []
+        column = 0
+        for field in ROW_FIELDS:
+            names = self._source_names(field)
+            source = 0
+            for kind in getattr(self, field):
+                end, matrix_end = source + kind.source_width, column + kind.matrix_width
+                places.append(_Place(field, kind, slice(source, end), slice(column, matrix_end), names[source:end]))
+                source, column = end, matrix_end
+        return tuple(places)
+
+    def _source_names(self, field: str) -> tuple[str, ...]:
+        if field in ("reward", "terminal") or (field == "action" and self.flat_action):
+            return (field,)
+        return tuple(f"{field}[{column}]" for column in range(self._source_width(field)))
+
+    def _source_width(self, field: str) -> int:
+        return sum(kind.source_width for kind in getattr(self, field))
+
+    @property
+    def width(self) -> int:
+        """Columns of the matrix. It is 0 where every column is constant."""
+        return sum(place.kind.matrix_width for place in self._places)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """One name for each column of the matrix: `observation[3]`, `reward`, `action=2`, `action.bit0`."""
+        return tuple(name for place in self._places for name in place.kind.labels(place.names))
+
+    @cached_property
+    def source_names(self) -> tuple[str, ...]:
+        """One name for each column of the rows, constant ones too."""
+        return tuple(name for place in self._places for name in place.names)
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Which field each column of the matrix belongs to."""
+        return tuple(place.field for place in self._places for _ in range(place.kind.matrix_width))
+
+    @cached_property
+    def scaled_columns(self) -> NDArray[np.bool_]:
+        """Which columns of the matrix are to be scaled (D,): not those that hold 0 and 1 or codes."""
+        return np.array([place.kind.scaled for place in self._places for _ in range(place.kind.matrix_width)], bool)
+
+    @property
+    def thresholds(self) -> dict[int, float]:
+        """Matrix column of each Binary to the value above which it decodes as its higher one."""
+        return {p.matrix.start: p.kind.threshold for p in self._places if isinstance(p.kind, Binary)}
+
+    @property
+    def binary_columns(self) -> tuple[int, ...]:
+        return tuple(self.thresholds)
+
+    def with_thresholds(self, thresholds: Mapping[int, float]) -> Layout:
+        """The same layout with other thresholds for some of the `binary_columns`."""
+        for column, threshold in thresholds.items():
+            if column not in self.thresholds:
+                raise DataError(f"column {column} is not binary: expected one of {self.binary_columns}")
+            if not np.isfinite(threshold):
+                raise DataError(f"threshold of {self.names[column]}: expected a finite number, got {threshold}")
+        changed: dict[str, list[Kind]] = {field: [] for field in ROW_FIELDS}
+        for place in self._places:
+            kind = place.kind
+            if isinstance(kind, Binary):
+                kind = replace(kind, threshold=float(thresholds.get(place.matrix.start, kind.threshold)))
+            changed[place.field].append(kind)
+        return replace(self, **{field: tuple(changed[field]) for field in ROW_FIELDS})  # type: ignore[arg-type]
+
+    def pack(self, rows: Transitions) -> Matrix:
+        """The matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped."""
+        sources = {field: getattr(rows, field).reshape(len(rows), -1) for field in ROW_FIELDS}
+        for field, source in sources.items():
+            if source.shape[1] != self._source_width(field):
+                raise DataError(
+                    f"{field} has {source.shape[1]} columns, the layout {self._source_width(field)}: "
+                    "expected rows of the kind the layout was made from"
+                )
+        matrix = np.empty((len(rows), self.width))
+        for start in range(0, len(rows), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            for place in self._places:
+                source = sources[place.field][part, place.source]
+                self._check(place, source, start)
+                matrix[part, place.matrix] = place.kind.encode(source)
+        return matrix
+
+    def _check(self, place: _Place, source: Array, start: int) -> None:
+        if isinstance(place.kind, Constant) and source.dtype.kind == self._dtype(place.field).kind == "f":
+            with np.errstate(over="ignore"):  # 0.1 as float64 is the constant 0.1 of float32 rows
+                source = source.astype(self._dtype(place.field), copy=False)
+        wrong = place.kind.misfit(source)
+        if wrong is not None and wrong.any():
+            row = int(np.argmax(wrong))
+            value = source[row].tolist()
+            raise DataError(
+                f"{place.names[0]} is {value[0] if len(value) == 1 else value} in row {start + row}: "
+                f"expected {place.kind.expected}"
+            )
+
+    def _dtype(self, field: str) -> np.dtype[Any]:
+        return np.dtype(self.dtypes[ROW_FIELDS.index(field)])
+
+    def unpack(self, matrix: Array) -> Transitions:
+        """Rows from any finite matrix (N, D): rounded, clipped and typed like those the layout was made from."""
+        if matrix.ndim != 2 or matrix.shape[1] != self.width:
+            raise DataError(f"matrix has shape {matrix.shape}: expected (rows, {self.width})")
+        rows = {field: np.empty((len(matrix), self._source_width(field)), self._dtype(field)) for field in ROW_FIELDS}
+        for start in range(0, len(matrix), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            chunk = matrix[part].astype(np.float64, copy=False)
+            if not np.isfinite(chunk).all():
+                self._refuse(chunk, start)
+            for place in self._places:
+                decoded = place.kind.decode(chunk[:, place.matrix])
+                rows[place.field][part, place.source] = _cast(decoded, self._dtype(place.field), place.kind)
+        return Transitions(
+            observation=rows["observation"],
+            action=rows["action"][:, 0] if self.flat_action else rows["action"],
+            reward=rows["reward"][:, 0],
+            next_observation=rows["next_observation"],
+            terminal=rows["terminal"][:, 0],
+            action_space=self.action_space,
+            observation_space=self.observation_space,
+            env_id=self.env_id,
+        )
+
+    def _refuse(self, chunk: Matrix, start: int) -> NoReturn:
+        row, column = np.argwhere(~np.isfinite(chunk))[0]
+        raise DataError(
+            f"column {column} ({self.names[column]}) of the matrix is {chunk[row, column]} in row {start + row}: "
+            "expected finite numbers; the model that made them has diverged"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kinds": {field: [kinds.to_json(kind) for kind in getattr(self, field)] for field in ROW_FIELDS},
+            "dtypes": list(self.dtypes),
+            "flat_action": self.flat_action,
+            "action_space": spaces.to_json(self.action_space),
+            "observation_space": spaces.to_json(self.observation_space),
+            "env_id": self.env_id,
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Layout:
+        fields = {field: tuple(kinds.from_json(kind) for kind in entry["kinds"][field]) for field in ROW_FIELDS}
+        return cls(
+            **fields,
+            dtypes=tuple(entry["dtypes"]),
+            flat_action=entry["flat_action"],
+            action_space=spaces.from_json(entry["action_space"]),
+            observation_space=spaces.from_json(entry["observation_space"]),
+            env_id=entry["env_id"],
+        )
+
+
+def _cast(values: Array, dtype: np.dtype[Any], kind: Kind) -> Array:
+    """`values` in a column's own type, at the type's limits where they lie beyond them."""
+    if values.dtype.kind != "f" or dtype.kind == "b":
+        return values.astype(dtype)
+    if dtype.kind == "f":
+        limit = np.finfo(dtype).max
+        cast = np.clip(values, -float(limit), float(limit)).astype(dtype)
+        return np.clip(cast, *_inside(kind.low, kind.high, dtype)) if isinstance(kind, Bounded) else cast
+    info = np.iinfo(dtype)
+    high = float(info.max)
+    if int(high) > info.max:  # 2**63 is the float64 nearest to the largest int64
+        high = float(np.nextafter(high, 0.0))
+    return np.clip(values, float(info.min), high).astype(dtype)
+
+
+def _inside(low: float, high: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The bounds in `dtype`, rounded inwards: 0.1 as float32 is above 0.1, and a box forgives little."""
+    with np.errstate(over="ignore"):
+        lowest, highest = dtype.type(low), dtype.type(high)
+    if float(lowest) < low:
+        lowest = np.nextafter(lowest, dtype.type(np.inf))
+    if float(highest) > high:
+        highest = np.nextafter(highest, dtype.type(-np.inf))
+    return (lowest, highest) if lowest <= highest else (dtype.type(low), dtype.type(high))

@@ -1,0 +1,100 @@
+"""Statistics of columns, gathered block by block in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+
+
+class Moments:
+    """Mean, deviation, lowest and highest of D columns, combined after Chan et al. (1983).
+
+    Values are taken from the first row seen, and squares in units of the largest difference seen, so that neither a
+    large offset nor a very large or very small scale costs precision. What still overflows comes out as not finite.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self.count = 0
+        self.low = np.full(columns, np.inf)
+        self.high = np.full(columns, -np.inf)
+        self._origin = np.zeros(columns)
+        self._mean = np.zeros(columns)  # of value - origin
+        self._unit = np.zeros(columns)
+        self._squares = np.zeros(columns)  # sum of ((value - mean) / unit)^2
+
+    def add(self, block: Matrix) -> None:
+        if not len(block):
+            return
+        if not self.count:
+            self._origin = block[0].copy()
+        self.low = np.minimum(self.low, block.min(0))
+        self.high = np.maximum(self.high, block.max(0))
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            values = block - self._origin
+            mean = values.mean(0)
+            values -= mean
+            unit = np.maximum(values.max(0), -values.min(0))
+            values /= _nonzero(unit)
+            squares = np.einsum("nd,nd->d", values, values)
+            self._merge(len(block), mean, unit, squares)
+
+    def _merge(self, count: int, mean: Matrix, unit: Matrix, squares: Matrix) -> None:
+        step = mean - self._mean
+        widest = np.maximum(np.maximum(self._unit, unit), np.abs(step) if self.count else 0.0)
+        divisor = _nonzero(widest)
+        total = self.count + count
+        self._squares = (
+            self._squares * (self._unit / divisor) ** 2
+            + squares * (unit / divisor) ** 2
+            + (step / divisor) ** 2 * (self.count * (count / total))
+        )
+        self._mean = self._mean + step * (count / total)
+        self._unit = widest
+        self.count = total
+
+    @property
+    def mean(self) -> Matrix:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._origin + self._mean
+
+    @property
+    def deviation(self) -> Matrix:
+        """Of the rows as a population; above 0 for a column that is not constant, however small."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviation = self._unit * np.sqrt(self._squares / max(self.count, 1))
+        return np.where(deviation == 0, self._unit, deviation)
+
+
+def _nonzero(unit: Matrix) -> Matrix:
+    return np.where(unit == 0, 1.0, unit)
+
+
+class RowSample:
+    """At most `limit` rows, uniformly drawn from a stream of unknown length: the same ones however it is cut."""
+
+    def __init__(self, seed: int, limit: int = 1 << 18) -> None:
+        self._random = np.random.default_rng(seed)
+        self._limit = limit
+        self._keys: list[Matrix] = []
+        self._rows: list[Matrix] = []
+
+    def add(self, block: Matrix) -> None:
+        """Every row gets a random key, and the rows with the smallest keys stay."""
+        self._keys.append(self._random.random(len(block)))
+        self._rows.append(block.copy())
+        if sum(map(len, self._keys)) > 2 * self._limit:
+            self._drop()
+
+    def _drop(self) -> None:
+        keys, rows = np.concatenate(self._keys), np.concatenate(self._rows)
+        if len(keys) > self._limit:
+            kept = np.argpartition(keys, self._limit)[: self._limit]
+            keys, rows = keys[kept], rows[kept]
+        self._keys, self._rows = [keys], [rows]
+
+    @property
+    def rows(self) -> Matrix:
+        self._drop()
+        return self._rows[0]

@@ -1,0 +1,181 @@
+"""Per-column scaling of the matrix to the range a diffusion model expects, and back.
+
+    none       left as it is
+    standard   mean 0, deviation 1
+    minmax     lowest -1, highest +1
+    quantile   to a standard normal, through the column's quantiles
+
+NOTE[paper]: the reference divides by the deviation + 1e-5. Here it is the true deviation, since constant columns never
+reach the matrix, so that a column of tiny variance is not squashed into nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.layout import Layout
+from synther.data.moments import Moments, RowSample
+from synther.data.quantiles import Curve
+from synther.data.transitions import ROW_FIELDS
+from synther.errors import ConfigError, DataError
+
+Array = NDArray[Any]
+Matrix = NDArray[np.float64]
+
+SCALINGS = ("none", "standard", "minmax", "quantile")
+_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True)
+class Scaler:
+    """scaled = (raw - shift) / scale for every column, followed by a curve for the quantile columns."""
+
+    kinds: tuple[str, ...]
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+    curves: tuple[tuple[int, Curve], ...] = ()
+
+    @classmethod
+    def fit(
+        cls, matrix: Array | Iterable[Array], kinds: Sequence[str], names: Sequence[str] | None = None, seed: int = 0
+    ) -> Scaler:
+        """Fit on a matrix (N, D) or on its chunks, which are gone through once; `names` are for error texts.
+
+        Quantiles are taken from a random sample of the rows, drawn with `seed`; everything else from all of them.
+        """
+        kinds = tuple(kinds)
+        _check_kinds(kinds)
+        moments, sample = Moments(len(kinds)), RowSample(seed)
+        curved = [column for column, kind in enumerate(kinds) if kind == "quantile"]
+        for chunk in [matrix] if isinstance(matrix, np.ndarray) else matrix:
+            if chunk.ndim != 2 or chunk.shape[1] != len(kinds):
+                raise DataError(f"matrix has shape {chunk.shape}: expected (rows, {len(kinds)})")
+            for start in range(0, len(chunk), _BLOCK):
+                block = chunk[start : start + _BLOCK].astype(np.float64, copy=False)
+                moments.add(block)
+                if curved:
+                    sample.add(block[:, curved])
+        if not moments.count:
+            raise DataError("there are no rows to fit a scaling on: expected at least one")
+        shift, scale = _affine(kinds, moments, names or [str(column) for column in range(len(kinds))])
+        curves = []
+        for place, column in enumerate(curved):
+            if moments.low[column] < moments.high[column]:
+                ends = moments.low[column] / scale[column], moments.high[column] / scale[column]
+                curves.append((column, Curve.fit(sample.rows[:, place] / scale[column], *ends)))
+        return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves))
+
+    def refit(self, matrix: Array | Iterable[Array], names: Sequence[str] | None = None, seed: int = 0) -> Scaler:
+        """The same kinds fitted on other rows."""
+        return Scaler.fit(matrix, self.kinds, names, seed)
+
+    @cached_property
+    def _shift(self) -> Matrix:
+        return np.array(self.shift, np.float64)
+
+    @cached_property
+    def _scale(self) -> Matrix:
+        return np.array(self.scale, np.float64)
+
+    def transform(self, matrix: Array) -> Matrix:
+        """Raw (N, D) to scaled (N, D)."""
+        self._check_width(matrix)
+        scaled = np.subtract(matrix, self._shift, dtype=np.float64)
+        scaled /= self._scale
+        for column, curve in self.curves:
+            scaled[:, column] = curve.forward(scaled[:, column])
+        return scaled
+
+    def inverse(self, matrix: Array) -> Matrix:
+        """Scaled (N, D) to raw (N, D)."""
+        self._check_width(matrix)
+        raw = np.array(matrix, np.float64)
+        for column, curve in self.curves:
+            raw[:, column] = curve.backward(raw[:, column])
+        raw *= self._scale
+        raw += self._shift
+        return raw
+
+    def log_slope(self, matrix: Array) -> Matrix:
+        """Sum over columns of log |d scaled / d raw| at raw rows (N, D): what the scaling adds to a likelihood (N,)."""
+        self._check_width(matrix)
+        total = np.full(len(matrix), -np.log(self._scale).sum())
+        for column, curve in self.curves:
+            affine = (matrix[:, column].astype(np.float64) - self.shift[column]) / self.scale[column]
+            total += curve.log_slope(affine)
+        return total
+
+    def _check_width(self, matrix: Array) -> None:
+        if matrix.ndim != 2 or matrix.shape[1] != len(self.kinds):
+            raise DataError(f"matrix has shape {matrix.shape}: expected (rows, {len(self.kinds)})")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kinds": list(self.kinds),
+            "shift": list(self.shift),
+            "scale": list(self.scale),
+            "curves": {str(column): curve.to_json() for column, curve in self.curves},
+        }
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Scaler:
+        curves = tuple((int(column), Curve.from_json(curve)) for column, curve in entry["curves"].items())
+        return cls(tuple(entry["kinds"]), tuple(entry["shift"]), tuple(entry["scale"]), curves)
+
+
+def _check_kinds(kinds: Iterable[str]) -> None:
+    for kind in kinds:
+        if kind not in SCALINGS:
+            raise ConfigError(f"scaling: expected one of {', '.join(SCALINGS)}, got {kind!r}")
+
+
+def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str]) -> tuple[Matrix, Matrix]:
+    """Shift and scale of every column. A column that turned out constant is only shifted, and so stays invertible."""
+    kind = np.array(kinds, dtype=object)
+    low, high = moments.low, moments.high
+    with np.errstate(over="ignore", invalid="ignore"):
+        half_span = high / 2 - low / 2
+        # The exact power of two above the span: it costs no precision, and keeps the slopes of a curve in range.
+        unit = np.ldexp(1.0, np.clip(np.frexp(half_span)[1] + 1, -1000, 1000))
+        shift = np.select([kind == "standard", kind == "minmax"], [moments.mean, low / 2 + high / 2], default=0.0)
+        scale = np.select(
+            [kind == "standard", kind == "minmax", kind == "quantile"],
+            [moments.deviation, half_span, unit],
+            default=1.0,
+        )
+        flat = (kind != "none") & (low == high)
+        shift, scale = np.where(flat, low, shift), np.where(flat, 1.0, scale)
+        reached = np.isfinite([low - shift, high - shift, scale]).all(0) & (scale > 0)
+    for column in np.flatnonzero(~reached & (kind != "none")).tolist():
+        raise DataError(
+            f"{names[column]} reaches from {low[column]:g} to {high[column]:g}, "
+            f"which float64 cannot scale ({kinds[column]}): multiply this column by a constant first"
+        )
+    return shift, scale
+
+
+def resolve_kinds(layout: Layout, scaling: str | Mapping[str, str]) -> tuple[str, ...]:
+    """One scaling for each matrix column of `layout`; columns that are never scaled get "none".
+
+    A mapping goes from a column's name ("observation[3]"), else its field ("reward"), else "default", to a scaling;
+    without a default the rest is "standard".
+    """
+    chosen = {"default": scaling} if isinstance(scaling, str) else {"default": "standard", **scaling}
+    _check_kinds(chosen.values())
+    known = {"default", *ROW_FIELDS, *layout.names, *layout.source_names}
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(
+                f"scaling: unknown name {name!r}: expected default, {', '.join(ROW_FIELDS)} "
+                f"or a column such as {(layout.source_names or ROW_FIELDS)[0]}"
+            )
+    return tuple(
+        chosen.get(name, chosen.get(field, chosen["default"])) if scaled else "none"
+        for name, field, scaled in zip(layout.names, layout.fields, layout.scaled_columns, strict=True)
+    )

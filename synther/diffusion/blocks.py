@@ -1,0 +1,38 @@
+"""Rows drawn in fixed blocks, each a function of (seed, block number).
+
+So the same rows come whichever process draws a block, in whatever order, and however often the work was interrupted.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from synther import compute
+from synther.diffusion import edm, samplers
+from synther.diffusion.config import NoiseConfig, SamplerConfig
+from synther.diffusion.denoiser import Denoiser
+from synther.diffusion.networks import Network
+
+_STREAM = 4  # of random numbers; fit.py has those before it
+
+
+class BlockSampler:
+    """Draws blocks of scaled rows (block_rows, D) from a fitted network, on the device where the network is."""
+
+    def __init__(
+        self, network: Network, noise: NoiseConfig, config: SamplerConfig, precision: compute.Precision = "auto"
+    ) -> None:
+        self.device = network.frequencies.device
+        self.precision = compute.pick_precision(precision, self.device)
+        self.columns, self.config = network.columns, config
+        self.sigmas = edm.karras_sigmas(config.steps, noise)
+        self.denoiser = Denoiser(network, noise, compute.working_dtype(self.precision))
+        self.block_rows = compute.block_rows(self.device)
+
+    @torch.no_grad()
+    def draw(self, seed: int, block: int) -> Tensor:
+        generator = compute.generator(self.device, seed, _STREAM, block)
+        x = torch.randn(self.block_rows, self.columns, generator=generator, device=self.device) * self.sigmas[0]
+        with compute.matmul_precision(self.precision):
+            return samplers.sample(self.config, self.denoiser, x, self.sigmas, generator)

@@ -1,0 +1,94 @@
+"""Experience straight from an environment: what a policy, or chance, meets in so many steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.formats import gym_spaces
+from synther.data.transitions import Transitions
+from synther.envs.making import opened
+from synther.errors import DataError
+
+Policy = Callable[[Any], Any]
+"""From an observation, as the environment gives it, to an action, as the environment takes it."""
+
+
+def rollout(env: Any, steps: int, *, policy: Policy | None = None, seed: int = 0) -> Transitions:
+    """`steps` transitions of a Gymnasium environment (its id, or the object), with true next observations.
+
+    Without a policy, actions are drawn from the action space. Episodes follow each other; the last one, if it is not
+    over, is marked as cut short. Dict, tuple and discrete observations become flat rows as `gymnasium.spaces.flatten`
+    makes them; actions of a discrete space are (N,) integers. An environment given as an object stays open.
+    """
+    if steps < 1:
+        raise DataError(f"steps must be at least 1, got {steps}")
+    if hasattr(env, "num_envs"):
+        raise DataError("a vector environment mixes episodes in one step: pass a single environment")
+    with opened(env) if isinstance(env, str) else nullcontext(env) as one:
+        return _collect(one, steps, policy, seed)
+
+
+def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transitions:
+    action_space = gym_spaces.action_space(env.action_space)
+    observation_space = gym_spaces.observation_space(env.observation_space)
+    env.action_space.seed(seed)
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("observation", "action", "reward", "next_observation", "terminal", "timeout")
+    }
+    raw: Any = None
+    here: NDArray[Any] | None = None
+    for step in range(steps):
+        if here is None:
+            raw, _ = _attempt(step, "reset", env.reset, seed=None if step else seed)
+            here = _flat(env, raw, step)
+        action = env.action_space.sample() if policy is None else policy(raw)
+        taken = np.array(action)  # a copy: some policies write into the same array each time
+        raw, reward, terminated, truncated, _ = _attempt(step, "step", env.step, action)
+        following = _flat(env, raw, step)
+        if not np.isfinite(reward):
+            raise DataError(f"the environment returned reward {reward} at step {step}: expected a finite number")
+        values = (here, taken, float(reward), following, bool(terminated), bool(truncated and not terminated))
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+        here = None if terminated or truncated else following
+    columns["timeout"][-1] = not columns["terminal"][-1]
+    return Transitions(
+        observation=np.stack(columns["observation"]),
+        action=gym_spaces.actions(env.action_space, columns["action"]),
+        reward=np.asarray(columns["reward"]),
+        next_observation=np.stack(columns["next_observation"]),
+        terminal=np.asarray(columns["terminal"]),
+        timeout=np.asarray(columns["timeout"]),
+        action_space=action_space,
+        observation_space=observation_space,
+        env_id=getattr(getattr(env, "spec", None), "id", None),
+    )
+
+
+def _attempt(step: int, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    try:
+        return call(*given, **named)
+    except Exception as error:  # whatever somebody's environment raises
+        raise DataError(
+            f"the environment failed in {what}() at step {step}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _flat(env: Any, observation: Any, step: int) -> NDArray[Any]:
+    import gymnasium
+
+    try:
+        flat = np.asarray(gymnasium.spaces.flatten(env.observation_space, observation))
+    except Exception as error:
+        raise DataError(
+            f"the observation at step {step} does not fit {env.observation_space}: {type(error).__name__}: {error}"
+        ) from error
+    if not np.isfinite(flat).all():
+        column = int(np.argmin(np.isfinite(flat)))
+        raise DataError(f"the environment returned {flat[column]} in observation column {column} at step {step}")
+    return flat

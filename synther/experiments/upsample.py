@@ -1,0 +1,89 @@
+"""The main job as one resumable run in a folder: fit, sample, write, compare."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synther.assess.fidelity import Comparison, compare
+from synther.assess.picture import draw
+from synther.data import formats
+from synther.data.transitions import Transitions
+from synther.durable import replacing
+from synther.errors import ConfigError
+from synther.progress import Progress
+from synther.synthesizer import Synthesizer, fingerprint
+
+_PREVIEW_ROWS = 100_000
+
+
+@dataclass(frozen=True)
+class Upsampled:
+    """What a run leaves behind."""
+
+    model: Path
+    data: Path
+    picture: Path
+    figures: Path
+    comparison: Comparison
+
+
+def upsample(
+    rows: Transitions, folder: Path, model: Synthesizer, samples: int, *, suffix: str, progress: Progress | bool
+) -> Upsampled:
+    """Fit `model` on `rows`, write `samples` rows of it and how they compare with the real ones, all into `folder`.
+
+    Started again with the same arguments it goes on where it was stopped; with others it refuses to touch the folder.
+    """
+    data, picture, figures = folder / f"synthetic{suffix}", folder / "comparison.png", folder / "comparison.json"
+    formats.check_rows_target(data)
+    _claim(folder, _description(rows, model, samples, suffix))
+    model = fit_to(folder / "model.safetensors", rows, model, progress)
+    if not data.exists():
+        model.sample_to(data, samples, progress=progress)
+    preview = formats.read(data, limit=_PREVIEW_ROWS)
+    comparison = compare(rows, preview)
+    with replacing(figures) as beside:
+        beside.write_text(json.dumps(comparison.to_json(), indent=2) + "\n")
+    draw(rows, preview, picture)
+    return Upsampled(folder / "model.safetensors", data, picture, figures, comparison)
+
+
+def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool) -> Synthesizer:
+    """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
+    if path.exists():
+        saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
+        if saved.record.data != fingerprint(rows) or saved.settings != model.settings or saved.seed != model.seed:
+            raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
+        return saved
+    checkpoint = path.with_name(path.name + ".checkpoint")
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    model.fit(rows, checkpoint=checkpoint, progress=progress)
+    model.save(path)
+    checkpoint.unlink()
+    return model
+
+
+def _description(rows: Transitions, model: Synthesizer, samples: int, suffix: str) -> dict[str, Any]:
+    settings = model.settings.to_json()
+    return {"data": fingerprint(rows), "settings": settings, "seed": model.seed, "samples": samples, "suffix": suffix}
+
+
+def _claim(folder: Path, description: dict[str, Any]) -> None:
+    """Write down what the folder is for, or check that it is for this."""
+    run = folder / "run.json"
+    if run.exists():
+        found = json.loads(run.read_text())
+        wanted = json.loads(json.dumps(description))
+        other = [key for key in wanted if found.get(key) != wanted[key]]
+        if other:
+            raise ConfigError(
+                f"{folder} holds a run with another {', '.join(other)}: choose another --out, or remove the folder"
+            )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds files of something else: choose an empty or a new folder")
+    with replacing(run) as beside:
+        beside.write_text(json.dumps(description, indent=2) + "\n")

@@ -1,0 +1,82 @@
+"""Everything that can be chosen about a generator, and the choices that have a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.errors import ConfigError
+
+Scaling = Literal["standard", "minmax", "quantile", "none"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """How rows become numbers for the network, and numbers rows."""
+
+    scaling: Scaling | Mapping[str, str] = "standard"
+    """One scaling for every real column, or (in Python) a mapping from field or column to scaling with a "default"."""
+    coding: Literal["onehot", "bits"] = "onehot"
+    """How discrete values are represented."""
+    threshold: Literal["calibrated", "half"] = "calibrated"
+    """When a generated terminal (or another two-valued column) counts as set: so often as in the real rows, or above
+    one half as in the paper."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A generator before it has seen data."""
+
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    fit: FitConfig = field(default_factory=FitConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+
+    def changed(self, **changes: Mapping[str, Any]) -> Settings:
+        """A copy with some options of some parts replaced: `changed(fit={"steps": 5000}, network={"width": 512})`."""
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        for name, options in changes.items():
+            if name not in parts:
+                raise ConfigError(f"unknown part {name!r} of the settings: expected one of {', '.join(parts)}")
+            known = [option.name for option in fields(parts[name])]
+            for option in options:
+                if option not in known:
+                    raise ConfigError(f"unknown option {name}.{option}: expected one of {', '.join(known)}")
+            parts[name] = replace(parts[name], **options)
+        return Settings(**parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Mapping[str, Any]]) -> Settings:
+        return cls().changed(**described)
+
+
+PRESETS: dict[str, Settings] = {
+    "paper": Settings(),
+    "fast": Settings(sampler=SamplerConfig(kind="dpm++2m", steps=32)),
+    "laptop": Settings(
+        network=NetworkConfig(width=256, depth=4),
+        fit=FitConfig(steps=2_500, learning_rate=1e-3, evaluate_every=100, checkpoint_every=500),
+        sampler=SamplerConfig(kind="dpm++2m", steps=20),
+    ),
+}
+
+ABOUT = {
+    "paper": "the paper's network, fit and sampler; the default on a GPU",
+    "fast": "the paper's network and fit, an eighth of its network calls for a row",
+    "laptop": "a small network that two CPU cores fit in about a minute; the default without a GPU",
+}
+
+
+def preset(name: str, *, gpu: bool = False, **changes: Mapping[str, Any]) -> Settings:
+    """The settings called `name`, or with `auto` those that fit the machine, with `changes` as in `Settings.changed`."""
+    if name == "auto":
+        name = "paper" if gpu else "laptop"
+    if name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}: expected auto, {', '.join(PRESETS)}")
+    return PRESETS[name].changed(**changes)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synther.assess.fidelity import (
+    actions_outside,
+    column_names,
+    compare,
+    correlation,
+    dynamics_error,
+    ks_similarity,
+    marginal,
+    novelty,
+    pearson,
+)
+from synther.data.spaces import Box, Discrete
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+
+def rows(count: int = 200, seed: int = 0, shift: float = 0.0, width: int = 3) -> Transitions:
+    rng = np.random.default_rng(seed)
+    observation = rng.normal(shift, 1, (count, width)).astype(np.float32)
+    return Transitions(
+        observation=observation,
+        action=rng.uniform(-1, 1, (count, 2)).astype(np.float32),
+        reward=rng.normal(shift, 1, count).astype(np.float32),
+        next_observation=observation + rng.normal(0, 0.1, (count, width)).astype(np.float32),
+        terminal=rng.random(count) < 0.1,
+    )
+
+
+def brute_force_ks(first: list[float], second: list[float]) -> float:
+    a, b = np.array(first), np.array(second)
+    return max(abs(np.mean(a <= x) - np.mean(b <= x)) for x in [*first, *second])
+
+
+class TestKsSimilarity:
+    @given(
+        st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=30),
+        st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=30),
+    )
+    def test_equals_brute_force_with_ties(self, first: list[float], second: list[float]) -> None:
+        expected = 1 - brute_force_ks(first, second)
+        assert ks_similarity(first, second) == pytest.approx(expected, abs=1e-12)
+        assert ks_similarity(second, first) == pytest.approx(expected, abs=1e-12)
+
+    def test_equals_brute_force_without_ties(self) -> None:
+        rng = np.random.default_rng(0)
+        first, second = rng.normal(0, 1, 150), rng.normal(0.5, 2, 70)
+        assert ks_similarity(first, second) == pytest.approx(1 - brute_force_ks(list(first), list(second)), abs=1e-12)
+
+    def test_best_worst_constant_and_one_row(self) -> None:
+        values = np.arange(10.0)
+        assert ks_similarity(values, values[::-1]) == 1
+        assert ks_similarity(values, np.repeat(values, 3)) == 1
+        assert ks_similarity(values, values + 100) == 0
+        assert ks_similarity(np.full(5, 2.0), np.full(9, 2.0)) == 1
+        assert ks_similarity([1.0], [1.0]) == 1
+        assert ks_similarity([1.0], [2.0]) == 0
+        assert ks_similarity([False, True], [True, True]) == 0.5
+
+    def test_storing_more_coarsely_is_the_same_distribution(self) -> None:
+        values = np.random.default_rng(0).normal(size=100)
+        assert ks_similarity(np.full(10, 0.1), np.full(10, 0.1, np.float32)) == 1
+        assert ks_similarity(values, values.astype(np.float32)) == 1
+
+    def test_what_is_no_column(self) -> None:
+        with pytest.raises(DataError, match="at least one row"):
+            ks_similarity([], [1.0])
+        with pytest.raises(DataError, match="NaN"):
+            ks_similarity([1.0], [math.nan])
+
+
+class TestMarginal:
+    def test_is_the_mean_over_columns(self) -> None:
+        real = np.column_stack([np.arange(10.0), np.arange(10.0)])
+        per_column, mean = marginal(real, real + np.array([0.0, 100.0]))
+        assert per_column.tolist() == [1, 0]
+        assert mean == 0.5
+
+    def test_other_columns(self) -> None:
+        with pytest.raises(DataError, match="real has 2 columns, synthetic 3"):
+            marginal(np.zeros((4, 2)), np.zeros((4, 3)))
+
+
+class TestCorrelation:
+    def test_equals_numpy(self) -> None:
+        rng = np.random.default_rng(0)
+        real = (rng.normal(size=(300, 5)) @ rng.normal(size=(5, 5)) + 50).astype(np.float32)
+        synthetic = (rng.normal(size=(100, 5)) @ rng.normal(size=(5, 5)) - 50).astype(np.float32)
+        first, second = np.corrcoef(real.T.astype(float)), np.corrcoef(synthetic.T.astype(float))
+        np.testing.assert_allclose(pearson(real), first, atol=1e-12)
+        pairs = [1 - abs(first[i, j] - second[i, j]) / 2 for i in range(5) for j in range(i + 1, 5)]
+        assert correlation(real, synthetic) == pytest.approx(np.mean(pairs), abs=1e-12)
+
+    def test_best_and_worst(self) -> None:
+        x = np.random.default_rng(0).normal(size=50)
+        together, opposed = np.column_stack([x, 2 * x]), np.column_stack([x, -x])
+        assert correlation(together, together) == pytest.approx(1)
+        assert correlation(together, opposed) == pytest.approx(0)
+
+    def test_constant_columns_are_left_out(self) -> None:
+        rng = np.random.default_rng(0)
+        real, synthetic = rng.normal(size=(2, 50, 3))
+        # a constant float32 whose mean is not exactly itself
+        flat = np.column_stack([synthetic, np.full(50, 0.1)]).astype(np.float32)
+        more = np.column_stack([real, rng.normal(size=50)]).astype(np.float32)
+        assert correlation(more, flat) == pytest.approx(correlation(more[:, :3], flat[:, :3]))
+        assert pearson(flat)[3].tolist() == [0, 0, 0, 1]
+
+    def test_undefined(self) -> None:
+        assert math.isnan(correlation(np.ones((1, 3)), np.ones((1, 3))))
+        assert math.isnan(correlation(np.random.default_rng(0).normal(size=(9, 1)), np.ones((9, 1))))
+
+
+class TestDynamicsError:
+    def test_best_and_known_value(self) -> None:
+        real = rows()
+        assert dynamics_error(real, real.next_observation, real) == 0
+        deviation = real.next_observation.std(0, dtype=float)
+        assert dynamics_error(real, real.next_observation + 2 * deviation, real) == pytest.approx(4, rel=1e-5)
+        one_column = real.next_observation + np.array([3, 0, 0]) * deviation
+        assert dynamics_error(real, one_column, real) == pytest.approx(3, rel=1e-5)
+
+    def test_is_a_median_and_unfollowed_rows_are_far(self) -> None:
+        real = rows(5)
+        truth = real.next_observation.astype(float)
+        truth[:2] = np.nan
+        assert dynamics_error(real, truth, real) == 0
+        truth[2] = np.nan
+        assert dynamics_error(real, truth, real) == math.inf
+
+    def test_constant_columns_and_one_row(self) -> None:
+        real = rows()
+        real.next_observation[:, 1] = 7
+        truth = real.next_observation.copy()
+        truth[:, 1] = 1e6
+        assert dynamics_error(real[:1], truth[:1], real) == 0
+        with pytest.raises(DataError, match="no scale"):
+            dynamics_error(real[:1], truth[:1], real[:1])
+        with pytest.raises(DataError, match="shape"):
+            dynamics_error(real, truth[:, :2], real)
+
+
+class TestNovelty:
+    def test_copies_are_at_zero(self) -> None:
+        real = rows(5_000)
+        assert novelty(real, real[::7]) == 0
+        assert novelty(real[:1], real[:1]) == 0
+
+    def test_equals_brute_force(self) -> None:
+        real, synthetic = rows(300, 0), rows(90, 1)
+        a, b = (
+            np.column_stack([t.observation, t.action, t.reward, t.next_observation, t.terminal])
+            for t in (real, synthetic)
+        )
+        mean, deviation = a.mean(0, dtype=float), a.std(0, dtype=float)
+        a, b = (a - mean) / deviation, (b - mean) / deviation
+        distances = [np.sqrt(((a - row) ** 2).sum(1)).min() for row in b]
+        assert novelty(real, synthetic) == pytest.approx(np.median(distances), rel=1e-4)
+
+    def test_far_rows_are_far_and_a_draw_is_repeatable(self) -> None:
+        real, far = rows(500), rows(500, 1, shift=100.0)
+        assert novelty(real, far) > 50
+        assert novelty(real, far, max_rows=20) == novelty(real, far, max_rows=20)
+        assert novelty(real, far, max_rows=20) != novelty(real, far, max_rows=20, seed=1)
+
+
+class TestCompare:
+    def test_the_same_rows(self) -> None:
+        found = compare(rows(), rows())
+        assert (found.marginal, found.worst_value, found.actions_outside) == (1, 1, 0)
+        assert found.correlation == pytest.approx(1)
+        assert found.terminal_rate_real == found.terminal_rate_synthetic
+
+    def test_other_rows(self) -> None:
+        real, other = rows(), rows(seed=1)
+        found = compare(real, replace(other, reward=other.reward + 50))
+        assert (found.worst_column, found.worst_value) == ("reward", 0)
+        assert list(found.columns) == column_names(real)
+        assert column_names(real)[2:6] == ["observation[2]", "action[0]", "action[1]", "reward"]
+        assert column_names(real)[-1] == "terminal"
+        assert found.marginal == pytest.approx(np.mean(list(found.columns.values())))
+
+    def test_json_and_table(self) -> None:
+        found = compare(rows(1), rows(1, seed=1))
+        assert math.isnan(found.correlation)
+        text = json.dumps(found.to_json(), allow_nan=False)
+        assert json.loads(text)["correlation"] is None
+        names = [name for name, _ in replace(found, dynamics=0.003, novelty=1.8).table()]
+        assert names[:5] == ["marginal", "worst column", "correlation", "dynamics error", "novelty"]
+
+    def test_max_rows(self) -> None:
+        found = compare(rows(500), rows(400, 1), max_rows=50)
+        assert (found.rows_real, found.rows_synthetic) == (500, 400)
+        with pytest.raises(DataError, match="max_rows"):
+            compare(rows(), rows(), max_rows=0)
+
+    def test_discrete_actions(self) -> None:
+        real = replace(rows(100), action=np.arange(100) % 4, action_space=(Discrete(4),))
+        synthetic = replace(rows(100, 1), action=np.arange(100) % 5)
+        assert compare(real, synthetic).actions_outside == 0.2
+        assert "action" in column_names(real)
+
+    def test_other_shapes(self) -> None:
+        with pytest.raises(DataError, match="observation has row shape"):
+            compare(rows(), rows(width=4))
+
+
+def test_actions_outside_of_a_known_and_of_an_unknown_box() -> None:
+    real = replace(rows(), action_space=(Box.uniform(-2, 2, 2),))
+    wild = rows()
+    wild.action[:50, 0] = 1.5
+    wild.action[:20, 1] = -3
+    assert actions_outside(real, wild) == pytest.approx(0.1)
+    assert actions_outside(replace(real, action_space=None), wild) == pytest.approx(0.25)

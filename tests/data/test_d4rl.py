@@ -1,0 +1,125 @@
+import logging
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from synther.data.formats import d4rl, episodes, read
+from synther.data.transitions import Transitions
+from synther.errors import DataError, FormatError
+
+
+def flat(rows: int = 40) -> dict[str, np.ndarray]:
+    states = np.arange(rows, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+    return {
+        "observations": states,
+        "actions": np.zeros((rows, 2), np.float32),
+        "rewards": np.arange(rows, dtype=np.float64),
+        "terminals": np.isin(np.arange(rows), (9, 19)),
+        "timeouts": np.isin(np.arange(rows), (14, 29)),
+    }
+
+
+def store(path: Path, arrays: dict[str, np.ndarray]) -> Path:
+    with h5py.File(path, "w") as file:
+        for key, array in arrays.items():
+            file[key] = array
+    return path
+
+
+def test_next_observations_are_taken_as_they_are(tmp_path: Path) -> None:
+    arrays = {**flat(), "next_observations": -flat()["observations"]}
+    rows = read(store(tmp_path / "rows.hdf5", arrays))
+    assert len(rows) == 40
+    assert np.array_equal(rows.next_observation, -rows.observation)
+    assert rows.reward.dtype == np.float64
+
+
+def test_infos_and_metadata_are_left_out(tmp_path: Path) -> None:
+    extra = {"infos/qpos": np.zeros((40, 2)), "metadata/algorithm": np.array(b"SAC"), "metadata/policy/w": np.ones(2)}
+    assert len(read(store(tmp_path / "rows.hdf5", {**flat(), **extra}))) == 37
+
+
+@pytest.mark.parametrize("block_bytes", [12, 84, 1 << 20])
+def test_pairing_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
+    """Rows 14 and 29 (timeouts) and 39 (the end of the file) go; terminals 9 and 19 stay with a stand-in."""
+    monkeypatch.setattr(d4rl, "CHUNK_BYTES", block_bytes)
+    rows = read(store(tmp_path / "rows.hdf5", flat()))
+    kept = [row for row in range(40) if row not in (14, 29, 39)]
+    assert rows.observation[:, 0].tolist() == kept
+    assert rows.reward.tolist() == kept
+    assert rows.next_observation[:, 0].tolist() == [row if row in (9, 19) else row + 1 for row in kept]
+    assert rows.timeout is not None
+    assert rows.observation[rows.timeout, 0].tolist() == [13, 28, 38]
+    assert rows.observation[rows.terminal, 0].tolist() == [9, 19]
+
+
+def test_what_was_left_out_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger=episodes.__name__):
+        read(store(tmp_path / "rows.hdf5", flat()))
+    assert "left out 3 rows" in caplog.text
+    assert "kept 2 terminal rows" in caplog.text
+
+
+def test_a_terminal_last_row_stays(tmp_path: Path) -> None:
+    arrays = {**flat(), "terminals": np.arange(40) == 39}
+    assert read(store(tmp_path / "rows.hdf5", arrays)).observation[-1, 0] == 39
+
+
+def test_both_marks_on_a_row_mean_terminal(tmp_path: Path) -> None:
+    arrays = flat(4)
+    arrays["terminals"], arrays["timeouts"] = np.arange(4) == 1, np.arange(4) == 1
+    rows = read(store(tmp_path / "rows.hdf5", arrays))
+    assert rows.next_observation[:, 0].tolist() == [1, 1, 3]
+    assert rows.terminal.tolist() == [False, True, False]
+
+
+def test_episodes_of_one_step(tmp_path: Path) -> None:
+    arrays = flat(4)
+    arrays["timeouts"] = np.array([True, True, False, True])
+    rows = read(store(tmp_path / "rows.hdf5", arrays))
+    assert rows.observation[:, 0].tolist() == [2]
+    arrays["timeouts"][:] = True
+    with pytest.raises(DataError, match="none of the 4 rows"):
+        read(store(tmp_path / "rows.hdf5", arrays))
+
+
+def test_wrong_lengths_and_flags(tmp_path: Path) -> None:
+    for changed, reason in [
+        ({"actions": np.zeros((39, 2))}, "action has 39 rows"),
+        ({"timeouts": np.full(40, 0.5)}, "other values than 0 and 1"),
+        ({"timeouts": np.zeros((40, 2))}, r"expected \(40,\)"),
+    ]:
+        with pytest.raises(DataError, match=reason):
+            read(store(tmp_path / "rows.hdf5", {**flat(), **changed}))
+
+
+def test_other_hdf5_files(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="pass the folder"):
+        read(store(tmp_path / "main_data.hdf5", {"episode_0/observations": np.zeros(3)}))
+    with pytest.raises(DataError, match="'observations' is no array"):
+        read(store(tmp_path / "rows.hdf5", {**flat(), "observations": np.array(1.0)}))
+    grouped = {key: array for key, array in flat().items() if key != "observations"}
+    with pytest.raises(DataError, match="'observations' is no array"):
+        read(store(tmp_path / "rows.hdf5", {**grouped, "observations/left": np.zeros(40)}))
+
+
+def test_compressed_files_and_env_id(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        for key, array in flat().items():
+            file.create_dataset(key, data=array, compression="gzip")
+        file.attrs["env_id"] = "Hopper-v5"
+    rows = read(tmp_path / "rows.h5")
+    assert len(rows) == 37
+    assert rows.env_id == "Hopper-v5"
+
+
+def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
+    states = np.ones((4, 2), np.float32)
+    rows = Transitions(states, states, states[:, 0], states, timeout=np.zeros(4), env_id="Ant-v5")
+    d4rl.write(tmp_path / "rows.hdf5", rows)
+    with h5py.File(tmp_path / "rows.hdf5") as file:
+        assert set(file) == {"observations", "actions", "rewards", "next_observations", "terminals", "timeouts"}
+        assert file["terminals"].dtype == bool
+        assert file.attrs["env_id"] == "Ant-v5"

@@ -1,0 +1,394 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from synther.data import inference, kinds, spaces
+from synther.data.codes import code_width, decode_index, encode_index
+from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
+from synther.data.layout import Layout
+from synther.data.spaces import Box, Discrete
+from synther.data.transitions import Transitions
+from synther.errors import ConfigError, DataError
+
+ROWS = 40
+
+
+def make(rows: int = ROWS, **changes: Any) -> Transitions:
+    random = np.random.default_rng(0)
+    given: dict[str, Any] = {
+        "observation": random.normal(size=(rows, 2)).astype(np.float32),
+        "action": random.uniform(-0.9, 0.9, (rows, 2)).astype(np.float32),
+        "reward": random.normal(size=rows).astype(np.float32),
+        "next_observation": random.normal(size=(rows, 2)).astype(np.float32),
+        "terminal": np.arange(rows) % 10 == 9,
+    }
+    return Transitions(**(given | changes))
+
+
+def columns(*values: Any, dtype: Any = np.float32) -> np.ndarray:
+    """Every argument repeated to ROWS rows, side by side."""
+    return np.stack([np.resize(np.asarray(value), ROWS) for value in values], 1).astype(dtype)
+
+
+def same(matrix: np.ndarray, **changes: Any) -> Transitions:
+    return make(observation=matrix, next_observation=matrix, **changes)
+
+
+def everything() -> Transitions:
+    """A row of every kind: 9 observation columns and two actions, one of them discrete."""
+    onehot = np.eye(3)[np.arange(ROWS) % 3]
+    real = np.random.default_rng(1).normal(size=(ROWS, 1))
+    observation = np.concatenate(
+        [real, columns(7.25, [0, 1], [2, 3, 9], [4, 5, 6, 8], [1, 0, 0], dtype=np.float64), onehot], 1
+    )
+    return Transitions(
+        observation=observation,
+        action=np.concatenate([np.tanh(real), columns([0, 1, 2, 3, 4], dtype=np.float64)], 1),
+        reward=columns([0, -1])[:, 0],
+        next_observation=observation[::-1].copy(),
+        terminal=np.arange(ROWS) % 7 == 0,
+        action_space=(Box((-1.0,), (np.inf,)), Discrete(5)),
+        observation_space=(
+            Box.uniform(-1, 1, 4),
+            Discrete(6, start=4),
+            spaces.Binary(1),
+            spaces.OneHot(3),
+        ),
+        env_id="Everything-v0",
+    )
+
+
+@pytest.mark.parametrize("coding", ["onehot", "bits"])
+def test_every_kind_comes_back_exactly(coding: kinds.Coding):
+    rows = everything()
+    layout = Layout.infer(rows, coding)
+    assert layout.observation == (
+        Continuous(),
+        Constant(7.25),
+        Binary(0, 1),
+        Integer(2, 9),
+        Categorical(6, 4, coding),
+        Binary(0, 1),
+        OneHot(3, coding),
+    )
+    assert layout.action == (Bounded(-1, np.inf), Categorical(5, 0, coding))
+    assert layout.reward == (Binary(-1, 0),)
+    matrix = layout.pack(rows)
+    assert matrix.dtype == np.float64
+    assert matrix.shape == (ROWS, layout.width)
+    assert layout.unpack(matrix).equals(rows)
+    assert layout.unpack(matrix).env_id == "Everything-v0"
+    assert layout.unpack(matrix).observation_space == rows.observation_space
+
+
+@pytest.mark.parametrize("coding", ["onehot", "bits"])
+def test_json_round_trip_through_strict_json(coding: kinds.Coding):
+    layout = Layout.infer(everything(), coding)
+    layout = layout.with_thresholds({layout.binary_columns[-1]: 0.3})
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json(), allow_nan=False))) == layout
+
+
+def test_an_unknown_kind_in_json_is_named():
+    with pytest.raises(DataError, match=r"'vector'.*constant"):
+        kinds.from_json({"kind": "vector"})
+
+
+def test_names_fields_and_scaled_columns():
+    layout = Layout.infer(everything())
+    assert layout.names[:9] == (
+        "observation[0]",
+        "observation[2]",
+        "observation[3]",
+        *(f"observation[4]={value}" for value in range(4, 10)),
+    )
+    assert layout.names[9:13] == ("observation[5]", "observation[6]", "observation[7]", "observation[8]")
+    assert layout.names[13:20] == ("action[0]", *(f"action[1]={value}" for value in range(5)), "reward")
+    assert layout.names[-1] == "terminal"
+    assert layout.source_names[1] == "observation[1]"
+    assert len(layout.source_names) == 9 + 2 + 1 + 9 + 1
+    assert len(layout.names) == len(layout.fields) == layout.width
+    assert layout.fields[0] == "observation"
+    assert layout.fields[20] == "next_observation"
+    scaled = [name for name, is_scaled in zip(layout.names, layout.scaled_columns, strict=True) if is_scaled]
+    assert scaled == [
+        "observation[0]",
+        "observation[3]",
+        "action[0]",
+        "next_observation[0]",
+        "next_observation[3]",
+    ]
+    assert Layout.infer(everything(), "bits").names[3:6] == tuple(f"observation[4].bit{bit}" for bit in (2, 1, 0))
+
+
+def test_the_matrix_follows_the_paper():
+    rows = make()
+    expected = np.concatenate(
+        [rows.observation, rows.action, rows.reward[:, None], rows.next_observation, rows.terminal[:, None]], 1
+    )
+    assert np.array_equal(Layout.infer(rows).pack(rows), expected)
+
+
+def test_next_observation_is_judged_together_with_observation():
+    rows = make(
+        observation=columns(3, [1, 2, 3], [0.5, 1], 5),
+        next_observation=columns(4, [1, 2, 9], [1, 2], 5),
+    )
+    layout = Layout.infer(rows)
+    assert layout.observation == layout.next_observation
+    assert layout.observation == (Binary(3, 4), Integer(1, 9), Continuous(), Constant(5))
+    assert layout.unpack(layout.pack(rows)).equals(rows)
+
+
+def test_no_terminals_take_no_column():
+    rows = make(terminal=np.zeros(ROWS, bool))
+    layout = Layout.infer(rows)
+    assert "terminal" not in layout.names
+    assert not layout.unpack(layout.pack(rows)).terminal.any()
+
+
+def test_rows_that_never_change_need_no_matrix():
+    rows = make()[np.zeros(3, int)]
+    rows = Transitions(rows.observation, rows.action, rows.reward, rows.observation)
+    layout = Layout.infer(rows)
+    assert layout.width == 0
+    assert layout.unpack(layout.pack(rows)).equals(rows)
+
+
+def test_constants_are_exact_beyond_float64():
+    value = 2**60 + 1
+    rows = same(columns(value, [1, 2, 3], dtype=np.int64))
+    layout = Layout.infer(rows)
+    assert layout.observation[0] == Constant(value)
+    assert (layout.unpack(layout.pack(rows)).observation[:, 0] == value).all()
+
+
+def test_boolean_observations_are_binary():
+    rows = same(columns([True, False], True, dtype=bool))
+    layout = Layout.infer(rows)
+    assert layout.observation == (Binary(0, 1), Constant(1))
+    assert layout.unpack(layout.pack(rows)).observation.dtype == bool
+    assert layout.unpack(layout.pack(rows)).equals(rows)
+
+
+def test_tiny_deviations_and_floats_too_large_for_fractions_are_continuous():
+    rows = same(columns(1 + 1e-12 * np.arange(ROWS), 2.0**60 * np.arange(3), dtype=np.float64))
+    assert Layout.infer(rows).observation == (Continuous(), Continuous())
+
+
+def test_a_large_offset_survives():
+    column = 1e6 + 1e-3 * np.random.default_rng(0).normal(size=(ROWS, 1))
+    rows = same(column)
+    layout = Layout.infer(rows)
+    assert np.array_equal(layout.pack(rows)[:, 0], column[:, 0])
+    assert np.array_equal(layout.unpack(layout.pack(rows)).observation, column)
+
+
+@pytest.mark.parametrize(
+    ("action", "space", "expected"),
+    [
+        (columns([-0.5, 0.5]), None, (Bounded(-0.5, 0.5),)),
+        (columns([-0.5, 0.5]), (Box.uniform(-1, 1, 1),), (Bounded(-1, 1),)),
+        (columns(0.5), (Box.uniform(-1, 1, 1),), (Constant(0.5),)),
+        (columns([3, 5, 4], dtype=np.uint8)[:, 0], None, (Categorical(3, 3),)),
+        (columns([3, 5, 4], dtype=int)[:, 0], (Discrete(7),), (Categorical(7, 0),)),
+        (columns(3, dtype=int)[:, 0], (Discrete(7),), (Constant(3),)),
+        (columns([-1, 1], [0, 2], dtype=int), None, (Categorical(3, -1), Categorical(3, 0))),
+        (columns([1, 2, 3], dtype=int), (Box.uniform(0.5, 3.5, 1),), (Integer(1, 3),)),
+        (columns([0, 10**6], dtype=int), None, (Integer(0, 10**6),)),
+        (columns([0, 1], 1, dtype=int), (spaces.Binary(2),), (Binary(0, 1), Constant(1))),
+        (columns(0, 1), (spaces.OneHot(2),), (Constant(0), Constant(1))),
+    ],
+)
+def test_kinds_of_actions(action: np.ndarray, space: spaces.Space | None, expected: tuple[Kind, ...]):
+    rows = make(action=action, action_space=space)
+    layout = Layout.infer(rows)
+    assert layout.action == expected
+    assert layout.unpack(layout.pack(rows)).equals(rows)
+
+
+def test_a_discrete_action_has_names_without_an_index():
+    rows = make(action=np.arange(ROWS) % 3)
+    assert [name for name in Layout.infer(rows).names if name.startswith("action")] == [
+        "action=0",
+        "action=1",
+        "action=2",
+    ]
+
+
+def test_actions_are_clipped_into_a_box_that_float32_cannot_hold():
+    rows = make(action=columns([0.05, -0.05]), action_space=(Box.uniform(-0.1, 0.1, 1),))
+    layout = Layout.infer(rows)
+    matrix = layout.pack(rows)
+    matrix[:, layout.names.index("action[0]")] = np.resize([5.0, -5.0], ROWS)
+    action = layout.unpack(matrix).action.astype(np.float64)
+    assert action.max() == pytest.approx(0.1)
+    assert action.max() <= 0.1
+    assert action.min() >= -0.1
+
+
+def test_huge_discrete_spaces_need_bits():
+    rows = make(action=np.arange(ROWS), action_space=(Discrete(10**9),))
+    with pytest.raises(ConfigError, match="coding 'bits'"):
+        Layout.infer(rows)
+    layout = Layout.infer(rows, "bits")
+    assert layout.action[0].matrix_width == 30
+    assert layout.unpack(layout.pack(rows)).equals(rows)
+
+
+def test_an_unknown_coding_is_refused():
+    with pytest.raises(ConfigError, match="onehot or bits, got 'gray'"):
+        Layout.infer(make(), "gray")  # type: ignore[arg-type]
+
+
+def test_profiles_of_chunks_equal_those_of_the_whole(monkeypatch: pytest.MonkeyPatch):
+    rows = make(
+        observation=columns(3, np.repeat([0, 1], 20), np.repeat([0, 1, 2, 2], 10), [0.5, 1]),
+        next_observation=columns(3, 1, 2, 1),
+    )
+    whole = Layout.infer(rows)
+    assert whole.observation == (Constant(3), Binary(0, 1), Integer(0, 2), Continuous())
+    monkeypatch.setattr(inference, "_CHUNK", 7)
+    assert Layout.infer(rows) == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"observation": columns(1, 2, 3), "next_observation": columns(1, 2, 3)}, "observation has 3 columns.* 2"),
+        ({"observation": columns([5, 5, 4], [0, 1])}, r"observation\[0\] is 4.0 in row 2: expected 5"),
+        ({"next_observation": columns(5, [0, 1, 0.5])}, r"next_observation\[1\] is 0.5 in row 2: expected 0 or 1"),
+        ({"action": np.resize([0, 1, 2, 3], ROWS)}, r"action is 3 in row 3: expected an integer from 0 to 2"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(changes: dict[str, Any], text: str):
+    good = {
+        "observation": columns(5, [0, 1]),
+        "next_observation": columns(5, [0, 1]),
+        "action": np.arange(ROWS) % 3,
+    }
+    layout = Layout.infer(make(**good))
+    with pytest.raises(DataError, match=text):
+        layout.pack(make(**(good | changes)))
+
+
+def test_a_category_that_is_not_whole_is_refused():
+    rows = same(columns([0, 1, 1.5]), observation_space=(Discrete(3),))
+    with pytest.raises(DataError, match=r"observation\[0\] is 1.5 in row 2: expected an integer from 0 to 2"):
+        Layout.infer(rows).pack(rows)
+
+
+def test_integers_beyond_int64_are_no_categories():
+    action = np.resize(np.array([2**63, 2**63 + 1], np.uint64), ROWS)
+    assert Layout.infer(make(action=action)).action == (Integer(2.0**63, 2.0**63),)
+
+
+def test_an_observation_that_is_not_one_hot_is_refused():
+    rows = same(columns([0, 1], [1, 1]), observation_space=(spaces.OneHot(2),))
+    with pytest.raises(DataError, match=r"observation\[0\] is \[1.0, 1.0\] in row 1: expected one 1"):
+        Layout.infer(rows).pack(rows)
+
+
+def test_a_constant_is_compared_in_its_own_type():
+    layout = Layout.infer(same(columns(0.1, [0, 1])))
+    layout.pack(same(columns(0.1, [0, 1], dtype=np.float64)))
+    whole = Layout.infer(same(columns(0, [0, 1, 2], dtype=int)))
+    with pytest.raises(DataError, match=r"observation\[0\] is 0.5"):
+        whole.pack(same(columns(0.5, [0, 1, 2])))
+
+
+def test_a_row_far_down_is_named():
+    layout = Layout.infer(make(rows=10_000, reward=np.ones(10_000)))
+    with pytest.raises(DataError, match=r"reward is 0\.0 in row 9999"):
+        layout.pack(make(rows=10_000, reward=np.arange(10_000) < 9_999))
+
+
+def test_unpack_refuses_other_shapes_and_what_is_not_finite():
+    layout = Layout.infer(make())
+    with pytest.raises(DataError, match=r"\(3, 1\): expected \(rows, 8\)"):
+        layout.unpack(np.zeros((3, 1)))
+    matrix = np.zeros((9_000, 8), np.float32)
+    matrix[8_999, 4] = np.nan
+    with pytest.raises(DataError, match=r"column 4 \(reward\) of the matrix is nan in row 8999"):
+        layout.unpack(matrix)
+
+
+def test_thresholds_decide_binary_columns():
+    layout = Layout.infer(make())
+    assert layout.thresholds == {7: 0.5}
+    assert layout.binary_columns == (7,)
+    matrix = np.zeros((3, 8))
+    matrix[:, 7] = [0.2, 0.4, 0.6]
+    assert layout.unpack(matrix).terminal.tolist() == [False, False, True]
+    assert layout.with_thresholds({7: 0.3}).unpack(matrix).terminal.tolist() == [False, True, True]
+    with pytest.raises(DataError, match=r"column 0 is not binary: expected one of \(7,\)"):
+        layout.with_thresholds({0: 0.3})
+    with pytest.raises(DataError, match="finite"):
+        layout.with_thresholds({7: float("nan")})
+
+
+def test_thresholds_of_observation_and_next_observation_are_separate():
+    rows = same(columns([0, 1]))
+    layout = Layout.infer(rows).with_thresholds({0: 0.9})
+    assert layout.observation == (Binary(0, 1, 0.9),)
+    assert layout.next_observation == (Binary(0, 1, 0.5),)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.uint64, np.float16])
+def test_values_beyond_the_type_end_at_its_limit(dtype: Any):
+    limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
+    fraction = 0.5 if np.dtype(dtype).kind == "f" else 1
+    rows = same(np.tile(np.array([[limits.min], [limits.max], [fraction], [0]], dtype), (ROWS // 4, 1)))
+    layout = Layout.infer(rows)
+    matrix = np.repeat([[1e300], [-1e300]], layout.width, 1)
+    column = layout.unpack(matrix).observation[:, 0]
+    assert float(column[0]) == pytest.approx(float(limits.max))
+    assert float(column[1]) == float(limits.min)
+
+
+MATRICES = hnp.arrays(
+    np.float64,
+    (4, Layout.infer(everything()).width),
+    elements=st.floats(allow_nan=False, allow_infinity=False) | st.floats(-3, 3),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(matrix=MATRICES, coding=st.sampled_from(["onehot", "bits"]))
+def test_any_finite_matrix_decodes_to_valid_rows(matrix: np.ndarray, coding: kinds.Coding):
+    layout = Layout.infer(everything(), coding)
+    rows = layout.unpack(matrix[:, : layout.width])
+    for values in (rows.observation, rows.next_observation):
+        assert (values[:, 1] == 7.25).all()
+        assert np.isin(values[:, [2, 5]], (0, 1)).all()
+        assert np.isin(values[:, 3], range(2, 10)).all()
+        assert np.isin(values[:, 4], range(4, 10)).all()
+        assert np.isin(values[:, 6:], (0, 1)).all()
+        assert (values[:, 6:].sum(1) == 1).all()
+    assert (rows.action[:, 0] >= -1).all()
+    assert np.isin(rows.action[:, 1], range(5)).all()
+    assert np.isin(rows.reward, (-1, 0)).all()
+    assert np.array_equal(layout.unpack(layout.pack(rows)).action, rows.action)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 8, 11, 13, 64, 100])
+def test_bits_decode_to_the_nearest_valid_code(size: int):
+    book = encode_index(np.arange(size), size, "bits")
+    assert book.shape == (size, code_width(size, "bits"))
+    assert np.array_equal(decode_index(book, size, "bits"), np.arange(size))
+    values = np.random.default_rng(size).normal(size=(2000, book.shape[1]))
+    assert np.array_equal(decode_index(values, size, "bits"), (values @ book.T).argmax(1))
+
+
+@pytest.mark.parametrize("kind", [Categorical, OneHot])
+def test_codes_have_at_least_two_values_and_a_known_coding(kind: Any):
+    with pytest.raises(DataError, match="size 1"):
+        kind(1)
+    with pytest.raises(DataError, match="got 'gray'"):
+        kind(3, coding="gray")

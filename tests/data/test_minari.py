@@ -1,0 +1,271 @@
+import json
+import warnings
+from pathlib import Path
+
+import gymnasium
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces as gym
+from minari.data_collector import EpisodeBuffer
+
+from synther.data import spaces
+from synther.data.formats import gym_spaces, read, write
+from synther.data.transitions import Transitions
+from synther.errors import DataError, FormatError
+
+STRUCTURED = {
+    "box": gym.Box(-1, 1, (2, 3), np.float32),
+    "scalar": gym.Box(-1, 1, (), np.float64),
+    "bytes": gym.Box(0, 255, (4,), np.uint8),
+    "discrete": gym.Discrete(4, start=-1),
+    "multi_binary": gym.MultiBinary((2, 2)),
+    "multi_discrete": gym.MultiDiscrete([3, 2], start=[1, 0]),
+    "dict": gym.Dict(
+        {
+            "z": gym.Box(-1, 1, (2,), np.float32),
+            "a": gym.Discrete(3),
+            "m": gym.Dict({"k": gym.Box(0, 1, (1,), np.float64)}),
+        }
+    ),
+    "tuple": gym.Tuple((gym.Box(-5, 5, (2,), np.float32), gym.MultiBinary(3), gym.Box(0, 1, (2,), np.float32))),
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+
+def stacked(space: gym.Space, samples: list) -> object:
+    """As Minari keeps a batch: arrays at the leaves."""
+    if isinstance(space, gym.Dict):
+        return {key: stacked(inner, [sample[key] for sample in samples]) for key, inner in space.spaces.items()}
+    if isinstance(space, gym.Tuple):
+        return tuple(stacked(inner, [sample[i] for sample in samples]) for i, inner in enumerate(space.spaces))
+    return np.array(samples)
+
+
+def create(observation: gym.Space, action: gym.Space, lengths: tuple[int, ...] = (3, 1, 4), **how: object) -> list:
+    """A data set made by Minari itself; returns the samples behind it, episode by episode."""
+    observation.seed(0)
+    action.seed(0)
+    buffers, made = [], []
+    for length in lengths:
+        seen = [observation.sample() for _ in range(length + 1)]
+        done = [action.sample() for _ in range(length)]
+        last = np.arange(length) == length - 1
+        buffers.append(
+            EpisodeBuffer(
+                observations=stacked(observation, seen),
+                actions=stacked(action, done),
+                rewards=np.arange(length, dtype=np.float64),
+                terminations=last & (length != 4),
+                truncations=last & (length == 4),
+                infos={"x": np.zeros(length + 1)},
+            )
+        )
+        made.append((seen, done))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        minari.create_dataset_from_buffers(
+            "test/task-v0", buffers, observation_space=observation, action_space=action, **how
+        )
+    return made
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_observations_are_flattened_as_gymnasium_does(name: str) -> None:
+    space = STRUCTURED[name]
+    made = create(space, gym.Box(-1, 1, (2,)))
+    rows = read("test/task-v0")
+    flat = [np.stack([gym.utils.flatten(space, sample) for sample in seen]) for seen, _ in made]
+    assert np.array_equal(rows.observation, np.concatenate([episode[:-1] for episode in flat]))
+    assert np.array_equal(rows.next_observation, np.concatenate([episode[1:] for episode in flat]))
+    assert rows.observation.dtype == gym.utils.flatten_space(space).dtype
+    assert rows.observation_space == gym_spaces.observation_space(space)
+    assert spaces.width(rows.observation_space) == gym.utils.flatdim(space)
+    spaces.check(rows.observation_space, rows.observation.astype(float), "observation")
+
+
+@pytest.mark.parametrize("name", STRUCTURED)
+def test_unflatten_is_the_way_back(name: str) -> None:
+    space = STRUCTURED[name]
+    space.seed(1)
+    samples = [space.sample() for _ in range(5)]
+    flat = gym_spaces.flatten(space, stacked(space, samples), 5)
+    again = gym_spaces.flatten(space, gym_spaces.unflatten(space, flat.astype(np.float64)), 5)
+    assert np.array_equal(again, flat)
+
+
+def test_marks_and_rewards() -> None:
+    create(STRUCTURED["box"], gym.Box(-1, 1, (2,)))
+    rows = read("test/task-v0")
+    assert rows.reward.tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
+    assert np.flatnonzero(rows.terminal).tolist() == [2, 3]
+    assert rows.timeout is not None
+    assert np.flatnonzero(rows.timeout).tolist() == [7]
+    assert rows.env_id is None
+
+
+@pytest.mark.parametrize(
+    ("space", "expected", "shape"),
+    [
+        (gym.Box(-2, 2, (3,), np.float32), (spaces.Box.uniform(-2, 2, 3),), (8, 3)),
+        (gym.Discrete(5, start=2), (spaces.Discrete(5, 2),), (8,)),
+        (gym.MultiDiscrete([3, 4]), (spaces.Discrete(3), spaces.Discrete(4)), (8, 2)),
+    ],
+)
+def test_actions(space: gym.Space, expected: spaces.Space, shape: tuple[int, ...]) -> None:
+    made = create(STRUCTURED["scalar"], space)
+    rows = read("test/task-v0")
+    assert rows.action_space == expected
+    assert rows.action.shape == shape
+    assert np.array_equal(rows.action, np.concatenate([np.array(done) for _, done in made]))
+    assert rows.action.dtype == space.dtype
+
+
+def test_actions_beyond_their_space_are_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    create(STRUCTURED["scalar"], gym.Box(-1, 1, (2,), np.float32))
+    metadata = Path("store/test/task-v0/data/metadata.json")
+    content = json.loads(metadata.read_text())
+    narrow = {**json.loads(content["action_space"]), "low": [-0.1, -0.1], "high": [0.1, 0.1]}
+    metadata.write_text(json.dumps({**content, "action_space": json.dumps(narrow)}))
+    assert read("test/task-v0").action_space is None
+    assert "left aside" in caplog.text
+
+
+@pytest.mark.parametrize("space", [gym.MultiBinary(2), gym.Dict({"a": gym.Box(0, 1, (1,))})])
+def test_other_actions_are_refused(space: gym.Space) -> None:
+    create(STRUCTURED["scalar"], space)
+    with pytest.raises(DataError, match=r"test/task-v0: actions of a \w+ space: expected Box"):
+        read("test/task-v0")
+
+
+def test_observations_without_fixed_columns_are_refused() -> None:
+    with pytest.raises(DataError, match="Sequence space have no fixed columns"):
+        gym_spaces.observation_space(gym.Dict({"a": gym.Sequence(gym.Discrete(2))}))
+
+
+def test_env_id_folder_and_data_folder() -> None:
+    create(gym.Box(-9, 9, (4,)), gym.Discrete(2), env="CartPole-v1")
+    for source in ("test/task-v0", Path("store/test/task-v0"), "store/test/task-v0/data"):
+        assert read(source).env_id == "CartPole-v1"
+
+
+def episodes(**changed: object) -> Transitions:
+    states = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    first = np.array([0, 1, 2, 4, 6, 7])  # episodes of 3, 1 and 2 steps
+    fields = {
+        "observation": states[first],
+        "action": np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2),
+        "reward": np.arange(6, dtype=np.float32),
+        "next_observation": states[first + 1],
+        "terminal": np.arange(6) == 2,
+        "timeout": np.isin(np.arange(6), (3, 5)),
+        "action_space": (spaces.Box.uniform(-1, 1, 2),),
+        "observation_space": (spaces.Box.uniform(-np.inf, np.inf, 1), spaces.OneHot(2)),
+        "env_id": "CartPole-v1",
+        **changed,
+    }
+    return Transitions(**fields)
+
+
+@pytest.mark.parametrize("target", ["made/here/rows-v3", Path("out/folder"), "./out/folder"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"action": np.arange(6), "action_space": None},
+        {"action": np.arange(6, dtype=np.uint8), "action_space": (spaces.Discrete(9),)},
+        {"action": np.arange(12).reshape(6, 2), "action_space": None},
+        {"env_id": "Nobody-v7"},
+        {"env_id": None, "observation_space": None},
+        {"timeout": np.arange(6) == 3},
+    ],
+)
+def test_round_trip(target: str | Path, changed: dict[str, object]) -> None:
+    rows = episodes(**changed)
+    write(target, rows)
+    back = read(target)
+    assert back.equals(rows)
+    for name, array in rows.arrays().items():
+        assert back.arrays()[name].dtype == array.dtype, name
+    assert (back.action_space, back.observation_space, back.env_id) == (
+        rows.action_space,
+        rows.observation_space,
+        rows.env_id,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint8", "bool"])
+def test_observation_types_survive(dtype: str) -> None:
+    rows = episodes()
+    observation, following = (np.abs(a * 50).astype(dtype) for a in (rows.observation, rows.next_observation))
+    rows = episodes(observation=observation, next_observation=following, observation_space=None)
+    write("made/rows-v0", rows)
+    back = read("made/rows-v0")
+    assert back.equals(rows)
+    assert back.observation.dtype == dtype
+
+
+def test_minari_itself_reads_what_is_written() -> None:
+    write("made/here/rows-v3", episodes())
+    dataset = minari.load_dataset("made/here/rows-v3")
+    assert dataset.total_episodes == 3
+    assert dataset.total_steps == 6
+    assert [len(episode) for episode in dataset.iterate_episodes()] == [3, 1, 2]
+    assert dataset[0].observations.shape == (4, 3)
+    assert "made/here/rows-v3" in minari.list_local_datasets()
+    environment = dataset.recover_environment()
+    assert environment.spec is not None
+    assert environment.spec.id == "CartPole-v1"
+    assert isinstance(environment, gymnasium.Env)
+    assert minari.MinariDataset("store/made/here/rows-v3/data").id == "made/here/rows-v3"
+
+
+def test_rows_without_episodes_are_refused() -> None:
+    shuffled = Transitions.of(episodes().arrays())[np.array([4, 0, 5, 1, 2, 3])]
+    with pytest.raises(DataError, match=r"do not form episodes.*\.hdf5"):
+        write("made/rows-v0", shuffled)
+    assert not list(Path("store").glob("**/*.hdf5"))
+    assert not list(Path("store/made").iterdir())
+
+
+def test_nothing_foreign_is_replaced() -> None:
+    write("made/rows-v0", episodes())
+    with pytest.raises(FormatError, match="this Minari id is taken"):
+        write("made/rows-v0", episodes())
+    Path("thesis").mkdir()
+    Path("thesis/chapter.txt").write_text("months of work")
+    with pytest.raises(FormatError, match="is no Minari data set"):
+        write(Path("thesis"), episodes())
+    assert Path("thesis/chapter.txt").exists()
+    write(Path("out"), episodes())
+    write(Path("out"), episodes()[:3])
+    assert len(read(Path("out"))) == 3
+
+
+def test_absent_and_damaged() -> None:
+    with pytest.raises(FormatError, match="minari download test/other-v1"):
+        read("test/other-v1")
+    write("out", episodes())
+    data = Path("out/data/main_data.hdf5")
+    whole = data.read_bytes()
+    for length in (0, 100, len(whole) // 2):
+        data.write_bytes(whole[:length])
+        with pytest.raises(FormatError, match="out: expected a Minari data set"):
+            read("out")
+    data.unlink()
+    with pytest.raises(FormatError, match="No data found"):
+        read("out")
+    data.write_bytes(whole)
+    metadata = Path("out/data/metadata.json")
+    content = json.loads(metadata.read_text())
+    metadata.write_text(json.dumps({**content, "total_steps": 5}))
+    with pytest.raises(FormatError, match="promises 5 steps"):
+        read("out")
+    metadata.write_text("{")
+    with pytest.raises(FormatError, match="out: expected a Minari data set"):
+        read("out")

@@ -1,0 +1,102 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther.data import spaces
+from synther.data.formats import npz, read
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+
+def compact(**changed: np.ndarray) -> dict[str, np.ndarray]:
+    """Episodes of 3, 1 and 2 steps; observations count up over all of them."""
+    return {
+        "observations": np.arange(9, dtype=np.float32)[:, None] * np.ones(2, np.float32),
+        "actions": np.arange(6, dtype=np.float32)[:, None] / 10,
+        "rewards": np.arange(6, dtype=np.float32),
+        "episode_lengths": np.array([3, 1, 2], np.int32),
+        "terminated": np.array([True, False, False]),
+        "env_id": np.array("Walker2d-v5"),
+        **changed,
+    }
+
+
+def test_compact_form_is_expanded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", **compact())
+    rows = read(tmp_path / "rows.npz")
+    assert rows.observation[:, 0].tolist() == [0, 1, 2, 4, 6, 7]
+    assert rows.next_observation[:, 0].tolist() == [1, 2, 3, 5, 7, 8]
+    assert np.flatnonzero(rows.terminal).tolist() == [2]
+    assert rows.timeout is not None
+    assert np.flatnonzero(rows.timeout).tolist() == [3, 5]
+    assert rows.env_id == "Walker2d-v5"
+    assert rows.action_space is None
+
+
+def test_compact_form_comes_back(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", **compact())
+    rows = read(tmp_path / "rows.npz").with_spaces(action=(spaces.Box.uniform(-1, 1, 1),))
+    npz.write_compact(tmp_path / "again.npz", rows)
+    again = read(tmp_path / "again.npz")
+    assert again.equals(rows)
+    assert again.action_space == rows.action_space
+    assert again.env_id == "Walker2d-v5"
+    with np.load(tmp_path / "again.npz") as archive:
+        assert len(archive["observations"]) == 9
+        assert archive["episode_lengths"].tolist() == [3, 1, 2]
+
+
+def test_compact_form_needs_episodes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", **compact())
+    rows = read(tmp_path / "rows.npz")
+    shuffled = rows[np.array([5, 1, 0, 3, 2, 4])]
+    with pytest.raises(DataError, match=r"do not form episodes: row 1 .* \.hdf5"):
+        npz.write_compact(tmp_path / "again.npz", shuffled)
+    assert not (tmp_path / "again.npz").exists()
+
+
+def test_compact_files_are_the_same_each_time(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", **compact())
+    for name in ("a.npz", "b.npz"):
+        npz.write_compact(tmp_path / name, read(tmp_path / "rows.npz"))
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"observations": np.zeros((8, 2))}, "need 9 rows"),
+        ({"actions": np.zeros((5, 1))}, "need 6 rows"),
+        ({"episode_lengths": np.array([3, 0, 3])}, "1 or more"),
+        ({"episode_lengths": np.array([3.0, 1.0, 2.0])}, "whole numbers"),
+        ({"terminated": np.array([True, False])}, "terminated has shape"),
+        ({"terminated": np.array([0, 1, 2])}, "other values than 0 and 1"),
+        ({"colour": np.zeros(3)}, "colour"),
+    ],
+)
+def test_inconsistent_compact_files(tmp_path: Path, changed: dict[str, np.ndarray], reason: str) -> None:
+    np.savez(tmp_path / "rows.npz", **compact(**changed))
+    with pytest.raises(DataError, match=rf"rows\.npz: .*{reason}"):
+        read(tmp_path / "rows.npz")
+
+
+def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
+    states = np.ones((4, 2), np.float32)
+    npz.write(tmp_path / "rows.npz", Transitions(states, states, states[:, 0], states))
+    with np.load(tmp_path / "rows.npz") as archive:
+        assert set(archive.files) == {
+            *("observations", "actions", "rewards", "next_observations", "terminals"),
+            "synther_metadata",
+        }
+        assert archive["next_observations"].shape == (4, 2)
+
+
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    states = np.ones((400, 2), np.float32)
+    npz.write(tmp_path / "rows.npz", Transitions(states, states, states[:, 0], states))
+    content = bytearray((tmp_path / "rows.npz").read_bytes())
+    content[len(content) // 2] ^= 4
+    (tmp_path / "rows.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="CRC"):
+        read(tmp_path / "rows.npz")

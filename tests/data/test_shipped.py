@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther.data import shipped
+from synther.errors import FormatError
+
+
+def test_names_and_paths() -> None:
+    assert shipped.names() == ("hopper-sac",)
+    assert shipped.hopper() == shipped.path("hopper-sac")
+    assert 1e6 < shipped.hopper().stat().st_size < 3e6
+    with pytest.raises(FormatError, match="'walker': expected hopper-sac"):
+        shipped.path("walker")
+
+
+def test_the_file_is_whole_and_in_the_compact_form() -> None:
+    with np.load(shipped.hopper()) as file:
+        held = {name: file[name] for name in file.files}
+    steps, episodes = len(held["actions"]), len(held["episode_lengths"])
+    assert str(held["env_id"]) == "Hopper-v5"
+    assert held["episode_lengths"].sum() == steps == len(held["rewards"])
+    assert held["observations"].shape == (steps + episodes, 11)
+    assert held["actions"].shape == (steps, 3)
+    assert np.abs(held["actions"]).max() <= 1
+    assert held["terminated"].dtype == bool
+    assert not held["terminated"][-1]
+    assert all(np.isfinite(held[name]).all() for name in ("observations", "actions", "rewards"))

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from synther.data.spaces import Box, Discrete
+from synther.data.transitions import FIELD_OF_KEY, FIELDS, Transitions
+from synther.errors import DataError, SyntherError
+
+
+def arrays(rows: int = 6, **changes: Any) -> dict[str, Any]:
+    steps = np.arange(rows, dtype=np.float32)
+    good = {
+        "observation": np.stack([steps, -steps], 1),
+        "action": np.linspace(-1, 1, 3 * rows, dtype=np.float32).reshape(rows, 3),
+        "reward": steps / 2,
+        "next_observation": np.stack([steps, -steps], 1) + 1,
+        "terminal": steps == rows - 1,
+    }
+    return good | changes
+
+
+def test_right_arrays_are_kept_without_a_copy():
+    given = arrays()
+    rows = Transitions(**given)
+    assert len(rows) == 6
+    for name, array in given.items():
+        assert getattr(rows, name) is array
+    assert rows.timeout is None
+    assert rows.arrays().keys() == given.keys()
+
+
+def test_shapes_and_types_are_normalised():
+    rows = Transitions(
+        observation=[1, 2, 3],
+        action=np.array([[0], [1], [2]], np.uint8),
+        reward=np.array([[1], [2], [3]]),
+        next_observation=[2.5, 3.5, 4.5],
+        terminal=[0, 0, 1],
+        timeout=np.array([[1.0], [0.0], [0.0]]),
+    )
+    assert rows.observation.shape == rows.next_observation.shape == (3, 1)
+    assert rows.action.shape == (3,)
+    assert rows.action.dtype == np.uint8
+    assert rows.reward.shape == (3,)
+    assert rows.reward.dtype == np.float32
+    assert rows.terminal.tolist() == [False, False, True]
+    assert rows.timeout is not None
+    assert rows.timeout.tolist() == [True, False, False]
+
+
+def test_observations_of_two_types_meet_in_the_one_that_holds_both():
+    rows = Transitions(**arrays(observation=np.ones((6, 2), np.int64), next_observation=np.full((6, 2), 0.5)))
+    assert rows.observation.dtype == rows.next_observation.dtype == np.float64
+    assert (rows.next_observation == 0.5).all()
+
+
+def test_no_terminal_means_none_is():
+    given = arrays()
+    del given["terminal"]
+    assert not Transitions(**given).terminal.any()
+
+
+def test_foreign_byte_order_and_long_floats_become_ordinary():
+    rows = Transitions(**arrays(reward=np.arange(6, dtype=">f8"), observation=np.ones((6, 2), np.longdouble)))
+    assert rows.reward.dtype == np.float64
+    assert rows.reward.dtype.isnative
+    assert rows.observation.dtype == np.float64
+
+
+def test_boolean_actions_become_integers():
+    assert Transitions(**arrays(action=np.ones((6, 2), bool))).action.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"observation": np.zeros((0, 2))}, ["observation", "no rows"]),
+        ({"observation": np.zeros((6, 0))}, ["observation", "no columns"]),
+        ({"observation": np.zeros((6, 2, 2))}, ["observation", "(6, 2, 2)"]),
+        ({"observation": [[1.0], [1.0, 2.0]]}, ["observation", "ragged"]),
+        ({"observation": np.full((6, 2), "x")}, ["observation", "dtype"]),
+        ({"observation": np.full((6, 2), 1j)}, ["observation", "complex"]),
+        ({"next_observation": np.zeros((6, 3))}, ["next_observation has 3", "observation has 2"]),
+        ({"next_observation": np.zeros((5, 2))}, ["next_observation has 5 rows"]),
+        ({"action": np.full((6, 3), np.nan)}, ["action[0, 0] is nan"]),
+        ({"action": None}, ["action", "dtype object"]),
+        ({"action": 3}, ["action", "shape ()"]),
+        ({"reward": [0, 1, 2, np.inf, 0, 0]}, ["reward[3] is inf"]),
+        ({"reward": np.zeros((6, 2))}, ["reward", "(6, 2)"]),
+        ({"reward": np.zeros(7)}, ["reward has 7 rows"]),
+        ({"terminal": [0, 0, 2, 0, 0, 0]}, ["terminal[2] is 2"]),
+        ({"terminal": [0, np.nan, 0, 0, 0, 0]}, ["terminal[1] is nan"]),
+        ({"timeout": np.zeros(2, bool)}, ["timeout has 2 rows"]),
+        ({"action_space": (Box.uniform(-0.5, 0.5, 3),)}, ["action[0, 0] is -1", "[-0.5, 0.5]"]),
+        ({"action_space": (Box.uniform(-1, 1, 2),)}, ["action", "2 columns", "3"]),
+        ({"observation_space": (Discrete(3),)}, ["observation_space describes 1", "2"]),
+    ],
+)
+def test_errors_name_the_field_and_what_is_wrong(changes: dict[str, Any], words: list[str]):
+    with pytest.raises(DataError) as caught:
+        Transitions(**arrays(**changes))
+    for word in words:
+        assert word in str(caught.value)
+
+
+class Unreadable:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError("on another device")
+
+
+def test_an_array_that_cannot_be_read_is_named():
+    with pytest.raises(DataError, match=r"reward .*on another device"):
+        Transitions(**arrays(reward=Unreadable()))
+
+
+def test_a_not_finite_value_far_down_is_found():
+    observation = np.zeros(((1 << 20) + 5, 1), np.float32)
+    observation[-2] = np.nan
+    with pytest.raises(DataError, match=rf"observation\[{(1 << 20) + 3}, 0\]"):
+        Transitions(observation, np.zeros(len(observation), int), observation[:, 0], observation)
+
+
+@pytest.mark.parametrize("key", sorted(FIELD_OF_KEY))
+def test_usual_names_are_understood(key: str):
+    given = arrays(timeout=np.zeros(6, bool))
+    field = FIELD_OF_KEY[key]
+    value = given.pop(field)
+    assert Transitions.of({**given, key: value}).arrays()[field] is value
+
+
+def test_of_takes_keywords_and_ignores_d4rl_extras():
+    given = arrays()
+    reward = given.pop("reward")
+    rows = Transitions.of({**given, "infos/qpos": "anything", "metadata": 1}, rewards=reward, env_id="Walker2d-v5")
+    assert rows.reward is reward
+    assert rows.env_id == "Walker2d-v5"
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"goals": 1}, ["'goals'", "expected observation"]),
+        ({3: 1}, ["3", "expected observation"]),
+        ({"rewards": 1}, ["reward", "twice", "'rewards'"]),
+    ],
+)
+def test_of_refuses_unknown_and_double_keys(extra: dict[Any, Any], words: list[str]):
+    with pytest.raises(DataError) as caught:
+        Transitions.of({**arrays(), **extra})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_of_names_what_is_missing():
+    with pytest.raises(DataError, match="missing action, next_observation: got observation, reward"):
+        Transitions.of(obs=np.zeros((2, 1)), reward=np.zeros(2))
+
+
+def test_slices_index_arrays_and_masks_pick_rows_of_every_field():
+    rows = Transitions(**arrays(timeout=np.arange(6) == 3), env_id="x", action_space=(Box.uniform(-1, 1, 3),))
+    for index, expected in [
+        (slice(2, 4), [2, 3]),
+        (np.array([5, 0]), [5, 0]),
+        ([1, 1], [1, 1]),
+        (rows.observation[:, 0] > 3, [4, 5]),
+    ]:
+        part = rows[index]
+        for name, array in rows.arrays().items():
+            assert np.array_equal(part.arrays()[name], array[expected])
+        assert (part.env_id, part.action_space) == ("x", rows.action_space)
+
+
+def test_a_selection_holds_at_least_one_row():
+    rows = Transitions(**arrays())
+    with pytest.raises(DataError, match="none of the 6 rows"):
+        rows[6:]
+    with pytest.raises(TypeError, match="rows\\[i : i \\+ 1\\]"):
+        rows[0]  # type: ignore[index]
+
+
+def test_chunks_are_the_rows_in_order():
+    rows = Transitions(**arrays())
+    chunks = list(rows.chunks(4))
+    assert [len(chunk) for chunk in chunks] == [4, 2]
+    assert Transitions.concatenate(chunks).equals(rows)
+
+
+def test_concatenate_keeps_what_all_parts_agree_on():
+    space = (Box.uniform(-1, 1, 3),)
+    one = Transitions(**arrays(timeout=np.ones(6, bool)), action_space=space, env_id="a")
+    two = Transitions(**arrays(4, timeout=np.zeros(4, bool)), action_space=space, env_id="b")
+    joined = Transitions.concatenate([one, two])
+    assert len(joined) == 10
+    assert joined.timeout is not None
+    assert joined.timeout.sum() == 6
+    assert joined.action_space == space
+    assert joined.env_id is None
+    assert Transitions.concatenate([one, Transitions(**arrays())]).timeout is None
+
+
+def test_concatenate_refuses_nothing_and_other_widths():
+    with pytest.raises(DataError, match="nothing to concatenate"):
+        Transitions.concatenate([])
+    with pytest.raises(DataError, match="action of part 1"):
+        Transitions.concatenate([Transitions(**arrays()), Transitions(**arrays(action=np.zeros((6, 2))))])
+
+
+def test_subsample_is_a_seeded_draw_in_order():
+    rows = Transitions(**arrays(100))
+    part = rows.subsample(0.15, seed=3)
+    assert len(part) == 15
+    assert (np.diff(part.observation[:, 0]) > 0).all()
+    assert part.equals(rows.subsample(0.15, seed=3))
+    assert not part.equals(rows.subsample(0.15, seed=4))
+    assert rows.subsample(1.0).equals(rows)
+    assert len(rows.subsample(1e-9)) == 1
+
+
+@pytest.mark.parametrize("fraction", [0, -0.1, 1.01, float("nan")])
+def test_subsample_refuses_other_fractions(fraction: float):
+    with pytest.raises(DataError, match="fraction"):
+        Transitions(**arrays()).subsample(fraction)
+
+
+def test_equals_sees_any_difference():
+    rows = Transitions(**arrays())
+    assert rows.equals(Transitions(**arrays()))
+    assert not rows.equals(Transitions(**arrays(reward=np.zeros(6))))
+    assert not rows.equals(Transitions(**arrays(timeout=np.zeros(6, bool))))
+
+
+def test_with_spaces_checks():
+    rows = Transitions(**arrays())
+    assert rows.with_spaces(action=(Box.uniform(-1, 1, 3),)).action_space == (Box.uniform(-1, 1, 3),)
+    with pytest.raises(DataError, match="outside the space"):
+        rows.with_spaces(action=(Box.uniform(0, 1, 3),))
+
+
+def test_summary_says_what_the_rows_hold():
+    text = Transitions(**arrays(timeout=np.zeros(6, bool)), env_id="Hopper-v5").summary()
+    assert "6 transitions of Hopper-v5" in text
+    assert "2 columns, float32" in text
+    assert "3 columns, float32, from -1 to 1" in text
+    assert "mean 1.25" in text
+    assert "1 rows (16.7 %)" in text
+    assert "timeout      0 rows" in text
+    assert "1 discrete columns, int64" in Transitions(**arrays(action=np.arange(6))).summary()
+    assert "deviation inf" in Transitions(**arrays(reward=np.array([1e300, -1e300] * 3))).summary()
+
+
+def test_repr_is_short():
+    assert repr(Transitions(**arrays())) == "Transitions(6 rows, observation 2, action 3)"
+
+
+DTYPES = st.sampled_from(["f2", "f4", "f8", ">f4", "i1", "i8", "u8", "bool", "U3", "c8", "O", "M8[s]"])
+ANY_ARRAY = DTYPES.flatmap(
+    lambda dtype: (
+        hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+        if dtype != "O"
+        else st.lists(st.none() | st.text(max_size=2) | st.lists(st.floats(), max_size=2), max_size=3)
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    broken=st.dictionaries(st.sampled_from(FIELDS), ANY_ARRAY, max_size=2),
+    dropped=st.sets(st.sampled_from(FIELDS), max_size=1),
+    extra=st.sampled_from([None, "observationz", 7]),
+    rows=st.integers(0, 3),
+)
+def test_anything_gives_valid_rows_or_an_error_that_names_the_field(
+    broken: dict[str, Any], dropped: set[str], extra: object, rows: int
+):
+    given = {k: v for k, v in (arrays(rows) | broken).items() if k not in dropped}
+    if extra is not None:
+        given[extra] = np.zeros(rows)  # type: ignore[index]
+    try:
+        made = Transitions.of(given)
+    except SyntherError as error:
+        assert any(field in str(error) for field in FIELDS)  # noqa: PT017 - either outcome is right
+        return
+    assert extra is None
+    assert made.observation.shape == made.next_observation.shape
+    assert made.observation.ndim == 2
+    assert made.action.ndim == 2 or made.action.dtype.kind in "iu"
+    for array in made.arrays().values():
+        assert len(array) == len(made) > 0
+        assert array.dtype.isnative
+        assert np.isfinite(array).all()
+    assert made.summary().startswith(f"{len(made)} transitions")

@@ -1,0 +1,104 @@
+"""The map of the package holds: who may import whom, what no file is called, which imports wait until they are used."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import synther
+
+PACKAGE = Path(synther.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+ANYONE = {"errors", "durable", "progress"}
+"""Foundations, which import nothing of ours but each other."""
+
+MAY_IMPORT = {
+    **{room: ANYONE - {room} for room in ANYONE},
+    "data": ANYONE,
+    "compute": ANYONE,
+    "kernels": ANYONE,
+    "diffusion": ANYONE | {"compute", "kernels"},
+    "presets": ANYONE | {"diffusion", "compute"},
+    "synthesizer": ANYONE | {"data", "diffusion", "compute", "presets"},
+    "envs": ANYONE | {"data"},
+    "assess": ANYONE | {"data"},
+    "cli": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess"},
+}
+"""Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
+
+HEAVY = {"gymnasium", "h5py", "minari", "pyarrow", "stable_baselines3", "matplotlib", "mujoco"}
+DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST, path: Path) -> Iterator[str]:
+    """Full names of all modules a syntax tree imports, `from synther import x` as `synther.x`."""
+    here = ("synther", *path.relative_to(PACKAGE).parts[:-1])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ".".join(here[: len(here) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (above, node.module) if part)
+            yield from (f"{module}.{alias.name}" for alias in node.names) if module == "synther" else (module,)
+
+
+def at_import_time(tree: ast.Module) -> ast.Module:
+    """The statements that run when the module is imported: no function bodies, nothing only a type checker sees."""
+
+    class Strip(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST:
+            if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                return ast.Module(node.orelse, [])
+            return self.generic_visit(node)
+
+    return Strip().visit(tree)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_keep_to_the_map(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    ours = {name.split(".")[1] for name in imported(tree, path) if name.startswith("synther.")}
+    room = room_of(path)
+    if room == "__init__":
+        assert "cli" not in ours
+    elif room == "__main__":
+        assert ours <= {"cli"}
+    else:
+        assert room in MAY_IMPORT, f"{room} is a new room: give it a line in MAY_IMPORT"
+        allowed = MAY_IMPORT[room] | {room, "__version__"}
+        assert ours <= allowed, f"{path} may not import {', '.join(sorted(ours - allowed))}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_libraries_are_imported_when_used(path: Path) -> None:
+    early = {name.split(".")[0] for name in imported(at_import_time(ast.parse(path.read_text())), path)}
+    assert not early & HEAVY, f"{path}: import {', '.join(sorted(early & HEAVY))} inside the function that needs it"
+
+
+def test_no_file_is_a_drawer() -> None:
+    names = {part.removesuffix(".py") for path in FILES for part in path.relative_to(PACKAGE).parts}
+    assert not names & DRAWERS
+
+
+def test_the_map_itself_has_no_circle() -> None:
+    done: set[str] = set()
+    waiting = {room: uses - ANYONE for room, uses in MAY_IMPORT.items()}
+    while waiting:
+        free = {room for room, uses in waiting.items() if uses <= done}
+        assert free, f"these import each other: {', '.join(sorted(waiting))}"
+        done |= free
+        waiting = {room: uses for room, uses in waiting.items() if room not in free}
