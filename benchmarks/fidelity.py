@@ -2,10 +2,10 @@
 
     python benchmarks/fidelity.py walker2d-mixed.npz --out results/fidelity.md
 
-Fits the paper's network once on DATA, samples it in several ways, and prints for each: marginal and worst column (1 - KS),
-correlation, dynamics (median z-scored squared error of the next observation against MuJoCo), novelty (median z-scored
-distance to the nearest real row), terminals, actions out of the box. Needs the extra `gym` and a task that can be put into a
-recorded state. On a GPU it takes minutes; on a CPU choose `--preset laptop`.
+Fits the paper's network once on DATA, samples it in several ways, and prints for each: marginal and worst column
+(1 - KS), correlation, dynamics (median z-scored squared error of the next observation against MuJoCo), novelty (median
+z-scored distance to the nearest real row), terminals, actions out of the box. Needs the extra `gym` and a task that can
+be put into a recorded state. On a GPU it takes minutes; on a CPU choose `--preset laptop`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,18 @@ SAMPLERS = {
     "Heun, 18 steps": SamplerConfig(kind="heun", steps=18),
     "Euler, 64 steps": SamplerConfig(kind="euler", steps=64),
 }
-HEADER = ["rows", "network calls", "marginal", "worst column", "correlation", "dynamics", "novelty", "terminals", "actions outside", "seconds"]
+HEADER = [
+    "rows",
+    "network calls",
+    "marginal",
+    "worst column",
+    "correlation",
+    "dynamics",
+    "novelty",
+    "terminals",
+    "actions outside",
+    "seconds",
+]
 
 
 def main() -> None:
@@ -43,7 +54,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--only", nargs="*", default=list(SAMPLERS), help="samplers to try, by the beginning of their names")
+    parser.add_argument(
+        "--only", nargs="*", default=list(SAMPLERS), help="samplers to try, by the beginning of their names"
+    )
     parser.add_argument("--model", type=Path, help="load the model from here, or save it here once fitted")
     parser.add_argument("--out", type=Path, help="also write the table to this file, and its figures as JSON beside it")
     chosen = parser.parse_args()
@@ -59,7 +72,10 @@ def main() -> None:
         if chosen.model:
             model.save(chosen.model)
     record = model.record
-    head.append(f"fit:     {record.rows:,} rows, {record.steps:,} steps in {record.seconds:.1f} s, held-out loss {record.history[-1]['held_out']:.4f}")
+    loss = record.history[-1]["held_out"]
+    head.append(
+        f"fit:     {record.rows:,} rows, {record.steps:,} steps, {record.seconds:.1f} s, held-out loss {loss:.4f}"
+    )
     print(head[-1], flush=True)
 
     draw = np.random.default_rng(chosen.seed)
@@ -81,7 +97,9 @@ def main() -> None:
         chosen.out.with_suffix(".json").write_text(json.dumps({"origin": head, "figures": figures}, indent=2) + "\n")
 
 
-def _judge(name: str, calls: int, real: Transitions, rows: Transitions, seconds: float, figures: dict[str, object]) -> list[str]:
+def _judge(
+    name: str, calls: int, real: Transitions, rows: Transitions, seconds: float, figures: dict[str, object]
+) -> list[str]:
     measured = compare(real, rows)
     env_id = real.env_id
     assert env_id is not None, "the data must say which environment it is from"
@@ -90,8 +108,9 @@ def _judge(name: str, calls: int, real: Transitions, rows: Transitions, seconds:
     dynamics, new = dynamics_error(few, truth, real), novelty(real, rows)
     figures[name] = {**measured.to_json(), "dynamics": dynamics, "novelty": new, "seconds": seconds}
     row = [
-        name, str(calls), f"{measured.marginal:.4f}", f"{measured.worst_value:.3f} {measured.worst_column}", f"{measured.correlation:.4f}",
-        f"{dynamics:.5f}", f"{new:.2f}", f"{measured.terminal_rate_synthetic:.2%}", f"{measured.actions_outside:.1%}", f"{seconds:.1f}",
+        name, str(calls), f"{measured.marginal:.4f}", f"{measured.worst_value:.3f} {measured.worst_column}",
+        f"{measured.correlation:.4f}", f"{dynamics:.5f}", f"{new:.2f}", f"{measured.terminal_rate_synthetic:.2%}",
+        f"{measured.actions_outside:.1%}", f"{seconds:.1f}",
     ]  # fmt: skip
     print("  ".join(row), flush=True)
     return row

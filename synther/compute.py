@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ def pick_device(name: str = "auto") -> torch.device:
 
 def pick_precision(precision: Precision, device: torch.device) -> Precision:
     """`auto` is bf16 on a GPU and float32 on a CPU, where bf16 is far slower than float32."""
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
     if precision == "auto":
         return "bf16" if device.type == "cuda" else "float32"
     return precision
@@ -63,6 +65,8 @@ def generator(device: torch.device, *key: int) -> torch.Generator:
 
 def reseed(source: torch.Generator, *key: int) -> torch.Generator:
     """Put `source` at the start of the stream of `key`."""
+    if min(key) < 0:
+        raise ConfigError(f"a seed must be at least 0, got {min(key)}")
     return source.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
 
 
@@ -86,7 +90,7 @@ def capture(update: Callable[[], None], device: torch.device, state: Sequence[Te
     if device.type != "cuda":
         return update
     kept = [tensor.clone() for tensor in state]
-    side = torch.cuda.Stream(device)
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         for _ in range(2):

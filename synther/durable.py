@@ -19,23 +19,27 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
     beside = final.with_name(f".{final.stem}.{os.getpid()}.writing{final.suffix}")
+    replaced = final.with_name(f".{final.stem}.{os.getpid()}.replaced{final.suffix}")
     try:
         yield beside
         if beside.is_dir():
             for file in beside.rglob("*"):
                 if file.is_file():
                     _flush(file)
-            if final.exists():
-                shutil.rmtree(final)
+            if final.exists():  # no folder takes another's place in one step; none is ever half-removed where it stood
+                os.replace(final, replaced)
         else:
             _flush(beside)
         os.replace(beside, final)
         _flush(final.parent)
     finally:
-        if beside.is_dir():
-            shutil.rmtree(beside, ignore_errors=True)
-        else:
-            beside.unlink(missing_ok=True)
+        if replaced.exists() and not final.exists():
+            os.replace(replaced, final)
+        for leftover in (beside, replaced):
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Two operations that decide the speed on a GPU, each stated in PyTorch and again as a Triton kernel.
 
-PyTorch's statement is the definition, and what runs on a CPU, in other number types, or where Triton is absent. The kernels
-save passes over memory: a residual block reads its input once instead of four times, an optimiser step touches each
-weight once.
+PyTorch's statement is the definition, and what runs on a CPU, in other number types, or where Triton is absent. The
+kernels save passes over memory: a residual block reads its input once instead of four times, an optimiser step touches
+each weight once.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def adam_step(
 ) -> None:
     """Clip the gradient's norm, take one Adam step (Kingma and Ba 2015, Algorithm 1), refresh the working copy.
 
-    All vectors are (P,), updated in place. `weights`, `mean` and `square` are float32; `gradient` and `working` are in the
-    network's type, and `working` may be `weights` itself. `step` (counting from 1) and `rate` are scalars on the device.
+    All vectors are (P,), updated in place. `weights`, `mean` and `square` are float32; `gradient` and `working` are in
+    the network's type, and `working` may be `weights` itself. `step` (from 1) and `rate` are scalars on the device.
     """
     norm = torch.linalg.vector_norm(gradient, dtype=weights.dtype)
     if triton is not None and weights.is_cuda:
@@ -70,32 +70,30 @@ _TILE = {"ROWS": 128, "COLUMNS": 256, "DEPTH": 64}
 def _block_runs_on_triton(x: Tensor) -> bool:
     rows, width = x.shape
     fits = rows % _TILE["ROWS"] == 0 and width % _TILE["COLUMNS"] == 0
-    # The tile is made for the matrix units and the shared memory of data-centre GPUs since Hopper.
-    return triton is not None and x.is_cuda and x.dtype == torch.bfloat16 and fits and _is_hopper(x.device)
+    return triton is not None and x.is_cuda and x.dtype == torch.bfloat16 and fits and _holds_a_tile(x.device)
 
 
-def _is_hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] >= 9
+def _holds_a_tile(device: torch.device) -> bool:
+    """The tiles take 192 KiB of shared memory, which the data-centre chips Hopper (9) and Blackwell (10) have."""
+    return torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def _residual_block_triton(x: Tensor, weight: Tensor, bias: Tensor, skip: bool, rectify: bool) -> Tensor:
     rows, width = x.shape
     out = torch.empty_like(x)
     grid = (rows // _TILE["ROWS"] * (width // _TILE["COLUMNS"]),)
-    _residual_block_kernel[grid](
-        x, weight, bias, out, width, skip, rectify, **_TILE, num_warps=8, num_stages=4
-    )
+    _residual_block_kernel[grid](x, weight, bias, out, width, skip, rectify, **_TILE, num_warps=8, num_stages=4)
     return out
 
 
 if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _residual_block_kernel(
+    def _residual_block_kernel(  # type: ignore[no-untyped-def]
         x, weight, bias, out,
         WIDTH: tl.constexpr, SKIP: tl.constexpr, RECTIFY: tl.constexpr,
         ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-    ):  # type: ignore[no-untyped-def]  # fmt: skip
+    ):  # fmt: skip
         tile = tl.program_id(0)
         across = WIDTH // COLUMNS
         rows = (tile // across) * ROWS + tl.arange(0, ROWS)
@@ -116,10 +114,10 @@ if triton is not None:
         tl.store(out + place, total.to(tl.bfloat16))
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-    def _adam_kernel(
+    def _adam_kernel(  # type: ignore[no-untyped-def]
         weights, working, gradient, mean, square, norm, step, rate,
         size, clip, beta1, beta2, epsilon, BLOCK: tl.constexpr,
-    ):  # type: ignore[no-untyped-def]  # fmt: skip
+    ):  # fmt: skip
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
         count = tl.load(step)

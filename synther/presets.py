@@ -74,7 +74,7 @@ ABOUT = {
 
 
 def preset(name: str, *, gpu: bool = False, **changes: Mapping[str, Any]) -> Settings:
-    """The settings called `name`, or with `auto` those that fit the machine, with `changes` as in `Settings.changed`."""
+    """The settings called `name` (`auto`: those that suit the machine), with `changes` as in `Settings.changed`."""
     if name == "auto":
         name = "paper" if gpu else "laptop"
     if name not in PRESETS:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TextIO
 
 
@@ -18,13 +18,8 @@ class Phase(Protocol):
 
 
 class Progress(Protocol):
-    def phase(self, name: str, total: int, start: int = 0) -> _PhaseContext:
+    def phase(self, name: str, total: int, start: int = 0) -> AbstractContextManager[Phase]:
         """Open a phase of `total` units of which `start` were done by an earlier run."""
-
-
-class _PhaseContext(Protocol):
-    def __enter__(self) -> Phase: ...
-    def __exit__(self, *exc: object) -> None: ...
 
 
 class Silent:

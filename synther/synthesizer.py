@@ -1,4 +1,4 @@
-"""`Synthesizer`: fit a generator on experience, sample more of it, save and load. The one joint of data and diffusion."""
+"""`Synthesizer`: fit on experience, sample more of it, save and load. The one joint of data and diffusion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -33,13 +33,14 @@ from synther.diffusion.networks import Network
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
 from synther.presets import Settings, preset
-from synther.progress import Progress, resolve
+from synther.progress import Phase, Progress, resolve
 
 log = logging.getLogger(__name__)
 
 FORMAT = "synther-model-1"
 _CHUNK_ROWS = 1 << 16
 _SHARD_BLOCKS = 16
+PREVIEW_ROWS = 100_000
 _CALIBRATION_SEED = 2**31  # a stream that no ordinary seed shares
 
 
@@ -140,7 +141,13 @@ class Synthesizer:
             progress=progress,
         )
         record = FitRecord(
-            len(rows), result.steps, result.seconds, _describe(self.device), self.seed, fingerprint(rows), result.history
+            len(rows),
+            result.steps,
+            result.seconds,
+            _describe(self.device),
+            self.seed,
+            fingerprint(rows),
+            result.history,
         )
         self._fitted = _Fitted(layout, scaler, result.network, record)
         if settings.data.threshold == "calibrated" and layout.binary_columns:
@@ -197,8 +204,12 @@ class Synthesizer:
                     arrays[name][filled : filled + len(block)] = array
                 filled += len(block)
                 phase.advance(len(block))
+        return self._dressed(arrays)
+
+    def _dressed(self, arrays: Mapping[str, Any]) -> Transitions:
+        """Generated arrays as rows that know their spaces."""
         layout = self._model.layout
-        spaces = {"action_space": layout.action_space, "observation_space": layout.observation_space}
+        spaces: Any = {"action_space": layout.action_space, "observation_space": layout.observation_space}
         return Transitions(**arrays, **spaces, env_id=layout.env_id)
 
     def sample_to(
@@ -209,14 +220,14 @@ class Synthesizer:
         seed: int = 0,
         sampler: SamplerConfig | None = None,
         progress: Progress | bool = True,
-    ) -> None:
-        """Write `count` new rows to a file, of any size, in constant memory.
+    ) -> Transitions:
+        """Write `count` new rows to a file, of any size, in constant memory; return the first 100,000 to look at.
 
         Rows gather in a folder `PATH.partial`; an interrupted call goes on from what is there. They are the rows that
         `sample` gives.
         """
         _check_count(count)
-        formats.check_target(path)
+        formats.check_rows_target(path)
         progress = resolve(progress)
         final = Path(path)
         blocks = self._sampler(sampler)
@@ -229,11 +240,11 @@ class Synthesizer:
             "count": count,
         }
         spool = Spool(final.with_name(final.name + ".partial"), identity)
-        if spool.shards:
+        if spool.count:
             log.info("going on after %d rows in %s", len(spool), spool.folder)
         gathered: list[Transitions] = []
         with progress.phase("sample", count, len(spool)) as phase:
-            for block in self._blocks(blocks, count, seed, first=spool.shards * _SHARD_BLOCKS):
+            for block in self._blocks(blocks, count, seed, first=spool.count * _SHARD_BLOCKS):
                 gathered.append(block)
                 phase.advance(len(block))
                 if len(gathered) == _SHARD_BLOCKS:
@@ -242,8 +253,10 @@ class Synthesizer:
         if gathered:
             spool.append(Transitions.concatenate(gathered))
         with progress.phase("write", count) as phase:
-            formats.write(final, _Reported(spool, phase))
+            taken = _Taken(spool, phase, self._dressed)
+            formats.write(final, taken)
         spool.remove()
+        return taken.first()
 
     def log_likelihood(self, rows: Transitions, *, steps: int = 64) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Nats of each row under the model, in the rows' own units (discrete columns count as real ones). (N,)"""
@@ -283,7 +296,9 @@ class Synthesizer:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
         except (SafetensorError, OSError) as error:
-            raise FormatError(f"{path} is no safetensors file, or a truncated one ({error}): fit the model again") from None
+            raise FormatError(
+                f"{path} is no safetensors file, or a truncated one ({error}): fit the model again"
+            ) from None
         if metadata.get("format") != FORMAT:
             found = metadata.get("format", "no format")
             raise FormatError(f"{path} is no SynthER model: expected format {FORMAT!r} in its metadata, got {found!r}")
@@ -319,20 +334,31 @@ class _Fitted:
     record: FitRecord
 
 
-@dataclass
-class _Reported:
-    """A spool that tells a progress phase how much of it has been taken."""
+class _Taken:
+    """A spool on its way into a file: its rows with their spaces, progress reported, the first rows remembered."""
 
-    spool: Spool
-    phase: Any
+    def __init__(self, spool: Spool, phase: Phase, dress: Callable[[Mapping[str, Any]], Transitions]) -> None:
+        self.spool, self.phase, self.dress = spool, phase, dress
+        self.done = 0
+        self.kept: list[Transitions] = []
 
     def __len__(self) -> int:
         return len(self.spool)
 
     def chunks(self, rows: int) -> Iterator[Transitions]:
-        for chunk in self.spool.chunks(rows):
+        start = 0
+        for arrays in self.spool.shards():
+            chunk = self.dress(arrays)
+            if start == sum(map(len, self.kept)) < PREVIEW_ROWS:
+                self.kept.append(chunk[: PREVIEW_ROWS - start])
             yield chunk
-            self.phase.advance(len(chunk))
+            start += len(chunk)
+            if start > self.done:  # some formats go through the rows once for each field
+                self.phase.advance(start - self.done)
+                self.done = start
+
+    def first(self) -> Transitions:
+        return Transitions.concatenate(self.kept)
 
 
 def fingerprint(rows: Transitions) -> str:

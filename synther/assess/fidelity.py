@@ -8,6 +8,7 @@ CorrelationSimilarity.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -125,6 +126,10 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Plain data; a figure that does not exist is None."""
         return {key: None if value != value else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Comparison:
+        return cls(**{**entry, "correlation": math.nan if entry["correlation"] is None else entry["correlation"]})
 
     def table(self) -> list[tuple[str, str]]:
         """Rows of a name and a figure, for printing."""

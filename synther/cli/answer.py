@@ -21,7 +21,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "")
     from rich.console import Console
     from rich.table import Table
 
-    drawn = Table(box=box.SIMPLE, show_header=any(header), title=title or None, title_justify="left", title_style="bold")
+    drawn = Table(
+        box=box.SIMPLE, show_header=any(header), title=title or None, title_justify="left", title_style="bold"
+    )
     for number, name in enumerate(header):
         drawn.add_column(name, overflow="fold", no_wrap=number == 0)
     for row in rows:

@@ -12,6 +12,8 @@ from synther.cli import options
 from synther.cli.answer import answer, table
 from synther.data.transitions import ROW_FIELDS, Transitions
 
+_FIGURES = ("mean", "deviation", "lowest", "highest")
+
 
 @dataclass
 class Inspect(options.Output):
@@ -66,8 +68,8 @@ def _data(chosen: Inspect) -> None:
         answer(True, {**facts, "columns": columns}, [])
         return
     print(rows.summary())
-    cells = [(c["name"], *(f"{c[key]:.4g}" for key in ("mean", "deviation", "lowest", "highest"))) for c in columns]
-    table(("column", "mean", "deviation", "lowest", "highest"), cells)
+    cells = [(c["name"], *(f"{c[key]:.4g}" for key in _FIGURES)) for c in columns]
+    table(("column", *_FIGURES), cells)
 
 
 def _columns(rows: Transitions) -> Any:
@@ -75,6 +77,11 @@ def _columns(rows: Transitions) -> Any:
         array = getattr(rows, name)
         for number, column in enumerate(array.reshape(len(rows), -1).T):
             values = column.astype(np.float64)
-            figures = {"mean": values.mean(), "deviation": values.std(), "lowest": values.min(), "highest": values.max()}
+            figures = {
+                "mean": values.mean(),
+                "deviation": values.std(),
+                "lowest": values.min(),
+                "highest": values.max(),
+            }
             label = name if array.ndim == 1 else f"{name}[{number}]"
             yield {"name": label, **{key: float(value) for key, value in figures.items()}}

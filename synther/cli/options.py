@@ -71,13 +71,14 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_count_rule)
     with registry:
-        return tyro.cli(
+        parsed: Options = tyro.cli(
             options,
             prog=f"synther {verb}",
             args=arguments,
-            default=_with_defaults(options, defaults) if defaults else None,
+            default=_with_defaults(options, defaults) if defaults else tyro.constructors.MISSING_NONPROP,
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
         )
+    return parsed
 
 
 def read_rows(source: str, fraction: float | None = None, seed: int = 0) -> Transitions:

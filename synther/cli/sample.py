@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -33,13 +34,14 @@ def run(arguments: list[str]) -> None:
     from synther.synthesizer import Synthesizer
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
-    changes = {"kind": chosen.sampler, "steps": chosen.steps}
+    changes: dict[str, Any] = {"kind": chosen.sampler, "steps": chosen.steps}
     sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
     model.sample_to(chosen.out, chosen.samples, seed=chosen.seed, sampler=sampler, progress=not chosen.quiet)
-    facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": chosen.out.stat().st_size}
+    size = chosen.out.stat().st_size
+    facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}
     figures = [
         ("rows", f"{chosen.samples:,}"),
         ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
-        ("file", f"{chosen.out} ({facts['bytes'] / 1e6:.1f} MB)"),
+        ("file", f"{chosen.out} ({size / 1e6:.1f} MB)"),
     ]
     answer(chosen.json, facts, figures)

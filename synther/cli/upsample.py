@@ -39,7 +39,12 @@ def run(arguments: list[str]) -> None:
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
     suffix = f".{chosen.format}"
     done = upsample(rows, chosen.out, model, chosen.samples, suffix=suffix, progress=not chosen.quiet)
-    files = {"model": str(done.model), "data": str(done.data), "picture": str(done.picture), "figures": str(done.figures)}
+    files = {
+        "model": str(done.model),
+        "data": str(done.data),
+        "picture": str(done.picture),
+        "figures": str(done.figures),
+    }
     facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
     rows_of_table = [*done.comparison.table(), *files.items()]
     answer(chosen.json, facts, rows_of_table, f"{len(rows):,} real rows against {chosen.samples:,} synthetic ones")

@@ -1,16 +1,17 @@
-"""Rows on their way to a file: whole shards in a folder beside it, so that work can stop at any moment and go on later."""
+"""Rows on their way to a file: whole shards in a folder beside it, so that work can stop at any moment."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from synther.data.transitions import Transitions
+from synther.data.transitions import Array, Transitions
 from synther.durable import replacing
 
 
@@ -26,35 +27,31 @@ class Spool:
             folder.mkdir(parents=True)
             with replacing(manifest) as beside:
                 beside.write_text(wanted)
-        self.rows_done = [len(np.load(file)["reward"]) for file in self._files()]
+        self.rows = [len(arrays["reward"]) for arrays in self.shards()]
 
     def _file(self, shard: int) -> Path:
         return self.folder / f"{shard:06d}.npz"
 
-    def _files(self) -> Iterator[Path]:
-        shard = 0
-        while self._file(shard).exists():
-            yield self._file(shard)
-            shard += 1
-
     @property
-    def shards(self) -> int:
-        return len(self.rows_done)
+    def count(self) -> int:
+        """Whole shards there."""
+        return len(self.rows)
 
     def __len__(self) -> int:
-        return sum(self.rows_done)
+        return sum(self.rows)
 
     def append(self, rows: Transitions) -> None:
-        with replacing(self._file(self.shards)) as beside:
+        with replacing(self._file(self.count)) as beside:
             np.savez(beside, **rows.arrays())  # type: ignore[arg-type]
-        self.rows_done.append(len(rows))
-        self._like = rows[:1]
+        self.rows.append(len(rows))
 
-    def chunks(self, rows: int) -> Iterator[Transitions]:
-        """The shards in order, whatever chunk size is asked for: they were cut for that."""
-        for file in self._files():
-            with np.load(file) as arrays:
-                yield Transitions(**dict(arrays))
+    def shards(self) -> Iterator[Mapping[str, Array]]:
+        """The arrays of each shard, in order; an array is read when it is asked for."""
+        for shard in itertools.count():
+            if not self._file(shard).exists():
+                return
+            with np.load(self._file(shard)) as arrays:
+                yield arrays
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)

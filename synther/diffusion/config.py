@@ -6,10 +6,11 @@ The defaults are the paper's; `synther/presets.py` names the useful departures.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from synther.errors import ConfigError
 
+NetworkKind = Literal["residual", "mlp"]
 SamplerName = Literal["sde", "heun", "euler", "dpm++2m"]
 
 
@@ -17,7 +18,7 @@ SamplerName = Literal["sde", "heun", "euler", "dpm++2m"]
 class NetworkConfig:
     """The denoising network."""
 
-    kind: Literal["residual", "mlp"] = "residual"
+    kind: NetworkKind = "residual"
     """Blocks with a skip connection, or without (the paper's ablation)."""
     width: int = 1024
     """Columns of the hidden layers."""
@@ -31,6 +32,7 @@ class NetworkConfig:
     """Keep `embedding` as it is even where a row has more columns."""
 
     def __post_init__(self) -> None:
+        _one_of("network.kind", self.kind, get_args(NetworkKind))
         for name in ("width", "depth", "embedding", "frequencies"):
             _at_least(f"network.{name}", getattr(self, name), 1)
 
@@ -56,7 +58,7 @@ class NoiseConfig:
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """How rows are drawn. The s_ parameters are those of the stochastic sampler (`sde`) and have no effect elsewhere."""
+    """How rows are drawn. The s_ parameters belong to the stochastic sampler (`sde`)."""
 
     kind: SamplerName = "sde"
     steps: int = 128
@@ -66,9 +68,11 @@ class SamplerConfig:
     s_noise: float = 1.003
 
     def __post_init__(self) -> None:
+        _one_of("sampler.kind", self.kind, get_args(SamplerName))
         _at_least("sampler.steps", self.steps, 1)
-        if self.s_churn < 0 or self.s_noise < 0:
-            raise ConfigError(f"expected s_churn and s_noise >= 0, got {self.s_churn} and {self.s_noise}")
+        for name in ("s_churn", "s_noise"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"sampler.{name} must be at least 0, got {getattr(self, name)}")
 
     @property
     def network_calls(self) -> int:
@@ -113,14 +117,12 @@ class FitConfig:
             _at_least("fit.patience", self.patience, 1)
             if self.holdout == 0:
                 raise ConfigError("fit.patience needs a held-out loss: set fit.holdout above 0")
-        if not 0 <= self.holdout < 1:
-            raise ConfigError(f"fit.holdout must lie in [0, 1), got {self.holdout}")
-        if not 0 <= self.ema_decay < 1:
-            raise ConfigError(f"fit.ema_decay must lie in [0, 1), got {self.ema_decay}")
-        if self.learning_rate <= 0 or self.clip <= 0:
-            raise ConfigError(f"expected learning_rate and clip > 0, got {self.learning_rate} and {self.clip}")
-        if self.minutes is not None and self.minutes <= 0:
-            raise ConfigError(f"fit.minutes must be positive, got {self.minutes}")
+        for name in ("holdout", "ema_decay", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"fit.{name} must lie in [0, 1), got {getattr(self, name)}")
+        for name in ("learning_rate", "clip", "minutes"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
+                raise ConfigError(f"fit.{name} must be positive, got {getattr(self, name)}")
 
     def batch_for(self, rows: int) -> int:
         return self.batch if self.batch is not None else 256 if rows < 800_000 else 1024
@@ -129,3 +131,8 @@ class FitConfig:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def _one_of(name: str, value: str, known: tuple[Any, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")

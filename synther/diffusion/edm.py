@@ -10,7 +10,6 @@ from torch import Tensor
 
 from synther.diffusion.config import NoiseConfig
 
-
 Level = TypeVar("Level", float, Tensor)
 
 
@@ -19,11 +18,12 @@ def c_skip(sigma: Level, sigma_data: float) -> Level:
 
 
 def c_out(sigma: Level, sigma_data: float) -> Level:
-    return sigma * sigma_data / (sigma**2 + sigma_data**2) ** 0.5
+    return sigma * sigma_data * c_in(sigma, sigma_data)
 
 
 def c_in(sigma: Level, sigma_data: float) -> Level:
-    return 1 / (sigma**2 + sigma_data**2) ** 0.5
+    inverse: Level = (sigma**2 + sigma_data**2) ** -0.5
+    return inverse
 
 
 def c_noise(sigma: float) -> float:
@@ -35,7 +35,7 @@ def loss_weight(sigma: Level, sigma_data: float) -> Level:
 
 
 class Problem(NamedTuple):
-    """A regression problem for the raw network F: predict `target` (N, D) from `inputs` (N, D) and `level` (N, 1), c_noise."""
+    """What the raw network F has to learn: `target` (N, D) from `inputs` (N, D) and `level` (N, 1), c_noise."""
 
     inputs: Tensor
     level: Tensor

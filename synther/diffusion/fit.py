@@ -7,6 +7,7 @@ that was killed and taken up again ends with the weights of one that was not.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import logging
 import math
@@ -109,11 +110,13 @@ class _Trainer:
         if steps == self.round_steps:
             self._captured()
         else:
-            for step in range(steps):
-                self._step(step)
+            self._steps(steps)
 
     def _whole_round(self) -> None:
-        for step in range(self.round_steps):
+        self._steps(self.round_steps)
+
+    def _steps(self, count: int) -> None:
+        for step in range(count):
             self._step(step)
         self.average.lerp_(self.weights, self.average_rate)
 
@@ -126,8 +129,8 @@ class _Trainer:
         self.adam_step.add_(1)
         # NOTE[paper]: AdamW without decay, that is Adam.
         adam_step(
-            self.weights, self.working, self.gradient, self.adam_mean, self.adam_square, self.adam_step, self.rates[step],
-            clip=c.clip, beta1=c.beta1, beta2=c.beta2,
+            self.weights, self.working, self.gradient, self.adam_mean, self.adam_square, self.adam_step,
+            self.rates[step], clip=c.clip, beta1=c.beta1, beta2=c.beta2,
         )  # fmt: skip
 
     def averaged_network(self) -> Network:
@@ -169,6 +172,8 @@ def _fit(
 ) -> FitResult:
     device = rows.device
     fitted_rows, held_out = _split(rows, config.holdout, seed)
+    if config.patience is not None and held_out is None:
+        raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
     with torch.random.fork_rng(devices=[]):
         compute.reseed(torch.default_generator, seed, _WEIGHTS)
         network = Network(rows.shape[1], network_config)
@@ -194,7 +199,9 @@ def _fit(
                     trainer.run_round((result.steps + first) // trainer.round_steps, some, rates[first : first + some])
                 loss = float(trainer.loss_sum) / steps  # waits for the device
             except torch.cuda.OutOfMemoryError:
-                raise ConfigError(f"the GPU has not enough memory for batches of {trainer.batch} rows: lower fit.batch") from None
+                raise ConfigError(
+                    f"the GPU has not enough memory for batches of {trainer.batch} rows: lower fit.batch"
+                ) from None
             result.steps += steps
             result.seconds = time.monotonic() - began
             entry = {"step": result.steps, "loss": loss, "seconds": result.seconds}
@@ -241,7 +248,7 @@ def _learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -
 
 
 def _split(rows: Tensor, holdout: float, seed: int) -> tuple[Tensor, Tensor | None]:
-    count = min(round(holdout * len(rows)), _HELD_OUT_ROWS)
+    count = min(round(holdout * len(rows)), _HELD_OUT_ROWS, len(rows) - 1)
     if count == 0:
         return rows, None
     order = torch.randperm(len(rows), generator=compute.generator(torch.device("cpu"), seed, _SPLIT)).to(rows.device)
@@ -258,8 +265,8 @@ def _held_out_loss(network: Network, rows: Tensor, noise: NoiseConfig, seed: int
 def _identity(rows: Tensor, *settings: Any) -> str:
     """What a checkpoint must have in common with a fit that goes on from it."""
     described = [asdict(s) if hasattr(s, "__dataclass_fields__") else s for s in settings]
-    fingerprint = [list(rows.shape), float(rows.double().sum()), float(rows[:: max(1, len(rows) // 1000)].double().norm())]
-    return json.dumps([fingerprint, described, rows.device.type])
+    digest = hashlib.sha256(rows.cpu().contiguous().numpy().data).hexdigest()
+    return json.dumps([list(rows.shape), digest, described, rows.device.type])
 
 
 def _save_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
@@ -274,7 +281,7 @@ def _load_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitRes
             metadata = file.metadata() or {}
             if metadata.get("identity") != identity:
                 raise ConfigError(
-                    f"{path} belongs to a fit with other data or options: delete it, or choose another folder, to start afresh"
+                    f"{path} belongs to a fit with other data or options: delete it, or choose another place"
                 )
             for name, tensor in {**trainer.state(), "best": best}.items():
                 tensor.copy_(file.get_tensor(name))

@@ -1,8 +1,8 @@
 """The loss of a batch and its derivative, written out.
 
-The network is a dozen matrix products, and so is its derivative. Written by hand, each gradient lands where the optimiser
-wants it, all weight gradients of the blocks are one batched product that fills a GPU where six small ones leave it idle,
-and nothing is kept that is not needed. `tests/diffusion/test_gradient.py` holds it to what PyTorch derives from `Network.forward`.
+The network is a dozen matrix products, and so is its derivative. Written by hand, each gradient lands where the
+optimiser wants it, all weight gradients of the blocks are one batched product that fills a GPU where six small ones
+leave it idle, and nothing is kept that is not needed. A test holds it to what PyTorch derives from `Network.forward`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def loss_and_gradient(
 ) -> Tensor:
     """Write the derivative of mean((F - target)^2) into `gradient`, a tensor for each of the network's parameters.
 
-    `features` (B, 1 + 2K) are the noise levels' Fourier features, `rows` and `target` (B, D); `features` and `rows` are in
-    the type of the weights. Returns the loss, a scalar in the target's type.
+    `features` (B, 1 + 2K) are the noise levels' Fourier features, `rows` and `target` are (B, D); `features` and `rows`
+    are in the type of the weights. Returns the loss, a scalar in the target's type.
     """
     n, g = network, gradient
     blocks = len(n.block_weight)

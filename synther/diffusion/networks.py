@@ -13,8 +13,7 @@ from synther.kernels import residual_block
 
 
 class Network(nn.Module):
-    """The network as the paper has it. The blocks' weights are one stacked parameter, so that their gradients can be one
-    batched product."""
+    """The network as the paper has it. The blocks' weights are one stacked parameter (see gradient.py)."""
 
     def __init__(self, columns: int, config: NetworkConfig) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class Network(nn.Module):
 
     def at_level(self, row: Tensor, level: float) -> Tensor:
         """`forward` with one noise level for all rows."""
-        return self(row, torch.full((1, 1), level, device=row.device, dtype=row.dtype))
+        return self.forward(row, torch.full((1, 1), level, device=row.device, dtype=row.dtype))
 
 
 class InferenceNetwork:

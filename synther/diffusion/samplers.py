@@ -1,13 +1,14 @@
 """Samplers: free functions of (denoiser, x at sigmas[0], sigmas) that return x at sigmas[-1] = 0.
 
-`denoise(x, sigma)` is any function that returns the expected clean rows, so that each sampler can be tested on data whose
-denoiser is known exactly.
+`denoise(x, sigma)` is any function that returns the expected clean rows, so that each sampler can be tested on data
+whose denoiser is known exactly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -19,14 +20,14 @@ Denoise = Callable[[Tensor, float], Tensor]
 
 def euler(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
     """Euler's method on the probability-flow ODE dx/dsigma = (x - D(x; sigma)) / sigma. First order."""
-    for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
+    for sigma, following in pairwise(sigmas):
         x = x + (following - sigma) * _slope(denoise, x, sigma)
     return x
 
 
 def heun(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
     """Heun's method on the same ODE (Karras et al. 2022, Algorithm 1). Second order, 2 steps - 1 calls."""
-    for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
+    for sigma, following in pairwise(sigmas):
         x = _heun_step(denoise, x, sigma, following)
     return x
 
@@ -42,9 +43,9 @@ def stochastic_heun(
     s_tmax: float = 50.0,
     s_noise: float = 1.003,
 ) -> Tensor:
-    """Karras et al. 2022, Algorithm 2: before each Heun step, noise is added to reach a higher level. The paper's default."""
+    """Karras et al. 2022, Algorithm 2: each Heun step starts from a level raised by fresh noise. The paper's."""
     steps = len(sigmas) - 1
-    for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
+    for sigma, following in pairwise(sigmas):
         gamma = min(s_churn / steps, math.sqrt(2) - 1) if s_tmin <= sigma <= s_tmax else 0.0
         raised = sigma * (1 + gamma)
         if gamma > 0:
@@ -58,7 +59,7 @@ def dpm_solver_pp_2m(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Te
     """DPM-Solver++(2M) of Lu et al. 2022: second order from one call a step, by remembering the last one."""
     before: Tensor | None = None
     before_h = 0.0
-    for sigma, following in zip(sigmas[:-1], sigmas[1:], strict=True):
+    for sigma, following in pairwise(sigmas):
         clean = denoise(x, sigma)
         if following == 0:
             return clean

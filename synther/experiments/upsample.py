@@ -14,9 +14,7 @@ from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError
 from synther.progress import Progress
-from synther.synthesizer import Synthesizer, fingerprint
-
-_PREVIEW_ROWS = 100_000
+from synther.synthesizer import PREVIEW_ROWS, Synthesizer, fingerprint
 
 
 @dataclass(frozen=True)
@@ -41,13 +39,17 @@ def upsample(
     formats.check_rows_target(data)
     _claim(folder, _description(rows, model, samples, suffix))
     model = fit_to(folder / "model.safetensors", rows, model, progress)
-    if not data.exists():
-        model.sample_to(data, samples, progress=progress)
-    preview = formats.read(data, limit=_PREVIEW_ROWS)
-    comparison = compare(rows, preview)
-    with replacing(figures) as beside:
-        beside.write_text(json.dumps(comparison.to_json(), indent=2) + "\n")
-    draw(rows, preview, picture)
+    if data.exists() and figures.exists() and picture.exists():
+        comparison = Comparison.from_json(json.loads(figures.read_text()))
+    else:
+        if data.exists():  # stopped while comparing: the same rows come again
+            preview = model.sample(min(samples, PREVIEW_ROWS), seed=model.seed, progress=progress)
+        else:
+            preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
+        comparison = compare(rows, preview)
+        draw(rows, preview, picture)
+        with replacing(figures) as beside:
+            beside.write_text(json.dumps(comparison.to_json(), indent=2) + "\n")
     return Upsampled(folder / "model.safetensors", data, picture, figures, comparison)
 
 

@@ -70,6 +70,14 @@ def write(target: Any, rows: RowSource, *, format: str | None = None) -> None:
         raise FormatError(f"{target}: could not be written: {error}") from error
 
 
+def check_rows_target(target: str | os.PathLike[str]) -> None:
+    """Refuse, before any work is done for it, a file name that cannot take rows without episodes."""
+    if _format_to_write(target) == "minari":
+        raise FormatError(
+            f"{target}: generated rows form no episodes; expected a name ending in {', '.join(_FORMAT_OF_SUFFIX)}"
+        )
+
+
 def is_minari_id(name: str) -> bool:
     """Whether `name` has the form of a Minari id, NAMESPACE/NAME-vVERSION."""
     return _MINARI_ID.fullmatch(name) is not None

@@ -75,7 +75,7 @@ def _numbers(key: str, column: Any) -> Array:
     if count == 0:
         return np.empty(0, dtype)
     stored = column.buffers()[1]  # to_numpy() would import all of pandas
-    if dtype == bool:
+    if dtype.kind == "b":
         return np.unpackbits(np.frombuffer(stored, np.uint8), bitorder="little")[start : start + count].astype(bool)
     return np.frombuffer(stored, dtype, count, start * dtype.itemsize)
 
