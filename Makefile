@@ -13,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
-	$(BIN)/synther demo --out synther-demo
+	$(BIN)/synther upsample hopper-sac --samples 100K --out synther-demo
 
 test: lint
 	$(BIN)/python -m pytest

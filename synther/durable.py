@@ -29,6 +29,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             if final.exists():  # no folder takes another's place in one step; none is ever half-removed where it stood
                 os.replace(final, replaced)
         else:
+            beside.chmod(0o666 & ~_umask())  # some libraries create private files; ours are as readable as any other
             _flush(beside)
         os.replace(beside, final)
         _flush(final.parent)
@@ -40,6 +41,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
                 shutil.rmtree(leftover, ignore_errors=True)
             else:
                 leftover.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _flush(path: Path) -> None:

@@ -61,7 +61,7 @@ PRESETS: dict[str, Settings] = {
     "fast": Settings(sampler=SamplerConfig(kind="dpm++2m", steps=32)),
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
-        fit=FitConfig(steps=2_500, learning_rate=1e-3, evaluate_every=100, checkpoint_every=500),
+        fit=FitConfig(steps=2_500, learning_rate=2e-3, evaluate_every=100, checkpoint_every=500),
         sampler=SamplerConfig(kind="dpm++2m", steps=20),
     ),
 }

@@ -36,7 +36,7 @@ class _NoPhase:
 
 
 class Lines:
-    """A line at the start, at every tenth and at the end of a phase: for logs and pipes."""
+    """A line at every tenth of a phase: for logs and pipes."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr

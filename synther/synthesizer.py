@@ -19,7 +19,7 @@ from torch import Tensor
 
 from synther import compute
 from synther.data import formats
-from synther.data.calibration import calibrate
+from synther.data.calibration import calibrate, odds_ratio, rebalanced
 from synther.data.layout import Layout
 from synther.data.scaling import Scaler, resolve_kinds
 from synther.data.spool import Spool
@@ -42,6 +42,7 @@ _CHUNK_ROWS = 1 << 16
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
 _CALIBRATION_SEED = 2**31  # a stream that no ordinary seed shares
+_REBALANCING = 5  # likewise, beside those of diffusion/
 
 
 @dataclass
@@ -155,7 +156,7 @@ class Synthesizer:
         return self
 
     def _calibrate(self, rows: Transitions, progress: Progress) -> None:
-        """Choose the thresholds of two-valued columns so that they are set as often as in the real rows."""
+        """See to it that two-valued columns, terminals above all, are set as often as in the real rows."""
         model = self._model
         columns = list(model.layout.binary_columns)
         real = np.concatenate([model.layout.pack(chunk)[:, columns] for chunk in rows.chunks(_CHUNK_ROWS)])
@@ -173,6 +174,9 @@ class Synthesizer:
         drawn = np.concatenate(generated)
         thresholds = {column: calibrate(real[:, i], drawn[:, i]) for i, column in enumerate(columns)}
         model.layout = model.layout.with_thresholds(thresholds)
+        for i, column in enumerate(columns):
+            if model.layout.names[column] == "terminal":
+                model.terminal_odds = odds_ratio(real[:, i], drawn[:, i] > thresholds[column])
 
     def _sampler(self, config: SamplerConfig | None = None) -> BlockSampler:
         return BlockSampler(self._model.network, self.settings.noise, config or self.settings.sampler, self.precision)
@@ -181,8 +185,10 @@ class Synthesizer:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
         model = self._model
         for start in range(first * sampler.block_rows, count, sampler.block_rows):
-            scaled = sampler.draw(seed, start // sampler.block_rows)[: count - start].cpu().numpy()
-            yield model.layout.unpack(model.scaler.inverse(scaled))
+            block = start // sampler.block_rows
+            rows = model.layout.unpack(model.scaler.inverse(sampler.draw(seed, block).cpu().numpy()))
+            draw = np.random.default_rng([_REBALANCING, seed, block])
+            yield rows[rebalanced(rows.terminal, model.terminal_odds, draw)[: count - start]]
 
     def sample(
         self,
@@ -232,7 +238,7 @@ class Synthesizer:
         final = Path(path)
         blocks = self._sampler(sampler)
         identity = {
-            "model": self._weights_digest(),
+            "model": self._digest(),
             "sampler": asdict(blocks.config),
             "precision": blocks.precision,
             "block_rows": blocks.block_rows,
@@ -280,6 +286,7 @@ class Synthesizer:
             "layout": json.dumps(model.layout.to_json()),
             "scaler": json.dumps(model.scaler.to_json()),
             "record": json.dumps(asdict(model.record)),
+            "terminal_odds": json.dumps(model.terminal_odds),
         }
         with replacing(path) as beside:
             save_file(self._tensors(), beside, metadata)
@@ -307,19 +314,23 @@ class Synthesizer:
             layout = Layout.from_json(json.loads(metadata["layout"]))
             scaler = Scaler.from_json(json.loads(metadata["scaler"]))
             record = FitRecord(**json.loads(metadata["record"]))
+            terminal_odds = float(json.loads(metadata["terminal_odds"]))
             network = Network(layout.width, settings.network)
             network.load_state_dict(tensors)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise FormatError(f"{path} is a damaged SynthER model ({error}): fit it again") from error
         model = cls(settings, device=device, precision=precision, seed=record.seed)
-        model._fitted = _Fitted(layout, scaler, network.to(model.device).requires_grad_(False), record)
+        network = network.to(model.device).requires_grad_(False)
+        model._fitted = _Fitted(layout, scaler, network, record, terminal_odds)
         return model
 
     def _tensors(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self._model.network.state_dict().items()}
 
-    def _weights_digest(self) -> str:
-        digest = hashlib.sha256(json.dumps(self._model.layout.to_json(), sort_keys=True).encode())
+    def _digest(self) -> str:
+        model = self._model
+        described = [model.layout.to_json(), model.scaler.to_json(), model.terminal_odds]
+        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
@@ -332,6 +343,8 @@ class _Fitted:
     scaler: Scaler
     network: Network
     record: FitRecord
+    terminal_odds: float = 1.0
+    """By how much terminal rows are to be taken more often than the network makes them."""
 
 
 class _Taken:

@@ -1,4 +1,9 @@
-"""Where to cut a generated 0/1 column so that ones come out as often as in the real rows."""
+"""Ones of a generated 0/1 column as often as in the real rows: where to cut it, and what to do where no cut helps.
+
+A good generator makes values close to 0 and close to 1 and nothing between, so that every cut gives the same rate: its
+own, which for rare events is too low. Cutting into the noise around 0 would label random rows; taking some of the
+events twice corrects the rate and keeps the labels.
+"""
 
 from __future__ import annotations
 
@@ -37,3 +42,34 @@ def calibrate(real: NDArray[Any], generated: NDArray[Any]) -> float:
     if middle >= above:  # neighbouring floats have nothing between them
         middle = below
     return min(max(middle, LOWEST), HIGHEST)
+
+
+def odds_ratio(real: NDArray[Any], decided: NDArray[Any]) -> float:
+    """How many times the odds of a one among `real` (n,) are those among `decided` (m,), generated and thresholded.
+
+    1 where either side has fewer than ten of a value, and at most 4 (at least 1/4): beyond that rows would be copies.
+    """
+    rates = [float(np.mean(flags, dtype=np.float64)) for flags in (real, decided)]
+    sizes = (len(real), len(decided))
+    if any(min(rate, 1 - rate) * size < _FEWEST for rate, size in zip(rates, sizes, strict=True)):
+        return 1.0
+    wanted, found = rates
+    return float(np.clip(wanted * (1 - found) / (found * (1 - wanted)), 0.25, 4.0))
+
+
+def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator) -> NDArray[np.int64]:
+    """Which of N rows to take, some of them twice, so that the odds of a set flag are `odds` times what they are. (N,)
+
+    Rows of the side that came out too rare take the places of random rows of the other. Within each side all rows keep
+    the same chance, so that only the share of the two sides changes.
+    """
+    taken = np.arange(len(flags))
+    ones, zeros = np.flatnonzero(flags), np.flatnonzero(~flags)
+    if odds == 1.0 or not len(ones) or not len(zeros):
+        return taken
+    wanted = len(flags) * len(ones) * odds / (len(ones) * odds + len(zeros))
+    extra = int(np.floor(wanted + draw.random())) - len(ones)
+    rare, common = (ones, zeros) if extra > 0 else (zeros, ones)
+    places = draw.choice(common, min(abs(extra), len(common)), replace=False)
+    taken[places] = draw.choice(rare, len(places))
+    return taken

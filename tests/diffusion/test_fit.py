@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from synther.diffusion import fit as fit_module
+from synther.diffusion.blocks import BlockSampler
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.diffusion.fit import Diverged, FitResult, fit
+from synther.diffusion.networks import Network
+from synther.errors import ConfigError
+
+TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
+NOISE = NoiseConfig()
+
+
+def rows(count: int = 200, columns: int = 3, seed: int = 0) -> Tensor:
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def tiny_fit(data: Tensor | None = None, seed: int = 0, network: NetworkConfig = TINY, **options) -> FitResult:
+    options = {"steps": 40, "batch": 16, "evaluate_every": 10, **options}
+    return fit(rows() if data is None else data, network, FitConfig(**options), NOISE, seed=seed)
+
+
+def weights(result: FitResult) -> Tensor:
+    return torch.cat([parameter.flatten() for parameter in result.network.parameters()])
+
+
+def test_learns_a_correlated_gaussian():
+    covariance = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
+    data = rows(4000, 2) @ torch.linalg.cholesky(covariance).t()
+    config = FitConfig(steps=1000, batch=256, learning_rate=3e-3, evaluate_every=500)
+    result = fit(data, NetworkConfig(width=64, depth=2, embedding=32), config, NOISE)
+    sampler = BlockSampler(result.network, NOISE, SamplerConfig("dpm++2m", 20))
+    drawn = torch.cat([sampler.draw(0, block) for block in range(16)])
+    # Five standard errors of 4,000 rows and of 8,192 drawn: 0.11 + 0.08 for a variance, 0.10 + 0.07 for the covariance.
+    # An unfitted network (F about 0) gives covariance 0.
+    margin = torch.tensor([[0.19, 0.17], [0.17, 0.19]])
+    assert ((torch.cov(drawn.t()) - covariance).abs() < margin).all()
+    # Means: 5 / sqrt(4000) + 5 / sqrt(8192).
+    assert drawn.mean(0).abs().max() < 0.14
+
+
+def test_same_seed_same_weights():
+    one, same, other = tiny_fit(seed=1), tiny_fit(seed=1), tiny_fit(seed=2)
+    assert torch.equal(weights(one), weights(same))
+    assert [entry["loss"] for entry in one.history] == [entry["loss"] for entry in same.history]
+    assert not torch.isclose(weights(one), weights(other)).any(dim=0).all()
+
+
+def test_the_callers_random_stream_is_left_alone():
+    before = torch.get_rng_state()
+    tiny_fit()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_history_records_every_measurement():
+    result = tiny_fit(steps=45)
+    assert [entry["step"] for entry in result.history] == [10, 20, 30, 40, 45]
+    assert result.steps == 45
+    assert all(math.isfinite(entry["loss"]) and math.isfinite(entry["held_out"]) for entry in result.history)
+    seconds = [entry["seconds"] for entry in result.history]
+    assert seconds == sorted(seconds)
+    assert result.seconds == seconds[-1] > 0
+
+
+def test_without_held_out_rows_there_is_no_held_out_loss():
+    result = tiny_fit(holdout=0)
+    assert all(set(entry) == {"step", "loss", "seconds"} for entry in result.history)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 10, 37])
+def test_any_number_of_steps_moves_the_averaged_weights(steps):
+    # The average follows at the end of each ten steps, and of the rest.
+    start = tiny_fit(steps=1, learning_rate=1e-30)
+    moved = (weights(tiny_fit(steps=steps, evaluate_every=1000)) - weights(start)).abs().max()
+    # Adam's steps are of the learning rate's size, 3e-4, and at most ten times that (Kingma and Ba 2015, section 2.1).
+    assert 1e-5 < moved < steps * 3e-3
+
+
+def test_measurements_do_not_change_the_fit():
+    often, never = tiny_fit(evaluate_every=10), tiny_fit(evaluate_every=1000)
+    assert torch.equal(weights(often), weights(never))
+
+
+def test_average_is_exponential_once_warm():
+    config = FitConfig(batch=4, ema_every=2, ema_decay=0.9)
+    trainer = fit_module._Trainer(Network(3, TINY), rows(), config, NOISE, 0, torch.float32)
+    expected = trainer.weights.clone()
+    for number in range(60):
+        trainer.run_round(number, 2, torch.full((2,), 1e-3))
+        share = max(0.1, (1 + number) ** (-2 / 3))  # the warm-up ends after round 31, where that is 0.1
+        expected = (1 - share) * expected + share * trainer.weights
+        # Weights of order 0.1 in float32, whose errors fade as the average moves on.
+        torch.testing.assert_close(trainer.average, expected, rtol=0, atol=1e-6)
+    assert not torch.isclose(trainer.average, trainer.weights).all()
+
+
+def test_few_rows_leave_at_least_one_to_fit_on():
+    for count in (1, 2, 3):
+        assert tiny_fit(rows(count), holdout=0.9).steps == 40
+
+
+def test_patience_without_held_out_rows_is_refused():
+    with pytest.raises(ConfigError, match=r"fit\.patience .* fit\.holdout 0\.05 of 3 rows"):
+        tiny_fit(rows(3), patience=2)
+
+
+def test_early_stop_returns_the_best_weights():
+    # Twenty rows to learn by heart and twenty to notice by.
+    data = rows(40, 2)
+    options = {"steps": 20_000, "learning_rate": 3e-3, "holdout": 0.5, "evaluate_every": 50, "ema_decay": 0.9}
+    result = tiny_fit(data, network=NetworkConfig(width=64, depth=2, embedding=16), patience=3, **options)
+    losses = [entry["held_out"] for entry in result.history]
+    assert result.steps == 50 * len(losses) < 20_000
+    assert losses.index(min(losses)) == len(losses) - 1 - 3
+    _, held_out = fit_module._split(data, 0.5, 0)
+    assert held_out is not None
+    assert fit_module._held_out_loss(result.network, held_out, NOISE, 0) == min(losses) < losses[-1]
+
+
+def test_learning_rate_falls_along_a_cosine():
+    rates = fit_module._learning_rates(FitConfig(steps=1000, learning_rate=2.0), 0, 1000, seconds=1e9)
+    expected = [1 + math.cos(math.pi * step / 1000) for step in range(1000)]
+    assert rates.tolist() == pytest.approx(expected, abs=1e-6)
+    part = fit_module._learning_rates(FitConfig(steps=1000, learning_rate=2.0), 300, 100, seconds=0)
+    assert torch.equal(part, rates[300:400])
+
+
+def test_a_budget_of_minutes_ends_the_fit_and_the_learning_rate(monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(fit_module, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    asked, rates_of = [], fit_module._learning_rates
+
+    def spy(*arguments) -> Tensor:
+        asked.append(rates_of(*arguments))
+        return asked[-1]
+
+    monkeypatch.setattr(fit_module, "_learning_rates", spy)
+    result = tiny_fit(steps=5000, ema_every=1, evaluate_every=1, minutes=1, learning_rate=1.0)
+    assert result.steps == 60  # one second a step
+    # The last of 60 steps begins at 59/60 of the budget: (1 + cos) / 2 is (pi / 120)^2 there.
+    rates = torch.cat(asked)
+    assert float(rates[-1]) == pytest.approx((math.pi / 120) ** 2, rel=1e-3)
+    assert (rates[1:] < rates[:-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "options"), [(rows(), {"learning_rate": 1e30}), (torch.full((50, 2), torch.nan), {})], ids=["rate", "data"]
+)
+def test_divergence_is_an_error_that_says_what_to_do(data, options):
+    with pytest.raises(Diverged, match=r"loss is (nan|inf) at step \d+: lower fit\.learning_rate"):
+        tiny_fit(data, **options)

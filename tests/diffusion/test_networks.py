@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from synther.diffusion.config import NetworkConfig
+from synther.diffusion.networks import InferenceNetwork, Network
+
+SMALL = {"width": 24, "depth": 3, "embedding": 12, "frequencies": 5}
+
+
+def network(columns: int, **options) -> Network:
+    torch.manual_seed(0)
+    return Network(columns, NetworkConfig(**{**SMALL, **options})).double().requires_grad_(False)
+
+
+def rows(count: int, columns: int) -> torch.Tensor:
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_papers_network_has_six_and_a_half_million_parameters():
+    # walker2d: 17 + 6 + 1 + 17 + 1 columns.
+    count = sum(parameter.numel() for parameter in Network(42, NetworkConfig()).parameters())
+    assert count == 6_497_066
+
+
+@pytest.mark.parametrize("kind", ["residual", "mlp"])
+def test_architecture_is_the_references(kind):
+    net = network(7, kind=kind)
+    w = dict(net.named_parameters())
+    row, level = rows(9, 7), rows(9, 1)
+
+    angle = 2 * math.pi * level @ net.frequencies[None, :]
+    time = torch.cat([level, torch.sin(angle), torch.cos(angle)], dim=1)
+    assert time.shape == (9, 1 + 2 * 5)
+    time = time @ w["level_in.weight"].T + w["level_in.bias"]
+    time = time / (1 + torch.exp(-time))
+    time = time @ w["level_out.weight"].T + w["level_out.bias"]
+    x = row @ w["row_in.weight"].T + w["row_in.bias"] + time
+    x = x @ w["widen.weight"].T + w["widen.bias"]
+    for block in range(3):
+        y = torch.where(x > 0, x, 0) @ w["block_weight"][block].T + w["block_bias"][block]
+        x = x + y if kind == "residual" else y
+    expected = torch.where(x > 0, x, 0) @ w["row_out.weight"].T + w["row_out.bias"]
+
+    layers = ("level_in", "level_out", "row_in", "widen", "row_out")
+    assert set(w) == {
+        *(f"{name}.{part}" for name in layers for part in ("weight", "bias")),
+        "block_weight",
+        "block_bias",
+    }
+    torch.testing.assert_close(net(row, level), expected, rtol=0, atol=1e-13)
+
+
+def test_blocks_start_like_any_linear_layer():
+    torch.manual_seed(0)
+    net = Network(3, NetworkConfig(width=64, depth=4)).requires_grad_(False)
+    bound = 1 / math.sqrt(64)
+    for parameter in (net.block_weight, net.block_bias):
+        assert parameter.abs().max() <= bound
+        # Uniform on [-b, b] has variance b^2 / 3; its sample variance a relative deviation of sqrt(0.8 / n).
+        assert float(parameter.var()) / (bound**2 / 3) == pytest.approx(1, abs=5 * math.sqrt(0.8 / parameter.numel()))
+
+
+def test_frequencies_are_normal_and_fixed():
+    torch.manual_seed(0)
+    net = Network(2, NetworkConfig(width=4, depth=1, embedding=4, frequencies=4000))
+    assert "frequencies" not in dict(net.named_parameters())
+    assert "frequencies" in net.state_dict()
+    assert abs(net.frequencies.mean()) < 5 / math.sqrt(4000)
+    assert abs(net.frequencies.var() - 1) < 5 * math.sqrt(2 / 4000)
+
+
+def test_a_wide_row_is_squeezed_only_on_request():
+    def rank(net: Network) -> int:
+        return int(torch.linalg.matrix_rank(net.widen.weight @ net.row_in.weight))
+
+    assert rank(network(20)) == 20
+    assert rank(network(20, squeeze=True)) == SMALL["embedding"]
+
+
+def test_a_narrow_row_meets_the_level_in_embedding_columns():
+    assert network(5).row_in.out_features == SMALL["embedding"] == network(5, squeeze=True).row_in.out_features
+
+
+def test_one_level_for_all_rows_is_the_same_level_for_each():
+    net, row = network(7), rows(9, 7)
+    torch.testing.assert_close(net.at_level(row, 0.3), net(row, torch.full((9, 1), 0.3, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("kind", ["residual", "mlp"])
+@pytest.mark.parametrize("columns", [1, 7, 8, 16, 42])
+def test_inference_is_the_same_function(columns, kind):
+    net = network(columns, kind=kind)
+    fast, row = InferenceNetwork(net, torch.float64), rows(10, columns)
+    for level in (-1.5, 0.2, 1.1, 0.2):  # the last is remembered
+        torch.testing.assert_close(fast.at_level(row, level), net.at_level(row, level), rtol=0, atol=1e-12)
+
+
+def test_inference_answers_in_the_rows_type():
+    net = network(6)
+    row = rows(10, 6)
+    answer = InferenceNetwork(net, torch.float32).at_level(row, 0.1)
+    assert answer.dtype == torch.float64
+    # float32 with sums of at most 24 terms: 24 roundings of 6e-8, of values of order 1.
+    torch.testing.assert_close(answer, net.at_level(row, 0.1), rtol=0, atol=24 * 6e-8 * 10)
+    assert not torch.equal(answer, net.at_level(row, 0.1))

@@ -1,0 +1,169 @@
+"""A fit that was interrupted, in whatever way, ends with the weights of one that was not."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
+from synther.diffusion.fit import FitResult, fit
+from synther.errors import ConfigError
+
+TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
+OPTIONS = {"steps": 405, "batch": 16, "evaluate_every": 10, "checkpoint_every": 30}
+ROWS = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Killed(Exception):
+    pass
+
+
+class KilledAt:
+    """A progress display that brings the process down once `step` is reached."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.began = step, 0
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0):
+        self.done = self.began = start
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+        if self.done >= self.step:
+            raise Killed
+
+
+def run(checkpoint: Path | None = None, progress=None, rows: Tensor = ROWS, seed: int = 0, **options) -> FitResult:
+    config = FitConfig(**{**OPTIONS, **options})
+    return fit(rows, TINY, config, NoiseConfig(), seed=seed, checkpoint=checkpoint, progress=progress)
+
+
+def assert_same(one: FitResult, other: FitResult) -> None:
+    for (name, a), b in zip(one.network.named_parameters(), other.network.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert torch.equal(one.network.frequencies, other.network.frequencies)
+    assert one.steps == other.steps
+    without_time = [[{k: v for k, v in e.items() if k != "seconds"} for e in r.history] for r in (one, other)]
+    assert without_time[0] == without_time[1]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> FitResult:
+    return run()
+
+
+def test_a_checkpoint_changes_nothing(tmp_path, uninterrupted):
+    assert_same(run(tmp_path / "fit"), uninterrupted)
+
+
+@pytest.mark.parametrize("killed_at", [[10], [200], [390], [405], [60, 130, 140, 300]])
+def test_killed_between_rounds(killed_at, tmp_path, uninterrupted):
+    for step in killed_at:
+        with pytest.raises(Killed):
+            run(tmp_path / "fit", KilledAt(step))
+    watch = KilledAt(10**9)
+    assert_same(run(tmp_path / "fit", watch), uninterrupted)
+    # A checkpoint is written after the report of every third measurement, so the one under way is lost.
+    assert watch.began == (killed_at[-1] - 1) // 30 * 30
+
+
+def test_a_finished_fit_is_not_run_again(tmp_path, uninterrupted):
+    run(tmp_path / "fit")
+    again = run(tmp_path / "fit", KilledAt(0))
+    assert_same(again, uninterrupted)
+
+
+def test_early_stop_is_remembered(tmp_path):
+    options = {"patience": 1, "learning_rate": 0.05, "holdout": 0.5, "steps": 5000}
+    stopped = run(**options)
+    assert stopped.steps < 5000
+    with pytest.raises(Killed):
+        run(tmp_path / "fit", KilledAt(stopped.steps), **options)
+    assert_same(run(tmp_path / "fit", **options), stopped)
+    assert_same(run(tmp_path / "fit", KilledAt(0), **options), stopped)
+
+
+def test_time_goes_on(tmp_path):
+    with pytest.raises(Killed):
+        run(tmp_path / "fit", KilledAt(200))
+    result = run(tmp_path / "fit")
+    seconds = [entry["seconds"] for entry in result.history]
+    assert seconds == sorted(seconds)
+
+
+OTHER = {
+    "rows": {"rows": ROWS + 1},
+    "order of rows": {"rows": ROWS.flip(0)},
+    "order of columns": {"rows": ROWS.flip(1)},
+    "number of rows": {"rows": ROWS[:-1]},
+    "seed": {"seed": 1},
+    "steps": {"steps": 406},
+    "learning rate": {"learning_rate": 1e-3},
+}
+
+
+@pytest.mark.parametrize("other", OTHER.values(), ids=OTHER)
+def test_anothers_checkpoint_is_refused(other, tmp_path):
+    run(tmp_path / "fit", steps=20)
+    kept = (tmp_path / "fit").read_bytes()
+    with pytest.raises(ConfigError, match=r"fit belongs to a fit with other data or options: delete it"):
+        run(tmp_path / "fit", **{"steps": 20, **other})
+    assert (tmp_path / "fit").read_bytes() == kept
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_refused(share, tmp_path):
+    path = tmp_path / "fit"
+    run(path, steps=20)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ConfigError, match=r"fit is no checkpoint that can be read .*: delete it to start afresh"):
+        run(path, steps=20)
+
+
+VICTIM = """
+import sys, time
+from contextlib import contextmanager
+from pathlib import Path
+import torch
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
+from synther.diffusion.fit import fit
+
+class Slow:
+    @contextmanager
+    def phase(self, name, total, start=0):
+        yield self
+    def advance(self, amount, note=""):
+        time.sleep(0.05)
+
+torch.set_num_threads({threads})
+rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+config = FitConfig(**{{**{options}, "checkpoint_every": 10}})
+fit(rows, {network}, config, NoiseConfig(), checkpoint=Path(sys.argv[1]), progress=Slow())
+"""
+
+
+def test_killed_by_the_system_at_any_moment(tmp_path, uninterrupted):
+    path = tmp_path / "fit"
+    script = VICTIM.format(threads=torch.get_num_threads(), options=OPTIONS, network=TINY)
+    victim = subprocess.Popen([sys.executable, "-c", script, str(path)])
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert victim.poll() is None, "ended before its first checkpoint"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    time.sleep(random.uniform(0, 0.3))  # the fit has 2 s left, and a checkpoint every 0.05 s of it
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    assert_same(run(path, checkpoint_every=10), uninterrupted)

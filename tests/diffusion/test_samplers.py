@@ -1,0 +1,161 @@
+"""Every sampler on Gaussian data, whose denoiser and whose flow are known exactly."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+
+from synther.diffusion.config import NoiseConfig, SamplerConfig
+from synther.diffusion.edm import karras_sigmas
+from synther.diffusion.samplers import dpm_solver_pp_2m, euler, heun, sample, stochastic_heun
+
+DETERMINISTIC = {"euler": euler, "heun": heun, "dpm++2m": dpm_solver_pp_2m}
+KINDS = [*DETERMINISTIC, "sde"]
+
+
+class Recorder:
+    """A denoiser that leaves rows as they are and remembers the levels at which it was asked."""
+
+    def __init__(self) -> None:
+        self.levels: list[float] = []
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        self.levels.append(sigma)
+        return x
+
+
+@pytest.mark.parametrize(("kind", "order"), [("euler", 1), ("heun", 2), ("dpm++2m", 2)])
+def test_order_of_convergence(kind, order, gaussian, generator):
+    # The last jump, to noise 0, is one Euler step whatever the number of steps: as its error does not shrink,
+    # it is left out. The nodes before it are even in sigma^(1/7), a smooth change of variable: the error
+    # has an expansion in 1/n.
+    noise = NoiseConfig(sigma_min=0.1, sigma_max=20)
+    x = gaussian.draw(64, noise.sigma_max, generator)
+    exact = gaussian.flow(x, noise.sigma_max, noise.sigma_min)
+    counts = [128, 256, 512]
+    errors = []
+    for count in counts:
+        sigmas = karras_sigmas(count + 1, noise)[:-1]
+        errors.append(float((DETERMINISTIC[kind](gaussian.denoise, x, sigmas) - exact).norm() / exact.norm()))
+    orders = [math.log2(coarse / fine) for coarse, fine in pairwise(errors)]
+    # An error c n^-p (1 + a / n) is seen with order p + a / (2 n ln 2), twice as close to p at each doubling.
+    assert orders[-1] == pytest.approx(order, abs=0.01)
+    assert abs(orders[1] - order) < 0.75 * abs(orders[0] - order)
+    assert errors[-1] < {1: 1e-2, 2: 1e-4}[order]
+
+
+def test_dpm_solver_keeps_its_order_on_uneven_steps(gaussian, generator):
+    x = gaussian.draw(64, 20.0, generator)
+    exact = gaussian.flow(x, 20.0, 0.1)
+    errors = []
+    for pairs in (64, 128, 256):
+        pair = math.log(200) / pairs  # of steps in ln sigma, one of them three times the other
+        sigmas = [20 * math.exp(-pair * (i + part)) for i in range(pairs) for part in (0, 0.25)] + [0.1]
+        errors.append(float((dpm_solver_pp_2m(gaussian.denoise, x, sigmas) - exact).norm() / exact.norm()))
+    orders = [math.log2(coarse / fine) for coarse, fine in pairwise(errors)]
+    assert orders[-1] == pytest.approx(2, abs=0.05)
+    assert abs(orders[1] - 2) < 0.75 * abs(orders[0] - 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_have_the_mean_and_the_covariance(kind, gaussian, generator):
+    noise, count = NoiseConfig(), 20_000
+    # Enough steps that the method's own error is small beside the 5 % that five standard errors of a variance are here.
+    config = SamplerConfig(kind, {"euler": 1000, "heun": 192, "dpm++2m": 192, "sde": 192}[kind], s_noise=1.0)
+    start = gaussian.draw(count, noise.sigma_max, generator)
+    x = sample(config, gaussian.denoise, start, karras_sigmas(config.steps, noise), generator)
+    variances = gaussian.covariance.diag()
+    five = 5 / math.sqrt(count)
+    assert ((x.mean(0) - gaussian.mean).abs() < five * variances.sqrt()).all()
+    # Var of a sample covariance: (C_ii C_jj + C_ij^2) / n.
+    spread = (torch.outer(variances, variances) + gaussian.covariance**2).sqrt()
+    assert ((torch.cov(x.t()) - gaussian.covariance).abs() < five * spread).all()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_without_churn_the_stochastic_sampler_is_heuns(steps, gaussian, generator):
+    sigmas = karras_sigmas(steps, NoiseConfig())
+    x = gaussian.draw(10, sigmas[0], generator)
+    assert torch.equal(
+        stochastic_heun(gaussian.denoise, x, sigmas, generator, s_churn=0), heun(gaussian.denoise, x, sigmas)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [1, 2, 5, 18])
+def test_network_calls_are_counted(kind, steps, generator):
+    config, denoise = SamplerConfig(kind, steps), Recorder()
+    sample(config, denoise, torch.ones(2, 3), karras_sigmas(steps, NoiseConfig()), generator)
+    assert len(denoise.levels) == config.network_calls
+
+
+def test_paper_needs_255_calls():
+    assert SamplerConfig().network_calls == 255
+
+
+@pytest.mark.parametrize("churn", [1.0, 80.0], ids=["below the bound", "at the bound"])
+def test_churn_raises_the_level_only_inside_its_range(churn, generator):
+    steps, denoise = 40, Recorder()
+    sigmas = karras_sigmas(steps, NoiseConfig())
+    limits = {"s_tmin": sigmas[25], "s_tmax": sigmas[5]}  # both ends belong to the range
+    stochastic_heun(denoise, torch.zeros(1, 1), sigmas, generator, s_churn=churn, **limits)
+    gamma = min(churn / steps, math.sqrt(2) - 1)
+    assert denoise.levels[::2] == [s * (1 + gamma) if 5 <= i <= 25 else s for i, s in enumerate(sigmas[:-1])]
+    assert denoise.levels[1::2] == sigmas[1:-1]
+
+
+def test_churn_adds_the_variance_that_the_raised_level_has(generator):
+    steps, count = 20, 50_000
+    sigmas = karras_sigmas(steps, NoiseConfig())
+    x = stochastic_heun(
+        Recorder(), torch.zeros(count, 1), sigmas, generator, s_churn=4, s_tmin=0, s_tmax=80, s_noise=1.0
+    )
+    # Under a denoiser that finds no noise rows only gather what churn adds: (1.2^2 - 1) sigma^2 at each step.
+    expected = sum(0.44 * sigma**2 for sigma in sigmas)
+    assert float(x.var()) / expected == pytest.approx(1, abs=5 * math.sqrt(2 / count))
+
+
+def test_s_noise_scales_what_churn_adds(generator):
+    sigmas = karras_sigmas(10, NoiseConfig())
+
+    def added(s_noise: float) -> torch.Tensor:
+        generator.manual_seed(3)
+        return stochastic_heun(Recorder(), torch.zeros(50, 2, dtype=torch.float64), sigmas, generator, s_noise=s_noise)
+
+    assert added(1.0).norm() > 0
+    torch.testing.assert_close(added(1.5), 1.5 * added(1.0))
+    assert torch.equal(added(0.0), torch.zeros(50, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sample_runs_the_sampler_of_that_name(kind, gaussian, generator):
+    settings = {"s_churn": 3.0, "s_tmin": 0.1, "s_tmax": 9.0, "s_noise": 1.1}
+    sampler = {**DETERMINISTIC, "sde": partial(stochastic_heun, generator=generator, **settings)}[kind]
+    sigmas = karras_sigmas(8, NoiseConfig())
+    x = gaussian.draw(10, sigmas[0], generator)
+    generator.manual_seed(5)
+    expected = sampler(gaussian.denoise, x, sigmas)
+    generator.manual_seed(5)
+    assert torch.equal(sample(SamplerConfig(kind, 8, **settings), gaussian.denoise, x, sigmas, generator), expected)
+
+
+def test_the_four_samplers_are_four(gaussian, generator):
+    sigmas = karras_sigmas(8, NoiseConfig())
+    x = gaussian.draw(10, sigmas[0], generator)
+    results = [sample(SamplerConfig(kind, 8), gaussian.denoise, x, sigmas, generator) for kind in KINDS]
+    for i, one in enumerate(results):
+        for other in results[:i]:
+            assert not torch.allclose(one, other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sampling_leaves_its_start_alone(kind, gaussian, generator):
+    sigmas = karras_sigmas(4, NoiseConfig())
+    x = gaussian.draw(10, sigmas[0], generator)
+    before = x.clone()
+    sample(SamplerConfig(kind, 4), gaussian.denoise, x, sigmas, generator)
+    assert torch.equal(x, before)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from synther import compute
+from synther.errors import ConfigError
+
+CPU = torch.device("cpu")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def test_auto_is_the_gpu_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert compute.pick_device() == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert compute.pick_device("auto").type == "cuda"
+
+
+def test_a_device_by_name(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert compute.pick_device("cpu") == CPU
+    assert compute.pick_device("cuda") == torch.device("cuda")
+    assert compute.pick_device("cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(ConfigError, match=r"'cuda:2' was asked for, but PyTorch sees 2 CUDA devices"):
+        compute.pick_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "CPU!", "meta", "mps", "cuda:x", "cuda:-1"])
+def test_what_is_no_device_of_ours_is_answered_with_those_that_are(name):
+    with pytest.raises(ConfigError, match=rf"device must be auto, cpu, cuda or cuda:N, got '{name}'"):
+        compute.pick_device(name)
+
+
+def test_a_gpu_that_is_absent(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=r"'cuda' was asked for, but PyTorch sees 0 CUDA devices"):
+        compute.pick_device("cuda")
+
+
+def test_precision():
+    gpu = torch.device("cuda")
+    assert compute.pick_precision("auto", CPU) == "float32"
+    assert compute.pick_precision("auto", gpu) == "bf16"
+    for name in ("float32", "tf32", "bf16"):
+        assert compute.pick_precision(name, CPU) == compute.pick_precision(name, gpu) == name
+    assert compute.working_dtype("bf16") == torch.bfloat16
+    assert compute.working_dtype("tf32") == compute.working_dtype("float32") == torch.float32
+    with pytest.raises(ConfigError, match=r"precision must be one of auto, float32, tf32, bf16, got 'fp16'"):
+        compute.pick_precision("fp16", CPU)
+
+
+@pytest.mark.parametrize("before", ["highest", "high", "medium"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_matmul_precision_is_restored(before, precision):
+    ambient = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(before)
+        with compute.matmul_precision(precision):
+            assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
+        assert torch.get_float32_matmul_precision() == before
+        with pytest.raises(KeyError), compute.matmul_precision(precision):
+            raise KeyError
+        assert torch.get_float32_matmul_precision() == before
+    finally:
+        torch.set_float32_matmul_precision(ambient)
+
+
+def test_a_key_has_one_stream():
+    one, same = compute.generator(CPU, 3, 1, 7), compute.generator(CPU, 3, 1, 7)
+    first = torch.rand(100, generator=one)
+    assert torch.equal(first, torch.rand(100, generator=same))
+    assert torch.equal(first, torch.rand(100, generator=compute.reseed(one, 3, 1, 7)))
+
+
+def test_streams_of_different_keys_have_nothing_in_common():
+    keys = [(seed, purpose, number) for seed in range(5) for purpose in range(4) for number in range(5)]
+    drawn = torch.stack([torch.randn(2000, generator=compute.generator(CPU, *key)) for key in keys])
+    correlations = torch.corrcoef(drawn) - torch.eye(len(keys))
+    # 4,950 pairs, each N(0, 1/2000): chance passes six standard deviations once in a hundred thousand such tests.
+    assert correlations.abs().max() < 6 / 2000**0.5
+
+
+def test_a_negative_seed_is_refused():
+    with pytest.raises(ConfigError, match="a seed must be at least 0, got -1"):
+        compute.generator(CPU, -1, 0)
+
+
+def test_large_seeds_are_seeds():
+    drawn = [
+        torch.rand(1, generator=compute.generator(CPU, seed)).item() for seed in (0, 2**31, 2**32, 2**63, 2**64 - 1)
+    ]
+    assert len(set(drawn)) == 5
+
+
+def test_capture_on_a_cpu_is_the_function_itself():
+    def update() -> None:
+        raise AssertionError("not rehearsed on a CPU")
+
+    assert compute.capture(update, CPU, []) is update
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_capture_leaves_the_state_and_replays_the_update():
+    device = torch.device("cuda")
+    state, given = torch.ones(1000, device=device), torch.zeros((), device=device)
+    calls = []
+
+    def update() -> None:
+        calls.append(1)
+        state.mul_(2).add_(given)
+
+    replay = compute.capture(update, device, [state])
+    rehearsals = len(calls)
+    assert torch.equal(state, torch.ones_like(state))
+    expected = 1.0
+    for step in range(5):
+        given.fill_(step)
+        replay()
+        expected = 2 * expected + step
+    assert torch.equal(state, torch.full_like(state, expected))
+    assert len(calls) == rehearsals, "a replay does not run the function"

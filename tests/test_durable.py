@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from synther.durable import replacing
+
+
+def only(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def write_and_fail(path: Path, write: Callable[[Path], object]) -> None:
+    with replacing(path) as beside:
+        write(beside)
+        raise KeyError
+
+
+def write_folder(path: Path, text: str) -> None:
+    (path / "inner").mkdir(parents=True)
+    (path / "one").write_text(text)
+    (path / "inner" / "two").write_text(text)
+
+
+def test_a_new_file(tmp_path):
+    final = tmp_path / "deep" / "er" / "file.npz"
+    with replacing(final) as beside:
+        beside.write_text("new")
+        assert not final.exists()
+        assert beside.parent == final.parent, "renaming is atomic on one file system only"
+        assert beside.suffix == ".npz"
+    assert final.read_text() == "new"
+    assert only(final.parent) == ["file.npz"]
+
+
+def test_a_private_file_becomes_as_readable_as_any_other(tmp_path):
+    with replacing(tmp_path / "file") as beside:
+        beside.touch(mode=0o600)
+    (tmp_path / "usual").touch()
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_an_old_file_stands_until_the_new_is_whole(tmp_path):
+    final = tmp_path / "file"
+    final.write_text("old")
+    with replacing(str(final)) as beside:
+        beside.write_text("new")
+        assert final.read_text() == "old"
+    assert final.read_text() == "new"
+    assert only(tmp_path) == ["file"]
+
+
+def test_failure_leaves_the_old_file_and_no_litter(tmp_path):
+    final = tmp_path / "file"
+    final.write_text("old")
+    with pytest.raises(KeyError):
+        write_and_fail(final, lambda beside: beside.write_text("half of the n"))
+    assert final.read_text() == "old"
+    assert only(tmp_path) == ["file"]
+
+
+def test_failure_before_anything_was_written(tmp_path):
+    with pytest.raises(KeyError), replacing(tmp_path / "file"):
+        raise KeyError
+    assert only(tmp_path) == []
+
+
+def test_forgetting_to_write_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("old")
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "file"):
+        pass
+    assert (tmp_path / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize("before", ["nothing", "file", "folder"])
+def test_a_folder(before, tmp_path):
+    final = tmp_path / "data"
+    if before == "file":
+        final.write_text("old")
+    elif before == "folder":
+        write_folder(final, "old")
+        (final / "stale").write_text("old")
+    with replacing(final) as beside:
+        write_folder(beside, "new")
+        assert final.exists() == (before != "nothing")
+    assert only(final) == ["inner", "one"]
+    assert (final / "one").read_text() == (final / "inner" / "two").read_text() == "new"
+    assert only(tmp_path) == ["data"]
+
+
+def test_failure_leaves_the_old_folder_and_no_litter(tmp_path):
+    final = tmp_path / "data"
+    write_folder(final, "old")
+    with pytest.raises(KeyError):
+        write_and_fail(final, lambda beside: write_folder(beside, "new"))
+    assert (final / "inner" / "two").read_text() == "old"
+    assert only(tmp_path) == ["data"]
+
+
+def test_an_old_folder_comes_back_where_the_new_cannot_take_its_place(tmp_path, monkeypatch):
+    final = tmp_path / "data"
+    write_folder(final, "old")
+    rename = os.replace
+
+    def failing(source, target) -> None:
+        if Path(target) == final and (Path(source) / "one").read_text() == "new":
+            raise OSError("no space left")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match="no space left"), replacing(final) as beside:
+        write_folder(beside, "new")
+    assert (final / "inner" / "two").read_text() == "old"
+    assert only(tmp_path) == ["data"]
+
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from synther.durable import replacing
+
+final = Path(sys.argv[1])
+for number in itertools.count():
+    text = f"{number:08}"
+    with replacing(final) as beside:
+        if final.name == "folder":
+            beside.mkdir()
+        for file in [beside / f"{i}" for i in range(20)] if final.name == "folder" else [beside]:
+            with open(file, "w") as out:
+                for _ in range(50):
+                    out.write(text * 100)
+                    out.flush()
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["file", "folder"])
+def test_a_killed_writer_leaves_nothing_half_written(name, tmp_path):
+    final = tmp_path / name
+    for _ in range(6):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(final)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"0\n"
+        time.sleep(random.uniform(0, 0.05))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        if name == "file":
+            assert len(final.read_text()) == 8 * 100 * 50
+            assert len({final.read_text()[i : i + 8] for i in range(0, 40_000, 8)}) == 1
+        elif final.exists():  # between the two renames there is no folder of that name
+            texts = [file.read_text() for file in final.iterdir()]
+            assert len(texts) == 20
+            assert len(set(texts)) == 1
+            assert len(texts[0]) == 8 * 100 * 50

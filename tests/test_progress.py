@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from synther.progress import Bars, Lines, Silent, resolve
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def lines_of(total: int, amounts: list[int], start: int = 0, note: str = "") -> list[str]:
+    stream = io.StringIO()
+    with Lines(stream).phase("fit", total, start) as phase:
+        for amount in amounts:
+            phase.advance(amount, note)
+    return stream.getvalue().splitlines()
+
+
+def shares(lines: list[str]) -> list[int]:
+    return [int(match[1]) for line in lines if (match := re.match(r"fit: (\d+) % of", line))]
+
+
+def test_silent_says_nothing(capfd):
+    with Silent().phase("fit", 10) as phase:
+        phase.advance(10, "loss 1")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_line_every_tenth():
+    assert shares(lines_of(1000, [10] * 100)) == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+
+
+def test_large_strides_skip_lines_and_small_ones_add_none():
+    assert shares(lines_of(100, [35, 35, 30])) == [30, 70, 100]
+    assert shares(lines_of(100_000, [1] * 50)) == []
+
+
+def test_a_line_has_name_share_total_time_and_note():
+    *_, last = lines_of(12_000, [12_000], note="loss 0.5")
+    assert re.fullmatch(r"fit: 100 % of 12,000, \d+\.\d s  loss 0\.5", last)
+    *_, last = lines_of(12_000, [12_000])
+    assert re.fullmatch(r"fit: 100 % of 12,000, \d+\.\d s", last)
+
+
+def test_work_done_before_is_not_reported_again():
+    assert shares(lines_of(100, [10, 10], start=80)) == [90, 100]
+    assert shares(lines_of(100, [], start=100)) == []
+
+
+@pytest.mark.parametrize("total", [0, 1, 3])
+def test_small_totals(total):
+    assert shares(lines_of(total, [1] * total))[-1:] == ([100] if total else [])
+
+
+def test_lines_go_to_stderr_of_the_moment(capsys):
+    with Lines().phase("fit", 1) as phase:
+        phase.advance(1)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "100 %" in err
+
+
+def test_bars_draw_on_stderr(capsys):
+    with Bars().phase("fit", 10, 4) as phase:
+        phase.advance(6, "loss 0.25")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "fit" in err
+    assert "10/10" in err
+    assert "loss 0.25" in err
+
+
+def test_resolve(monkeypatch):
+    assert isinstance(resolve(False), Silent)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert isinstance(resolve(True), Lines)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert isinstance(resolve(True), Bars)
+    own = Silent()
+    assert resolve(own) is own
