@@ -67,7 +67,7 @@ def reseed(source: torch.Generator, *key: int) -> torch.Generator:
     """Put `source` at the start of the stream of `key`."""
     if min(key) < 0:
         raise ConfigError(f"a seed must be at least 0, got {min(key)}")
-    return source.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
+    return source.manual_seed(int(np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)[0] >> 1))
 
 
 def synchronize(device: torch.device) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
     beside = final.with_name(f".{final.stem}.{os.getpid()}.writing{final.suffix}")
+    _tidy(final)
     replaced = final.with_name(f".{final.stem}.{os.getpid()}.replaced{final.suffix}")
     try:
         yield beside
@@ -37,10 +39,32 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         if replaced.exists() and not final.exists():
             os.replace(replaced, final)
         for leftover in (beside, replaced):
-            if leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink(missing_ok=True)
+            _remove(leftover)
+
+
+def _tidy(final: Path) -> None:
+    """Remove what writers of `final` that were killed have left beside it."""
+    for leftover in final.parent.glob(f".{glob.escape(final.stem)}.*.writing{glob.escape(final.suffix)}"):
+        writer = leftover.name.removesuffix(f".writing{final.suffix}").rpartition(".")[2]
+        if writer.isdigit() and not _runs(int(writer)):
+            _remove(leftover)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _umask() -> int:

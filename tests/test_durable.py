@@ -161,3 +161,17 @@ def test_a_killed_writer_leaves_nothing_half_written(name, tmp_path):
             assert len(texts) == 20
             assert len(set(texts)) == 1
             assert len(texts[0]) == 8 * 100 * 50
+
+
+def test_what_a_killed_writer_left_is_tidied_up(tmp_path):
+    final = tmp_path / "rows.npz"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead, living = (tmp_path / f".rows.{pid}.writing.npz" for pid in (ended.pid, os.getppid()))
+    dead.write_text("half")
+    living.write_text("somebody else's")
+    with replacing(final) as beside:
+        beside.write_text("whole")
+    assert not dead.exists()
+    assert living.exists()
+    assert final.read_text() == "whole"

@@ -105,7 +105,7 @@ class _Trainer:
         self.features.copy_(self.network.features(problem.level).view_as(self.features))
         self.target.copy_(problem.target.view_as(self.target))
         self.rates[:steps] = rates
-        # The average warms up, so that a short fit is not an average with the weights it started from.
+        # NOTE[paper]: the average warms up, so that a short fit is no average with the weights it started from.
         self.average_rate.fill_(max(1 - self.config.ema_decay, (1 + number) ** (-2 / 3)))
         if steps == self.round_steps:
             self._captured()
@@ -190,7 +190,7 @@ def _fit(
 
     with progress.phase("fit", config.steps, result.steps) as phase:
         while result.steps < config.steps and not _is_over(result, config):
-            steps = min(_stretch(config), config.steps - result.steps)
+            steps = min(_stretch(config, result), config.steps - result.steps)
             rates = _learning_rates(config, result.steps, steps, result.seconds).to(device)
             trainer.loss_sum.zero_()
             try:
@@ -224,9 +224,16 @@ def _fit(
     return result
 
 
-def _stretch(config: FitConfig) -> int:
-    """Steps between two measurements: a whole number of rounds."""
-    return -(-config.evaluate_every // config.ema_every) * config.ema_every
+def _stretch(config: FitConfig, result: FitResult) -> int:
+    """Steps to the next measurement: a whole number of rounds.
+
+    With a budget of minutes no stretch takes more than a fiftieth of it, as far as the speed so far can tell.
+    """
+    wanted = config.evaluate_every
+    if config.minutes is not None:
+        affordable = config.minutes * 60 / 50 * result.steps / result.seconds if result.steps else 1
+        wanted = min(wanted, max(1, int(affordable)))
+    return -(-wanted // config.ema_every) * config.ema_every
 
 
 def _is_over(result: FitResult, config: FitConfig) -> bool:
