@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
 
 Scaling = Literal["standard", "minmax", "quantile", "none"]
+Coding = Literal["onehot", "bits"]
+Threshold = Literal["calibrated", "half"]
 
 
 @dataclass(frozen=True)
@@ -18,11 +20,18 @@ class DataConfig:
 
     scaling: Scaling | Mapping[str, str] = "standard"
     """One scaling for every real column, or (in Python) a mapping from field or column to scaling with a "default"."""
-    coding: Literal["onehot", "bits"] = "onehot"
+    coding: Coding = "onehot"
     """How discrete values are represented."""
-    threshold: Literal["calibrated", "half"] = "calibrated"
+    threshold: Threshold = "calibrated"
     """When a generated terminal (or another two-valued column) counts as set: so often as in the real rows, or above
     one half as in the paper."""
+
+    def __post_init__(self) -> None:
+        scalings = self.scaling.values() if isinstance(self.scaling, Mapping) else [self.scaling]
+        chosen = [("scaling", value, Scaling) for value in scalings]
+        for name, value, known in [*chosen, ("coding", self.coding, Coding), ("threshold", self.threshold, Threshold)]:
+            if value not in get_args(known):
+                raise ConfigError(f"data.{name} must be one of {', '.join(get_args(known))}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ PRESETS: dict[str, Settings] = {
     "fast": Settings(sampler=SamplerConfig(kind="dpm++2m", steps=32)),
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
-        fit=FitConfig(steps=2_500, learning_rate=2e-3, evaluate_every=100, checkpoint_every=500),
+        fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, checkpoint_every=500),
         sampler=SamplerConfig(kind="dpm++2m", steps=20),
     ),
 }

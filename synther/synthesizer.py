@@ -161,9 +161,10 @@ class Synthesizer:
         columns = list(model.layout.binary_columns)
         real = np.concatenate([model.layout.pack(chunk)[:, columns] for chunk in rows.chunks(_CHUNK_ROWS)])
         rates = real.mean(0)
-        rarest = float(np.minimum(rates, 1 - rates).min())
+        # A flag that only next observations carry is never set in observations: that column has nothing to calibrate.
+        rarest = float(np.minimum(rates, 1 - rates).min(where=(rates > 0) & (rates < 1), initial=1.0))
         sampler = self._sampler()
-        wanted = min(64 / rarest, max(16_384, 8 * sampler.block_rows))
+        wanted = min(400 / rarest, max(32_768, 8 * sampler.block_rows))  # 400 events: the rate is known to 5 %
         blocks = max(1, round(wanted / sampler.block_rows))
         generated = []
         with progress.phase("calibrate", blocks * sampler.block_rows) as phase:
@@ -199,7 +200,7 @@ class Synthesizer:
         progress: Progress | bool = True,
     ) -> Transitions:
         """`count` new rows in memory; the same rows for the same seed, and the first of them for a smaller count."""
-        _check_count(count)
+        check_count(count)
         arrays: dict[str, Any] = {}
         filled = 0
         with resolve(progress).phase("sample", count) as phase:
@@ -232,10 +233,10 @@ class Synthesizer:
         Rows gather in a folder `PATH.partial`; an interrupted call goes on from what is there. They are the rows that
         `sample` gives.
         """
-        _check_count(count)
+        check_count(count)
         formats.check_rows_target(path)
         progress = resolve(progress)
-        final = Path(path)
+        final = Path(path).expanduser()
         blocks = self._sampler(sampler)
         identity = {
             "model": self._digest(),
@@ -245,7 +246,7 @@ class Synthesizer:
             "seed": seed,
             "count": count,
         }
-        spool = Spool(final.with_name(final.name + ".partial"), identity)
+        spool = Spool(partial_folder(final), identity)
         if spool.count:
             log.info("going on after %d rows in %s", len(spool), spool.folder)
         gathered: list[Transitions] = []
@@ -317,7 +318,9 @@ class Synthesizer:
             terminal_odds = float(json.loads(metadata["terminal_odds"]))
             network = Network(layout.width, settings.network)
             network.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            if len(scaler.kinds) != layout.width or not 0 < terminal_odds < np.inf:
+                raise ValueError("its parts do not fit each other")
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise FormatError(f"{path} is a damaged SynthER model ({error}): fit it again") from error
         model = cls(settings, device=device, precision=precision, seed=record.seed)
         network = network.to(model.device).requires_grad_(False)
@@ -374,6 +377,11 @@ class _Taken:
         return Transitions.concatenate(self.kept)
 
 
+def partial_folder(path: Path) -> Path:
+    """Where `sample_to` gathers the rows of `path` until they are all there."""
+    return path.with_name(path.name + ".partial")
+
+
 def fingerprint(rows: Transitions) -> str:
     """A digest of the values of `rows`, to tell whether a model or a checkpoint belongs to them."""
     digest = hashlib.sha256()
@@ -391,7 +399,8 @@ def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> np.ndarray[Any
     return matrix
 
 
-def _check_count(count: int) -> None:
+def check_count(count: int) -> None:
+    """Refuse a number of rows that cannot be drawn."""
     if count < 1:
         raise ConfigError(f"the number of samples must be at least 1, got {count}")
 

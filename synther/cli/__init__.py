@@ -44,6 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it once more on its way out
         return 1
+    except OSError as error:  # a full disk, a folder that may not be written: no defect of ours
+        if os.environ.get("SYNTHER_DEBUG"):
+            raise
+        return _failed(1, str(error))
     except Exception as error:
         if os.environ.get("SYNTHER_DEBUG"):
             raise

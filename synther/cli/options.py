@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
@@ -15,8 +16,6 @@ from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
 from synther.presets import DataConfig, Settings, preset
-
-Options = TypeVar("Options")
 
 
 @dataclass
@@ -27,6 +26,9 @@ class Output:
     """Print one JSON object on stdout instead of a table."""
     quiet: bool = False
     """Report no progress on stderr."""
+
+
+Options = TypeVar("Options", bound=Output)
 
 
 @dataclass
@@ -64,7 +66,6 @@ class Fitting(Machine):
 
 def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     """Arguments as an `options` object; a preset among them sets the defaults of the others."""
-    logging.basicConfig(level=logging.INFO, format="synther: %(message)s", stream=sys.stderr)
     defaults: dict[str, Any] = {}
     if issubclass(options, Fitting):
         defaults = _preset_defaults(arguments)
@@ -78,6 +79,10 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
             default=_with_defaults(options, defaults) if defaults else tyro.constructors.MISSING_NONPROP,
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
         )
+    if isinstance(parsed, Machine) and parsed.seed < 0:
+        raise ConfigError(f"--seed must be at least 0, got {parsed.seed}")
+    logging.basicConfig(format="synther: %(message)s", stream=sys.stderr)
+    logging.getLogger("synther").setLevel(logging.WARNING if parsed.quiet else logging.INFO)
     return parsed
 
 
@@ -93,7 +98,7 @@ def parse_count(text: str) -> int:
     """5M, 100K, 1.5M, 2_000 or 42 as a whole number."""
     match = re.fullmatch(r"(-?[\d_]*\.?\d+)([KMB]?)", text.strip(), re.IGNORECASE)
     factor = {"": 1, "K": 1_000, "M": 1_000_000, "B": 1_000_000_000}
-    value = float(match[1].replace("_", "")) * factor[match[2].upper()] if match else 0.5
+    value = Decimal(match[1].replace("_", "")) * factor[match[2].upper()] if match else Decimal("0.5")
     if value != int(value):
         raise ValueError(f"expected a whole number such as 5M, 100K or 1_000, got {text!r}")
     return int(value)
@@ -141,7 +146,7 @@ def _with_defaults(options: type[Options], defaults: dict[str, Any]) -> Options:
 
     required = {
         entry.name: tyro.MISSING
-        for entry in dataclasses.fields(options)  # type: ignore[arg-type]
+        for entry in dataclasses.fields(options)
         if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
     }
     return options(**required, **defaults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError
 from synther.progress import Progress
-from synther.synthesizer import PREVIEW_ROWS, Synthesizer, fingerprint
+from synther.synthesizer import PREVIEW_ROWS, Synthesizer, check_count, fingerprint, partial_folder
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ def upsample(
     Started again with the same arguments it goes on where it was stopped; with others it refuses to touch the folder.
     """
     data, picture, figures = folder / f"synthetic{suffix}", folder / "comparison.png", folder / "comparison.json"
+    check_count(samples)
     formats.check_rows_target(data)
     _claim(folder, _description(rows, model, samples, suffix))
     model = fit_to(folder / "model.safetensors", rows, model, progress)
@@ -43,6 +45,7 @@ def upsample(
         comparison = Comparison.from_json(json.loads(figures.read_text()))
     else:
         if data.exists():  # stopped while comparing: the same rows come again
+            shutil.rmtree(partial_folder(data), ignore_errors=True)
             preview = model.sample(min(samples, PREVIEW_ROWS), seed=model.seed, progress=progress)
         else:
             preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
@@ -55,12 +58,13 @@ def upsample(
 
 def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool) -> Synthesizer:
     """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
+    checkpoint = path.with_name(path.name + ".checkpoint")
     if path.exists():
         saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
         if saved.record.data != fingerprint(rows) or saved.settings != model.settings or saved.seed != model.seed:
             raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
+        checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model
         return saved
-    checkpoint = path.with_name(path.name + ".checkpoint")
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     model.fit(rows, checkpoint=checkpoint, progress=progress)
     model.save(path)
@@ -77,7 +81,7 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Write down what the folder is for, or check that it is for this."""
     run = folder / "run.json"
     if run.exists():
-        found = json.loads(run.read_text())
+        found = _read_object(run)
         wanted = json.loads(json.dumps(description))
         other = [key for key in wanted if found.get(key) != wanted[key]]
         if other:
@@ -85,7 +89,20 @@ def _claim(folder: Path, description: dict[str, Any]) -> None:
                 f"{folder} holds a run with another {', '.join(other)}: choose another --out, or remove the folder"
             )
         return
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file: choose an empty or a new folder")
+    # What begins with .run. was left by a run that was killed while it wrote its description.
+    if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
         raise ConfigError(f"{folder} holds files of something else: choose an empty or a new folder")
     with replacing(run) as beside:
         beside.write_text(json.dumps(description, indent=2) + "\n")
+
+
+def _read_object(run: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(run.read_text())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{run} is not the description of a run: choose another --out, or remove the folder")
+    return found

@@ -1,0 +1,113 @@
+"""Shards on their way to a file: whole or absent, and only those of the same work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther.data.spool import Spool
+from synther.data.transitions import Transitions
+
+IDENTITY = {"seed": 0, "model": "abc", "count": 100}
+
+
+def rows(count: int, first: int = 0) -> Transitions:
+    values = np.arange(first, first + count, dtype=np.float64)
+    return Transitions(values[:, None], values[:, None] / 10, values, values[:, None] + 1, values % 2 == 0)
+
+
+def held(spool: Spool) -> list[list[float]]:
+    return [arrays["reward"].tolist() for arrays in spool.shards()]
+
+
+def test_a_new_spool_is_empty(tmp_path):
+    spool = Spool(tmp_path / "deep" / "x.partial", IDENTITY)
+    assert (spool.count, len(spool), held(spool)) == (0, 0, [])
+    assert [file.name for file in spool.folder.iterdir()] == ["manifest.json"]
+
+
+def test_shards_come_back_in_order_with_every_field(tmp_path):
+    spool = Spool(tmp_path / "x", IDENTITY)
+    parts = [rows(3), rows(2, 3), rows(4, 5)]
+    for part in parts:
+        spool.append(part)
+    assert (spool.count, len(spool)) == (3, 9)
+    for arrays, part in zip(spool.shards(), parts, strict=True):
+        assert Transitions(**arrays).equals(part)
+        assert {name: arrays[name].dtype for name in arrays} == {n: a.dtype for n, a in part.arrays().items()}
+
+
+def test_the_same_work_finds_its_shards(tmp_path):
+    first = Spool(tmp_path / "x", IDENTITY)
+    first.append(rows(3))
+    first.append(rows(2, 3))
+    again = Spool(tmp_path / "x", dict(reversed(IDENTITY.items())))  # the order of the keys says nothing
+    assert (again.count, len(again), held(again)) == (2, 5, [[0, 1, 2], [3, 4]])
+    again.append(rows(1, 5))
+    assert held(Spool(tmp_path / "x", IDENTITY)) == [[0, 1, 2], [3, 4], [5]]
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"model": "abd"}, {"count": 101}])
+def test_other_work_starts_afresh(tmp_path, other):
+    Spool(tmp_path / "x", IDENTITY).append(rows(3))
+    spool = Spool(tmp_path / "x", {**IDENTITY, **other})
+    assert (spool.count, held(spool)) == (0, [])
+    assert [file.name for file in spool.folder.iterdir()] == ["manifest.json"]
+
+
+def test_shards_without_a_manifest_are_discarded(tmp_path):
+    Spool(tmp_path / "x", IDENTITY).append(rows(3))
+    (tmp_path / "x" / "manifest.json").unlink()
+    assert Spool(tmp_path / "x", IDENTITY).count == 0
+
+
+def test_a_shard_that_was_never_finished_does_not_count(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "x", IDENTITY)
+    spool.append(rows(3))
+
+    def half_written(file, **arrays):
+        file.write_bytes(b"PK\x03\x04")
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", half_written)
+        with pytest.raises(OSError, match="disk full"):
+            spool.append(rows(2, 3))
+    assert (spool.count, len(spool)) == (1, 3)
+    assert sorted(file.name for file in spool.folder.iterdir()) == ["000000.npz", "manifest.json"]
+    spool.append(rows(2, 3))
+    assert held(Spool(tmp_path / "x", IDENTITY)) == [[0, 1, 2], [3, 4]]
+
+
+def test_what_a_killed_writer_left_is_no_shard(tmp_path):
+    spool = Spool(tmp_path / "x", IDENTITY)
+    spool.append(rows(3))
+    (spool.folder / ".000001.123.writing.npz").write_bytes(b"PK\x03\x04")
+    again = Spool(tmp_path / "x", IDENTITY)
+    assert (again.count, held(again)) == (1, [[0, 1, 2]])
+
+
+def test_shards_after_a_gap_do_not_count(tmp_path):
+    """Removing a spool may be interrupted too."""
+    spool = Spool(tmp_path / "x", IDENTITY)
+    for number in range(3):
+        spool.append(rows(2, 2 * number))
+    (spool.folder / "000000.npz").unlink()
+    again = Spool(tmp_path / "x", IDENTITY)
+    assert again.count == 0
+    for number in range(3):
+        again.append(rows(2, 2 * number))
+    assert held(again) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_an_array_is_read_when_it_is_asked_for(tmp_path):
+    spool = Spool(tmp_path / "x", IDENTITY)
+    spool.append(rows(3))
+    assert all(not isinstance(arrays, dict) for arrays in spool.shards())  # numpy's lazy file, not loaded arrays
+
+
+def test_remove_leaves_nothing(tmp_path):
+    spool = Spool(tmp_path / "x", IDENTITY)
+    spool.append(rows(3))
+    spool.remove()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,129 @@
+"""The named settings are what they claim to be, and every change of them is checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.errors import ConfigError
+from synther.presets import ABOUT, PRESETS, DataConfig, Settings, preset
+
+PAPER = {
+    "network": {"kind": "residual", "width": 1024, "depth": 6, "embedding": 128, "squeeze": False},
+    "noise": {"sigma_data": 1.0, "sigma_min": 0.002, "sigma_max": 80.0, "rho": 7.0, "p_mean": -1.2, "p_std": 1.2},
+    "fit": {
+        "steps": 100_000,
+        "learning_rate": 3e-4,
+        "beta1": 0.9,
+        "beta2": 0.99,
+        "clip": 1.0,
+        "ema_decay": 0.995,
+        "ema_every": 10,
+        "patience": None,
+        "minutes": None,
+    },
+    "sampler": {"kind": "sde", "steps": 128, "s_churn": 80.0, "s_tmin": 0.05, "s_tmax": 50.0, "s_noise": 1.003},
+}
+
+
+@pytest.mark.parametrize(("part", "options"), PAPER.items(), ids=PAPER)
+def test_the_paper_preset_is_the_paper(part, options):
+    chosen = getattr(PRESETS["paper"], part)
+    assert {name: getattr(chosen, name) for name in options} == options
+
+
+def test_the_paper_batch_grows_with_the_data():
+    assert PRESETS["paper"].fit.batch_for(799_999) == 256
+    assert PRESETS["paper"].fit.batch_for(800_000) == 1024
+
+
+def test_fast_differs_from_the_paper_in_the_sampler_alone():
+    paper, fast = PRESETS["paper"], PRESETS["fast"]
+    assert [part.name for part in fields(Settings) if getattr(paper, part.name) != getattr(fast, part.name)] == [
+        "sampler"
+    ]
+    assert fast.sampler.network_calls * 7 < paper.sampler.network_calls < fast.sampler.network_calls * 9
+
+
+def test_laptop_is_smaller_in_every_respect_that_costs_time():
+    paper, laptop = PRESETS["paper"], PRESETS["laptop"]
+    assert laptop.network.width < paper.network.width
+    assert laptop.fit.steps < paper.fit.steps
+    assert laptop.sampler.network_calls < paper.sampler.network_calls
+    assert laptop.noise == paper.noise
+    assert laptop.data == paper.data
+
+
+def test_every_preset_is_described():
+    assert list(ABOUT) == list(PRESETS)
+
+
+def test_auto_follows_the_machine():
+    assert preset("auto") == PRESETS["laptop"]
+    assert preset("auto", gpu=True) == PRESETS["paper"]
+    assert preset("fast", gpu=False) == preset("fast", gpu=True) == PRESETS["fast"]
+
+
+def test_an_unknown_preset_is_named():
+    with pytest.raises(ConfigError, match=r"unknown preset 'paer': expected auto, paper, fast, laptop"):
+        preset("paer")
+
+
+CHOSEN = [
+    *PRESETS.values(),
+    Settings(
+        NetworkConfig("mlp", 7, 3, 5, 2, squeeze=True),
+        NoiseConfig(0.5, 0.01, 20.0, 3.0, -1.0, 1.5),
+        FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 20, 1.5),
+        SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0),
+        DataConfig({"default": "minmax", "reward": "quantile"}, "bits", "half"),
+    ),
+]
+
+
+@pytest.mark.parametrize("settings", CHOSEN)
+def test_to_a_file_and_back(settings):
+    assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+def test_the_round_trip_above_leaves_no_default_untried():
+    for part in fields(Settings):
+        tried, default = getattr(CHOSEN[-1], part.name), getattr(Settings(), part.name)
+        for option in fields(tried):
+            assert getattr(tried, option.name) != getattr(default, option.name), f"{part.name}.{option.name}"
+
+
+def test_a_change_changes_that_option_alone():
+    changed = preset("laptop", fit={"steps": 7}, network={"width": 9, "depth": 1})
+    laptop = PRESETS["laptop"]
+    assert changed == replace(
+        laptop, fit=replace(laptop.fit, steps=7), network=replace(laptop.network, width=9, depth=1)
+    )
+    assert laptop.fit.steps != 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"sampling": {}},
+            r"unknown part 'sampling' of the settings: expected one of network, noise, fit, sampler, data",
+        ),
+        ({"fit": {"step": 5}}, r"unknown option fit\.step: expected one of steps, batch"),
+        ({"fit": {"steps": 0}}, r"fit\.steps must be at least 1, got 0"),
+        ({"fit": {"learning_rate": 0.0}}, r"fit\.learning_rate must be positive, got 0"),
+        ({"network": {"kind": "unet"}}, r"network\.kind must be one of residual, mlp, got 'unet'"),
+        ({"sampler": {"kind": "ddim"}}, r"sampler\.kind must be one of sde, heun, euler, dpm\+\+2m, got 'ddim'"),
+        ({"noise": {"rho": -1.0}}, r"noise\.rho must be positive, got -1"),
+        ({"data": {"scaling": "log"}}, r"data\.scaling must be one of standard, minmax, quantile, none, got 'log'"),
+        ({"data": {"scaling": {"reward": "log"}}}, r"data\.scaling must be one of .*, got 'log'"),
+        ({"data": {"coding": "gray"}}, r"data\.coding must be one of onehot, bits, got 'gray'"),
+        ({"data": {"threshold": 0.5}}, r"data\.threshold must be one of calibrated, half, got 0\.5"),
+    ],
+)
+def test_a_change_that_cannot_be_is_named(changes, text):
+    with pytest.raises(ConfigError, match=text):
+        preset("paper", **changes)
