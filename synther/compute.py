@@ -77,8 +77,11 @@ def synchronize(device: torch.device) -> None:
 
 
 def block_rows(device: torch.device) -> int:
-    """Rows sampled together: enough to fill a GPU, few enough that a CPU asked for a handful answers soon."""
-    return 32_768 if device.type == "cuda" else 512
+    """Rows sampled together: enough to fill a GPU, few enough that a CPU asked for a handful answers soon.
+
+    29,568 rows are seven full waves of 128 x 256 tiles at width 1024 on the 132 multiprocessors of a Hopper GPU.
+    """
+    return 29_568 if device.type == "cuda" else 512
 
 
 def capture(update: Callable[[], None], device: torch.device, state: Sequence[Tensor]) -> Callable[[], None]:

@@ -87,7 +87,8 @@ class InferenceNetwork:
     @torch.no_grad()
     def at_level(self, row: Tensor, level: float) -> Tensor:
         """(N, D) scaled noisy rows and their noise level to (N, D), in the rows' type."""
-        padded = functional.pad(row.to(self.dtype), (0, self.padding))
+        padded = row.new_zeros(len(row), len(self.entry), dtype=self.dtype)
+        padded[:, : row.shape[1]] = row
         x = torch.addmm(self._entry_bias(level), padded, self.entry)
         last = len(self.weights) - 1
         for block, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
