@@ -33,7 +33,7 @@ from synther.diffusion.networks import Network
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
 from synther.presets import Settings, preset
-from synther.progress import Phase, Progress, resolve
+from synther.progress import Phase, Progress, Silent, resolve
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,9 @@ class Synthesizer:
 
     @property
     def layout(self) -> Layout:
-        return self._model.layout
+        """How rows and the matrix of the network belong together, with the thresholds of the model's own sampler."""
+        thresholds = self._calibration(self._sampler(), Silent()).thresholds
+        return self._model.layout.with_thresholds(thresholds)
 
     @property
     def scaler(self) -> Scaler:
@@ -121,13 +123,10 @@ class Synthesizer:
         With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there;
         remove it once the model is saved.
         """
-        if len(rows) < 2:
-            raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
+        check_rows(rows)
         progress = resolve(progress)
         settings = self.settings
         layout = Layout.infer(rows, settings.data.coding)
-        if layout.width == 0:
-            raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
         packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
         scaler = Scaler.fit(packed, resolve_kinds(layout, settings.data.scaling), layout.names)
         matrix = torch.from_numpy(_scaled(rows, layout, scaler)).to(self.device)
@@ -150,21 +149,28 @@ class Synthesizer:
             fingerprint(rows),
             result.history,
         )
-        self._fitted = _Fitted(layout, scaler, result.network, record)
-        if settings.data.threshold == "calibrated" and layout.binary_columns:
-            self._calibrate(rows, progress)
+        binary = list(layout.binary_columns)
+        ones = sum(layout.pack(chunk)[:, binary].sum(0) for chunk in rows.chunks(_CHUNK_ROWS))
+        rates = dict(zip(binary, (ones / len(rows)).tolist(), strict=True))
+        self._fitted = _Fitted(layout, scaler, result.network, record, rates)
+        self._calibration(self._sampler(), progress)
         return self
 
-    def _calibrate(self, rows: Transitions, progress: Progress) -> None:
-        """See to it that two-valued columns, terminals above all, are set as often as in the real rows."""
+    def _calibration(self, sampler: BlockSampler, progress: Progress) -> _Calibration:
+        """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own."""
         model = self._model
-        columns = list(model.layout.binary_columns)
-        real = np.concatenate([model.layout.pack(chunk)[:, columns] for chunk in rows.chunks(_CHUNK_ROWS)])
-        rates = real.mean(0)
-        # A flag that only next observations carry is never set in observations: that column has nothing to calibrate.
-        rarest = float(np.minimum(rates, 1 - rates).min(where=(rates > 0) & (rates < 1), initial=1.0))
-        sampler = self._sampler()
-        wanted = min(400 / rarest, max(32_768, 8 * sampler.block_rows))  # 400 events: the rate is known to 5 %
+        if self.settings.data.threshold == "half" or not model.rates:
+            return _Calibration(model.layout.thresholds)
+        if sampler.config not in model.calibrations:
+            model.calibrations[sampler.config] = self._calibrate(sampler, progress)
+        return model.calibrations[sampler.config]
+
+    def _calibrate(self, sampler: BlockSampler, progress: Progress) -> _Calibration:
+        model = self._model
+        columns = list(model.rates)
+        rarest = min(min(rate, 1 - rate) for rate in model.rates.values())
+        # 400 events tell a rate to 5 %; a flag that is set in next observations alone has none.
+        wanted = min(400 / max(rarest, 1e-9), max(32_768, 8 * sampler.block_rows))
         blocks = max(1, round(wanted / sampler.block_rows))
         generated = []
         with progress.phase("calibrate", blocks * sampler.block_rows) as phase:
@@ -172,24 +178,27 @@ class Synthesizer:
                 raw = model.scaler.inverse(sampler.draw(_CALIBRATION_SEED, block).cpu().numpy())
                 generated.append(raw[:, columns])
                 phase.advance(sampler.block_rows)
-        drawn = np.concatenate(generated)
-        thresholds = {column: calibrate(real[:, i], drawn[:, i]) for i, column in enumerate(columns)}
-        model.layout = model.layout.with_thresholds(thresholds)
-        for i, column in enumerate(columns):
+        drawn = dict(zip(columns, np.concatenate(generated).T, strict=True))
+        thresholds = {column: calibrate(rate, drawn[column]) for column, rate in model.rates.items()}
+        odds = 1.0
+        for column, rate in model.rates.items():
             if model.layout.names[column] == "terminal":
-                model.terminal_odds = odds_ratio(real[:, i], drawn[:, i] > thresholds[column])
+                odds = odds_ratio(rate, drawn[column] > thresholds[column])
+        return _Calibration(thresholds, odds)
 
     def _sampler(self, config: SamplerConfig | None = None) -> BlockSampler:
         return BlockSampler(self._model.network, self.settings.noise, config or self.settings.sampler, self.precision)
 
-    def _blocks(self, sampler: BlockSampler, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
+    def _blocks(
+        self, sampler: BlockSampler, calibration: _Calibration, count: int, seed: int, first: int = 0
+    ) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
-        model = self._model
+        scaler, layout = self._model.scaler, self._model.layout.with_thresholds(calibration.thresholds)
         for start in range(first * sampler.block_rows, count, sampler.block_rows):
             block = start // sampler.block_rows
-            rows = model.layout.unpack(model.scaler.inverse(sampler.draw(seed, block).cpu().numpy()))
+            rows = layout.unpack(scaler.inverse(sampler.draw(seed, block).cpu().numpy()))
             draw = np.random.default_rng([_REBALANCING, seed, block])
-            yield rows[rebalanced(rows.terminal, model.terminal_odds, draw)[: count - start]]
+            yield rows[rebalanced(rows.terminal, calibration.terminal_odds, draw)[: count - start]]
 
     def sample(
         self,
@@ -201,10 +210,13 @@ class Synthesizer:
     ) -> Transitions:
         """`count` new rows in memory; the same rows for the same seed, and the first of them for a smaller count."""
         check_count(count)
+        progress = resolve(progress)
+        blocks = self._sampler(sampler)
+        calibration = self._calibration(blocks, progress)
         arrays: dict[str, Any] = {}
         filled = 0
-        with resolve(progress).phase("sample", count) as phase:
-            for block in self._blocks(self._sampler(sampler), count, seed):
+        with progress.phase("sample", count) as phase:
+            for block in self._blocks(blocks, calibration, count, seed):
                 for name, array in block.arrays().items():
                     if name not in arrays:
                         arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
@@ -238,8 +250,10 @@ class Synthesizer:
         progress = resolve(progress)
         final = Path(path).expanduser()
         blocks = self._sampler(sampler)
+        calibration = self._calibration(blocks, progress)
         identity = {
             "model": self._digest(),
+            "calibration": calibration.to_json(),
             "sampler": asdict(blocks.config),
             "precision": blocks.precision,
             "block_rows": blocks.block_rows,
@@ -251,7 +265,7 @@ class Synthesizer:
             log.info("going on after %d rows in %s", len(spool), spool.folder)
         gathered: list[Transitions] = []
         with progress.phase("sample", count, len(spool)) as phase:
-            for block in self._blocks(blocks, count, seed, first=spool.count * _SHARD_BLOCKS):
+            for block in self._blocks(blocks, calibration, count, seed, first=spool.count * _SHARD_BLOCKS):
                 gathered.append(block)
                 phase.advance(len(block))
                 if len(gathered) == _SHARD_BLOCKS:
@@ -287,7 +301,8 @@ class Synthesizer:
             "layout": json.dumps(model.layout.to_json()),
             "scaler": json.dumps(model.scaler.to_json()),
             "record": json.dumps(asdict(model.record)),
-            "terminal_odds": json.dumps(model.terminal_odds),
+            "rates": json.dumps(list(model.rates.items())),
+            "calibration": json.dumps(self._calibration(self._sampler(), Silent()).to_json()),
         }
         with replacing(path) as beside:
             save_file(self._tensors(), beside, metadata)
@@ -315,16 +330,18 @@ class Synthesizer:
             layout = Layout.from_json(json.loads(metadata["layout"]))
             scaler = Scaler.from_json(json.loads(metadata["scaler"]))
             record = FitRecord(**json.loads(metadata["record"]))
-            terminal_odds = float(json.loads(metadata["terminal_odds"]))
+            rates = dict(json.loads(metadata["rates"]))
+            calibration = _Calibration.from_json(json.loads(metadata["calibration"]))
             network = Network(layout.width, settings.network)
             network.load_state_dict(tensors)
-            if len(scaler.kinds) != layout.width or not 0 < terminal_odds < np.inf:
+            known = set(layout.binary_columns)
+            if len(scaler.kinds) != layout.width or set(rates) != known or set(calibration.thresholds) != known:
                 raise ValueError("its parts do not fit each other")
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise FormatError(f"{path} is a damaged SynthER model ({error}): fit it again") from error
         model = cls(settings, device=device, precision=precision, seed=record.seed)
         network = network.to(model.device).requires_grad_(False)
-        model._fitted = _Fitted(layout, scaler, network, record, terminal_odds)
+        model._fitted = _Fitted(layout, scaler, network, record, rates, {settings.sampler: calibration})
         return model
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -332,12 +349,31 @@ class Synthesizer:
 
     def _digest(self) -> str:
         model = self._model
-        described = [model.layout.to_json(), model.scaler.to_json(), model.terminal_odds]
+        described = [model.layout.to_json(), model.scaler.to_json()]
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(name.encode())
             digest.update(tensor.cpu().numpy().tobytes())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Calibration:
+    """When a generated two-valued column counts as set, by its place in the matrix."""
+
+    thresholds: dict[int, float]
+    terminal_odds: float = 1.0
+    """By how much terminal rows are to be taken more often than the network makes them."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"thresholds": list(self.thresholds.items()), "terminal_odds": self.terminal_odds}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> _Calibration:
+        thresholds, odds = dict(entry["thresholds"]), float(entry["terminal_odds"])
+        if not 0 < odds < np.inf:
+            raise ValueError(f"terminal_odds is {odds}")
+        return cls(thresholds, odds)
 
 
 @dataclass
@@ -346,8 +382,9 @@ class _Fitted:
     scaler: Scaler
     network: Network
     record: FitRecord
-    terminal_odds: float = 1.0
-    """By how much terminal rows are to be taken more often than the network makes them."""
+    rates: dict[int, float]
+    """How often each two-valued column is set in the real rows."""
+    calibrations: dict[SamplerConfig, _Calibration] = field(default_factory=dict)
 
 
 class _Taken:
@@ -397,6 +434,14 @@ def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> np.ndarray[Any
         start = number * _CHUNK_ROWS
         matrix[start : start + len(chunk)] = scaler.transform(layout.pack(chunk))
     return matrix
+
+
+def check_rows(rows: Transitions) -> None:
+    """Refuse rows from which nothing can be learned."""
+    if len(rows) < 2:
+        raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
+    if all((array == array[:1]).all() for name, array in rows.arrays().items() if name != "timeout"):
+        raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
 
 
 def check_count(count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import shutil
@@ -12,6 +13,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +34,14 @@ from synther.presets import PRESETS
 TINY = {
     "network": {"width": 32, "depth": 2, "embedding": 16},
     "fit": {"steps": 300, "evaluate_every": 50, "checkpoint_every": 50},
-    "sampler": {"steps": 8},
+    "sampler": {"steps": 16},
 }
-SHORT = {**TINY, "fit": {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10}}
+SHORT = {
+    **TINY,
+    "fit": {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10},
+    "sampler": {"steps": 4},
+}
+QUICK = {**SHORT, "sampler": {"steps": 2}}
 ROWS = 2000
 ACTIONS = (Box((-1.0, 0.0), (1.0, 0.1)),)
 OBSERVATIONS = (Box.uniform(-math.inf, math.inf, 5),)
@@ -156,8 +163,8 @@ class TestKinds:
         truth, drawn = getattr(real, name), getattr(fake, name)
         for column in (0, 1, 3):
             mean, deviation = truth[:, column].mean(), truth[:, column].std()
-            assert drawn[:, column].mean() == pytest.approx(mean, abs=0.15 * deviation), column
-            assert drawn[:, column].std() == pytest.approx(deviation, rel=0.15), column
+            assert drawn[:, column].mean() == pytest.approx(mean, abs=0.1 * deviation), column
+            assert drawn[:, column].std() == pytest.approx(deviation, rel=0.1), column
 
     def test_actions_stay_in_the_box(self, fake):
         first, second = fake.action.T
@@ -243,9 +250,10 @@ class TestKinds:
         assert drawn.observation.shape == drawn.action.shape == (30, 70)
 
 
-class TestScaling:
-    MIXED = {"default": "minmax", "reward": "quantile", "observation[0]": "none"}
+MIXED = {"default": "minmax", "reward": "quantile", "observation[0]": "none"}
 
+
+class TestScaling:
     @pytest.mark.parametrize("scaling", ["standard", "minmax", "quantile", "none", MIXED], ids=str)
     def test_every_choice_reaches_its_columns(self, scaling):
         model = Synthesizer("laptop", **SHORT, data={"scaling": scaling}).fit(plain(), progress=False)
@@ -406,7 +414,7 @@ class TestSaving:
         with pytest.raises(FormatError, match=r"no SynthER model: expected format 'synther-model-1'"):
             Synthesizer.load(tmp_path / "x.safetensors")
 
-    @pytest.mark.parametrize("key", ["settings", "layout", "scaler", "record", "terminal_odds"])
+    @pytest.mark.parametrize("key", ["settings", "layout", "scaler", "record", "rates", "calibration"])
     @pytest.mark.parametrize("damage", [None, "", "{", "null", "[]", "{}", '"x"', "NaN"])
     def test_damaged_metadata(self, saved, key, damage, tmp_path):
         tensors, metadata = taken_apart(saved)
@@ -459,6 +467,19 @@ BLOCK, SHARD = 64, 2  # rows of a block, blocks of a shard
 COUNT = 5 * BLOCK * SHARD + 10
 
 
+@pytest.fixture(scope="module")
+def quick() -> Synthesizer:
+    """Poor rows, but soon."""
+    return Synthesizer("laptop", **QUICK).fit(made(300), progress=False)
+
+
+@pytest.fixture(scope="module")
+def quick_saved(quick, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "quick.safetensors"
+    quick.save(path)
+    return path
+
+
 @pytest.fixture
 def small_blocks(monkeypatch) -> list[int]:
     """Blocks and shards of a few rows; the numbers of the blocks that are drawn."""
@@ -478,10 +499,10 @@ def small_blocks(monkeypatch) -> list[int]:
 class TestSampleTo:
     @pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
     @pytest.mark.parametrize("count", [10, 2 * BLOCK * SHARD, COUNT])
-    def test_the_file_holds_the_rows_of_sample(self, model, small_blocks, suffix, count, tmp_path):
+    def test_the_file_holds_the_rows_of_sample(self, quick, small_blocks, suffix, count, tmp_path):
         path = tmp_path / "deep" / f"fake{suffix}"
-        first = model.sample_to(path, count, seed=3, progress=False)
-        rows, held = model.sample(count, seed=3, progress=False), read(path)
+        first = quick.sample_to(path, count, seed=3, progress=False)
+        rows, held = quick.sample(count, seed=3, progress=False), read(path)
         assert held.equals(rows)
         assert first.equals(rows)
         assert {n: a.dtype for n, a in held.arrays().items()} == {n: a.dtype for n, a in rows.arrays().items()}
@@ -491,23 +512,23 @@ class TestSampleTo:
 
     @pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
     @pytest.mark.parametrize("preview", [1, BLOCK * SHARD, 300])
-    def test_the_first_rows_come_back(self, model, small_blocks, suffix, preview, tmp_path, monkeypatch):
+    def test_the_first_rows_come_back(self, quick, small_blocks, suffix, preview, tmp_path, monkeypatch):
         monkeypatch.setattr(synther.synthesizer, "PREVIEW_ROWS", preview)
-        first = model.sample_to(tmp_path / f"x{suffix}", COUNT, progress=False)
-        assert first.equals(model.sample(preview, progress=False))
+        first = quick.sample_to(tmp_path / f"x{suffix}", COUNT, progress=False)
+        assert first.equals(quick.sample(preview, progress=False))
 
-    def test_progress_counts_every_row_once(self, model, small_blocks, tmp_path):
+    def test_progress_counts_every_row_once(self, quick, small_blocks, tmp_path):
         for suffix in (".npz", ".hdf5"):
             watch = Watch()
-            model.sample_to(tmp_path / f"x{suffix}", COUNT, progress=watch)
+            quick.sample_to(tmp_path / f"x{suffix}", COUNT, progress=watch)
             assert watch.phases == [["sample", COUNT, 0, COUNT], ["write", COUNT, 0, COUNT]]
 
-    def test_a_file_of_the_home_folder(self, model, small_blocks, tmp_path, monkeypatch):
+    def test_a_file_of_the_home_folder(self, quick, small_blocks, tmp_path, monkeypatch):
         (tmp_path / "home").mkdir()
         (tmp_path / "work").mkdir()
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         monkeypatch.chdir(tmp_path / "work")
-        model.sample_to("~/x.npz", 10, progress=False)
+        quick.sample_to("~/x.npz", 10, progress=False)
         assert sorted(file.name for file in tmp_path.rglob("*")) == ["home", "work", "x.npz"]
 
     @pytest.mark.parametrize(
@@ -523,38 +544,38 @@ class TestSampleTo:
         ],
     )
     @pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
-    def test_interrupted_work_goes_on(self, model, small_blocks, stop, finished, suffix, tmp_path):
+    def test_interrupted_work_goes_on(self, quick, small_blocks, stop, finished, suffix, tmp_path):
         path = tmp_path / f"fake{suffix}"
         with pytest.raises(Stopped):
-            model.sample_to(path, COUNT, progress=Watch(stop))
+            quick.sample_to(path, COUNT, progress=Watch(stop))
         assert not path.exists()
         small_blocks.clear()
         watch = Watch()
-        model.sample_to(path, COUNT, progress=watch)
+        quick.sample_to(path, COUNT, progress=watch)
         assert small_blocks == list(range(finished * SHARD, 11))
         assert watch.phases[0] == ["sample", COUNT, min(finished * SHARD * BLOCK, COUNT), COUNT]
-        assert read(path).equals(model.sample(COUNT, progress=False))
+        assert read(path).equals(quick.sample(COUNT, progress=False))
         assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
     @pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
-    def test_nothing_has_the_final_name_before_it_is_whole(self, model, small_blocks, suffix, tmp_path):
+    def test_nothing_has_the_final_name_before_it_is_whole(self, quick, small_blocks, suffix, tmp_path):
         path = tmp_path / f"fake{suffix}"
         seen: list[bool] = []
-        model.sample_to(path, COUNT, progress=Watch(at_every=lambda: seen.append(path.exists())))
+        quick.sample_to(path, COUNT, progress=Watch(at_every=lambda: seen.append(path.exists())))
         assert len(seen) >= 11 + 6
         assert not any(seen)
         older = path.read_bytes()
         with pytest.raises(Stopped):
-            model.sample_to(path, COUNT, seed=1, progress=Watch(("write", COUNT)))
+            quick.sample_to(path, COUNT, seed=1, progress=Watch(("write", COUNT)))
         assert path.read_bytes() == older
 
     @pytest.mark.parametrize("change", ["seed", "count", "sampler", "model", "thresholds"])
-    def test_what_other_work_left_is_discarded(self, model, saved, small_blocks, change, tmp_path):
+    def test_what_other_work_left_is_discarded(self, quick, quick_saved, small_blocks, change, tmp_path):
         path = tmp_path / "fake.npz"
         with pytest.raises(Stopped):
-            model.sample_to(path, COUNT, progress=Watch(("sample", 9 * BLOCK)))
+            quick.sample_to(path, COUNT, progress=Watch(("sample", 9 * BLOCK)))
         small_blocks.clear()
-        other, options = Synthesizer.load(saved), {}
+        other, options = Synthesizer.load(quick_saved), {}
         if change == "seed":
             options = {"seed": 1}
         elif change == "sampler":
@@ -562,51 +583,54 @@ class TestSampleTo:
         elif change == "model":
             next(other.network.parameters()).mul_(1.01)
         elif change == "thresholds":
-            other._model.layout = other.layout.with_thresholds(dict.fromkeys(other.layout.binary_columns, 0.5))
+            own = other.settings.sampler
+            other._model.calibrations[own] = replace(other._model.calibrations[own], terminal_odds=1.5)
         count = COUNT - (change == "count")
         other.sample_to(path, count, progress=False, **options)
-        assert small_blocks == list(range(11))
+        assert small_blocks[-11:] == list(range(11))  # another sampler is calibrated first
         assert read(path).equals(other.sample(count, progress=False, **options))
         assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
-    def test_the_same_model_from_a_file_goes_on(self, model, saved, small_blocks, tmp_path):
+    def test_the_same_model_from_a_file_goes_on(self, quick, quick_saved, small_blocks, tmp_path):
         with pytest.raises(Stopped):
-            model.sample_to(tmp_path / "x.npz", COUNT, progress=Watch(("sample", 9 * BLOCK)))
+            quick.sample_to(tmp_path / "x.npz", COUNT, progress=Watch(("sample", 9 * BLOCK)))
         small_blocks.clear()
-        Synthesizer.load(saved).sample_to(tmp_path / "x.npz", COUNT, progress=False)
+        Synthesizer.load(quick_saved).sample_to(tmp_path / "x.npz", COUNT, progress=False)
         assert small_blocks == [8, 9, 10]
 
-    def test_memory_does_not_grow_with_the_rows(self, model, tmp_path, monkeypatch):
-        monkeypatch.setattr(compute, "block_rows", lambda device: BLOCK)
+    def test_memory_does_not_grow_with_the_rows(self, quick, tmp_path, monkeypatch):
+        monkeypatch.setattr(compute, "block_rows", lambda device: 512)
         monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", SHARD)
-        monkeypatch.setattr(synther.synthesizer, "PREVIEW_ROWS", BLOCK)
-        rows = torch.randn(BLOCK, model.layout.width, generator=torch.Generator().manual_seed(0))
+        monkeypatch.setattr(synther.synthesizer, "PREVIEW_ROWS", 100)
+        rows = torch.randn(512, quick.layout.width, generator=torch.Generator().manual_seed(0))
         monkeypatch.setattr(BlockSampler, "draw", lambda self, seed, block: rows)
 
         def peak(count: int) -> int:
+            gc.collect()
             tracemalloc.start()
-            model.sample_to(tmp_path / "x.npz", count, progress=False)
             try:
+                quick.sample_to(tmp_path / "x.npz", count, progress=False)
                 return tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
 
-        peak(1_000)  # imports and caches
-        few, many = peak(1_000), peak(9_000)
-        row_bytes = sum(array.nbytes for array in model.sample(BLOCK, progress=False).arrays().values()) / BLOCK
-        assert many - few < 0.1 * 8_000 * row_bytes
+        peak(2_048)  # imports and caches
+        few, many = peak(2_048), peak(32_768)
+        row_bytes = sum(array.nbytes for array in quick.sample(512, progress=False).arrays().values()) / 512
+        assert many - few < 0.05 * (32_768 - 2_048) * row_bytes
 
-    def test_no_shard_is_larger_than_it_should_be(self, model, small_blocks, tmp_path, monkeypatch):
+    def test_no_shard_is_larger_than_it_should_be(self, quick, small_blocks, tmp_path, monkeypatch):
         sizes: list[int] = []
         append = Spool.append
         monkeypatch.setattr(Spool, "append", lambda self, rows: (sizes.append(len(rows)), append(self, rows)))
-        model.sample_to(tmp_path / "x.npz", COUNT, progress=False)
+        quick.sample_to(tmp_path / "x.npz", COUNT, progress=False)
         assert sizes == [BLOCK * SHARD] * 5 + [10]
 
 
 VICTIM = """
 import sys, time
 from contextlib import contextmanager
+from dataclasses import replace
 import torch
 import synther.synthesizer
 from synther import Synthesizer, compute
@@ -625,10 +649,10 @@ Synthesizer.load(sys.argv[1]).sample_to(sys.argv[2], 100_000, progress=Slow())
 """
 
 
-def test_sampling_killed_by_the_system(model, saved, small_blocks, tmp_path):
+def test_sampling_killed_by_the_system(quick, quick_saved, small_blocks, tmp_path):
     path = tmp_path / "fake.npz"
     script = VICTIM.format(block=BLOCK, shard=SHARD)
-    victim = subprocess.Popen([sys.executable, "-c", script, str(saved), str(path)])
+    victim = subprocess.Popen([sys.executable, "-c", script, str(quick_saved), str(path)])
     deadline = time.monotonic() + 60
     while not (tmp_path / "fake.npz.partial" / "000003.npz").exists():
         assert victim.poll() is None, "ended before it was killed"
@@ -639,41 +663,42 @@ def test_sampling_killed_by_the_system(model, saved, small_blocks, tmp_path):
     assert not path.exists()
     done = sum(file.name[:6].isdigit() for file in (tmp_path / "fake.npz.partial").iterdir())
     with pytest.raises(Stopped):  # a hundred thousand rows are for the victim; a few more blocks tell enough
-        model.sample_to(path, 100_000, progress=Watch(("sample", (done + 4) * SHARD * BLOCK)))
+        quick.sample_to(path, 100_000, progress=Watch(("sample", (done + 4) * SHARD * BLOCK)))
     assert small_blocks == list(range(done * SHARD, (done + 4) * SHARD))
     shards = sorted((tmp_path / "fake.npz.partial").glob("0*.npz"))
     held = np.concatenate([np.load(shard)["reward"] for shard in shards])
     assert len(shards) == done + 3
-    np.testing.assert_array_equal(held, model.sample(len(held), progress=False).reward)
+    np.testing.assert_array_equal(held, quick.sample(len(held), progress=False).reward)
+
+
+@pytest.fixture(scope="module")
+def gaussian() -> tuple[Transitions, np.ndarray]:
+    """Four correlated columns of unlike units, and the true log density of every row."""
+    mixing = np.array([[5.0, 0, 0, 0], [0.01, 0.02, 0, 0], [0, 0.5, 1.0, 0], [4.0, 0, 0, 1.0]])
+    normal = np.random.default_rng(0).normal(size=(8000, 4))
+    values = normal @ mixing.T + [100, 0, 3, 100]
+    density = -0.5 * (normal**2).sum(1) - 2 * math.log(2 * math.pi) - math.log(np.linalg.det(mixing))
+    return Transitions(values[:, :1], values[:, 1:2], values[:, 2], values[:, 3:]), density
+
+
+@pytest.fixture(scope="module")
+def fitted(gaussian) -> Synthesizer:
+    settings = {
+        "network": {"width": 64, "depth": 2, "embedding": 32},
+        "fit": {"steps": 800, "learning_rate": 4e-3, "evaluate_every": 500},
+    }
+    return Synthesizer("laptop", **settings).fit(gaussian[0], progress=False)
 
 
 class TestLikelihood:
-    @pytest.fixture(scope="class")
-    def gaussian(self) -> tuple[Transitions, float]:
-        """Four correlated columns of unlike units, and their true mean log density."""
-        draw = np.random.default_rng(0)
-        mixing = np.array([[5.0, 0, 0, 0], [0.01, 0.02, 0, 0], [0, 0.5, 1.0, 0], [4.0, 0, 0, 1.0]])
-        values = draw.normal(size=(8000, 4)) @ mixing.T + [100, 0, 3, 100]
-        covariance = mixing @ mixing.T
-        entropy = 0.5 * np.linalg.slogdet(2 * np.pi * np.e * covariance)[1]
-        rows = Transitions(values[:, :1], values[:, 1:2], values[:, 2], values[:, 3:])
-        return rows, -float(entropy)
-
-    @pytest.fixture(scope="class")
-    def fitted(self, gaussian) -> Synthesizer:
-        settings = {
-            "network": {"width": 64, "depth": 2, "embedding": 32},
-            "fit": {"steps": 1500, "learning_rate": 3e-3, "evaluate_every": 500},
-        }
-        return Synthesizer("laptop", **settings).fit(gaussian[0], progress=False)
-
     def test_it_is_the_density_of_the_data(self, gaussian, fitted):
-        """Within 0.1 nats of the truth, in the rows' own units."""
+        """Within 0.05 nats of the truth on average, in the rows' own units, and it knows which rows are rare."""
         rows, truth = gaussian
         nats = fitted.log_likelihood(rows[:500], steps=32)
         assert nats.shape == (500,)
         assert nats.dtype == np.float64
-        assert nats.mean() == pytest.approx(truth, abs=0.1 + 4 * nats.std() / math.sqrt(500))
+        assert nats.mean() == pytest.approx(truth[:500].mean(), abs=0.05)
+        assert np.corrcoef(nats, truth[:500])[0, 1] > 0.98
 
     def test_rows_that_could_not_be_are_less_likely(self, gaussian, fitted):
         rows = gaussian[0][:200]
@@ -706,17 +731,17 @@ class TestFitting:
         assert all(map(np.array_equal, self.weights(same), self.weights(again)))
         assert not all(map(np.array_equal, self.weights(same), self.weights(other)))
 
-    @pytest.mark.parametrize("stop", [("fit", 50), ("fit", 200), ("fit", 300), ("calibrate", 1000)])
-    def test_interrupted_it_goes_on(self, real, model, fake, stop, tmp_path):
+    @pytest.mark.parametrize(("stop", "kept"), [(("fit", 10), 0), (("fit", 20), 10), (("calibrate", 1000), 20)])
+    def test_interrupted_it_goes_on(self, quick, stop, kept, tmp_path):
         path = tmp_path / "fit.checkpoint"
         with pytest.raises(Stopped):
-            Synthesizer("laptop", **TINY).fit(real, checkpoint=path, progress=Watch(stop))
+            Synthesizer("laptop", **QUICK).fit(made(300), checkpoint=path, progress=Watch(stop))
         watch = Watch()
-        resumed = Synthesizer("laptop", **TINY).fit(real, checkpoint=path, progress=watch)
-        assert watch.phases[0][2] == (300 if stop[0] == "calibrate" else stop[1] - 50)
-        assert all(map(np.array_equal, self.weights(resumed), self.weights(model)))
-        assert resumed.layout == model.layout
-        assert resumed.sample(600, progress=False).equals(fake[:600])
+        resumed = Synthesizer("laptop", **QUICK).fit(made(300), checkpoint=path, progress=watch)
+        assert watch.phases[0] == ["fit", 20, kept, 20]
+        assert all(map(np.array_equal, self.weights(resumed), self.weights(quick)))
+        assert resumed.layout == quick.layout
+        assert resumed.sample(600, progress=False).equals(quick.sample(600, progress=False))
         assert path.exists()
 
     def test_a_checkpoint_of_other_rows_is_refused(self, tmp_path):

@@ -19,20 +19,20 @@ LOWEST, HIGHEST = 0.05, 0.95
 _FEWEST = 10
 
 
-def calibrate(real: NDArray[Any], generated: NDArray[Any]) -> float:
-    """The threshold above which round(rate * m) of the m raw `generated` values lie, `rate` being the mean of `real`.
+def calibrate(rate: float, generated: NDArray[Any]) -> float:
+    """The threshold above which round(rate * m) of the m raw `generated` values lie, `rate` being that of real rows.
 
     NOTE[paper]: the paper cuts terminals at 0.5, where rare ones come out too rare. A rate that leaves fewer than
     ten generated values on one side cannot be resolved: that gives 0.5. The threshold stays in [0.05, 0.95], so that
     a poor generator is not made to look right by calling noise an event.
     """
-    if real.ndim != 1 or generated.ndim != 1 or not len(real) or not len(generated):
-        raise DataError(f"calibrate: expected two columns with rows, got shapes {real.shape} and {generated.shape}")
+    if not 0 <= rate <= 1:
+        raise DataError(f"calibrate: expected a rate between 0 and 1, got {rate:g}")
+    if generated.ndim != 1 or not len(generated):
+        raise DataError(f"calibrate: expected a column with rows, got shape {generated.shape}")
     if not np.isfinite(generated).all():
         raise DataError("calibrate: a generated value is not finite")
-    rate, count = float(np.mean(real, dtype=np.float64)), len(generated)
-    if not 0 <= rate <= 1:
-        raise DataError(f"calibrate: expected real values of 0 and 1, got a mean of {rate:g}")
+    count = len(generated)
     if min(rate, 1 - rate) * count < _FEWEST:
         return NEUTRAL
     first_above = count - round(rate * count)
@@ -44,17 +44,16 @@ def calibrate(real: NDArray[Any], generated: NDArray[Any]) -> float:
     return min(max(middle, LOWEST), HIGHEST)
 
 
-def odds_ratio(real: NDArray[Any], decided: NDArray[Any]) -> float:
-    """How many times the odds of a one among `real` (n,) are those among `decided` (m,), generated and thresholded.
+def odds_ratio(rate: float, decided: NDArray[Any]) -> float:
+    """How many times the odds of a one in real rows, which have `rate`, are those among `decided` (m,), generated.
 
-    1 where either side has fewer than ten of a value, and at most 4 (at least 1/4): beyond that rows would be copies.
+    1 where fewer than ten of the m values are on one side or should be, and at most 4 (at least 1/4): beyond that most
+    events would be copies.
     """
-    rates = [float(np.mean(flags, dtype=np.float64)) for flags in (real, decided)]
-    sizes = (len(real), len(decided))
-    if any(min(rate, 1 - rate) * size < _FEWEST for rate, size in zip(rates, sizes, strict=True)):
+    found, count = float(np.mean(decided, dtype=np.float64)), len(decided)
+    if any(min(share, 1 - share) * count < _FEWEST for share in (rate, found)):
         return 1.0
-    wanted, found = rates
-    return float(np.clip(wanted * (1 - found) / (found * (1 - wanted)), 0.25, 4.0))
+    return float(np.clip(rate * (1 - found) / (found * (1 - rate)), 0.25, 4.0))
 
 
 def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError
 from synther.progress import Progress
-from synther.synthesizer import PREVIEW_ROWS, Synthesizer, check_count, fingerprint, partial_folder
+from synther.synthesizer import PREVIEW_ROWS, Synthesizer, check_count, check_rows, fingerprint, partial_folder
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ def upsample(
     Started again with the same arguments it goes on where it was stopped; with others it refuses to touch the folder.
     """
     data, picture, figures = folder / f"synthetic{suffix}", folder / "comparison.png", folder / "comparison.json"
+    check_rows(rows)
     check_count(samples)
     formats.check_rows_target(data)
     _claim(folder, _description(rows, model, samples, suffix))

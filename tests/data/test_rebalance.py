@@ -16,33 +16,32 @@ def flags(ones: int, rows: int) -> np.ndarray:
 
 class TestOddsRatio:
     def test_equal_rates_need_no_change(self):
-        assert odds_ratio(flags(50, 1000), flags(20, 400)) == pytest.approx(1.0, rel=1e-12)
+        assert odds_ratio(0.05, flags(20, 400)) == pytest.approx(1.0, rel=1e-12)
 
     def test_it_is_the_ratio_of_the_odds(self):
-        assert odds_ratio(flags(100, 1000), flags(50, 1000)) == pytest.approx((100 / 900) / (50 / 950), rel=1e-12)
+        assert odds_ratio(0.1, flags(50, 1000)) == pytest.approx((100 / 900) / (50 / 950), rel=1e-12)
 
     def test_it_turns_one_rate_into_the_other(self):
-        real, decided = flags(90, 700), flags(55, 900)
-        odds = odds_ratio(real, decided) * decided.mean() / (1 - decided.mean())
-        assert odds / (1 + odds) == pytest.approx(real.mean(), rel=1e-12)
+        decided = flags(55, 900)
+        odds = odds_ratio(0.13, decided) * decided.mean() / (1 - decided.mean())
+        assert odds / (1 + odds) == pytest.approx(0.13, rel=1e-12)
 
-    @pytest.mark.parametrize(("real", "decided", "expected"), [(400, 10, 4.0), (10, 400, 0.25), (990, 10, 4.0)])
-    def test_it_stays_between_a_quarter_and_four(self, real, decided, expected):
-        assert odds_ratio(flags(real, 1000), flags(decided, 1000)) == expected
+    @pytest.mark.parametrize(("rate", "decided", "expected"), [(0.4, 10, 4.0), (0.01, 400, 0.25), (0.99, 10, 4.0)])
+    def test_it_stays_between_a_quarter_and_four(self, rate, decided, expected):
+        assert odds_ratio(rate, flags(decided, 1000)) == expected
 
     @pytest.mark.parametrize(
-        ("real", "decided"), [(9, 100), (100, 9), (991, 100), (100, 991), (0, 100), (100, 0), (1000, 100)]
+        ("rate", "decided"),
+        [(0.009, 100), (0.1, 9), (0.991, 100), (0.1, 991), (0.0, 100), (0.1, 0), (1.0, 100)],
     )
-    def test_too_few_to_know_is_one(self, real, decided):
-        assert odds_ratio(flags(real, 1000), flags(decided, 1000)) == 1.0
+    def test_too_few_to_know_is_one(self, rate, decided):
+        assert odds_ratio(rate, flags(decided, 1000)) == 1.0
 
     def test_ten_are_enough(self):
-        assert odds_ratio(flags(10, 1000), flags(20, 1000)) == pytest.approx((10 / 990) / (20 / 980), rel=1e-12)
+        assert odds_ratio(0.01, flags(20, 1000)) == pytest.approx((10 / 990) / (20 / 980), rel=1e-12)
 
     def test_numbers_do_as_well_as_booleans(self):
-        assert odds_ratio(flags(100, 1000).astype(float), flags(50, 1000)) == odds_ratio(
-            flags(100, 1000), flags(50, 1000)
-        )
+        assert odds_ratio(0.1, flags(50, 1000).astype(float)) == odds_ratio(0.1, flags(50, 1000))
 
 
 def test_odds_of_one_change_nothing():

@@ -1,0 +1,87 @@
+"""Small replay data, and the command line called without a process of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from synther import Synthesizer, Transitions, write
+from synther.cli import main
+from synther.data.spaces import Box
+
+TINY = (
+    "--network.width 16 --network.depth 1 --network.embedding 8 --fit.steps 20 --fit.evaluate-every 10 "
+    "--fit.checkpoint-every 10 --sampler.steps 2"
+).split()
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def synther(capsys, monkeypatch) -> Iterator[Callable[..., Answer]]:
+    """`synther("fit", path, ...)` as in a shell, with a wide terminal so that no line is folded."""
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.delenv("SYNTHER_DEBUG", raising=False)
+    log = logging.getLogger("synther")
+    before = log.level
+
+    def call(*arguments: object) -> Answer:
+        capsys.readouterr()
+        return Answer(main(list(map(str, arguments))), *capsys.readouterr())
+
+    yield call
+    log.setLevel(before)
+
+
+@pytest.fixture(scope="session")
+def rows() -> Transitions:
+    draw = np.random.default_rng(0)
+    observation = draw.normal(size=(300, 2)).astype(np.float32)
+    return Transitions(
+        observation,
+        draw.uniform(-1, 1, (300, 1)).astype(np.float32),
+        draw.normal(size=300).astype(np.float32),
+        observation + np.float32(0.1),
+        np.arange(300) % 10 == 0,
+        action_space=(Box.uniform(-1, 1, 1),),
+        env_id="Made-v0",
+    )
+
+
+@pytest.fixture(scope="session")
+def data(rows, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "my_replay.npz"
+    write(path, rows)
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(rows, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "model.safetensors"
+    settings = {"network": {"width": 16, "depth": 1, "embedding": 8}, "fit": {"steps": 20, "evaluate_every": 10}}
+    Synthesizer("laptop", **settings, sampler={"steps": 2}).fit(rows, progress=False).save(path)
+    return path
+
+
+@pytest.fixture
+def tiny() -> list[str]:
+    """Options of a fit that takes no time."""
+    return list(TINY)

@@ -1,0 +1,138 @@
+"""Help, version, and numbers as people write them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+import synther as package
+from synther.cli import VERBS, options
+from synther.cli.fit import Fit
+from synther.cli.sample import Sample
+from synther.cli.upsample import Upsample
+from synther.presets import PRESETS
+
+
+def test_help_lists_every_verb(synther):
+    code, out, err = synther("--help")
+    assert (code, err) == (0, "")
+    for verb, about in VERBS.items():
+        assert re.search(rf"^  {verb} +{re.escape(about)}$", out, re.MULTILINE)
+    assert synther("-h").out == out
+    assert synther() == (2, out, "")
+
+
+def test_version(synther):
+    assert synther("--version") == (0, f"synther {package.__version__}\n", "")
+
+
+def test_an_unknown_verb(synther):
+    code, out, err = synther("upsampel", "x.npz")
+    assert (code, out) == (2, "")
+    assert err == f"synther: unknown command 'upsampel': expected one of {', '.join(VERBS)}\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(synther, verb):
+    code, out, err = synther(verb, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: synther {verb} ")
+    assert re.search(r"--json .*\(default: False\)", out)
+    assert re.search(r"--quiet .*\(default: False\)", out)
+
+
+@pytest.mark.parametrize("verb", ["fit", "upsample"])
+def test_the_defaults_shown_are_those_of_the_preset(synther, verb):
+    for name in ("paper", "fast", "laptop"):
+        _, out, _ = synther(verb, "--preset", name, "--help")
+        shown = {
+            option: re.search(rf"--{re.escape(option)} .*?\(default: (\S+)\)", out)[1]
+            for option in ("fit.steps", "network.width", "sampler.kind", "sampler.steps", "noise.sigma-max")
+        }
+        settings = PRESETS[name]
+        assert shown == {
+            "fit.steps": str(settings.fit.steps),
+            "network.width": str(settings.network.width),
+            "sampler.kind": settings.sampler.kind,
+            "sampler.steps": str(settings.sampler.steps),
+            "noise.sigma-max": str(settings.noise.sigma_max),
+        }
+
+
+def test_help_answers_at_once():
+    script = (
+        "import sys; from synther.cli import main; code = main(['--help']);"
+        "print([name for name in ('torch', 'tyro', 'numpy', 'h5py') if name in sys.modules], file=sys.stderr);"
+        "sys.exit(code)"
+    )
+    seconds = []
+    for _ in range(3):  # the quickest of three, since a machine may be busy
+        began = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        seconds.append(time.monotonic() - began)
+        assert (done.returncode, done.stderr) == (0, "[]\n")
+        assert done.stdout.startswith("usage: synther COMMAND")
+    assert min(seconds) < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("42", 42),
+        ("5M", 5_000_000),
+        ("5m", 5_000_000),
+        ("100K", 100_000),
+        ("1.5M", 1_500_000),
+        ("4.1M", 4_100_000),
+        ("2.01K", 2_010),
+        ("1.001M", 1_001_000),
+        ("2B", 2_000_000_000),
+        ("2_000", 2_000),
+        ("1_000K", 1_000_000),
+        ("0", 0),
+        ("-3", -3),
+        (" 7 ", 7),
+        ("9007199254740993", 9_007_199_254_740_993),
+    ],
+)
+def test_counts_as_people_write_them(text, number):
+    assert options.parse_count(text) == number
+
+
+@pytest.mark.parametrize("text", ["5X", "M", "", "five", "1.5", "0.0001K", "1e6", "5 M", "5MM", "1,000", "0x10", "--5"])
+def test_what_is_no_count(text):
+    with pytest.raises(ValueError, match=f"expected a whole number such as 5M, 100K or 1_000, got {text!r}"):
+        options.parse_count(text)
+
+
+def test_every_whole_number_option_understands_them():
+    words = "x.npz --out m.safetensors --fit.steps 2K --fit.batch 1K --fit.patience 0.01K --seed 3K --network.width 2_0"
+    chosen = options.parse("fit", Fit, words.split())
+    assert (chosen.fit.steps, chosen.fit.batch, chosen.fit.patience) == (2_000, 1_000, 10)
+    assert (chosen.seed, chosen.network.width) == (3_000, 20)
+    assert options.parse("upsample", Upsample, "x.npz --out run --samples 1.5M".split()).samples == 1_500_000
+    chosen = options.parse("sample", Sample, "m.safetensors --out x.npz --samples=100k --steps 64".split())
+    assert (chosen.samples, chosen.steps) == (100_000, 64)
+
+
+def test_single_options_change_the_preset_and_nothing_else():
+    chosen = options.parse(
+        "fit", Fit, "x --out m.safetensors --preset=fast --fit.steps 7 --data.threshold half".split()
+    )
+    assert chosen.settings() == PRESETS["fast"].changed(fit={"steps": 7}, data={"threshold": "half"})
+    chosen = options.parse("fit", Fit, "x --out m.safetensors --preset paper --minutes 2.5".split())
+    assert chosen.settings() == PRESETS["paper"].changed(fit={"minutes": 2.5})
+    chosen = options.parse("fit", Fit, "x --out m.safetensors --device cpu".split())
+    assert chosen.settings() == PRESETS["laptop"]
+
+
+def test_scalings_column_by_column():
+    words = "x --out m.safetensors --data.scaling default minmax reward quantile"
+    assert options.parse("fit", Fit, words.split()).settings().data.scaling == {
+        "default": "minmax",
+        "reward": "quantile",
+    }

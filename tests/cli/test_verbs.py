@@ -1,0 +1,319 @@
+"""Every verb at work: what it writes, what it prints and where."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, read, write
+from synther.cli import VERBS
+from synther.data import shipped
+from synther.presets import ABOUT, PRESETS
+
+COMMAND = [sys.executable, "-c", "from synther.cli import entry; entry()"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def start(*arguments: object, **options) -> subprocess.Popen:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT, **options}
+    return subprocess.Popen([*COMMAND, *map(str, arguments)], **options)
+
+
+def one_object(text: str) -> dict:
+    """`text` is one strict JSON object and nothing else."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    found = json.loads(text, parse_constant=refuse)
+    assert isinstance(found, dict)
+    return found
+
+
+class TestFit:
+    def test_it_saves_a_model(self, synther, data, rows, tiny, tmp_path):
+        path = tmp_path / "deep" / "m.safetensors"
+        code, out, err = synther("fit", data, "--out", path, *tiny)
+        assert code == 0
+        assert str(path) in out
+        assert "20 in " in out
+        assert [line.split(":")[0] for line in err.splitlines() if "100 %" in line] == ["fit", "calibrate"]
+        assert [file.name for file in path.parent.iterdir()] == ["m.safetensors"]
+        model = Synthesizer.load(path)
+        assert (model.record.rows, model.record.steps, model.settings.network.width) == (300, 20, 16)
+        assert model.sample(5, progress=False).env_id == "Made-v0"
+
+    def test_json(self, synther, data, tiny, tmp_path):
+        code, out, err = synther("fit", data, "--out", tmp_path / "m.safetensors", "--json", *tiny)
+        found = one_object(out)
+        assert code == 0
+        assert "fit: 100 %" in err
+        assert (found["model"], found["rows"], found["steps"]) == (str(tmp_path / "m.safetensors"), 300, 20)
+        assert {"seconds", "loss", "held_out"} <= set(found)
+
+    def test_again_it_only_reports(self, synther, data, tiny, tmp_path):
+        command = ("fit", data, "--out", tmp_path / "m.safetensors", "--json", *tiny)
+        first = synther(*command)
+        before = (tmp_path / "m.safetensors").stat().st_mtime_ns
+        again = synther(*command)
+        assert (again.code, again.out, again.err) == (0, first.out, "")
+        assert (tmp_path / "m.safetensors").stat().st_mtime_ns == before
+
+    def test_the_seed_decides(self, synther, data, tiny, tmp_path):
+        drawn = []
+        for name, seed in (("a", 7), ("b", 7), ("c", 8)):
+            assert synther("fit", data, "--out", tmp_path / f"{name}.safetensors", "--seed", seed, *tiny).code == 0
+            drawn.append(Synthesizer.load(tmp_path / f"{name}.safetensors").sample(50, progress=False))
+        assert drawn[0].equals(drawn[1])
+        assert not drawn[0].equals(drawn[2])
+
+    def test_a_share_of_the_rows(self, synther, data, rows, tiny, tmp_path):
+        assert (
+            synther("fit", data, "--out", tmp_path / "m.safetensors", "--fraction", 0.5, "--seed", 3, *tiny).code == 0
+        )
+        from synther.synthesizer import fingerprint
+
+        record = Synthesizer.load(tmp_path / "m.safetensors").record
+        assert (record.rows, record.data) == (150, fingerprint(rows.subsample(0.5, 3)))
+
+    def test_minutes_stop_it(self, synther, data, tiny, tmp_path):
+        options = [*tiny, "--fit.steps", "100M", "--minutes", "0.005"]
+        assert synther("fit", data, "--out", tmp_path / "m.safetensors", "--quiet", *options).code == 0
+        assert Synthesizer.load(tmp_path / "m.safetensors").record.steps < 100_000
+
+
+class TestSample:
+    @pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
+    def test_it_writes_the_rows_of_the_model(self, synther, model, suffix, tmp_path):
+        path = tmp_path / f"more{suffix}"
+        code, out, err = synther("sample", model, "--samples", "1.2K", "--out", path)
+        assert code == 0
+        assert "1,200" in out
+        assert str(path) in out
+        assert [line.split(":")[0] for line in err.splitlines() if "100 %" in line] == ["sample", "write"]
+        assert read(path).equals(Synthesizer.load(model).sample(1200, progress=False))
+        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+    def test_json(self, synther, model, tmp_path):
+        path = tmp_path / "x.npz"
+        code, out, err = synther("sample", model, "--samples", 10, "--out", path, "--json", "--quiet")
+        assert (code, err) == (0, "")
+        assert one_object(out) == {"data": str(path), "samples": 10, "bytes": path.stat().st_size}
+
+    def test_seed_and_sampler_decide(self, synther, model, tmp_path):
+        options = {
+            "a": [],
+            "b": ["--seed", 0],
+            "c": ["--seed", 1],
+            "d": ["--sampler", "heun"],
+            "e": ["--steps", 3],
+        }
+        for name, words in options.items():
+            path = tmp_path / f"{name}.npz"
+            assert synther("sample", model, "--samples", 20, "--out", path, "--quiet", *words).code == 0
+        drawn = {name: read(tmp_path / f"{name}.npz").reward for name in options}
+        np.testing.assert_array_equal(drawn["a"], drawn["b"])
+        for name in "cde":
+            assert not np.array_equal(drawn["a"], drawn[name]), name
+
+    def test_a_file_of_the_home_folder(self, synther, model, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert synther("sample", model, "--samples", 10, "--out", "~/x.npz").code == 0
+        assert [file.name for file in tmp_path.iterdir()] == ["x.npz"]
+
+
+class TestUpsample:
+    @pytest.fixture(autouse=True)
+    def no_picture(self, monkeypatch):
+        """A picture takes a second; tests/experiments draws one."""
+        monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
+
+    def test_from_file_to_files(self, synther, data, tiny, tmp_path):
+        folder = tmp_path / "run"
+        code, out, err = synther("upsample", data, "--samples", 600, "--out", folder, *tiny)
+        assert code == 0
+        assert "300 real rows against 600 synthetic ones" in out
+        for name in ("model.safetensors", "synthetic.hdf5", "comparison.png", "comparison.json"):
+            assert str(folder / name) in out
+        done = [line.split(":")[0] for line in err.splitlines() if "100 %" in line]
+        assert done == ["fit", "calibrate", "sample", "write"]
+        made = read(folder / "synthetic.hdf5")
+        assert made.equals(Synthesizer.load(folder / "model.safetensors").sample(600, progress=False))
+
+    def test_json_and_again(self, synther, data, tiny, tmp_path):
+        command = ("upsample", data, "--samples", 600, "--out", tmp_path / "run", "--format", "npz", "--json", *tiny)
+        code, out, err = synther(*command)
+        found = one_object(out)
+        assert code == 0
+        assert (found["real_rows"], found["samples"]) == (300, 600)
+        assert found["files"]["data"] == str(tmp_path / "run" / "synthetic.npz")
+        assert 0 <= found["marginal"] <= 1
+        assert synther(*command) == (0, out, "")
+
+    def test_other_options_are_refused(self, synther, data, tiny, tmp_path):
+        command = ("upsample", data, "--out", tmp_path / "run", "--quiet", *tiny, "--samples")
+        assert synther(*command, 600).code == 0
+        code, out, err = synther(*command, 700)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"synther: {tmp_path / 'run'} holds a run with another samples")
+
+    def test_the_data_that_ships(self, synther, tiny, tmp_path):
+        options = ("--samples", 200, "--out", tmp_path / "run", "--json", "--quiet", "--fraction", 0.05, *tiny)
+        code, out, err = synther("upsample", "hopper-sac", *options)
+        assert (code, err) == (0, "")
+        assert one_object(out)["real_rows"] == round(0.05 * len(read(shipped.hopper())))
+
+
+class TestInspect:
+    def test_data(self, synther, data, rows):
+        code, out, err = synther("inspect", data)
+        assert (code, err) == (0, "")
+        assert out.startswith(rows.summary())
+        for name in ("observation[1]", "action[0]", "reward", "next_observation[1]", "terminal"):
+            assert f"  {name} " in out
+
+    def test_data_as_json(self, synther, data, rows):
+        code, out, _ = synther("inspect", data, "--json")
+        found = one_object(out)
+        assert code == 0
+        assert (found["kind"], found["rows"], found["env_id"]) == ("data", 300, "Made-v0")
+        assert found["terminal_rate"] == 0.1
+        columns = {column["name"]: column for column in found["columns"]}
+        assert len(columns) == 7
+        assert columns["reward"]["mean"] == pytest.approx(rows.reward.mean(dtype=float), rel=1e-12)
+        assert columns["reward"]["lowest"] == rows.reward.min()
+
+    def test_the_data_that_ships(self, synther):
+        code, out, _ = synther("inspect", "hopper-sac")
+        assert code == 0
+        assert "Hopper-v5" in out
+        assert "observation[10]" in out
+
+    def test_a_model(self, synther, model):
+        code, out, err = synther("inspect", model)
+        assert (code, err) == (0, "")
+        for text in ("Made-v0", "residual, 1 x 16", "300 rows, 20 steps", "dpm++2m, 2 steps", "terminal > 0."):
+            assert text in out
+
+    def test_a_model_as_json(self, synther, model):
+        found = one_object(synther("inspect", model, "--json").out)
+        loaded = Synthesizer.load(model)
+        assert (found["kind"], found["env_id"]) == ("model", "Made-v0")
+        assert found["columns"] == list(loaded.layout.names)
+        assert found["settings"] == loaded.settings.to_json()
+        assert found["record"]["rows"] == 300
+        assert found["parameters"] == sum(weight.numel() for weight in loaded.network.parameters())
+
+
+class TestPresets:
+    def test_the_table(self, synther):
+        code, out, err = synther("presets")
+        assert (code, err) == (0, "")
+        for name in PRESETS:
+            assert f"  {name} " in out
+            assert ABOUT[name] in out
+
+    def test_json(self, synther):
+        found = one_object(synther("presets", "--json").out)
+        assert found == {name: {"about": ABOUT[name], **PRESETS[name].to_json()} for name in PRESETS}
+
+
+class TestTrouble:
+    @pytest.fixture
+    def failing(self, monkeypatch):
+        def fail_with(error: BaseException) -> None:
+            def run(arguments):
+                raise error
+
+            monkeypatch.setattr("synther.cli.presets.run", run)
+
+        return fail_with
+
+    def test_a_defect_is_one_line(self, synther, failing):
+        failing(RuntimeError("the cat sat on it"))
+        code, out, err = synther("presets")
+        assert (code, out) == (1, "")
+        assert err == ("synther: RuntimeError: the cat sat on it (a defect of SynthER; SYNTHER_DEBUG=1 shows where)\n")
+
+    @pytest.mark.parametrize("error", [RuntimeError("the cat"), OSError("the disk")])
+    def test_a_defect_can_be_looked_at(self, synther, failing, monkeypatch, error):
+        failing(error)
+        monkeypatch.setenv("SYNTHER_DEBUG", "1")
+        with pytest.raises(type(error), match=str(error)):
+            synther("presets")
+
+    def test_a_full_disk_is_no_defect(self, synther, failing):
+        failing(OSError(28, "No space left on device", "x.hdf5"))
+        assert synther("presets") == (1, "", "synther: [Errno 28] No space left on device: 'x.hdf5'\n")
+
+    def test_an_interrupt_says_how_to_go_on(self, synther, failing):
+        failing(KeyboardInterrupt())
+        assert synther("presets") == (1, "", "synther: interrupted; the same command goes on where it stopped\n")
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_silence(self, synther, verb, data, model, tiny, tmp_path, monkeypatch):
+        monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
+        words = {
+            "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
+            "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
+            "sample": [model, "--samples", 20, "--out", tmp_path / "x.npz"],
+            "inspect": [data],
+            "presets": [],
+        }[verb]
+        code, out, err = synther(verb, *words, "--quiet")
+        assert (code, err) == (0, "")
+        assert out.strip()
+
+
+class TestProcesses:
+    def test_a_refusal(self, tmp_path):
+        process = start("inspect", "absent.npz", cwd=tmp_path)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (2, "")
+        assert err.startswith("synther: absent.npz: no such file")
+        assert err.count("\n") == 1
+
+    def test_a_reader_that_went_away(self):
+        process = start("presets")
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(timeout=60) == 1
+        assert err == ""
+
+    def test_interrupted_the_same_command_goes_on(self, synther, rows, tiny, tmp_path):
+        """And ends with the model of a fit that nobody interrupted."""
+        write(tmp_path / "data.npz", rows)
+        path = tmp_path / "m.safetensors"
+        options = [*tiny, "--fit.steps", "2K", "--fit.batch", "16", "--fit.checkpoint-every", "50"]
+        command = ("fit", tmp_path / "data.npz", "--out", path, *options)
+        process = start(*command)
+        deadline = time.monotonic() + 60
+        while not Path(f"{path}.checkpoint").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (1, "")
+        assert err.splitlines()[-1] == "synther: interrupted; the same command goes on where it stopped"
+        assert "Traceback" not in err
+        assert not path.exists()
+
+        process = start(*command)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert "synther: going on from step " in err
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["data.npz", "m.safetensors"]
+        whole = tmp_path / "whole.safetensors"
+        assert synther("fit", tmp_path / "data.npz", "--out", whole, "--quiet", *options).code == 0
+        drawn = [Synthesizer.load(file).sample(100, progress=False) for file in (path, whole)]
+        assert drawn[0].equals(drawn[1])

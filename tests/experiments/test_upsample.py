@@ -1,0 +1,322 @@
+"""The main job in a folder: done once, taken up after any interruption, and never on top of something else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from synther import Synthesizer, Transitions, read
+from synther.assess.fidelity import Comparison
+from synther.data.spaces import Box
+from synther.diffusion.blocks import BlockSampler
+from synther.errors import ConfigError, DataError, FormatError
+from synther.experiments.upsample import fit_to, upsample
+
+TINY = {
+    "network": {"width": 16, "depth": 1, "embedding": 8},
+    "fit": {"steps": 60, "evaluate_every": 10, "checkpoint_every": 10},
+    "sampler": {"steps": 3},
+}
+SAMPLES = 3000
+FILES = ["comparison.json", "comparison.png", "model.safetensors", "run.json", "synthetic.npz"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def made(count: int = 300, shift: float = 0.0) -> Transitions:
+    draw = np.random.default_rng(0)
+    observation = draw.normal(shift, 1, (count, 2))
+    action = draw.uniform(-1, 1, (count, 1))
+    return Transitions(
+        observation,
+        action,
+        draw.normal(size=count),
+        observation + 0.1,
+        np.arange(count) % 10 == 0,
+        action_space=(Box.uniform(-1, 1, 1),),
+        env_id="Made-v0",
+    )
+
+
+def model(seed: int = 0, **changes) -> Synthesizer:
+    return Synthesizer("laptop", seed=seed, **{**TINY, **changes})
+
+
+def run(folder: Path, rows: Transitions | None = None, synthesizer: Synthesizer | None = None, samples: int = SAMPLES,
+        suffix: str = ".npz", progress=False):  # fmt: skip
+    return upsample(rows or made(), folder, synthesizer or model(), samples, suffix=suffix, progress=progress)
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """What is in a folder, and when it was written."""
+    return {
+        str(file.relative_to(folder)): (file.read_bytes(), file.stat().st_mtime_ns)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopIn:
+    """A progress display that brings the work down when it has reached a place in a phase."""
+
+    def __init__(self, name: str, place: int) -> None:
+        self.name, self.place = name, place
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0):
+        self.now, self.done = name, start
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+        if self.now == self.name and self.done >= self.place:
+            raise Stopped
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("done") / "new" / "run")
+
+
+@pytest.fixture(autouse=True)
+def no_picture(done, monkeypatch) -> None:
+    """A picture takes a second, and one is enough."""
+    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
+
+
+def test_every_file_is_there_and_nothing_else(done):
+    folder = done.model.parent
+    assert sorted(file.name for file in folder.iterdir()) == FILES
+    assert [path.name for path in (done.figures, done.picture, done.model, done.data)] == [*FILES[:3], FILES[4]]
+    assert done.picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_rows_are_those_of_the_model(done):
+    rows = read(done.data)
+    assert rows.equals(Synthesizer.load(done.model).sample(SAMPLES, progress=False))
+    assert rows.equals(model().fit(made(), progress=False).sample(SAMPLES, progress=False))
+    assert rows.env_id == "Made-v0"
+
+
+def test_the_figures_are_in_the_file(done):
+    def refuse(word):
+        raise ValueError(f"{word} is not JSON")
+
+    figures = json.loads(done.figures.read_text(), parse_constant=refuse)
+    assert Comparison.from_json(figures) == done.comparison
+    assert (figures["rows_real"], figures["rows_synthetic"]) == (300, SAMPLES)
+    assert figures["terminal_rate_real"] == 0.1
+    assert set(figures["columns"]) == {
+        "observation[0]", "observation[1]", "action[0]", "reward", "next_observation[0]", "next_observation[1]",
+        "terminal",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", ".parquet"])
+def test_other_formats(done, suffix, tmp_path):
+    other = run(tmp_path, suffix=suffix)
+    assert other.data.name == f"synthetic{suffix}"
+    assert read(other.data).equals(read(done.data))
+    assert other.comparison == done.comparison
+
+
+def test_a_finished_run_does_nothing_again(done, monkeypatch):
+    before = content(done.model.parent)
+
+    def never(*args, **kwargs):
+        raise AssertionError("work was done again")
+
+    monkeypatch.setattr(Synthesizer, "fit", never)
+    monkeypatch.setattr(BlockSampler, "draw", never)
+    monkeypatch.setattr("synther.experiments.upsample.compare", never)
+    monkeypatch.setattr("synther.experiments.upsample.draw", never)
+    assert run(done.model.parent) == done
+    assert content(done.model.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"rows": made(shift=1.0)}, "data"),
+        ({"rows": made(299)}, "data"),
+        ({"synthesizer": model(seed=1)}, "seed"),
+        ({"synthesizer": model(fit={**TINY["fit"], "steps": 61})}, "settings"),
+        ({"synthesizer": model(data={"threshold": "half"})}, "settings"),
+        ({"samples": SAMPLES + 1}, "samples"),
+        ({"suffix": ".hdf5"}, "suffix"),
+        ({"samples": 1, "synthesizer": model(seed=1)}, "seed, samples"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_options_are_refused(done, change, named):
+    before = content(done.model.parent)
+    with pytest.raises(ConfigError, match=f"holds a run with another {named}: choose another --out"):
+        run(done.model.parent, **change)
+    assert content(done.model.parent) == before
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "model.safetensors", ".hidden", "synthetic.npz"])
+def test_a_folder_of_something_else_is_refused(name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match="holds files of something else: choose an empty or a new folder"):
+        run(tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, "mine")]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "\x00"])
+def test_somebody_elses_description_is_refused(text, tmp_path):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"run\.json is not the description of a run: choose another --out"):
+        run(tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("run.json", text)]
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file: choose an empty or a new folder"):
+        run(tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"samples": 0}, ConfigError),
+        ({"samples": -1}, ConfigError),
+        ({"suffix": ".pkl"}, FormatError),
+        ({"suffix": ""}, FormatError),
+        ({"rows": made(1)}, DataError),
+    ],
+)
+def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
+    with pytest.raises(error):
+        run(tmp_path / "run", **change)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path):
+    """Killed in the very first moment, while the description was being written."""
+    (tmp_path / f".run.{2**22 + 1}.writing.json").write_text("{")
+    assert read(run(tmp_path).data).equals(read(done.data))
+    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
+
+
+@pytest.mark.parametrize("stop", [("fit", 30), ("calibrate", 1), ("sample", 2000), ("write", 1)], ids=str)
+def test_stopped_anywhere_it_goes_on(done, stop, tmp_path):
+    with pytest.raises(Stopped):
+        run(tmp_path, progress=StopIn(*stop))
+    assert not (tmp_path / "synthetic.npz").exists()
+    again = run(tmp_path)
+    assert read(again.data).equals(read(done.data))
+    assert again.comparison == done.comparison
+    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
+
+
+@pytest.mark.parametrize("lost", ["comparison.json", "comparison.png"])
+def test_stopped_while_comparing_the_rows_are_not_written_again(done, lost, tmp_path):
+    run(tmp_path)
+    (tmp_path / lost).unlink()
+    (tmp_path / "synthetic.npz.partial").mkdir()  # killed before it could be removed
+    (tmp_path / "model.safetensors.checkpoint").write_text("")
+    written = (tmp_path / "synthetic.npz").stat().st_mtime_ns
+    again = run(tmp_path)
+    assert (tmp_path / "synthetic.npz").stat().st_mtime_ns == written
+    assert again.comparison == done.comparison
+    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
+
+
+class TestFitTo:
+    def test_the_model_is_saved_and_the_checkpoint_gone(self, tmp_path):
+        path = tmp_path / "deep" / "m.safetensors"
+        fitted = fit_to(path, made(), model(), False)
+        assert [file.name for file in path.parent.iterdir()] == ["m.safetensors"]
+        assert Synthesizer.load(path).record == fitted.record
+
+    def test_a_model_that_is_there_is_not_fitted_again(self, tmp_path, monkeypatch):
+        path = tmp_path / "m.safetensors"
+        fitted = fit_to(path, made(), model(), False)
+        monkeypatch.setattr(Synthesizer, "fit", None)
+        assert fit_to(path, made(), model(), False).record == fitted.record
+
+    @pytest.mark.parametrize("other", ["data", "settings", "seed"])
+    def test_a_model_of_something_else_is_refused(self, other, tmp_path):
+        path = tmp_path / "m.safetensors"
+        fit_to(path, made(), model(), False)
+        before = path.read_bytes()
+        rows = made(shift=1.0) if other == "data" else made()
+        wanted = {"data": model(), "settings": model(sampler={"steps": 4}), "seed": model(seed=1)}[other]
+        with pytest.raises(ConfigError, match=r"m\.safetensors is a model of other data or options"):
+            fit_to(path, rows, wanted, False)
+        assert path.read_bytes() == before
+
+
+KILLER = """
+import os, random, signal, sys, time
+from contextlib import contextmanager
+from pathlib import Path
+import torch
+import synther.experiments.upsample
+import synther.synthesizer
+from synther import Synthesizer, read
+from synther.experiments.upsample import upsample
+
+class Slow:
+    @contextmanager
+    def phase(self, name, total, start=0):
+        yield self
+    def advance(self, amount, note=""):
+        time.sleep(0.02)
+
+torch.set_num_threads(1)
+synther.synthesizer._SHARD_BLOCKS = 1
+synther.experiments.upsample.draw = lambda real, fake, path: path.write_bytes(b"picture")
+rows, folder = read(sys.argv[1]), Path(sys.argv[2])
+kills = 0
+while True:
+    worker = os.fork()
+    if not worker:
+        upsample(rows, folder, Synthesizer("laptop", **{settings}), {samples}, suffix=".npz", progress=Slow())
+        os._exit(0)
+    time.sleep(random.uniform(0.05, 0.15 + 0.1 * kills))
+    os.kill(worker, signal.SIGKILL)
+    status = os.waitpid(worker, 0)[1]
+    if os.WIFEXITED(status):
+        print(kills, os.WEXITSTATUS(status))
+        break
+    kills += 1
+"""
+
+
+def test_killed_again_and_again_it_still_ends_with_the_same_files(done, tmp_path):
+    from synther import write
+
+    write(tmp_path / "real.npz", made())
+    script = KILLER.replace("{settings}", repr(TINY)).replace("{samples}", str(SAMPLES))
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", script, str(tmp_path / "real.npz"), str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    kills, code = map(int, ended.stdout.split())
+    assert kills >= 2
+    assert code == 0, ended.stderr
+    assert sorted(file.name for file in folder.iterdir()) == FILES
+    assert read(folder / "synthetic.npz").equals(read(done.data))
+    assert (folder / "comparison.json").read_text() == done.figures.read_text()
