@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from synther import compute
 from synther.data import formats
-from synther.data.calibration import calibrate, odds_ratio, rebalanced
+from synther.data.calibration import Calibration, rebalanced
 from synther.data.layout import Layout
 from synther.data.scaling import Scaler, resolve_kinds
-from synther.data.spool import Spool
+from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
@@ -33,7 +33,7 @@ from synther.diffusion.networks import Network
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
 from synther.presets import Settings, preset
-from synther.progress import Phase, Progress, Silent, resolve
+from synther.progress import Progress, Silent, resolve
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Synthesizer:
     @property
     def layout(self) -> Layout:
         """How rows and the matrix of the network belong together, with the thresholds of the model's own sampler."""
-        thresholds = self._calibration(self._sampler(), Silent()).thresholds
+        thresholds = self._calibration(self.settings.sampler, Silent()).thresholds
         return self._model.layout.with_thresholds(thresholds)
 
     @property
@@ -140,57 +140,47 @@ class Synthesizer:
             checkpoint=None if checkpoint is None else Path(checkpoint),
             progress=progress,
         )
-        record = FitRecord(
-            len(rows),
-            result.steps,
-            result.seconds,
-            _describe(self.device),
-            self.seed,
-            fingerprint(rows),
-            result.history,
-        )
+        where, data = _describe(self.device), fingerprint(rows)
+        record = FitRecord(len(rows), result.steps, result.seconds, where, self.seed, data, result.history)
         binary = list(layout.binary_columns)
         ones = sum(layout.pack(chunk)[:, binary].sum(0) for chunk in rows.chunks(_CHUNK_ROWS))
         rates = dict(zip(binary, (ones / len(rows)).tolist(), strict=True))
         self._fitted = _Fitted(layout, scaler, result.network, record, rates)
-        self._calibration(self._sampler(), progress)
+        self._calibration(settings.sampler, progress)
         return self
 
-    def _calibration(self, sampler: BlockSampler, progress: Progress) -> _Calibration:
+    def _calibration(self, config: SamplerConfig, progress: Progress) -> Calibration:
         """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own."""
         model = self._model
         if self.settings.data.threshold == "half" or not model.rates:
-            return _Calibration(model.layout.thresholds)
-        if sampler.config not in model.calibrations:
-            model.calibrations[sampler.config] = self._calibrate(sampler, progress)
-        return model.calibrations[sampler.config]
+            return Calibration(model.layout.thresholds)
+        if config not in model.calibrations:
+            generated = self._raw_binaries(config, progress)
+            terminal = next((column for column in model.rates if model.layout.names[column] == "terminal"), None)
+            model.calibrations[config] = Calibration.fit(model.rates, generated, terminal)
+        return model.calibrations[config]
 
-    def _calibrate(self, sampler: BlockSampler, progress: Progress) -> _Calibration:
-        model = self._model
-        columns = list(model.rates)
+    def _raw_binaries(self, config: SamplerConfig, progress: Progress) -> dict[int, np.ndarray[Any, Any]]:
+        """Generated values of the two-valued columns before any threshold, enough of them to see the rarest."""
+        model, sampler = self._model, self._sampler(config)
         rarest = min(min(rate, 1 - rate) for rate in model.rates.values())
         # 400 events tell a rate to 5 %; a flag that is set in next observations alone has none.
         wanted = min(400 / max(rarest, 1e-9), max(32_768, 8 * sampler.block_rows))
         blocks = max(1, round(wanted / sampler.block_rows))
+        columns = list(model.rates)
         generated = []
         with progress.phase("calibrate", blocks * sampler.block_rows) as phase:
             for block in range(blocks):
                 raw = model.scaler.inverse(sampler.draw(_CALIBRATION_SEED, block).cpu().numpy())
                 generated.append(raw[:, columns])
                 phase.advance(sampler.block_rows)
-        drawn = dict(zip(columns, np.concatenate(generated).T, strict=True))
-        thresholds = {column: calibrate(rate, drawn[column]) for column, rate in model.rates.items()}
-        odds = 1.0
-        for column, rate in model.rates.items():
-            if model.layout.names[column] == "terminal":
-                odds = odds_ratio(rate, drawn[column] > thresholds[column])
-        return _Calibration(thresholds, odds)
+        return dict(zip(columns, np.concatenate(generated).T, strict=True))
 
     def _sampler(self, config: SamplerConfig | None = None) -> BlockSampler:
         return BlockSampler(self._model.network, self.settings.noise, config or self.settings.sampler, self.precision)
 
     def _blocks(
-        self, sampler: BlockSampler, calibration: _Calibration, count: int, seed: int, first: int = 0
+        self, sampler: BlockSampler, calibration: Calibration, count: int, seed: int, first: int = 0
     ) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
         scaler, layout = self._model.scaler, self._model.layout.with_thresholds(calibration.thresholds)
@@ -212,7 +202,7 @@ class Synthesizer:
         check_count(count)
         progress = resolve(progress)
         blocks = self._sampler(sampler)
-        calibration = self._calibration(blocks, progress)
+        calibration = self._calibration(blocks.config, progress)
         arrays: dict[str, Any] = {}
         filled = 0
         with progress.phase("sample", count) as phase:
@@ -250,7 +240,7 @@ class Synthesizer:
         progress = resolve(progress)
         final = Path(path).expanduser()
         blocks = self._sampler(sampler)
-        calibration = self._calibration(blocks, progress)
+        calibration = self._calibration(blocks.config, progress)
         identity = {
             "model": self._digest(),
             "calibration": calibration.to_json(),
@@ -274,10 +264,10 @@ class Synthesizer:
         if gathered:
             spool.append(Transitions.concatenate(gathered))
         with progress.phase("write", count) as phase:
-            taken = _Taken(spool, phase, self._dressed)
-            formats.write(final, taken)
+            rows = Unspooled(spool, self._dressed, phase.advance, keep=PREVIEW_ROWS)
+            formats.write(final, rows)
         spool.remove()
-        return taken.first()
+        return rows.first()
 
     def log_likelihood(self, rows: Transitions, *, steps: int = 64) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Nats of each row under the model, in the rows' own units (discrete columns count as real ones). (N,)"""
@@ -302,7 +292,7 @@ class Synthesizer:
             "scaler": json.dumps(model.scaler.to_json()),
             "record": json.dumps(asdict(model.record)),
             "rates": json.dumps(list(model.rates.items())),
-            "calibration": json.dumps(self._calibration(self._sampler(), Silent()).to_json()),
+            "calibration": json.dumps(self._calibration(self.settings.sampler, Silent()).to_json()),
         }
         with replacing(path) as beside:
             save_file(self._tensors(), beside, metadata)
@@ -331,7 +321,7 @@ class Synthesizer:
             scaler = Scaler.from_json(json.loads(metadata["scaler"]))
             record = FitRecord(**json.loads(metadata["record"]))
             rates = dict(json.loads(metadata["rates"]))
-            calibration = _Calibration.from_json(json.loads(metadata["calibration"]))
+            calibration = Calibration.from_json(json.loads(metadata["calibration"]))
             network = Network(layout.width, settings.network)
             network.load_state_dict(tensors)
             known = set(layout.binary_columns)
@@ -357,25 +347,6 @@ class Synthesizer:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class _Calibration:
-    """When a generated two-valued column counts as set, by its place in the matrix."""
-
-    thresholds: dict[int, float]
-    terminal_odds: float = 1.0
-    """By how much terminal rows are to be taken more often than the network makes them."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"thresholds": list(self.thresholds.items()), "terminal_odds": self.terminal_odds}
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> _Calibration:
-        thresholds, odds = dict(entry["thresholds"]), float(entry["terminal_odds"])
-        if not 0 < odds < np.inf:
-            raise ValueError(f"terminal_odds is {odds}")
-        return cls(thresholds, odds)
-
-
 @dataclass
 class _Fitted:
     layout: Layout
@@ -384,34 +355,7 @@ class _Fitted:
     record: FitRecord
     rates: dict[int, float]
     """How often each two-valued column is set in the real rows."""
-    calibrations: dict[SamplerConfig, _Calibration] = field(default_factory=dict)
-
-
-class _Taken:
-    """A spool on its way into a file: its rows with their spaces, progress reported, the first rows remembered."""
-
-    def __init__(self, spool: Spool, phase: Phase, dress: Callable[[Mapping[str, Any]], Transitions]) -> None:
-        self.spool, self.phase, self.dress = spool, phase, dress
-        self.done = 0
-        self.kept: list[Transitions] = []
-
-    def __len__(self) -> int:
-        return len(self.spool)
-
-    def chunks(self, rows: int) -> Iterator[Transitions]:
-        start = 0
-        for arrays in self.spool.shards():
-            chunk = self.dress(arrays)
-            if start == sum(map(len, self.kept)) < PREVIEW_ROWS:
-                self.kept.append(chunk[: PREVIEW_ROWS - start])
-            yield chunk
-            start += len(chunk)
-            if start > self.done:  # some formats go through the rows once for each field
-                self.phase.advance(start - self.done)
-                self.done = start
-
-    def first(self) -> Transitions:
-        return Transitions.concatenate(self.kept)
+    calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
 
 
 def partial_folder(path: Path) -> Path:

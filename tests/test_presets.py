@@ -45,6 +45,7 @@ def test_fast_differs_from_the_paper_in_the_sampler_alone():
     assert [part.name for part in fields(Settings) if getattr(paper, part.name) != getattr(fast, part.name)] == [
         "sampler"
     ]
+    assert (fast.sampler.kind, fast.sampler.steps) == ("dpm++2m", 32)
     assert fast.sampler.network_calls * 7 < paper.sampler.network_calls < fast.sampler.network_calls * 9
 
 

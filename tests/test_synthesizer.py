@@ -186,6 +186,21 @@ class TestKinds:
             deviation = math.sqrt(rate * (1 - rate) * (1 / calibration + 1 / len(drawn)))
             assert drawn.mean() == pytest.approx(rate, abs=4 * deviation), name
 
+    def test_every_sampler_is_calibrated_once(self, real, saved):
+        """A coarse sampler misses the rate on its own way."""
+        model, coarse = Synthesizer.load(saved), SamplerConfig("euler", 6)
+        watch = Watch()
+        drawn = model.sample(10_000, sampler=coarse, progress=watch).terminal
+        (name, calibration, *_), *others = watch.phases
+        assert (name, [other[0] for other in others]) == ("calibrate", ["sample"])
+        rate = real.terminal.mean()
+        deviation = math.sqrt(rate * (1 - rate) * (1 / calibration + 1 / len(drawn)))
+        assert drawn.mean() == pytest.approx(rate, abs=4 * deviation)
+        again = Watch()
+        model.sample(10, sampler=coarse, progress=again)
+        model.sample(10, progress=again)
+        assert [phase[0] for phase in again.phases] == ["sample", "sample"]
+
     def test_half_leaves_the_threshold_alone(self):
         model = Synthesizer("laptop", **SHORT, data={"threshold": "half"})
         watch = Watch()

@@ -20,12 +20,17 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "")
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     drawn = Table(
-        box=box.SIMPLE, show_header=any(header), title=title or None, title_justify="left", title_style="bold"
+        box=box.SIMPLE,
+        show_header=any(header),
+        title=Text(title) if title else None,
+        title_justify="left",
+        title_style="bold",
     )
     for number, name in enumerate(header):
         drawn.add_column(name, overflow="fold", no_wrap=number == 0)
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*map(Text, row))  # a file may be called [red].npz
     Console(soft_wrap=False).print(drawn)

@@ -77,9 +77,11 @@ def _columns(rows: Transitions) -> Any:
         array = getattr(rows, name)
         for number, column in enumerate(array.reshape(len(rows), -1).T):
             values = column.astype(np.float64)
+            largest = float(np.abs(values).max()) or 1.0
+            unit = values / largest  # so that the square of a large number is no infinity
             figures = {
-                "mean": values.mean(),
-                "deviation": values.std(),
+                "mean": unit.mean() * largest,
+                "deviation": unit.std() * largest,
                 "lowest": values.min(),
                 "highest": values.max(),
             }

@@ -7,6 +7,8 @@ events twice corrects the rate and keeps the labels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -72,3 +74,32 @@ def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator)
     places = draw.choice(common, min(abs(extra), len(common)), replace=False)
     taken[places] = draw.choice(rare, len(places))
     return taken
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """When a generated two-valued column counts as set, by its place in the matrix; how terminals are rebalanced."""
+
+    thresholds: dict[int, float]
+    terminal_odds: float = 1.0
+    """By how much the odds of a terminal row are to be raised over what the generator makes."""
+
+    @classmethod
+    def fit(
+        cls, rates: Mapping[int, float], generated: Mapping[int, NDArray[Any]], terminal: int | None
+    ) -> Calibration:
+        """From the real `rates` and raw `generated` values of each column; `terminal` says which of them that is."""
+        thresholds = {column: calibrate(rate, generated[column]) for column, rate in rates.items()}
+        if terminal is None:
+            return cls(thresholds)
+        return cls(thresholds, odds_ratio(rates[terminal], generated[terminal] > thresholds[terminal]))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"thresholds": list(self.thresholds.items()), "terminal_odds": self.terminal_odds}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
+        thresholds, odds = dict(entry["thresholds"]), float(entry["terminal_odds"])
+        if not 0 < odds < np.inf:
+            raise DataError(f"terminal_odds: expected a positive number, got {odds}")
+        return cls(thresholds, odds)

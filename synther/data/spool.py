@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +55,40 @@ class Spool:
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
+
+
+class Unspooled:
+    """The rows of a spool on their way into a file: `advance` hears how many were taken, the first `keep` are kept.
+
+    `dress` makes rows of a shard's arrays.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        dress: Callable[[Mapping[str, Array]], Transitions],
+        advance: Callable[[int], None],
+        keep: int,
+    ) -> None:
+        self.spool, self.dress, self.advance, self.keep = spool, dress, advance, keep
+        self.taken = 0
+        self.kept: list[Transitions] = []
+
+    def __len__(self) -> int:
+        return len(self.spool)
+
+    def chunks(self, rows: int) -> Iterator[Transitions]:
+        """The shards, whatever chunk size is asked for: they were cut for that."""
+        start = 0
+        for arrays in self.spool.shards():
+            chunk = self.dress(arrays)
+            yield chunk
+            if start == self.taken:  # some formats go through the rows once for each field
+                if start < self.keep:
+                    self.kept.append(chunk[: self.keep - start])
+                self.taken += len(chunk)
+                self.advance(len(chunk))
+            start += len(chunk)
+
+    def first(self) -> Transitions:
+        return Transitions.concatenate(self.kept)

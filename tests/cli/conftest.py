@@ -15,10 +15,11 @@ from synther import Synthesizer, Transitions, write
 from synther.cli import main
 from synther.data.spaces import Box
 
-TINY = (
-    "--network.width 16 --network.depth 1 --network.embedding 8 --fit.steps 20 --fit.evaluate-every 10 "
-    "--fit.checkpoint-every 10 --sampler.steps 2"
-).split()
+TINY = [
+    *("--network.width", "16", "--network.depth", "1", "--network.embedding", "8"),
+    *("--fit.steps", "20", "--fit.evaluate-every", "10", "--fit.checkpoint-every", "10"),
+    *("--sampler.steps", "2"),
+]
 
 
 class Answer(NamedTuple):

@@ -46,11 +46,12 @@ def test_every_verb_explains_itself(synther, verb):
 
 
 @pytest.mark.parametrize("verb", ["fit", "upsample"])
-def test_the_defaults_shown_are_those_of_the_preset(synther, verb):
+def test_the_defaults_shown_are_those_of_the_preset(synther, verb, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # in a wide terminal the help has two columns
     for name in ("paper", "fast", "laptop"):
         _, out, _ = synther(verb, "--preset", name, "--help")
         shown = {
-            option: re.search(rf"--{re.escape(option)} .*?\(default: (\S+)\)", out)[1]
+            option: re.search(rf"--{re.escape(option)} .*?\(default:[\s│]+(\S+)\)", out, re.DOTALL)[1]
             for option in ("fit.steps", "network.width", "sampler.kind", "sampler.steps", "noise.sigma-max")
         }
         settings = PRESETS[name]
@@ -114,19 +115,19 @@ def test_every_whole_number_option_understands_them():
     chosen = options.parse("fit", Fit, words.split())
     assert (chosen.fit.steps, chosen.fit.batch, chosen.fit.patience) == (2_000, 1_000, 10)
     assert (chosen.seed, chosen.network.width) == (3_000, 20)
-    assert options.parse("upsample", Upsample, "x.npz --out run --samples 1.5M".split()).samples == 1_500_000
-    chosen = options.parse("sample", Sample, "m.safetensors --out x.npz --samples=100k --steps 64".split())
+    assert options.parse("upsample", Upsample, ["x.npz", "--out", "run", "--samples", "1.5M"]).samples == 1_500_000
+    chosen = options.parse("sample", Sample, ["m.safetensors", "--out", "x.npz", "--samples=100k", "--steps", "64"])
     assert (chosen.samples, chosen.steps) == (100_000, 64)
 
 
 def test_single_options_change_the_preset_and_nothing_else():
     chosen = options.parse(
-        "fit", Fit, "x --out m.safetensors --preset=fast --fit.steps 7 --data.threshold half".split()
+        "fit", Fit, ["x", "--out", "m.safetensors", "--preset=fast", "--fit.steps", "7", "--data.threshold", "half"]
     )
     assert chosen.settings() == PRESETS["fast"].changed(fit={"steps": 7}, data={"threshold": "half"})
-    chosen = options.parse("fit", Fit, "x --out m.safetensors --preset paper --minutes 2.5".split())
+    chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", "--preset", "paper", "--minutes", "2.5"])
     assert chosen.settings() == PRESETS["paper"].changed(fit={"minutes": 2.5})
-    chosen = options.parse("fit", Fit, "x --out m.safetensors --device cpu".split())
+    chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", "--device", "cpu"])
     assert chosen.settings() == PRESETS["laptop"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synther import Synthesizer, read, write
+from synther import Synthesizer, read
 from synther.cli import VERBS
 from synther.data import shipped
 from synther.presets import ABOUT, PRESETS
@@ -124,6 +124,10 @@ class TestSample:
         for name in "cde":
             assert not np.array_equal(drawn["a"], drawn[name]), name
 
+    def test_a_name_with_brackets_is_shown_as_it_is(self, synther, model, tmp_path):
+        path = tmp_path / "[red]x[1].npz"
+        assert str(path) in synther("sample", model, "--samples", 10, "--out", path).out
+
     def test_a_file_of_the_home_folder(self, synther, model, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         assert synther("sample", model, "--samples", 10, "--out", "~/x.npz").code == 0
@@ -150,7 +154,7 @@ class TestUpsample:
 
     def test_json_and_again(self, synther, data, tiny, tmp_path):
         command = ("upsample", data, "--samples", 600, "--out", tmp_path / "run", "--format", "npz", "--json", *tiny)
-        code, out, err = synther(*command)
+        code, out, _ = synther(*command)
         found = one_object(out)
         assert code == 0
         assert (found["real_rows"], found["samples"]) == (300, 600)
@@ -190,6 +194,14 @@ class TestInspect:
         assert len(columns) == 7
         assert columns["reward"]["mean"] == pytest.approx(rows.reward.mean(dtype=float), rel=1e-12)
         assert columns["reward"]["lowest"] == rows.reward.min()
+
+    def test_numbers_whose_squares_are_infinite(self, synther, tmp_path):
+        values = np.array([[1e300], [-1e300], [1e308]])
+        np.savez(
+            tmp_path / "x.npz", observation=values, next_observation=values, action=values / 1e308, reward=[0, 1, 2]
+        )
+        columns = one_object(synther("inspect", tmp_path / "x.npz", "--json").out)["columns"]
+        assert columns[0]["deviation"] == pytest.approx(1e308 * np.sqrt(2) / 3, rel=1e-6)
 
     def test_the_data_that_ships(self, synther):
         code, out, _ = synther("inspect", "hopper-sac")
@@ -272,6 +284,18 @@ class TestTrouble:
         assert (code, err) == (0, "")
         assert out.strip()
 
+    @pytest.mark.parametrize("quiet", [True, False])
+    def test_silence_about_work_that_is_taken_up(self, synther, data, rows, tiny, tmp_path, caplog, quiet):
+        path = tmp_path / "m.safetensors"
+        words = ["fit", data, "--out", path, *tiny]
+        assert synther(*words).code == 0
+        path.rename(tmp_path / "old.safetensors")
+        settings = Synthesizer.load(tmp_path / "old.safetensors").settings
+        Synthesizer(settings).fit(rows, checkpoint=f"{path}.checkpoint", progress=False)
+        caplog.clear()
+        assert synther(*words, *["--quiet"][:quiet]).code == 0
+        assert ("going on from step 20" in caplog.text) is not quiet
+
 
 class TestProcesses:
     def test_a_refusal(self, tmp_path):
@@ -289,13 +313,22 @@ class TestProcesses:
         assert process.wait(timeout=60) == 1
         assert err == ""
 
-    def test_interrupted_the_same_command_goes_on(self, synther, rows, tiny, tmp_path):
+    def test_interrupted_the_same_command_goes_on(self, synther, data, tiny, tmp_path, caplog):
         """And ends with the model of a fit that nobody interrupted."""
-        write(tmp_path / "data.npz", rows)
-        path = tmp_path / "m.safetensors"
-        options = [*tiny, "--fit.steps", "2K", "--fit.batch", "16", "--fit.checkpoint-every", "50"]
-        command = ("fit", tmp_path / "data.npz", "--out", path, *options)
-        process = start(*command)
+        path, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
+        options = [
+            *tiny,
+            "--fit.steps",
+            "2K",
+            "--fit.batch",
+            16,
+            "--fit.evaluate-every",
+            50,
+            "--fit.checkpoint-every",
+            100,
+        ]
+        command = ("fit", data, *options, "--out")
+        process = start(*command, path)
         deadline = time.monotonic() + 60
         while not Path(f"{path}.checkpoint").exists():
             assert process.poll() is None, process.communicate()
@@ -306,14 +339,11 @@ class TestProcesses:
         assert (process.returncode, out) == (1, "")
         assert err.splitlines()[-1] == "synther: interrupted; the same command goes on where it stopped"
         assert "Traceback" not in err
-        assert not path.exists()
+        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]
 
-        process = start(*command)
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        assert "synther: going on from step " in err
-        assert sorted(file.name for file in tmp_path.iterdir()) == ["data.npz", "m.safetensors"]
-        whole = tmp_path / "whole.safetensors"
-        assert synther("fit", tmp_path / "data.npz", "--out", whole, "--quiet", *options).code == 0
+        assert synther(*command, path).code == 0
+        assert "going on from step " in caplog.text
+        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors"]
+        assert synther(*command, whole).code == 0
         drawn = [Synthesizer.load(file).sample(100, progress=False) for file in (path, whole)]
         assert drawn[0].equals(drawn[1])

@@ -1,0 +1,128 @@
+"""What README.md and docs/ show works: Python blocks run, commands are understood, links lead somewhere.
+
+Python blocks of a file run one after the other, in a folder that holds every data file they name, with presets that
+take no time. Commands, in console blocks and in running text, are parsed but not run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from synther import Synthesizer, Transitions, presets, write
+from synther.cli import VERBS, options
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES if page.is_file()}
+
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TINY = {
+    "network": {"width": 16, "depth": 1, "embedding": 16},
+    "fit": {"steps": 20, "evaluate_every": 10},
+    "sampler": {"kind": "euler", "steps": 2},
+}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [code for found, code in FENCE.findall(text) if found == language]
+
+
+def commands(text: str) -> Iterator[str]:
+    """`synther VERB ...` wherever it is shown."""
+    for block in blocks(text, "console"):
+        yield from re.findall(r"^\$ +(synther .*)$", block, re.MULTILINE)
+    running = FENCE.sub("", text)
+    yield from (line for line in re.findall(r"`(synther [^`]+)`", running) if line.split()[1] in VERBS)
+    yield from re.findall(r"^ {4}(synther .*)$", running, re.MULTILINE)
+
+
+PYTHON = [name for name, text in TEXTS.items() if blocks(text, "python")]
+COMMANDS = sorted({command for text in TEXTS.values() for command in commands(text)})
+
+
+def files_named(code: list[str], *suffixes: str) -> list[str]:
+    words = [node.value for block in code for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Constant)]
+    return sorted({word for word in words if isinstance(word, str) and word.endswith(suffixes)})
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> Path:
+    """An empty folder to work in, where every preset takes no time."""
+    for name, settings in presets.PRESETS.items():
+        monkeypatch.setitem(presets.PRESETS, name, settings.changed(**TINY))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+def replay(count: int = 200) -> Transitions:
+    draw = np.random.default_rng(0)
+    observation = draw.normal(size=(count, 4)).astype(np.float32)
+    action = draw.uniform(-1, 1, (count, 2)).astype(np.float32)
+    return Transitions(
+        observation,
+        action,
+        draw.normal(size=count).astype(np.float32),
+        observation + np.float32(0.1),
+        np.arange(count) % 10 == 0,
+    )
+
+
+def test_the_pages_are_there():
+    assert "README.md" in TEXTS
+    assert "README.md" in PYTHON
+    assert {command.split()[1] for command in commands(TEXTS["README.md"])} == set(VERBS)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_python_blocks_run(name, desk):
+    code = blocks(TEXTS[name], "python")
+    for file in files_named(code, ".npz", ".hdf5", ".h5", ".parquet"):
+        write(desk / file, replay())
+    loaded = files_named(code, ".safetensors")
+    if loaded:
+        model = Synthesizer("laptop").fit(replay(), progress=False)
+        for file in loaded:
+            model.save(desk / file)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for number, block in enumerate(code):
+        exec(compile(block, f"{name}, block {number}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command):
+    _, verb, *words = shlex.split(command, comments=True)
+    assert verb in VERBS or verb.startswith("-"), f"{verb} is no command"
+    if verb not in VERBS:
+        return
+    kind = getattr(import_module(f"synther.cli.{verb}"), verb.title())
+    if {"-h", "--help"} & set(words):
+        with pytest.raises(SystemExit) as stop:
+            options.parse(verb, kind, words)
+        assert stop.value.code == 0
+    else:
+        assert isinstance(options.parse(verb, kind, words), kind)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_lead_somewhere(name):
+    targets = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", FENCE.sub("", TEXTS[name]))
+    missing = [t for t in targets if "://" not in t and not ((ROOT / name).parent / t).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_blank_was_left_to_fill_in(name):
+    assert re.findall(r"@[A-Z0-9_]+@|\bTODO\b|\bTBD\b", TEXTS[name]) == []
