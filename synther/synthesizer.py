@@ -164,8 +164,8 @@ class Synthesizer:
         """Generated values of the two-valued columns before any threshold, enough of them to see the rarest."""
         model, sampler = self._model, self._sampler(config)
         rarest = min(min(rate, 1 - rate) for rate in model.rates.values())
-        # 400 events tell a rate to 5 %; a flag that is set in next observations alone has none.
-        wanted = min(400 / max(rarest, 1e-9), max(32_768, 8 * sampler.block_rows))
+        # 1,000 events tell a rate to 3 %; a flag that is set in next observations alone has none.
+        wanted = min(1_000 / max(rarest, 1e-9), max(65_536, 8 * sampler.block_rows))
         blocks = max(1, round(wanted / sampler.block_rows))
         columns = list(model.rates)
         generated = []

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,14 +11,6 @@ from synther import Synthesizer, read
 from synther.cli import VERBS
 from synther.data import shipped
 from synther.presets import ABOUT, PRESETS
-
-COMMAND = [sys.executable, "-c", "from synther.cli import entry; entry()"]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def start(*arguments: object, **options) -> subprocess.Popen:
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT, **options}
-    return subprocess.Popen([*COMMAND, *map(str, arguments)], **options)
 
 
 def one_object(text: str) -> dict:
@@ -238,112 +224,29 @@ class TestPresets:
         assert found == {name: {"about": ABOUT[name], **PRESETS[name].to_json()} for name in PRESETS}
 
 
-class TestTrouble:
-    @pytest.fixture
-    def failing(self, monkeypatch):
-        def fail_with(error: BaseException) -> None:
-            def run(arguments):
-                raise error
-
-            monkeypatch.setattr("synther.cli.presets.run", run)
-
-        return fail_with
-
-    def test_a_defect_is_one_line(self, synther, failing):
-        failing(RuntimeError("the cat sat on it"))
-        code, out, err = synther("presets")
-        assert (code, out) == (1, "")
-        assert err == ("synther: RuntimeError: the cat sat on it (a defect of SynthER; SYNTHER_DEBUG=1 shows where)\n")
-
-    @pytest.mark.parametrize("error", [RuntimeError("the cat"), OSError("the disk")])
-    def test_a_defect_can_be_looked_at(self, synther, failing, monkeypatch, error):
-        failing(error)
-        monkeypatch.setenv("SYNTHER_DEBUG", "1")
-        with pytest.raises(type(error), match=str(error)):
-            synther("presets")
-
-    def test_a_full_disk_is_no_defect(self, synther, failing):
-        failing(OSError(28, "No space left on device", "x.hdf5"))
-        assert synther("presets") == (1, "", "synther: [Errno 28] No space left on device: 'x.hdf5'\n")
-
-    def test_an_interrupt_says_how_to_go_on(self, synther, failing):
-        failing(KeyboardInterrupt())
-        assert synther("presets") == (1, "", "synther: interrupted; the same command goes on where it stopped\n")
-
-    @pytest.mark.parametrize("verb", VERBS)
-    def test_silence(self, synther, verb, data, model, tiny, tmp_path, monkeypatch):
-        monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
-        words = {
-            "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
-            "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
-            "sample": [model, "--samples", 20, "--out", tmp_path / "x.npz"],
-            "inspect": [data],
-            "presets": [],
-        }[verb]
-        code, out, err = synther(verb, *words, "--quiet")
-        assert (code, err) == (0, "")
-        assert out.strip()
-
-    @pytest.mark.parametrize("quiet", [True, False])
-    def test_silence_about_work_that_is_taken_up(self, synther, data, rows, tiny, tmp_path, caplog, quiet):
-        path = tmp_path / "m.safetensors"
-        words = ["fit", data, "--out", path, *tiny]
-        assert synther(*words).code == 0
-        path.rename(tmp_path / "old.safetensors")
-        settings = Synthesizer.load(tmp_path / "old.safetensors").settings
-        Synthesizer(settings).fit(rows, checkpoint=f"{path}.checkpoint", progress=False)
-        caplog.clear()
-        assert synther(*words, *["--quiet"][:quiet]).code == 0
-        assert ("going on from step 20" in caplog.text) is not quiet
+@pytest.mark.parametrize("verb", VERBS)
+def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
+    words = {
+        "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
+        "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
+        "sample": [model, "--samples", 20, "--out", tmp_path / "x.npz"],
+        "inspect": [data],
+        "presets": [],
+    }[verb]
+    code, out, err = synther(verb, *words, "--quiet")
+    assert (code, err) == (0, "")
+    assert out.strip()
 
 
-class TestProcesses:
-    def test_a_refusal(self, tmp_path):
-        process = start("inspect", "absent.npz", cwd=tmp_path)
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (2, "")
-        assert err.startswith("synther: absent.npz: no such file")
-        assert err.count("\n") == 1
-
-    def test_a_reader_that_went_away(self):
-        process = start("presets")
-        process.stdout.close()
-        err = process.stderr.read()
-        process.stderr.close()
-        assert process.wait(timeout=60) == 1
-        assert err == ""
-
-    def test_interrupted_the_same_command_goes_on(self, synther, data, tiny, tmp_path, caplog):
-        """And ends with the model of a fit that nobody interrupted."""
-        path, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
-        options = [
-            *tiny,
-            "--fit.steps",
-            "2K",
-            "--fit.batch",
-            16,
-            "--fit.evaluate-every",
-            50,
-            "--fit.checkpoint-every",
-            100,
-        ]
-        command = ("fit", data, *options, "--out")
-        process = start(*command, path)
-        deadline = time.monotonic() + 60
-        while not Path(f"{path}.checkpoint").exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, out) == (1, "")
-        assert err.splitlines()[-1] == "synther: interrupted; the same command goes on where it stopped"
-        assert "Traceback" not in err
-        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]
-
-        assert synther(*command, path).code == 0
-        assert "going on from step " in caplog.text
-        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors"]
-        assert synther(*command, whole).code == 0
-        drawn = [Synthesizer.load(file).sample(100, progress=False) for file in (path, whole)]
-        assert drawn[0].equals(drawn[1])
+@pytest.mark.parametrize("quiet", [True, False])
+def test_silence_about_work_that_is_taken_up(synther, data, rows, tiny, tmp_path, caplog, quiet):
+    path = tmp_path / "m.safetensors"
+    words = ["fit", data, "--out", path, *tiny]
+    assert synther(*words).code == 0
+    path.rename(tmp_path / "old.safetensors")
+    settings = Synthesizer.load(tmp_path / "old.safetensors").settings
+    Synthesizer(settings).fit(rows, checkpoint=f"{path}.checkpoint", progress=False)
+    caplog.clear()
+    assert synther(*words, *["--quiet"][:quiet]).code == 0
+    assert ("going on from step 20" in caplog.text) is not quiet

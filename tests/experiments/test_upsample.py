@@ -5,55 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from synther import Synthesizer, Transitions, read
 from synther.assess.fidelity import Comparison
-from synther.data.spaces import Box
 from synther.diffusion.blocks import BlockSampler
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments.upsample import fit_to, upsample
+from synther.experiments.upsample import upsample
 
-TINY = {
-    "network": {"width": 16, "depth": 1, "embedding": 8},
-    "fit": {"steps": 60, "evaluate_every": 10, "checkpoint_every": 10},
-    "sampler": {"steps": 3},
-}
+from .small_job import TINY, made, model
+
 SAMPLES = 3000
 FILES = ["comparison.json", "comparison.png", "model.safetensors", "run.json", "synthetic.npz"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def made(count: int = 300, shift: float = 0.0) -> Transitions:
-    draw = np.random.default_rng(0)
-    observation = draw.normal(shift, 1, (count, 2))
-    action = draw.uniform(-1, 1, (count, 1))
-    return Transitions(
-        observation,
-        action,
-        draw.normal(size=count),
-        observation + 0.1,
-        np.arange(count) % 10 == 0,
-        action_space=(Box.uniform(-1, 1, 1),),
-        env_id="Made-v0",
-    )
-
-
-def model(seed: int = 0, **changes) -> Synthesizer:
-    return Synthesizer("laptop", seed=seed, **{**TINY, **changes})
 
 
 def run(folder: Path, rows: Transitions | None = None, synthesizer: Synthesizer | None = None, samples: int = SAMPLES,
@@ -241,31 +207,6 @@ def test_stopped_while_comparing_the_rows_are_not_written_again(done, lost, tmp_
     assert (tmp_path / "synthetic.npz").stat().st_mtime_ns == written
     assert again.comparison == done.comparison
     assert sorted(file.name for file in tmp_path.iterdir()) == FILES
-
-
-class TestFitTo:
-    def test_the_model_is_saved_and_the_checkpoint_gone(self, tmp_path):
-        path = tmp_path / "deep" / "m.safetensors"
-        fitted = fit_to(path, made(), model(), False)
-        assert [file.name for file in path.parent.iterdir()] == ["m.safetensors"]
-        assert Synthesizer.load(path).record == fitted.record
-
-    def test_a_model_that_is_there_is_not_fitted_again(self, tmp_path, monkeypatch):
-        path = tmp_path / "m.safetensors"
-        fitted = fit_to(path, made(), model(), False)
-        monkeypatch.setattr(Synthesizer, "fit", None)
-        assert fit_to(path, made(), model(), False).record == fitted.record
-
-    @pytest.mark.parametrize("other", ["data", "settings", "seed"])
-    def test_a_model_of_something_else_is_refused(self, other, tmp_path):
-        path = tmp_path / "m.safetensors"
-        fit_to(path, made(), model(), False)
-        before = path.read_bytes()
-        rows = made(shift=1.0) if other == "data" else made()
-        wanted = {"data": model(), "settings": model(sampler={"steps": 4}), "seed": model(seed=1)}[other]
-        with pytest.raises(ConfigError, match=r"m\.safetensors is a model of other data or options"):
-            fit_to(path, rows, wanted, False)
-        assert path.read_bytes() == before
 
 
 KILLER = """

@@ -1,0 +1,107 @@
+"""Defects, full disks and interrupts: one line on stderr, the right exit code, and the same command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from synther import Synthesizer
+
+COMMAND = [sys.executable, "-c", "from synther.cli import entry; entry()"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def start(*arguments: object, **options) -> subprocess.Popen:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT, **options}
+    return subprocess.Popen([*COMMAND, *map(str, arguments)], **options)
+
+
+class TestTrouble:
+    @pytest.fixture
+    def failing(self, monkeypatch):
+        def fail_with(error: BaseException) -> None:
+            def run(arguments):
+                raise error
+
+            monkeypatch.setattr("synther.cli.presets.run", run)
+
+        return fail_with
+
+    def test_a_defect_is_one_line(self, synther, failing):
+        failing(RuntimeError("the cat sat on it"))
+        code, out, err = synther("presets")
+        assert (code, out) == (1, "")
+        assert err == ("synther: RuntimeError: the cat sat on it (a defect of SynthER; SYNTHER_DEBUG=1 shows where)\n")
+
+    @pytest.mark.parametrize("error", [RuntimeError("the cat"), OSError("the disk")])
+    def test_a_defect_can_be_looked_at(self, synther, failing, monkeypatch, error):
+        failing(error)
+        monkeypatch.setenv("SYNTHER_DEBUG", "1")
+        with pytest.raises(type(error), match=str(error)):
+            synther("presets")
+
+    def test_a_full_disk_is_no_defect(self, synther, failing):
+        failing(OSError(28, "No space left on device", "x.hdf5"))
+        assert synther("presets") == (1, "", "synther: [Errno 28] No space left on device: 'x.hdf5'\n")
+
+    def test_an_interrupt_says_how_to_go_on(self, synther, failing):
+        failing(KeyboardInterrupt())
+        assert synther("presets") == (1, "", "synther: interrupted; the same command goes on where it stopped\n")
+
+
+class TestProcesses:
+    def test_a_refusal(self, tmp_path):
+        process = start("inspect", "absent.npz", cwd=tmp_path)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (2, "")
+        assert err.startswith("synther: absent.npz: no such file")
+        assert err.count("\n") == 1
+
+    def test_a_reader_that_went_away(self):
+        process = start("presets")
+        process.stdout.close()
+        err = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(timeout=60) == 1
+        assert err == ""
+
+    def test_interrupted_the_same_command_goes_on(self, synther, data, tiny, tmp_path, caplog):
+        """And ends with the model of a fit that nobody interrupted."""
+        path, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
+        options = [
+            *tiny,
+            "--fit.steps",
+            "2K",
+            "--fit.batch",
+            16,
+            "--fit.evaluate-every",
+            50,
+            "--fit.checkpoint-every",
+            100,
+        ]
+        command = ("fit", data, *options, "--out")
+        process = start(*command, path)
+        deadline = time.monotonic() + 60
+        while not Path(f"{path}.checkpoint").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (1, "")
+        assert err.splitlines()[-1] == "synther: interrupted; the same command goes on where it stopped"
+        assert "Traceback" not in err
+        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]
+
+        assert synther(*command, path).code == 0
+        assert "going on from step " in caplog.text
+        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors"]
+        assert synther(*command, whole).code == 0
+        drawn = [Synthesizer.load(file).sample(100, progress=False) for file in (path, whole)]
+        assert drawn[0].equals(drawn[1])

@@ -1,0 +1,69 @@
+"""A fit: decided by its seed, taken up where it stopped, and as silent as it is asked to be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer
+from synther.errors import ConfigError
+
+from .rows import made, plain
+from .settings import QUICK, SHORT
+from .watch import Stopped, Watch
+
+
+def weights(model: Synthesizer) -> list[np.ndarray]:
+    return [parameter.numpy() for parameter in model.network.parameters()]
+
+
+def test_the_seed_decides():
+    same, again, other = (Synthesizer("laptop", **SHORT, seed=seed).fit(plain(), progress=False) for seed in (1, 1, 2))
+    assert all(map(np.array_equal, weights(same), weights(again)))
+    assert not all(map(np.array_equal, weights(same), weights(other)))
+
+
+@pytest.mark.parametrize(("stop", "kept"), [(("fit", 10), 0), (("fit", 20), 10), (("calibrate", 1000), 20)])
+def test_interrupted_it_goes_on(quick, stop, kept, tmp_path):
+    path = tmp_path / "fit.checkpoint"
+    with pytest.raises(Stopped):
+        Synthesizer("laptop", **QUICK).fit(made(300), checkpoint=path, progress=Watch(stop))
+    watch = Watch()
+    resumed = Synthesizer("laptop", **QUICK).fit(made(300), checkpoint=path, progress=watch)
+    assert watch.phases[0] == ["fit", 20, kept, 20]
+    assert all(map(np.array_equal, weights(resumed), weights(quick)))
+    assert resumed.layout == quick.layout
+    assert resumed.sample(600, progress=False).equals(quick.sample(600, progress=False))
+    assert path.exists()
+
+
+def test_a_checkpoint_of_other_rows_is_refused(tmp_path):
+    path = tmp_path / "fit.checkpoint"
+    Synthesizer("laptop", **SHORT).fit(plain(), checkpoint=path, progress=False)
+    with pytest.raises(ConfigError, match="belongs to a fit with other data or options"):
+        Synthesizer("laptop", **SHORT).fit(plain(301), checkpoint=path, progress=False)
+
+
+def test_fitting_again_replaces_the_model():
+    model = Synthesizer("laptop", **SHORT).fit(plain(), progress=False)
+    model.fit(plain(columns=2), progress=False)
+    assert model.sample(3, progress=False).observation.shape == (3, 2)
+
+
+def test_silence(tmp_path, capfd):
+    model = Synthesizer("laptop", **SHORT).fit(made(100), progress=False)
+    model.sample(10, progress=False)
+    model.sample_to(tmp_path / "x.npz", 10, progress=False)
+    model.save(tmp_path / "x.safetensors")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_lines_where_stderr_is_no_terminal(tmp_path, capsys):
+    model = Synthesizer("laptop", **SHORT).fit(made(100))
+    model.sample(10)
+    model.sample_to(tmp_path / "x.npz", 10)
+    out, err = capsys.readouterr()
+    assert out == ""
+    names = [line.split(":")[0] for line in err.splitlines() if "100 %" in line]
+    assert names == ["fit", "calibrate", "sample", "sample", "write"]
+    assert "loss" in err

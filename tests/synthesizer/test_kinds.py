@@ -1,0 +1,87 @@
+"""Every column that comes out is of the kind that went in: its type, its values, its place and spread."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer
+from synther.data.spaces import Binary, Discrete
+
+from .rows import ACTIONS, OBSERVATIONS, plain
+from .settings import SHORT
+
+
+def test_shapes_types_and_names_are_those_of_the_real_rows(real, fake):
+    for name, array in real.arrays().items():
+        assert getattr(fake, name).shape == (20_000, *array.shape[1:]), name
+        assert getattr(fake, name).dtype == array.dtype, name
+    assert fake.timeout is None
+    assert (fake.env_id, fake.action_space, fake.observation_space) == ("Made-v0", ACTIONS, OBSERVATIONS)
+
+
+@pytest.mark.parametrize("name", ["observation", "next_observation"])
+def test_every_column_keeps_its_kind(fake, name):
+    _, tiny, constant, whole, flag = getattr(fake, name).T
+    assert (constant == 0.1).all()
+    assert set(np.unique(whole)) <= set(range(8))
+    assert set(np.unique(flag)) == {0.0, 1.0}
+    assert len(np.unique(tiny)) > 10_000
+
+
+@pytest.mark.parametrize("name", ["observation", "next_observation"])
+def test_every_column_keeps_its_place_and_spread(real, fake, name):
+    truth, drawn = getattr(real, name), getattr(fake, name)
+    for column in (0, 1, 3):
+        mean, deviation = truth[:, column].mean(), truth[:, column].std()
+        assert drawn[:, column].mean() == pytest.approx(mean, abs=0.1 * deviation), column
+        assert drawn[:, column].std() == pytest.approx(deviation, rel=0.1), column
+
+
+def test_actions_stay_in_the_box(fake):
+    first, second = fake.action.T
+    assert -1 <= first.min() < -0.8
+    assert 0.8 < first.max() <= 1
+    assert 0 <= second.min() < 0.02
+    assert 0.08 < float(second.max()) <= 0.1
+
+
+@pytest.mark.parametrize("coding", ["onehot", "bits"])
+@pytest.mark.parametrize("space", [None, (Discrete(6, 3),)])
+def test_one_discrete_action(coding, space):
+    actions = 3 + np.random.default_rng(1).integers(0, 5, 500)
+    rows = plain(500, action=actions, action_space=space)
+    model = Synthesizer("laptop", **SHORT, data={"coding": coding}).fit(rows, progress=False)
+    drawn = model.sample(2000, progress=False).action
+    assert drawn.shape == (2000,)
+    assert drawn.dtype == actions.dtype
+    assert set(range(3, 8)) <= set(drawn.tolist()) <= set(range(3, 9 if space else 8))
+
+
+@pytest.mark.parametrize("coding", ["onehot", "bits"])
+def test_several_discrete_actions(coding):
+    draw = np.random.default_rng(1)
+    actions = np.stack([draw.integers(0, 3, 500), draw.integers(1, 5, 500)], axis=1).astype(np.int32)
+    rows = plain(500, action=actions, action_space=(Discrete(3), Discrete(4, 1)))
+    model = Synthesizer("laptop", **SHORT, data={"coding": coding}).fit(rows, progress=False)
+    drawn = model.sample(2000, progress=False).action
+    assert drawn.shape == (2000, 2)
+    assert drawn.dtype == np.int32
+    assert set(drawn[:, 0].tolist()) == {0, 1, 2}
+    assert set(drawn[:, 1].tolist()) == {1, 2, 3, 4}
+
+
+def test_multi_binary_actions():
+    actions = np.random.default_rng(1).integers(0, 2, (500, 3)).astype(np.int8)
+    model = Synthesizer("laptop", **SHORT).fit(plain(500, action=actions, action_space=(Binary(3),)), progress=False)
+    drawn = model.sample(1000, progress=False).action
+    assert drawn.dtype == np.int8
+    assert set(np.unique(drawn)) == {0, 1}
+
+
+def test_rows_wider_than_the_embedding():
+    rows = plain(200, columns=70)
+    model = Synthesizer("laptop", **{**SHORT, "network": {"width": 32, "depth": 2, "embedding": 128}})
+    drawn = model.fit(rows, progress=False).sample(30, progress=False)
+    assert model.layout.width == 211
+    assert drawn.observation.shape == drawn.action.shape == (30, 70)

@@ -1,0 +1,84 @@
+"""What cannot be done is refused at once, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer
+from synther.errors import ConfigError, DataError, FormatError
+from synther.presets import PRESETS
+
+from .rows import plain
+from .settings import SHORT
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: model.sample(1),
+        lambda model: model.sample_to("x.npz", 1),
+        lambda model: model.save("x.safetensors"),
+        lambda model: model.log_likelihood(plain()),
+        lambda model: model.layout,
+        lambda model: model.scaler,
+        lambda model: model.network,
+        lambda model: model.record,
+    ],
+)
+def test_not_fitted(use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"not been fitted: call fit\(transitions\), or Synthesizer\.load"):
+        use(Synthesizer("laptop"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_row():
+    with pytest.raises(DataError, match="cannot be fitted on 1 row: expected at least 2"):
+        Synthesizer("laptop", **SHORT).fit(plain(1), progress=False)
+
+
+def test_two_rows_are_enough():
+    model = Synthesizer("laptop", **SHORT).fit(plain(2), progress=False)
+    assert len(model.sample(3, progress=False)) == 3
+
+
+def test_rows_that_are_all_equal():
+    row = plain(1)
+    with pytest.raises(DataError, match="all 50 rows are equal"):
+        Synthesizer("laptop", **SHORT).fit(row[np.zeros(50, int)], progress=False)
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_counts_below_one(model, count, tmp_path):
+    with pytest.raises(ConfigError, match=f"at least 1, got {count}"):
+        model.sample(count)
+    with pytest.raises(ConfigError, match=f"at least 1, got {count}"):
+        model.sample_to(tmp_path / "x.npz", count)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["x.pkl", "x.txt", "x"])
+def test_files_that_cannot_take_rows(model, name, tmp_path):
+    with pytest.raises(FormatError):
+        model.sample_to(tmp_path / name, 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_negative_seed(model):
+    with pytest.raises(ConfigError, match="at least 0, got -1"):
+        model.sample(1, seed=-1, progress=False)
+    with pytest.raises(ConfigError, match="at least 0, got -1"):
+        Synthesizer("laptop", **SHORT, seed=-1).fit(plain(), progress=False)
+
+
+def test_rows_of_another_kind_have_no_likelihood(model):
+    with pytest.raises(DataError, match="observation has 1 columns, the layout 5"):
+        model.log_likelihood(plain())
+
+
+def test_changes_apply_to_settings_as_to_presets():
+    named = Synthesizer("paper", fit={"steps": 5}, device="cpu")
+    assert named.settings == Synthesizer(PRESETS["paper"], fit={"steps": 5}, device="cpu").settings
+    with pytest.raises(ConfigError, match=r"unknown option fit\.stepps"):
+        Synthesizer(PRESETS["paper"], fit={"stepps": 5})

@@ -1,0 +1,234 @@
+"""Rows drawn into a file: those of `sample`, whole or not at all, and never drawn twice."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import synther.synthesizer
+from synther import Synthesizer, compute, read
+from synther.data.spool import Spool
+from synther.diffusion.blocks import BlockSampler
+from synther.diffusion.config import SamplerConfig
+
+from .rows import ACTIONS, OBSERVATIONS
+from .watch import Stopped, Watch
+
+BLOCK, SHARD = 64, 2  # rows of a block, blocks of a shard
+COUNT = 5 * BLOCK * SHARD + 10
+
+
+@pytest.fixture(scope="module")
+def quick_saved(quick, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "quick.safetensors"
+    quick.save(path)
+    return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch) -> list[int]:
+    """Blocks and shards of a few rows; the numbers of the blocks that are drawn."""
+    monkeypatch.setattr(compute, "block_rows", lambda device: BLOCK)
+    monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", SHARD)
+    drawn: list[int] = []
+    draw = BlockSampler.draw
+
+    def counted(self, seed, block):
+        drawn.append(block)
+        return draw(self, seed, block)
+
+    monkeypatch.setattr(BlockSampler, "draw", counted)
+    return drawn
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
+@pytest.mark.parametrize("count", [10, 2 * BLOCK * SHARD, COUNT])
+def test_the_file_holds_the_rows_of_sample(quick, small_blocks, suffix, count, tmp_path):
+    path = tmp_path / "deep" / f"fake{suffix}"
+    first = quick.sample_to(path, count, seed=3, progress=False)
+    rows, held = quick.sample(count, seed=3, progress=False), read(path)
+    assert held.equals(rows)
+    assert first.equals(rows)
+    assert {n: a.dtype for n, a in held.arrays().items()} == {n: a.dtype for n, a in rows.arrays().items()}
+    for found in (first, held):
+        assert (found.env_id, found.action_space, found.observation_space) == ("Made-v0", ACTIONS, OBSERVATIONS)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
+@pytest.mark.parametrize("preview", [1, BLOCK * SHARD, 300])
+def test_the_first_rows_come_back(quick, small_blocks, suffix, preview, tmp_path, monkeypatch):
+    monkeypatch.setattr(synther.synthesizer, "PREVIEW_ROWS", preview)
+    first = quick.sample_to(tmp_path / f"x{suffix}", COUNT, progress=False)
+    assert first.equals(quick.sample(preview, progress=False))
+
+
+def test_progress_counts_every_row_once(quick, small_blocks, tmp_path):
+    for suffix in (".npz", ".hdf5"):
+        watch = Watch()
+        quick.sample_to(tmp_path / f"x{suffix}", COUNT, progress=watch)
+        assert watch.phases == [["sample", COUNT, 0, COUNT], ["write", COUNT, 0, COUNT]]
+
+
+def test_a_file_of_the_home_folder(quick, small_blocks, tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "work")
+    quick.sample_to("~/x.npz", 10, progress=False)
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["home", "work", "x.npz"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "finished"),
+    [
+        (("sample", BLOCK), 0),
+        (("sample", 2 * BLOCK), 0),
+        (("sample", 3 * BLOCK), 1),
+        (("sample", 9 * BLOCK), 4),
+        (("sample", COUNT), 5),
+        (("write", 1), 6),
+        (("write", COUNT), 6),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
+def test_interrupted_work_goes_on(quick, small_blocks, stop, finished, suffix, tmp_path):
+    path = tmp_path / f"fake{suffix}"
+    with pytest.raises(Stopped):
+        quick.sample_to(path, COUNT, progress=Watch(stop))
+    assert not path.exists()
+    small_blocks.clear()
+    watch = Watch()
+    quick.sample_to(path, COUNT, progress=watch)
+    assert small_blocks == list(range(finished * SHARD, 11))
+    assert watch.phases[0] == ["sample", COUNT, min(finished * SHARD * BLOCK, COUNT), COUNT]
+    assert read(path).equals(quick.sample(COUNT, progress=False))
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
+def test_nothing_has_the_final_name_before_it_is_whole(quick, small_blocks, suffix, tmp_path):
+    path = tmp_path / f"fake{suffix}"
+    seen: list[bool] = []
+    quick.sample_to(path, COUNT, progress=Watch(at_every=lambda: seen.append(path.exists())))
+    assert len(seen) >= 11 + 6
+    assert not any(seen)
+    older = path.read_bytes()
+    with pytest.raises(Stopped):
+        quick.sample_to(path, COUNT, seed=1, progress=Watch(("write", COUNT)))
+    assert path.read_bytes() == older
+
+
+@pytest.mark.parametrize("change", ["seed", "count", "sampler", "model", "thresholds"])
+def test_what_other_work_left_is_discarded(quick, quick_saved, small_blocks, change, tmp_path):
+    path = tmp_path / "fake.npz"
+    with pytest.raises(Stopped):
+        quick.sample_to(path, COUNT, progress=Watch(("sample", 9 * BLOCK)))
+    small_blocks.clear()
+    other, options = Synthesizer.load(quick_saved), {}
+    if change == "seed":
+        options = {"seed": 1}
+    elif change == "sampler":
+        options = {"sampler": SamplerConfig("euler", 8)}
+    elif change == "model":
+        next(other.network.parameters()).mul_(1.01)
+    elif change == "thresholds":
+        own = other.settings.sampler
+        other._model.calibrations[own] = replace(other._model.calibrations[own], terminal_odds=1.5)
+    count = COUNT - (change == "count")
+    other.sample_to(path, count, progress=False, **options)
+    assert small_blocks[-11:] == list(range(11))  # another sampler is calibrated first
+    assert read(path).equals(other.sample(count, progress=False, **options))
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_same_model_from_a_file_goes_on(quick, quick_saved, small_blocks, tmp_path):
+    with pytest.raises(Stopped):
+        quick.sample_to(tmp_path / "x.npz", COUNT, progress=Watch(("sample", 9 * BLOCK)))
+    small_blocks.clear()
+    Synthesizer.load(quick_saved).sample_to(tmp_path / "x.npz", COUNT, progress=False)
+    assert small_blocks == [8, 9, 10]
+
+
+def test_memory_does_not_grow_with_the_rows(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(compute, "block_rows", lambda device: 512)
+    monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", SHARD)
+    monkeypatch.setattr(synther.synthesizer, "PREVIEW_ROWS", 100)
+    rows = torch.randn(512, quick.layout.width, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(BlockSampler, "draw", lambda self, seed, block: rows)
+
+    def peak(count: int) -> int:
+        gc.collect()
+        tracemalloc.start()
+        try:
+            quick.sample_to(tmp_path / "x.npz", count, progress=False)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(2_048)  # imports and caches
+    few, many = peak(2_048), peak(32_768)
+    row_bytes = sum(array.nbytes for array in quick.sample(512, progress=False).arrays().values()) / 512
+    assert many - few < 0.05 * (32_768 - 2_048) * row_bytes
+
+
+def test_no_shard_is_larger_than_it_should_be(quick, small_blocks, tmp_path, monkeypatch):
+    sizes: list[int] = []
+    append = Spool.append
+    monkeypatch.setattr(Spool, "append", lambda self, rows: (sizes.append(len(rows)), append(self, rows)))
+    quick.sample_to(tmp_path / "x.npz", COUNT, progress=False)
+    assert sizes == [BLOCK * SHARD] * 5 + [10]
+
+
+VICTIM = """
+import sys, time
+from contextlib import contextmanager
+from dataclasses import replace
+import torch
+import synther.synthesizer
+from synther import Synthesizer, compute
+
+class Slow:
+    @contextmanager
+    def phase(self, name, total, start=0):
+        yield self
+    def advance(self, amount, note=""):
+        time.sleep(0.02)
+
+torch.set_num_threads(1)
+compute.block_rows = lambda device: {block}
+synther.synthesizer._SHARD_BLOCKS = {shard}
+Synthesizer.load(sys.argv[1]).sample_to(sys.argv[2], 100_000, progress=Slow())
+"""
+
+
+def test_sampling_killed_by_the_system(quick, quick_saved, small_blocks, tmp_path):
+    path = tmp_path / "fake.npz"
+    script = VICTIM.format(block=BLOCK, shard=SHARD)
+    victim = subprocess.Popen([sys.executable, "-c", script, str(quick_saved), str(path)])
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "fake.npz.partial" / "000003.npz").exists():
+        assert victim.poll() is None, "ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    assert not path.exists()
+    done = sum(file.name[:6].isdigit() for file in (tmp_path / "fake.npz.partial").iterdir())
+    with pytest.raises(Stopped):  # a hundred thousand rows are for the victim; a few more blocks tell enough
+        quick.sample_to(path, 100_000, progress=Watch(("sample", (done + 4) * SHARD * BLOCK)))
+    assert small_blocks == list(range(done * SHARD, (done + 4) * SHARD))
+    shards = sorted((tmp_path / "fake.npz.partial").glob("0*.npz"))
+    held = np.concatenate([np.load(shard)["reward"] for shard in shards])
+    assert len(shards) == done + 3
+    np.testing.assert_array_equal(held, quick.sample(len(held), progress=False).reward)

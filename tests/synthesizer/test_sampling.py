@@ -1,0 +1,36 @@
+"""Which rows are drawn: seed and sampler decide, how many are asked for does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from synther.diffusion.config import SamplerConfig
+
+
+def test_a_smaller_sample_is_the_beginning_of_a_larger_one(model, fake):
+    for count in (1, 100, 511, 512, 513, 1300):
+        assert model.sample(count, progress=False).equals(fake[:count]), count
+
+
+def test_the_seed_decides(model, fake):
+    other = model.sample(600, seed=1, progress=False)
+    assert model.sample(600, seed=1, progress=False).equals(other)
+    assert not np.array_equal(other.reward, fake.reward[:600])
+    assert not np.isin(other.reward, fake.reward).any()
+
+
+def test_no_block_repeats_another(fake):
+    assert len(np.unique(fake.observation[:, 0])) > 0.9 * len(fake)  # terminal rows may be taken twice
+
+
+def test_another_sampler_gives_other_rows(model, fake):
+    other = model.sample(50, sampler=SamplerConfig("heun", 4), progress=False)
+    assert not np.array_equal(other.reward, fake.reward[:50])
+
+
+def test_the_global_random_state_has_no_say(model, fake):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    assert model.sample(10, progress=False).equals(fake[:10])
+    assert torch.equal(torch.get_rng_state(), before)
