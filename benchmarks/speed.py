@@ -126,19 +126,9 @@ def _cpu(device: torch.device) -> str:
 def _demo() -> list[str]:
     """What `make demo` runs: reading, fitting, calibrating, sampling, writing, comparing, drawing."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "synther",
-            "upsample",
-            "hopper-sac",
-            "--samples",
-            "100K",
-            "--out",
-            f"{folder}/demo",
-        ]
+        words = f"-m synther upsample hopper-sac --samples 100K --out {folder}/demo --json --device cpu".split()
         began = time.perf_counter()
-        told = subprocess.run([*command, "--json", "--device", "cpu"], capture_output=True, text=True, check=True)
+        told = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
         seconds = time.perf_counter() - began
         model = Synthesizer.load(f"{folder}/demo/model.safetensors", device="cpu")
     sampling = next(line for line in told.stderr.splitlines() if line.startswith("sample: 100 %"))
