@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from machine import origin, print_table
 
 from synther import Synthesizer, Transitions, read
 from synther.assess.fidelity import compare, dynamics_error, novelty
+from synther.baselines.augmentation import Augmentation
 from synther.diffusion.config import SamplerConfig
 from synther.envs.simulator import simulate
 
@@ -81,9 +81,7 @@ def main() -> None:
     draw = np.random.default_rng(chosen.seed)
     table, figures = [], {}
     third = real[np.sort(draw.choice(len(real), len(real) // 3, replace=False))]
-    noisy = real[np.sort(draw.choice(len(real), min(chosen.samples, len(real)), replace=False))]
-    shift = lambda: draw.normal(0, 0.1, noisy.observation.shape).astype(np.float32)  # noqa: E731
-    noisy = replace(noisy, observation=noisy.observation + shift(), next_observation=noisy.next_observation + shift())
+    noisy = Augmentation("additive").fit(real).sample(chosen.samples, seed=chosen.seed)
     for name, rows in (("real, a random third", third), ("additive noise N(0, 0.1)", noisy)):
         table.append(_judge(name, 0, real, rows, 0.0, figures))
     for name, sampler in SAMPLERS.items():

@@ -26,7 +26,8 @@ MAY_IMPORT = {
     "synthesizer": ANYONE | {"data", "diffusion", "compute", "presets"},
     "envs": ANYONE | {"data"},
     "assess": ANYONE | {"data"},
-    "experiments": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess"},
+    "baselines": ANYONE | {"data"},
+    "experiments": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "baselines"},
     "cli": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "experiments"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
