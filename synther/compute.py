@@ -1,12 +1,12 @@
 """Where the work runs and how precisely, and how an update becomes one captured GPU graph.
 
-The only file that asks whether there is a GPU: everything else is written once, for tensors.
+Everything else is written once, for tensors, and asks for no device; only `kernels.py` chooses a kernel by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal, get_args
 
 import numpy as np
@@ -50,7 +50,13 @@ def working_dtype(precision: Precision) -> torch.dtype:
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
     """Let float32 products use tf32 inside the block, where that was asked for."""
-    before = torch.get_float32_matmul_precision()
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        raise ConfigError(
+            "torch.backends.cuda.matmul.fp32_precision was set, which PyTorch does not let SynthER change: "
+            "leave it alone and pass precision='tf32' or 'float32' instead"
+        ) from None
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
         yield
@@ -67,7 +73,22 @@ def reseed(source: torch.Generator, *key: int) -> torch.Generator:
     """Put `source` at the start of the stream of `key`."""
     if min(key) < 0:
         raise ConfigError(f"a seed must be at least 0, got {min(key)}")
-    return source.manual_seed(int(np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)[0] >> 1))
+    return source.manual_seed(int(np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)[0]) >> 1)
+
+
+@contextmanager
+def working_on(device: torch.device, advice: str) -> Iterator[None]:
+    """Make `device` the current one inside the block, and turn its running out of memory into `advice`."""
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
+    except torch.cuda.OutOfMemoryError:
+        raise ConfigError(f"the memory of {describe(device)} does not suffice: {advice}") from None
+
+
+def describe(device: torch.device) -> str:
+    """The device in words for a person."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def synchronize(device: torch.device) -> None:
@@ -100,7 +121,8 @@ def capture(update: Callable[[], None], device: torch.device, state: Sequence[Te
             update()
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # A stream of its own: the one that PyTorch would take belongs to the device of the first capture in the process.
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         update()
     for tensor, old in zip(state, kept, strict=True):
         tensor.copy_(old)

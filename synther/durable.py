@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
+
+# Several machines may share a folder: a writer is known by its machine and its process.
+_HOST = "".join(letter if letter.isalnum() else "_" for letter in gethostname())
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, tidy: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; when the block succeeds it takes the place of `path`.
 
     When the block fails the temporary file or folder is removed and whatever stood at `path` is untouched.
-    The suffix is kept, because some libraries choose what to write by it.
+    The suffix is kept, because some libraries choose what to write by it. What a killed writer left is cleared away
+    first, unless the caller sees to that for a whole folder of files.
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
-    beside = final.with_name(f".{final.stem}.{os.getpid()}.writing{final.suffix}")
-    _tidy(final)
-    replaced = final.with_name(f".{final.stem}.{os.getpid()}.replaced{final.suffix}")
+    beside = final.with_name(f".{final.stem}.{_HOST}-{os.getpid()}.writing{final.suffix}")
+    if tidy:
+        _tidy(final)
+    replaced = final.with_name(f".{final.stem}.{_HOST}-{os.getpid()}.replaced{final.suffix}")
     try:
         yield beside
         if beside.is_dir():
@@ -43,11 +48,20 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _tidy(final: Path) -> None:
-    """Remove what writers of `final` that were killed have left beside it."""
-    for leftover in final.parent.glob(f".{glob.escape(final.stem)}.*.writing{glob.escape(final.suffix)}"):
-        writer = leftover.name.removesuffix(f".writing{final.suffix}").rpartition(".")[2]
-        if writer.isdigit() and not _runs(int(writer)):
-            _remove(leftover)
+    """Clear away what writers of `final` on this machine that were killed have left beside it."""
+    start = f".{final.stem}.{_HOST}-"
+    with os.scandir(final.parent) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(start)]
+    for kind in ("replaced", "writing"):
+        end = f".{kind}{final.suffix}"
+        for name in names:
+            writer = name.removeprefix(start).removesuffix(end)
+            if not name.endswith(end) or not writer.isdigit() or _runs(int(writer)):
+                continue
+            if kind == "replaced" and not final.exists():  # killed between stepping aside and being replaced
+                os.replace(final.with_name(name), final)
+            else:
+                _remove(final.with_name(name))
 
 
 def _runs(process: int) -> bool:

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from synther import compute
-from synther.data import formats
+from synther.data import formats, spaces
 from synther.data.calibration import Calibration, rebalanced
 from synther.data.layout import Layout
 from synther.data.scaling import Scaler, resolve_kinds
@@ -129,7 +129,9 @@ class Synthesizer:
         layout = Layout.infer(rows, settings.data.coding)
         packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
         scaler = Scaler.fit(packed, resolve_kinds(layout, settings.data.scaling), layout.names)
-        matrix = torch.from_numpy(_scaled(rows, layout, scaler)).to(self.device)
+        scaled, rates = _scaled(rows, layout, scaler)
+        with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
+            matrix = torch.from_numpy(scaled).to(self.device)
         result = fit(
             matrix,
             settings.network,
@@ -140,11 +142,8 @@ class Synthesizer:
             checkpoint=None if checkpoint is None else Path(checkpoint),
             progress=progress,
         )
-        where, data = _describe(self.device), fingerprint(rows)
+        where, data = compute.describe(self.device), fingerprint(rows)
         record = FitRecord(len(rows), result.steps, result.seconds, where, self.seed, data, result.history)
-        binary = list(layout.binary_columns)
-        ones = sum(layout.pack(chunk)[:, binary].sum(0) for chunk in rows.chunks(_CHUNK_ROWS))
-        rates = dict(zip(binary, (ones / len(rows)).tolist(), strict=True))
         self._fitted = _Fitted(layout, scaler, result.network, record, rates)
         self._calibration(settings.sampler, progress)
         return self
@@ -163,9 +162,12 @@ class Synthesizer:
     def _raw_binaries(self, config: SamplerConfig, progress: Progress) -> dict[int, np.ndarray[Any, Any]]:
         """Generated values of the two-valued columns before any threshold, enough of them to see the rarest."""
         model, sampler = self._model, self._sampler(config)
-        rarest = min(min(rate, 1 - rate) for rate in model.rates.values())
-        # 1,000 events tell a rate to 3 %; a flag that is set in next observations alone has none.
-        wanted = min(1_000 / max(rarest, 1e-9), max(65_536, 8 * sampler.block_rows))
+        # 1,000 events tell a rate to 3 %. A flag that is set in next observations alone has none to find.
+        rarest = min((min(rate, 1 - rate) for rate in model.rates.values() if 0 < rate < 1), default=1.0)
+        most = max(65_536, 8 * sampler.block_rows)
+        if config != self.settings.sampler:  # nobody who tries another sampler should wait as long as after a fit
+            most //= 4
+        wanted = min(1_000 / rarest, most)
         blocks = max(1, round(wanted / sampler.block_rows))
         columns = list(model.rates)
         generated = []
@@ -218,8 +220,8 @@ class Synthesizer:
     def _dressed(self, arrays: Mapping[str, Any]) -> Transitions:
         """Generated arrays as rows that know their spaces."""
         layout = self._model.layout
-        spaces: Any = {"action_space": layout.action_space, "observation_space": layout.observation_space}
-        return Transitions(**arrays, **spaces, env_id=layout.env_id)
+        known: Any = {"action_space": layout.action_space, "observation_space": layout.observation_space}
+        return Transitions(**arrays, **known, env_id=layout.env_id)
 
     def sample_to(
         self,
@@ -322,7 +324,8 @@ class Synthesizer:
             record = FitRecord(**json.loads(metadata["record"]))
             rates = dict(json.loads(metadata["rates"]))
             calibration = Calibration.from_json(json.loads(metadata["calibration"]))
-            network = Network(layout.width, settings.network)
+            with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
+                network = Network(layout.width, settings.network)
             network.load_state_dict(tensors)
             known = set(layout.binary_columns)
             if len(scaler.kinds) != layout.width or set(rates) != known or set(calibration.thresholds) != known:
@@ -364,20 +367,33 @@ def partial_folder(path: Path) -> Path:
 
 
 def fingerprint(rows: Transitions) -> str:
-    """A digest of the values of `rows`, to tell whether a model or a checkpoint belongs to them."""
-    digest = hashlib.sha256()
+    """A digest of the values and spaces of `rows`, to tell whether a model or a checkpoint belongs to them."""
+    known = [spaces.to_json(rows.observation_space), spaces.to_json(rows.action_space), rows.env_id]
+    digest = hashlib.sha256(json.dumps(known).encode())
     for name, array in rows.arrays().items():
         digest.update(f"{name}{array.shape}{array.dtype}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
-def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _scaled(
+    rows: Transitions, layout: Layout, scaler: Scaler
+) -> tuple[np.ndarray[Any, np.dtype[np.float32]], dict[int, float]]:
+    """The matrix that the network is fitted on (N, D), and how often each two-valued column is set."""
     matrix = np.empty((len(rows), layout.width), np.float32)
+    binary = list(layout.binary_columns)
+    ones = np.zeros(len(binary))
     for number, chunk in enumerate(rows.chunks(_CHUNK_ROWS)):
+        packed = layout.pack(chunk)
+        ones += packed[:, binary].sum(0)
         start = number * _CHUNK_ROWS
-        matrix[start : start + len(chunk)] = scaler.transform(layout.pack(chunk))
-    return matrix
+        with np.errstate(over="ignore"):
+            matrix[start : start + len(chunk)] = scaler.transform(packed)
+    finite = np.isfinite(matrix).all(0)
+    if not finite.all():
+        name = layout.names[int(np.argmin(finite))]
+        raise DataError(f"{name} is too large for float32 once scaled: choose another scaling for it, or divide it")
+    return matrix, dict(zip(binary, (ones / len(rows)).tolist(), strict=True))
 
 
 def check_rows(rows: Transitions) -> None:
@@ -392,7 +408,3 @@ def check_count(count: int) -> None:
     """Refuse a number of rows that cannot be drawn."""
     if count < 1:
         raise ConfigError(f"the number of samples must be at least 1, got {count}")
-
-
-def _describe(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

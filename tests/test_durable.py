@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from synther.durable import replacing
+from synther.durable import _HOST, replacing
 
 
 def only(folder: Path) -> list[str]:
@@ -125,7 +125,7 @@ def test_an_old_folder_comes_back_where_the_new_cannot_take_its_place(tmp_path, 
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from synther.durable import replacing
+from synther.durable import _HOST, replacing
 
 final = Path(sys.argv[1])
 for number in itertools.count():
@@ -167,11 +167,26 @@ def test_what_a_killed_writer_left_is_tidied_up(tmp_path):
     final = tmp_path / "rows.npz"
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    dead, living = (tmp_path / f".rows.{pid}.writing.npz" for pid in (ended.pid, os.getppid()))
+    dead, living = (tmp_path / f".rows.{_HOST}-{pid}.writing.npz" for pid in (ended.pid, os.getppid()))
+    elsewhere = tmp_path / f".rows.another_{_HOST}-{ended.pid}.writing.npz"
     dead.write_text("half")
     living.write_text("somebody else's")
+    elsewhere.write_text("of another machine")
     with replacing(final) as beside:
         beside.write_text("whole")
     assert not dead.exists()
     assert living.exists()
+    assert elsewhere.exists()
     assert final.read_text() == "whole"
+
+
+def test_a_folder_whose_writer_was_killed_between_the_two_renames_comes_back(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for kind, text in (("replaced", "old"), ("writing", "new")):
+        (tmp_path / f".set.{_HOST}-{ended.pid}.{kind}").mkdir()
+        (tmp_path / f".set.{_HOST}-{ended.pid}.{kind}" / "rows").write_text(text)
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "set"):
+        raise ZeroDivisionError
+    assert only(tmp_path) == ["set"]
+    assert (tmp_path / "set" / "rows").read_text() == "old"

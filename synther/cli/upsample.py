@@ -46,5 +46,7 @@ def run(arguments: list[str]) -> None:
         "figures": str(done.figures),
     }
     facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
+    looked_at = done.comparison.rows_synthetic
+    compared = f"{looked_at:,}" if looked_at == chosen.samples else f"the first {looked_at:,} of {chosen.samples:,}"
     rows_of_table = [*done.comparison.table(), *files.items()]
-    answer(chosen.json, facts, rows_of_table, f"{len(rows):,} real rows against {chosen.samples:,} synthetic ones")
+    answer(chosen.json, facts, rows_of_table, f"{len(rows):,} real rows against {compared} synthetic ones")

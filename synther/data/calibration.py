@@ -63,6 +63,8 @@ def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator)
 
     Rows of the side that came out too rare take the places of random rows of the other. Within each side all rows keep
     the same chance, so that only the share of the two sides changes.
+
+    NOTE[paper]: the paper leaves the share as the sampler makes it.
     """
     taken = np.arange(len(flags))
     ones, zeros = np.flatnonzero(flags), np.flatnonzero(~flags)

@@ -110,6 +110,8 @@ def _unknown(seen: Profile) -> Space:
 def _boxed(seen: Profile, part: spaces.Box, offset: int, column: int) -> Kind:
     if seen.constant[column]:
         return seen.constant_kind(column)
+    if seen.whole[column] and seen.low.dtype.kind == "f":
+        return observed_kind(seen, column)  # a discrete action, or a bang-bang controller, recorded as floats
     low, high = float(part.low[offset]), float(part.high[offset])
     if seen.low.dtype.kind == "f":
         return kinds.Bounded(low, high)

@@ -102,7 +102,10 @@ class Continuous(Kind):
 @final
 @dataclass(frozen=True)
 class Bounded(Kind):
-    """Real numbers of a box: what leaves it is clipped. A side without a bound is infinite."""
+    """Real numbers of a box: what leaves it is clipped. A side without a bound is infinite.
+
+    NOTE[paper]: the reference never clips, and 3 % of its actions leave the box.
+    """
 
     scaled: ClassVar[bool] = True
     low: float
@@ -118,7 +121,10 @@ class Bounded(Kind):
 @final
 @dataclass(frozen=True)
 class Integer(Kind):
-    """Whole numbers with an order between them: rounded and clipped."""
+    """Whole numbers with an order between them: rounded and clipped.
+
+    NOTE[paper]: the reference rounds nothing but terminals.
+    """
 
     scaled: ClassVar[bool] = True
     low: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,20 +14,29 @@ import numpy as np
 
 from synther.data.transitions import Array, Transitions
 from synther.durable import replacing
+from synther.errors import FormatError
+
+_log = logging.getLogger(__name__)
 
 
 class Spool:
-    """A folder of numbered shards that belong together by `identity`; a folder with another identity is emptied."""
+    """A folder of numbered shards that belong together by `identity`; one with another identity is emptied."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
         manifest = folder / "manifest.json"
         wanted = json.dumps(identity, sort_keys=True)
+        if folder.exists() and not manifest.exists() and any(folder.iterdir()):
+            raise FormatError(f"{folder} is in the way and no work of SynthER's: move it, or choose another name")
         if not manifest.exists() or manifest.read_text() != wanted:
+            if manifest.exists():
+                _log.info("discarding %s, which belongs to another model or other options", folder)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             with replacing(manifest) as beside:
                 beside.write_text(wanted)
+        for leftover in folder.glob(".*"):  # of a writer that was killed
+            leftover.unlink()
         self.rows = [len(arrays["reward"]) for arrays in self.shards()]
 
     def _file(self, shard: int) -> Path:
@@ -41,7 +51,7 @@ class Spool:
         return sum(self.rows)
 
     def append(self, rows: Transitions) -> None:
-        with replacing(self._file(self.count)) as beside:
+        with replacing(self._file(self.count), tidy=False) as beside:
             np.savez(beside, **rows.arrays())  # type: ignore[arg-type]
         self.rows.append(len(rows))
 

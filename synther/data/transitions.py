@@ -31,6 +31,9 @@ _ALIASES = {
 FIELD_OF_KEY = {alias: field for field, aliases in _ALIASES.items() for alias in (field, *aliases)}
 """Which field a key of somebody's dict or file means."""
 
+ENDS = ("done", "dones")
+"""Names under which most code marks every end of an episode, time-outs included."""
+
 _CHECK_ROWS = 1 << 20
 
 
@@ -104,6 +107,7 @@ class Transitions:
         """Build from a dict of arrays, from keyword arrays, or from both.
 
         The usual names are understood (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
+        `done` and `dones` are taken as terminals, less the timeouts where those are given too.
         Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
         """
         given: dict[str, Any] = {}
@@ -117,6 +121,8 @@ class Transitions:
             if field in given:
                 raise DataError(f"{field} was given twice, the second time as {key!r}")
             given[field] = value
+        if given.get("timeout") is not None and any(key in ENDS for key in {**(rows or {}), **arrays}):
+            given["terminal"] = without_timeouts(given["terminal"], given["timeout"])
         missing = [name for name in ROW_FIELDS[:4] if name not in given]
         if missing:
             raise DataError(f"missing {', '.join(missing)}: got {', '.join(given) or 'nothing'}")
@@ -222,6 +228,12 @@ class RowSource(Protocol):
     def __len__(self) -> int: ...
 
     def chunks(self, rows: int) -> Iterator[Transitions]: ...
+
+
+def without_timeouts(done: ArrayLike, timeout: ArrayLike) -> Array:
+    """Terminals of marks that also stand where an episode was only cut."""
+    ends, cuts = _flags("done", done), _flags("timeout", timeout)
+    return ends & ~cuts if len(ends) == len(cuts) else ends
 
 
 def _span(array: Array) -> str:

@@ -32,7 +32,9 @@ class BlockSampler:
 
     @torch.no_grad()
     def draw(self, seed: int, block: int) -> Tensor:
-        generator = compute.generator(self.device, seed, _STREAM, block)
-        x = torch.randn(self.block_rows, self.columns, generator=generator, device=self.device) * self.sigmas[0]
-        with compute.matmul_precision(self.precision):
+        rows, columns = self.block_rows, self.columns
+        advice = "choose a smaller network, or sample on a CPU"
+        with compute.working_on(self.device, advice), compute.matmul_precision(self.precision):
+            generator = compute.generator(self.device, seed, _STREAM, block)
+            x = torch.randn(rows, columns, generator=generator, device=self.device) * self.sigmas[0]
             return samplers.sample(self.config, self.denoiser, x, self.sigmas, generator)

@@ -100,11 +100,12 @@ class FitConfig:
     holdout: float = 0.05
     """Share of rows kept aside to measure the loss on, at most 10,000 of them."""
     evaluate_every: int = 1_000
-    """Steps between two measurements of the held-out loss; also how often progress is reported."""
+    """Steps between two measurements of the held-out loss, rounded up to a multiple of ema_every. Progress is reported
+    and checkpoints are written then, too."""
     patience: int | None = None
     """Stop after so many measurements without a better held-out loss, and keep the best weights. None never stops."""
     checkpoint_every: int = 10_000
-    """Steps between two checkpoints, where a checkpoint file was asked for."""
+    """Steps between two checkpoints, where a checkpoint file was asked for; after a minute one is written anyway."""
     minutes: float | None = None
     """Wall-clock budget: the learning rate reaches 0 with it, if the steps do not run out before."""
 

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 # Streams of random numbers, so that no two purposes share one.
 _WEIGHTS, _ROUNDS, _SPLIT, _HELD_OUT = range(4)
 _HELD_OUT_ROWS = 10_000
+_SAVE_SECONDS = 60  # a slow machine does not wait for `checkpoint_every` steps
 
 
 @dataclass
@@ -59,9 +60,16 @@ class _Trainer:
     """The state of a fit, all of it in tensors that stay where they are, and one round of steps as a function of it."""
 
     def __init__(
-        self, network: Network, rows: Tensor, config: FitConfig, noise: NoiseConfig, seed: int, dtype: torch.dtype
+        self,
+        network: Network,
+        rows: Tensor,
+        fitted: Tensor,
+        config: FitConfig,
+        noise: NoiseConfig,
+        seed: int,
+        dtype: torch.dtype,
     ) -> None:
-        self.rows, self.config, self.noise, self.seed = rows, config, noise, seed
+        self.rows, self.fitted, self.config, self.noise, self.seed = rows, fitted, config, noise, seed
         self.device = device = rows.device
         self.batch = config.batch_for(len(rows))
         self.round_steps = config.ema_every
@@ -99,8 +107,8 @@ class _Trainer:
         """Steps `number * round_steps` onwards, `steps` of them (fewer than a whole round only at the very end)."""
         compute.reseed(self.generator, self.seed, _ROUNDS, number)
         count = self.round_steps * self.batch
-        picked = torch.randint(len(self.rows), (count,), generator=self.generator, device=self.device)
-        problem = edm.draw_problem(self.rows[picked], self.noise, self.generator)
+        picked = torch.randint(len(self.fitted), (count,), generator=self.generator, device=self.device)
+        problem = edm.draw_problem(self.rows[self.fitted[picked]], self.noise, self.generator)
         self.inputs.copy_(problem.inputs.view_as(self.inputs))
         self.features.copy_(self.network.features(problem.level).view_as(self.features))
         self.target.copy_(problem.target.view_as(self.target))
@@ -127,7 +135,7 @@ class _Trainer:
         )
         self.loss_sum.add_(loss)
         self.adam_step.add_(1)
-        # NOTE[paper]: AdamW without decay, that is Adam.
+        # The reference's AdamW has no decay: it is Adam.
         adam_step(
             self.weights, self.working, self.gradient, self.adam_mean, self.adam_square, self.adam_step,
             self.rates[step], clip=c.clip, beta1=c.beta1, beta2=c.beta2,
@@ -156,7 +164,8 @@ def fit(
     With a `checkpoint` path the fit's state is kept there, and a fit with the same arguments goes on from it.
     """
     precision = compute.pick_precision(precision, rows.device)
-    with compute.matmul_precision(precision):
+    advice = "lower fit.batch or network.width, or fit on a share of the rows"
+    with compute.matmul_precision(precision), compute.working_on(rows.device, advice):
         return _fit(rows, network, config, noise, seed, precision, checkpoint, progress or Silent())
 
 
@@ -171,52 +180,50 @@ def _fit(
     progress: Progress,
 ) -> FitResult:
     device = rows.device
-    fitted_rows, held_out = _split(rows, config.holdout, seed)
+    fitted, held_out = _split(rows, config.holdout, seed)
     if config.patience is not None and held_out is None:
         raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
     with torch.random.fork_rng(devices=[]):
         compute.reseed(torch.default_generator, seed, _WEIGHTS)
         network = Network(rows.shape[1], network_config)
-    trainer = _Trainer(network, fitted_rows, config, noise, seed, compute.working_dtype(precision))
+    trainer = _Trainer(network, rows, fitted, config, noise, seed, compute.working_dtype(precision))
     average = trainer.averaged_network()
     result = FitResult(average, 0, 0.0)
     best = trainer.average.clone()
-    identity = _identity(rows, network_config, config, noise, seed, precision)
+    identity = _identity(rows, network_config, config, noise, seed, precision) if checkpoint is not None else ""
     if checkpoint is not None and checkpoint.exists():
         _load_checkpoint(checkpoint, trainer, best, result, identity)
         log.info("going on from step %d of %s", result.steps, checkpoint)
     began = time.monotonic() - result.seconds
-    saved_at = result.steps
+    saved_at, saved_when = result.steps, result.seconds
 
     with progress.phase("fit", config.steps, result.steps) as phase:
         while result.steps < config.steps and not _is_over(result, config):
             steps = min(_stretch(config, result), config.steps - result.steps)
             rates = _learning_rates(config, result.steps, steps, result.seconds).to(device)
             trainer.loss_sum.zero_()
-            try:
-                for first in range(0, steps, trainer.round_steps):
-                    some = min(trainer.round_steps, steps - first)
-                    trainer.run_round((result.steps + first) // trainer.round_steps, some, rates[first : first + some])
-                loss = float(trainer.loss_sum) / steps  # waits for the device
-            except torch.cuda.OutOfMemoryError:
-                raise ConfigError(
-                    f"the GPU has not enough memory for batches of {trainer.batch} rows: lower fit.batch"
-                ) from None
+            for first in range(0, steps, trainer.round_steps):
+                some = min(trainer.round_steps, steps - first)
+                trainer.run_round((result.steps + first) // trainer.round_steps, some, rates[first : first + some])
+            loss = float(trainer.loss_sum) / steps  # waits for the device
             result.steps += steps
             result.seconds = time.monotonic() - began
             entry = {"step": result.steps, "loss": loss, "seconds": result.seconds}
-            if not math.isfinite(loss):
-                raise Diverged(f"the loss is {loss} at step {result.steps}: lower fit.learning_rate, or scale the data")
             if held_out is not None:
                 entry["held_out"] = _held_out_loss(average, held_out, noise, seed)
-                if entry["held_out"] <= min((e["held_out"] for e in result.history), default=math.inf):
-                    best.copy_(trainer.average)
+            if not all(map(math.isfinite, entry.values())):
+                raise Diverged(f"the loss is {loss} at step {result.steps}: lower fit.learning_rate, or scale the data")
+            losses = [e["held_out"] for e in result.history if "held_out" in e]
+            if held_out is not None and entry["held_out"] <= min(losses, default=math.inf):
+                best.copy_(trainer.average)
             result.history.append(entry)
             note = f"loss {loss:.4f}" + (f", held out {entry['held_out']:.4f}" if held_out is not None else "")
             phase.advance(steps, note)
-            if checkpoint is not None and result.steps - saved_at >= config.checkpoint_every:
+            due = result.steps - saved_at >= config.checkpoint_every or result.seconds - saved_when >= _SAVE_SECONDS
+            if checkpoint is not None and due:
                 _save_checkpoint(checkpoint, trainer, best, result, identity)
-                saved_at = result.steps
+                saved_at, saved_when = result.steps, result.seconds
+    del trainer._captured  # on a CPU it refers back to the trainer, which would keep the rows alive
     if config.patience is not None:
         trainer.average.copy_(best)
     if checkpoint is not None:
@@ -255,11 +262,13 @@ def _learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -
 
 
 def _split(rows: Tensor, holdout: float, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Which rows are fitted, as indices (M,), and the held-out rows themselves."""
+    # NOTE[paper]: the reference fits on every row and measures nothing.
     count = min(round(holdout * len(rows)), _HELD_OUT_ROWS, len(rows) - 1)
     if count == 0:
-        return rows, None
+        return torch.arange(len(rows), device=rows.device), None
     order = torch.randperm(len(rows), generator=compute.generator(torch.device("cpu"), seed, _SPLIT)).to(rows.device)
-    return rows[order[count:]], rows[order[:count]]
+    return order[count:], rows[order[:count]]
 
 
 @torch.no_grad()

@@ -51,7 +51,7 @@ def upsample(
         else:
             preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
         comparison = compare(rows, preview)
-        draw(rows, preview, picture)
+        draw(rows, preview, picture, comparison)
         with replacing(figures) as beside:
             beside.write_text(json.dumps(comparison.to_json(), indent=2) + "\n")
     return Upsampled(folder / "model.safetensors", data, picture, figures, comparison)
@@ -75,7 +75,14 @@ def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress
 
 def _description(rows: Transitions, model: Synthesizer, samples: int, suffix: str) -> dict[str, Any]:
     settings = model.settings.to_json()
-    return {"data": fingerprint(rows), "settings": settings, "seed": model.seed, "samples": samples, "suffix": suffix}
+    return {
+        "data": fingerprint(rows),
+        "settings": settings,
+        "precision": model.precision,
+        "seed": model.seed,
+        "samples": samples,
+        "suffix": suffix,
+    }
 
 
 def _claim(folder: Path, description: dict[str, Any]) -> None:

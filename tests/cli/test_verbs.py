@@ -124,7 +124,7 @@ class TestUpsample:
     @pytest.fixture(autouse=True)
     def no_picture(self, monkeypatch):
         """A picture takes a second; tests/experiments draws one."""
-        monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
+        monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
 
     def test_from_file_to_files(self, synther, data, tiny, tmp_path):
         folder = tmp_path / "run"
@@ -226,7 +226,7 @@ class TestPresets:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
+    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
     words = {
         "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
         "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],

@@ -351,3 +351,38 @@ def test_any_rows_come_back_or_are_refused(tmp_path: Path, kind: str, arrays: di
     assert back.equals(rows)
     for name, array in rows.arrays().items():
         assert back.arrays()[name].dtype == array.dtype.newbyteorder("="), name
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
+@pytest.mark.parametrize("paired", [False, True])
+def test_dones_of_a_file_are_terminals_less_its_timeouts(suffix, paired, tmp_path):
+    """Steps 0 to 5, an episode cut after step 2, another that ends in a terminal state at step 5."""
+    arrays = {
+        "observations": np.arange(6.0)[:, None],
+        "actions": np.zeros((6, 1), np.float32),
+        "rewards": np.zeros(6, np.float32),
+        "dones": np.array([0, 0, 1, 0, 0, 1], bool),
+        "timeouts": np.array([0, 0, 1, 0, 0, 0], bool),
+    }
+    if not paired:
+        arrays["next_observations"] = arrays["observations"] + 1
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **arrays)
+    elif suffix == ".hdf5":
+        import h5py
+
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                file[name] = array
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        columns = {name: array.tolist() for name, array in arrays.items()}
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    rows = read(path)
+    assert rows.terminal.sum() == 1
+    assert rows.observation[rows.terminal].tolist() == [[5.0]]
+    if paired:
+        assert rows.observation[:, 0].tolist() == [0, 1, 3, 4, 5]

@@ -7,6 +7,7 @@ import pytest
 
 from synther.data.spool import Spool
 from synther.data.transitions import Transitions
+from synther.errors import FormatError
 
 IDENTITY = {"seed": 0, "model": "abc", "count": 100}
 
@@ -55,10 +56,12 @@ def test_other_work_starts_afresh(tmp_path, other):
     assert [file.name for file in spool.folder.iterdir()] == ["manifest.json"]
 
 
-def test_shards_without_a_manifest_are_discarded(tmp_path):
-    Spool(tmp_path / "x", IDENTITY).append(rows(3))
-    (tmp_path / "x" / "manifest.json").unlink()
-    assert Spool(tmp_path / "x", IDENTITY).count == 0
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "thesis.tex").write_text("years of work")
+    with pytest.raises(FormatError, match="is in the way"):
+        Spool(tmp_path / "x", IDENTITY)
+    assert (tmp_path / "x" / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_shard_that_was_never_finished_does_not_count(tmp_path, monkeypatch):

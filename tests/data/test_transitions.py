@@ -131,7 +131,15 @@ def test_usual_names_are_understood(key: str):
     given = arrays(timeout=np.zeros(6, bool))
     field = FIELD_OF_KEY[key]
     value = given.pop(field)
-    assert Transitions.of({**given, key: value}).arrays()[field] is value
+    np.testing.assert_array_equal(Transitions.of({**given, key: value}).arrays()[field], value)
+
+
+@pytest.mark.parametrize(("key", "expected"), [("dones", [0, 0, 1]), ("done", [0, 0, 1]), ("terminals", [0, 1, 1])])
+def test_marks_of_every_end_are_terminals_less_the_timeouts(key, expected):
+    given = {name: array[:3] for name, array in arrays(timeout=np.array([0, 1, 0, 0, 0, 0], bool)).items()}
+    del given["terminal"]
+    rows = Transitions.of({**given, key: np.array([0, 1, 1])})
+    assert rows.terminal.tolist() == [bool(value) for value in expected]
 
 
 def test_of_takes_keywords_and_ignores_d4rl_extras():

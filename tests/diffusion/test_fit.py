@@ -90,7 +90,8 @@ def test_measurements_do_not_change_the_fit():
 
 def test_average_is_exponential_once_warm():
     config = FitConfig(batch=4, ema_every=2, ema_decay=0.9)
-    trainer = fit_module._Trainer(Network(3, TINY), rows(), config, NOISE, 0, torch.float32)
+    given = rows()
+    trainer = fit_module._Trainer(Network(3, TINY), given, torch.arange(len(given)), config, NOISE, 0, torch.float32)
     expected = trainer.weights.clone()
     for number in range(60):
         trainer.run_round(number, 2, torch.full((2,), 1e-3))
@@ -156,3 +157,10 @@ def test_a_budget_of_minutes_ends_the_fit_and_the_learning_rate(monkeypatch):
 def test_divergence_is_an_error_that_says_what_to_do(data, options):
     with pytest.raises(Diverged, match=r"loss is (nan|inf) at step \d+: lower fit\.learning_rate"):
         tiny_fit(data, **options)
+
+
+def test_the_batch_follows_from_all_rows_not_from_the_fitted_ones(monkeypatch):
+    asked = []
+    monkeypatch.setattr(FitConfig, "batch_for", lambda self, count: asked.append(count) or 4)
+    tiny_fit(steps=10, holdout=0.5)
+    assert asked == [len(rows())]

@@ -13,6 +13,7 @@ import pytest
 from synther import Synthesizer, Transitions, read
 from synther.assess.fidelity import Comparison
 from synther.diffusion.blocks import BlockSampler
+from synther.durable import _HOST
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.upsample import upsample
 
@@ -65,7 +66,7 @@ def done(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def no_picture(done, monkeypatch) -> None:
     """A picture takes a second, and one is enough."""
-    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path: path.write_bytes(b"picture"))
+    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
 
 
 def test_every_file_is_there_and_nothing_else(done):
@@ -180,7 +181,7 @@ def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
 
 def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path):
     """Killed in the very first moment, while the description was being written."""
-    (tmp_path / f".run.{2**22 + 1}.writing.json").write_text("{")
+    (tmp_path / f".run.{_HOST}-{2**22 + 1}.writing.json").write_text("{")
     assert read(run(tmp_path).data).equals(read(done.data))
     assert sorted(file.name for file in tmp_path.iterdir()) == FILES
 
@@ -228,7 +229,7 @@ class Slow:
 
 torch.set_num_threads(1)
 synther.synthesizer._SHARD_BLOCKS = 1
-synther.experiments.upsample.draw = lambda real, fake, path: path.write_bytes(b"picture")
+synther.experiments.upsample.draw = lambda real, fake, path, found: path.write_bytes(b"")
 rows, folder = read(sys.argv[1]), Path(sys.argv[2])
 kills = 0
 while True:

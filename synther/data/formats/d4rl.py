@@ -13,7 +13,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import check_lengths, pair
-from synther.data.formats.reading import keys_of_fields, reading
+from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import CHUNK_BYTES, Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
@@ -33,7 +33,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
         for field, dataset in datasets.items():
             if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
                 raise DataError(f"{keys[field]!r} is no array: expected a dataset with one row a step")
-        fields = _whole(datasets) if "next_observation" in datasets else _paired(datasets)
+        fields = _whole(datasets, keys) if "next_observation" in datasets else _paired(datasets, keys)
         return Transitions.of(fields, **_known(file))
 
 
@@ -45,16 +45,16 @@ def _known(file: Any) -> dict[str, Any]:
     return known
 
 
-def _whole(datasets: dict[str, Any]) -> dict[str, Array]:
-    return {field: dataset[()] for field, dataset in datasets.items()}
+def _whole(datasets: dict[str, Any], keys: dict[str, str]) -> dict[str, Array]:
+    return settled({field: dataset[()] for field, dataset in datasets.items()}, keys)
 
 
-def _paired(datasets: dict[str, Any]) -> dict[str, Array]:
+def _paired(datasets: dict[str, Any], keys: dict[str, str]) -> dict[str, Array]:
     """Final arrays are filled block by block: the observations, often most of the memory, are never held twice over."""
     check_lengths(datasets)
     source = datasets["observation"]
-    marks = {name: datasets[name][()] if name in datasets else None for name in ("terminal", "timeout")}
-    pairing = pair(len(source), marks["terminal"], marks["timeout"])
+    marks = settled({name: datasets[name][()] for name in ("terminal", "timeout") if name in datasets}, keys)
+    pairing = pair(len(source), marks.get("terminal"), marks.get("timeout"))
     kept = len(pairing.row)
     observation = np.empty((kept, *source.shape[1:]), source.dtype)
     following = np.empty_like(observation)
@@ -65,9 +65,10 @@ def _paired(datasets: dict[str, Any]) -> dict[str, Array]:
         observation[rows] = block[pairing.row[rows] - start]
         following[rows] = block[pairing.following[rows] - start]
     fields = {"observation": observation, "next_observation": following, "timeout": pairing.timeout}
-    for name in ("action", "reward", "terminal"):
-        if name in datasets:
-            fields[name] = datasets[name][()][pairing.row]
+    for name in ("action", "reward"):
+        fields[name] = datasets[name][()][pairing.row]
+    if "terminal" in marks:
+        fields["terminal"] = marks["terminal"][pairing.row]
     return fields
 
 

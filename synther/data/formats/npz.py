@@ -15,7 +15,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import episodes, flags, paired
-from synther.data.formats.reading import keys_of_fields, reading
+from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
@@ -35,7 +35,8 @@ def read(source: str | os.PathLike[str]) -> Transitions:
         if "episode_lengths" in arrays:
             return Transitions.of(_expanded(arrays), **known)
         keys = keys_of_fields(arrays, "an archive")
-        return Transitions.of(paired({field: arrays[key] for field, key in keys.items()}), **known)
+        fields = settled({field: arrays[key] for field, key in keys.items()}, keys)
+        return Transitions.of(paired(fields), **known)
 
 
 def _known(arrays: dict[str, Array]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import paired
-from synther.data.formats.reading import keys_of_fields, reading
+from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import Column, Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
@@ -41,7 +41,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
                     raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of one length")
                 fields[field][place] = values
             start += batch.num_rows
-        return Transitions.of(paired(fields), **known)
+        return Transitions.of(paired(settled(fields, keys)), **known)
 
 
 def _to_numpy(key: str, column: Any) -> Array:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from synther.data.transitions import FIELD_OF_KEY, FIELDS
+from synther.data.transitions import ENDS, FIELD_OF_KEY, FIELDS, Array, without_timeouts
 from synther.errors import DataError, FormatError, MissingExtra
 
 
@@ -60,3 +60,10 @@ def keys_of_fields(keys: Iterable[str], kind: str) -> dict[str, str]:
 
 def _listed(keys: list[str]) -> str:
     return ", ".join(repr(key) for key in keys[:6]) + (", ..." if len(keys) > 6 else "")
+
+
+def settled(fields: dict[str, Array], keys: dict[str, str]) -> dict[str, Array]:
+    """`fields` with terminals that are none of the timeouts, where the file called them `done`."""
+    if keys.get("terminal") in ENDS and "timeout" in fields:
+        return {**fields, "terminal": without_timeouts(fields["terminal"], fields["timeout"])}
+    return fields
