@@ -106,6 +106,14 @@ class Synthesizer:
         return self._model.record
 
     @property
+    def measured(self) -> dict[str, float]:
+        """The measurement of the weights that were kept: the last one, or with early stopping the best."""
+        history = self.record.history
+        if self.settings.fit.patience is None:
+            return history[-1]
+        return min(history, key=lambda entry: entry["held_out"])
+
+    @property
     def _model(self) -> _Fitted:
         if self._fitted is None:
             raise ConfigError("this Synthesizer has not been fitted: call fit(transitions), or Synthesizer.load(path)")
@@ -201,7 +209,7 @@ class Synthesizer:
         progress: Progress | bool = True,
     ) -> Transitions:
         """`count` new rows in memory; the same rows for the same seed, and the first of them for a smaller count."""
-        check_count(count)
+        count = check_count(count)
         progress = resolve(progress)
         blocks = self._sampler(sampler)
         calibration = self._calibration(blocks.config, progress)
@@ -237,7 +245,7 @@ class Synthesizer:
         Rows gather in a folder `PATH.partial`; an interrupted call goes on from what is there. They are the rows that
         `sample` gives.
         """
-        check_count(count)
+        count = check_count(count)
         formats.check_rows_target(path)
         progress = resolve(progress)
         final = Path(path).expanduser()
@@ -398,13 +406,18 @@ def _scaled(
 
 def check_rows(rows: Transitions) -> None:
     """Refuse rows from which nothing can be learned."""
+    if not isinstance(rows, Transitions):
+        raise DataError(
+            f"expected Transitions, got {type(rows).__name__}: read(path) and Transitions.of(arrays) make them"
+        )
     if len(rows) < 2:
         raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
     if all((array == array[:1]).all() for name, array in rows.arrays().items() if name != "timeout"):
         raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
 
 
-def check_count(count: int) -> None:
-    """Refuse a number of rows that cannot be drawn."""
-    if count < 1:
-        raise ConfigError(f"the number of samples must be at least 1, got {count}")
+def check_count(count: int) -> int:
+    """A number of rows as an int, 5e6 included; refuse what cannot be drawn."""
+    if not isinstance(count, (int, float, np.number)) or not count >= 1 or count % 1:
+        raise ConfigError(f"the number of samples must be a whole number and at least 1, got {count!r}")
+    return int(count)

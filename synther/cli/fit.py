@@ -33,7 +33,7 @@ def run(arguments: list[str]) -> None:
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
     model = fit_to(chosen.out, rows, model, not chosen.quiet)
     record = model.record
-    last = record.history[-1]
+    last = model.measured
     facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
     figures = [
         ("rows", f"{record.rows:,}"),

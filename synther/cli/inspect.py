@@ -46,7 +46,7 @@ def _model(chosen: Inspect) -> None:
         "record": asdict(record),
     }
     network, sampler = settings.network, settings.sampler
-    last = record.history[-1]
+    last = model.measured
     figures = [
         ("environment", layout.env_id or "-"),
         ("columns", f"{layout.width} modelled of {len(layout.source_names)}"),

@@ -95,8 +95,8 @@ def read_rows(source: str, fraction: float | None = None, seed: int = 0) -> Tran
 
 
 def parse_count(text: str) -> int:
-    """5M, 100K, 1.5M, 2_000 or 42 as a whole number."""
-    match = re.fullmatch(r"(-?[\d_]*\.?\d+)([KMB]?)", text.strip(), re.IGNORECASE)
+    """5M, 100K, 1.5M, 2_000, 1e6 or 42 as a whole number."""
+    match = re.fullmatch(r"(-?[\d_]*\.?\d+(?:e\d{1,2})?)([KMB]?)", text.strip(), re.IGNORECASE)
     factor = {"": 1, "K": 1_000, "M": 1_000_000, "B": 1_000_000_000}
     value = Decimal(match[1].replace("_", "")) * factor[match[2].upper()] if match else Decimal("0.5")
     if value != int(value):

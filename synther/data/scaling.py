@@ -63,12 +63,16 @@ class Scaler:
                     sample.add(block[:, curved])
         if not moments.count:
             raise DataError("there are no rows to fit a scaling on: expected at least one")
-        shift, scale = _affine(kinds, moments, names or [str(column) for column in range(len(kinds))])
+        names = names or [str(column) for column in range(len(kinds))]
+        shift, scale = _affine(kinds, moments, names)
         curves = []
         for place, column in enumerate(curved):
             if moments.low[column] < moments.high[column]:
                 ends = moments.low[column] / scale[column], moments.high[column] / scale[column]
-                curves.append((column, Curve.fit(sample.rows[:, place] / scale[column], *ends)))
+                curve = Curve.fit(sample.rows[:, place] / scale[column], *ends)
+                if len(curve.values) < 2:
+                    raise _unscalable(names, column, kinds, moments)
+                curves.append((column, curve))
         return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves))
 
     def refit(self, matrix: Array | Iterable[Array], names: Sequence[str] | None = None, seed: int = 0) -> Scaler:
@@ -153,11 +157,15 @@ def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str]) -> t
         shift, scale = np.where(flat, low, shift), np.where(flat, 1.0, scale)
         reached = np.isfinite([low - shift, high - shift, scale]).all(0) & (scale > 0)
     for column in np.flatnonzero(~reached & (kind != "none")).tolist():
-        raise DataError(
-            f"{names[column]} reaches from {low[column]:g} to {high[column]:g}, "
-            f"which float64 cannot scale ({kinds[column]}): multiply this column by a constant first"
-        )
+        raise _unscalable(names, column, kinds, moments)
     return shift, scale
+
+
+def _unscalable(names: Sequence[str], column: int, kinds: Sequence[str], moments: Moments) -> DataError:
+    return DataError(
+        f"{names[column]} reaches from {moments.low[column]:g} to {moments.high[column]:g}, "
+        f"which float64 cannot scale ({kinds[column]}): multiply this column by a constant first"
+    )
 
 
 def resolve_kinds(layout: Layout, scaling: str | Mapping[str, str]) -> tuple[str, ...]:

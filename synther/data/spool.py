@@ -26,7 +26,7 @@ class Spool:
         self.folder = folder
         manifest = folder / "manifest.json"
         wanted = json.dumps(identity, sort_keys=True)
-        if folder.exists() and not manifest.exists() and any(folder.iterdir()):
+        if folder.exists() and not manifest.exists() and (folder.is_file() or any(folder.iterdir())):
             raise FormatError(f"{folder} is in the way and no work of SynthER's: move it, or choose another name")
         if not manifest.exists() or manifest.read_text() != wanted:
             if manifest.exists():

@@ -189,7 +189,13 @@ class Transitions:
         return self[np.sort(rows)]
 
     def with_spaces(self, action: Space | None = None, observation: Space | None = None) -> Transitions:
-        """The same rows with other spaces, checked against them."""
+        """The same rows with other spaces (tuples of the parts in `synther.data.spaces`), checked against them."""
+        for space in (action, observation):
+            if space is not None and not isinstance(space, tuple):
+                raise DataError(
+                    f"expected a tuple of parts such as (Box.uniform(-1, 1, 6),), got {type(space).__name__}; "
+                    "synther.data.formats.gym_spaces makes one of a Gymnasium space"
+                )
         return replace(
             self, action_space=action or self.action_space, observation_space=observation or self.observation_space
         )

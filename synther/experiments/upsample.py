@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from synther.durable import replacing
 from synther.errors import ConfigError
 from synther.progress import Progress
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer, check_count, check_rows, fingerprint, partial_folder
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,13 @@ def upsample(
 def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool) -> Synthesizer:
     """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
     checkpoint = path.with_name(path.name + ".checkpoint")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: choose another name for the model")
     if path.exists():
         saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
         if saved.record.data != fingerprint(rows) or saved.settings != model.settings or saved.seed != model.seed:
             raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
+        log.info("%s is fitted already", path)
         checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model
         return saved
     checkpoint.parent.mkdir(parents=True, exist_ok=True)

@@ -88,6 +88,7 @@ def test_help_answers_at_once():
         ("5m", 5_000_000),
         ("100K", 100_000),
         ("1.5M", 1_500_000),
+        ("1e6", 1_000_000),
         ("4.1M", 4_100_000),
         ("2.01K", 2_010),
         ("1.001M", 1_001_000),
@@ -104,7 +105,9 @@ def test_counts_as_people_write_them(text, number):
     assert options.parse_count(text) == number
 
 
-@pytest.mark.parametrize("text", ["5X", "M", "", "five", "1.5", "0.0001K", "1e6", "5 M", "5MM", "1,000", "0x10", "--5"])
+@pytest.mark.parametrize(
+    "text", ["5X", "M", "", "five", "1.5", "0.0001K", "1e", "1e-3", "5 M", "5MM", "1,000", "0x10", "--5"]
+)
 def test_what_is_no_count(text):
     with pytest.raises(ValueError, match=f"expected a whole number such as 5M, 100K or 1_000, got {text!r}"):
         options.parse_count(text)

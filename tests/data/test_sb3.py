@@ -178,3 +178,12 @@ def test_other_objects() -> None:
         read({"observations": np.zeros(3)})
     with pytest.raises(FormatError, match="got str"):
         sb3.read("buffer")
+
+
+@pytest.mark.parametrize("action", [np.random.default_rng(0).random((5, 1)), np.array([0, 1, 2, 7, 9])])
+def test_actions_that_a_discrete_buffer_cannot_hold(action) -> None:
+    buffer = ReplayBuffer(10, BOX, gym.Discrete(2), device="cpu")
+    here = np.zeros((5, 2), np.float32)
+    with pytest.raises(DataError, match="outside the space: expected an integer from 0 to 1"):
+        write(buffer, Transitions(here, action, np.zeros(5), here))
+    assert buffer.size() == 0

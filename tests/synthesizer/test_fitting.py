@@ -67,3 +67,11 @@ def test_lines_where_stderr_is_no_terminal(tmp_path, capsys):
     names = [line.split(":")[0] for line in err.splitlines() if "100 %" in line]
     assert names == ["fit", "calibrate", "sample", "sample", "write"]
     assert "loss" in err
+
+
+def test_what_was_measured_of_the_weights_that_were_kept(model):
+    assert model.measured == model.record.history[-1]
+    stopped = Synthesizer.__new__(Synthesizer)
+    stopped.__dict__.update(model.__dict__)
+    stopped.settings = model.settings.changed(fit={"patience": 3})
+    assert stopped.measured["held_out"] == min(entry["held_out"] for entry in model.record.history)

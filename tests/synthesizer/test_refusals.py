@@ -82,3 +82,18 @@ def test_changes_apply_to_settings_as_to_presets():
     assert named.settings == Synthesizer(PRESETS["paper"], fit={"steps": 5}, device="cpu").settings
     with pytest.raises(ConfigError, match=r"unknown option fit\.stepps"):
         Synthesizer(PRESETS["paper"], fit={"stepps": 5})
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "10", None, float("nan"), float("inf")])
+def test_a_number_of_rows_that_is_none(quick, count):
+    with pytest.raises(ConfigError, match="whole number and at least 1"):
+        quick.sample(count, progress=False)
+
+
+def test_five_e_two_is_a_number_of_rows(quick):
+    assert quick.sample(5e2, progress=False).equals(quick.sample(500, progress=False))
+
+
+def test_a_dict_is_no_rows():
+    with pytest.raises(DataError, match=r"got dict: .*Transitions\.of"):
+        Synthesizer("laptop").fit({"observation": [1]}, progress=False)

@@ -143,4 +143,6 @@ def _format_to_write(target: str | os.PathLike[str]) -> str:
 def _unknown_suffix(path: Path) -> FormatError:
     suffixes = ", ".join(_FORMAT_OF_SUFFIX)
     got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
-    return FormatError(f"{path}: {got}, expected one of {suffixes}; rename the file or pass format=...")
+    return FormatError(
+        f"{path}: {got}, expected one of {suffixes}; rename the file (in Python, `format=` overrules the suffix)"
+    )

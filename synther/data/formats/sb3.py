@@ -116,7 +116,10 @@ def write(target: Any, rows: RowSource) -> None:
             f"the rows have {got[0]} observation and {got[1]} action columns, the replay buffer {expected[0]} and "
             f"{expected[1]}: they come from different environments"
         )
+    discrete = gym_spaces.action_space(buffer.action_space)
     for part in stream.parts():
+        if not any(isinstance(one, spaces.Box) for one in discrete):
+            spaces.check(discrete, part.action.reshape(len(part), -1), "action")
         _append(buffer, part)
 
 
