@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from synther.data import kinds, spaces
 from synther.data.codes import Coding
 from synther.data.kinds import Kind
-from synther.data.spaces import Part, Space
+from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
 
@@ -143,16 +143,16 @@ def _by_parts(
             found += [
                 seen.constant_kind(column) if seen.constant[column] else kinds.Binary(0.0, 1.0) for column in columns
             ]
+        elif isinstance(part, spaces.OneHot):
+            ones = tuple(offset for offset, column in enumerate(columns) if seen.high[column] > 0)
+            found.append(kinds.OneHot(part.size, coding, ones if 1 < len(ones) < part.size else ()))
         else:
             found.append(_coded(part, coding))
         start += part.width
     return tuple(found)
 
 
-def _coded(part: Part, coding: Coding) -> Kind:
-    if isinstance(part, spaces.OneHot):
-        return kinds.OneHot(part.size, coding)
-    assert isinstance(part, spaces.Discrete)
+def _coded(part: spaces.Discrete, coding: Coding) -> Kind:
     if coding == "onehot" and part.size > LARGEST_ONEHOT:
         raise ConfigError(f"a discrete space of {part.size:,} values is too large to code one-hot: use coding 'bits'")
     return kinds.Categorical(part.size, part.start, coding)

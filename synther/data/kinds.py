@@ -199,13 +199,22 @@ class Categorical(Kind):
 @final
 @dataclass(frozen=True)
 class OneHot(Kind):
-    """`size` columns of which exactly one is 1: a discrete observation, flattened."""
+    """`size` columns of which exactly one is 1: a discrete observation, flattened.
+
+    Columns that are never 1 come back as they were: only the places in `seen` are modelled (all of them where it is
+    empty).
+    """
 
     size: int
     coding: Coding = "onehot"
+    seen: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_code("OneHot", self.size, self.coding)
+        _check_code("OneHot", len(self._places), self.coding)
+
+    @property
+    def _places(self) -> NDArray[np.int64]:
+        return np.array(self.seen if self.seen else range(self.size), np.int64)
 
     @property
     def source_width(self) -> int:
@@ -213,26 +222,32 @@ class OneHot(Kind):
 
     @property
     def matrix_width(self) -> int:
-        return code_width(self.size, self.coding)
+        return code_width(len(self._places), self.coding)
 
     @property
     def expected(self) -> str:
-        return f"one 1 and otherwise 0 in {self.size} columns"
+        known = f", the 1 where it has been seen ({len(self.seen)} places)" if self.seen else ""
+        return f"one 1 and otherwise 0 in {self.size} columns{known}"
 
     def misfit(self, source: Array) -> NDArray[np.bool_]:
         ones = source == 1
-        return np.asarray((ones.sum(1) != 1) | ~(ones | (source == 0)).all(1))
+        strange = (ones.sum(1) != 1) | ~(ones | (source == 0)).all(1)
+        return np.asarray(strange | ~np.isin(source.argmax(1), self._places))
 
     def encode(self, source: Array) -> Matrix:
-        return encode_index(source.argmax(1), self.size, self.coding)
+        places = self._places
+        return encode_index(np.searchsorted(places, source.argmax(1)), len(places), self.coding)
 
     def decode(self, matrix: Matrix) -> Array:
+        places = self._places
         rows = np.zeros((len(matrix), self.size))
-        rows[np.arange(len(matrix)), decode_index(matrix, self.size, self.coding)] = 1
+        rows[np.arange(len(matrix)), places[decode_index(matrix, len(places), self.coding)]] = 1
         return rows
 
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return _bit_labels(names[0], self.matrix_width) if self.coding == "bits" else names
+        if self.coding == "bits":
+            return _bit_labels(names[0], self.matrix_width)
+        return tuple(names[place] for place in self._places)
 
 
 def _check_code(name: str, size: int, coding: str) -> None:
@@ -260,4 +275,5 @@ def from_json(entry: dict[str, Any]) -> Kind:
     kind = _KINDS.get(entry["kind"])
     if kind is None:
         raise DataError(f"unknown kind of column {entry['kind']!r}: expected {', '.join(_KINDS)}")
-    return kind(**{name: number_from_json(value) for name, value in entry.items() if name != "kind"})
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    return kind(**{name: number_from_json(value) for name, value in fields.items() if name != "kind"})
