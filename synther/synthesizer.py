@@ -7,15 +7,12 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
 from synther import compute
 from synther.data import formats, spaces
@@ -30,33 +27,18 @@ from synther.diffusion.denoiser import Denoiser
 from synther.diffusion.fit import fit
 from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network
-from synther.durable import replacing
-from synther.errors import ConfigError, DataError, FormatError
+from synther.errors import ConfigError, DataError
+from synther.model_file import FitRecord, Fitted
 from synther.presets import Settings, preset
 from synther.progress import Progress, Silent, resolve
 
 log = logging.getLogger(__name__)
 
-FORMAT = "synther-model-1"
 _CHUNK_ROWS = 1 << 16
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
 _CALIBRATION_SEED = 2**31  # a stream that no ordinary seed shares
 _REBALANCING = 5  # likewise, beside those of diffusion/
-
-
-@dataclass
-class FitRecord:
-    """What is worth knowing about a fit afterwards."""
-
-    rows: int
-    steps: int
-    seconds: float
-    device: str
-    seed: int
-    data: str
-    """Fingerprint of the rows."""
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
 class Synthesizer:
@@ -85,7 +67,7 @@ class Synthesizer:
             self.settings = preset(settings, gpu=self.device.type == "cuda", **changes)
         else:
             self.settings = settings.changed(**changes)
-        self._fitted: _Fitted | None = None
+        self._fitted: Fitted | None = None
 
     @property
     def layout(self) -> Layout:
@@ -114,7 +96,7 @@ class Synthesizer:
         return min(history, key=lambda entry: entry["held_out"])
 
     @property
-    def _model(self) -> _Fitted:
+    def _model(self) -> Fitted:
         if self._fitted is None:
             raise ConfigError("this Synthesizer has not been fitted: call fit(transitions), or Synthesizer.load(path)")
         return self._fitted
@@ -152,7 +134,7 @@ class Synthesizer:
         )
         where, data = compute.describe(self.device), fingerprint(rows)
         record = FitRecord(len(rows), result.steps, result.seconds, where, self.seed, data, result.history)
-        self._fitted = _Fitted(layout, scaler, result.network, record, rates)
+        self._fitted = Fitted(layout, scaler, result.network, record, rates)
         self._calibration(settings.sampler, progress)
         return self
 
@@ -252,7 +234,7 @@ class Synthesizer:
         blocks = self._sampler(sampler)
         calibration = self._calibration(blocks.config, progress)
         identity = {
-            "model": self._digest(),
+            "model": self._model.digest(),
             "calibration": calibration.to_json(),
             "sampler": asdict(blocks.config),
             "precision": blocks.precision,
@@ -294,79 +276,19 @@ class Synthesizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file with everything that `load` needs."""
-        model = self._model
-        metadata = {
-            "format": FORMAT,
-            "settings": json.dumps(self.settings.to_json()),
-            "layout": json.dumps(model.layout.to_json()),
-            "scaler": json.dumps(model.scaler.to_json()),
-            "record": json.dumps(asdict(model.record)),
-            "rates": json.dumps(list(model.rates.items())),
-            "calibration": json.dumps(self._calibration(self.settings.sampler, Silent()).to_json()),
-        }
-        with replacing(path) as beside:
-            save_file(self._tensors(), beside, metadata)
+        calibration = self._calibration(self.settings.sampler, Silent())
+        self._model.save(path, self.settings, calibration)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, device: str = "auto", precision: compute.Precision = "auto"
     ) -> Synthesizer:
         """A saved model, ready to sample, on any device."""
-        if not Path(path).is_file():
-            raise FormatError(f"{path}: no such file; expected a model written by Synthesizer.save or `synther fit`")
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-        except (SafetensorError, OSError) as error:
-            raise FormatError(
-                f"{path} is no safetensors file, or a truncated one ({error}): fit the model again"
-            ) from None
-        if metadata.get("format") != FORMAT:
-            found = metadata.get("format", "no format")
-            raise FormatError(f"{path} is no SynthER model: expected format {FORMAT!r} in its metadata, got {found!r}")
-        try:
-            settings = Settings.from_json(json.loads(metadata["settings"]))
-            layout = Layout.from_json(json.loads(metadata["layout"]))
-            scaler = Scaler.from_json(json.loads(metadata["scaler"]))
-            record = FitRecord(**json.loads(metadata["record"]))
-            rates = dict(json.loads(metadata["rates"]))
-            calibration = Calibration.from_json(json.loads(metadata["calibration"]))
-            with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
-                network = Network(layout.width, settings.network)
-            network.load_state_dict(tensors)
-            known = set(layout.binary_columns)
-            if len(scaler.kinds) != layout.width or set(rates) != known or set(calibration.thresholds) != known:
-                raise ValueError("its parts do not fit each other")
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise FormatError(f"{path} is a damaged SynthER model ({error}): fit it again") from error
-        model = cls(settings, device=device, precision=precision, seed=record.seed)
-        network = network.to(model.device).requires_grad_(False)
-        model._fitted = _Fitted(layout, scaler, network, record, rates, {settings.sampler: calibration})
+        settings, fitted = Fitted.load(path)
+        model = cls(settings, device=device, precision=precision, seed=fitted.record.seed)
+        fitted.network.to(model.device)
+        model._fitted = fitted
         return model
-
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: tensor.clone() for name, tensor in self._model.network.state_dict().items()}
-
-    def _digest(self) -> str:
-        model = self._model
-        described = [model.layout.to_json(), model.scaler.to_json()]
-        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
-        for name, tensor in sorted(self._tensors().items()):
-            digest.update(name.encode())
-            digest.update(tensor.cpu().numpy().tobytes())
-        return digest.hexdigest()
-
-
-@dataclass
-class _Fitted:
-    layout: Layout
-    scaler: Scaler
-    network: Network
-    record: FitRecord
-    rates: dict[int, float]
-    """How often each two-valued column is set in the real rows."""
-    calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
 
 
 def partial_folder(path: Path) -> Path:

@@ -1,0 +1,115 @@
+"""A fitted model and the one file that carries it: safetensors weights, with everything else in the metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from synther.data.calibration import Calibration
+from synther.data.layout import Layout
+from synther.data.scaling import Scaler
+from synther.diffusion.config import SamplerConfig
+from synther.diffusion.networks import Network
+from synther.durable import replacing
+from synther.errors import FormatError
+from synther.presets import Settings
+
+FORMAT = "synther-model-1"
+
+
+@dataclass
+class FitRecord:
+    """What is worth knowing about a fit afterwards."""
+
+    rows: int
+    steps: int
+    seconds: float
+    device: str
+    seed: int
+    data: str
+    """Fingerprint of the rows."""
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass
+class Fitted:
+    """What a fit leaves behind."""
+
+    layout: Layout
+    scaler: Scaler
+    network: Network
+    record: FitRecord
+    rates: dict[int, float]
+    """How often each two-valued column is set in the real rows."""
+    calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
+
+    def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
+        """Write the model; `calibration` is that of the settings' own sampler."""
+        metadata = {
+            "format": FORMAT,
+            "settings": json.dumps(settings.to_json()),
+            "layout": json.dumps(self.layout.to_json()),
+            "scaler": json.dumps(self.scaler.to_json()),
+            "record": json.dumps(asdict(self.record)),
+            "rates": json.dumps(list(self.rates.items())),
+            "calibration": json.dumps(calibration.to_json()),
+        }
+        with replacing(path) as beside:
+            save_file(self._tensors(), beside, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> tuple[Settings, Fitted]:
+        """The settings and the model, on the CPU; every wrong file is refused with its reason."""
+        if not Path(path).is_file():
+            raise FormatError(f"{path}: no such file; expected a model written by Synthesizer.save or `synther fit`")
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+        except (SafetensorError, OSError) as error:
+            raise FormatError(
+                f"{path} is no safetensors file, or a truncated one ({error}): fit the model again"
+            ) from None
+        if metadata.get("format") != FORMAT:
+            found = metadata.get("format", "no format")
+            raise FormatError(f"{path} is no SynthER model: expected format {FORMAT!r} in its metadata, got {found!r}")
+        try:
+            return _assembled(metadata, tensors)
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise FormatError(f"{path} is a damaged SynthER model ({error}): fit it again") from error
+
+    def digest(self) -> str:
+        """What tells this model from any other that makes rows."""
+        described = [self.layout.to_json(), self.scaler.to_json()]
+        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+        for name, tensor in sorted(self._tensors().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+
+
+def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Settings, Fitted]:
+    settings = Settings.from_json(json.loads(metadata["settings"]))
+    layout = Layout.from_json(json.loads(metadata["layout"]))
+    scaler = Scaler.from_json(json.loads(metadata["scaler"]))
+    record = FitRecord(**json.loads(metadata["record"]))
+    rates = dict(json.loads(metadata["rates"]))
+    calibration = Calibration.from_json(json.loads(metadata["calibration"]))
+    with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
+        network = Network(layout.width, settings.network).requires_grad_(False)
+    network.load_state_dict(tensors)
+    known = set(layout.binary_columns)
+    if len(scaler.kinds) != layout.width or set(rates) != known or set(calibration.thresholds) != known:
+        raise ValueError("its parts do not fit each other")
+    return settings, Fitted(layout, scaler, network, record, rates, {settings.sampler: calibration})
