@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ class Spool:
         self.folder = folder
         manifest = folder / "manifest.json"
         wanted = json.dumps(identity, sort_keys=True)
-        if folder.exists() and not manifest.exists() and (folder.is_file() or any(folder.iterdir())):
+        if folder.exists() and not manifest.exists() and not _only_ours(folder):
             raise FormatError(f"{folder} is in the way and no work of SynthER's: move it, or choose another name")
         if not manifest.exists() or manifest.read_text() != wanted:
             if manifest.exists():
@@ -65,6 +66,13 @@ class Spool:
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
+
+
+def _only_ours(folder: Path) -> bool:
+    """Whether all that lies there may be what a process that was killed left of a spool, or nothing."""
+    return folder.is_dir() and all(
+        re.fullmatch(r"\d{6,}\.npz|\..*\.writing\..*", file.name) for file in folder.iterdir()
+    )
 
 
 class Unspooled:

@@ -114,3 +114,13 @@ def test_remove_leaves_nothing(tmp_path):
     spool.append(rows(3))
     spool.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("left", [".manifest.host-1.writing.json", "000000.npz"])
+def test_what_a_killed_process_left_without_a_manifest_is_no_hindrance(left, tmp_path):
+    """Killed while it began a spool, or while it removed one."""
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / left).write_text("{")
+    spool = Spool(tmp_path / "x", IDENTITY)
+    assert spool.count == 0
+    assert [file.name for file in (tmp_path / "x").iterdir()] == ["manifest.json"]
