@@ -23,9 +23,9 @@ def replacing(path: str | os.PathLike[str], *, tidy: bool = True) -> Iterator[Pa
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
-    beside = final.with_name(f".{final.stem}.{_HOST}-{os.getpid()}.writing{final.suffix}")
     if tidy:
         _tidy(final)
+    beside = final.with_name(f".{final.stem}.{_HOST}-{os.getpid()}.writing{final.suffix}")
     replaced = final.with_name(f".{final.stem}.{_HOST}-{os.getpid()}.replaced{final.suffix}")
     try:
         yield beside

@@ -1,11 +1,20 @@
-"""Property tests draw anew on every run of a developer, and the same cases on every run of a CI server."""
+"""What holds for every test: how property tests draw, and one thread."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
+import torch
 from hypothesis import settings
 
+# Anew on every run of a developer, the same cases on every run of a CI server.
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Matrices this small gain nothing from a second core, lose much where it is busy, and are summed in one order."""
+    torch.set_num_threads(1)

@@ -76,7 +76,7 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
             options,
             prog=f"synther {verb}",
             args=arguments,
-            default=_with_defaults(options, defaults) if defaults else tyro.constructors.MISSING_NONPROP,
+            default=options(**defaults) if defaults else tyro.constructors.MISSING_NONPROP,
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
         )
     if isinstance(parsed, Machine) and parsed.seed < 0:
@@ -138,15 +138,3 @@ def _preset_defaults(arguments: list[str]) -> dict[str, Any]:
         "noise": chosen.noise,
         "data_options": chosen.data,
     }
-
-
-def _with_defaults(options: type[Options], defaults: dict[str, Any]) -> Options:
-    """An instance whose required fields are still missing."""
-    import dataclasses
-
-    required = {
-        entry.name: tyro.MISSING
-        for entry in dataclasses.fields(options)
-        if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-    }
-    return options(**required, **defaults)

@@ -112,7 +112,8 @@ class Transitions:
         """
         given: dict[str, Any] = {}
         known = {"action_space", "observation_space", "env_id"}
-        for key, value in {**(rows or {}), **arrays}.items():
+        named = {**(rows or {}), **arrays}
+        for key, value in named.items():
             if str(key).startswith(("infos", "metadata")):
                 continue
             field = key if key in known else FIELD_OF_KEY.get(key)
@@ -121,7 +122,7 @@ class Transitions:
             if field in given:
                 raise DataError(f"{field} was given twice, the second time as {key!r}")
             given[field] = value
-        if given.get("timeout") is not None and any(key in ENDS for key in {**(rows or {}), **arrays}):
+        if given.get("timeout") is not None and any(key in ENDS for key in named):
             given["terminal"] = without_timeouts(given["terminal"], given["timeout"])
         missing = [name for name in ROW_FIELDS[:4] if name not in given]
         if missing:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from synther import Synthesizer, Transitions, write
 from synther.cli import main
@@ -26,14 +25,6 @@ class Answer(NamedTuple):
     code: int
     out: str
     err: str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
