@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from synther.data.calibration import Calibration
+from synther.data.endings import Tree
 from synther.data.layout import Layout
 from synther.data.scaling import Scaler
 from synther.diffusion.config import SamplerConfig
@@ -49,6 +50,8 @@ class Fitted:
     record: FitRecord
     rates: dict[int, float]
     """How often each two-valued column is set in the real rows."""
+    ending: Tree | None = None
+    """What decides about terminals, where that is not the network."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
@@ -60,6 +63,7 @@ class Fitted:
             "scaler": json.dumps(self.scaler.to_json()),
             "record": json.dumps(asdict(self.record)),
             "rates": json.dumps(list(self.rates.items())),
+            "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
             "calibration": json.dumps(calibration.to_json()),
         }
         with replacing(path) as beside:
@@ -88,7 +92,7 @@ class Fitted:
 
     def digest(self) -> str:
         """What tells this model from any other that makes rows."""
-        described = [self.layout.to_json(), self.scaler.to_json()]
+        described = [self.layout.to_json(), self.scaler.to_json(), self.ending and self.ending.to_json()]
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(name.encode())
@@ -106,10 +110,12 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     record = FitRecord(**json.loads(metadata["record"]))
     rates = dict(json.loads(metadata["rates"]))
     calibration = Calibration.from_json(json.loads(metadata["calibration"]))
+    ending = json.loads(metadata.get("ending", "null"))  # models of version 0.1 have none
     with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
         network = Network(layout.width, settings.network).requires_grad_(False)
     network.load_state_dict(tensors)
     known = set(layout.binary_columns)
     if len(scaler.kinds) != layout.width or set(rates) != known or set(calibration.thresholds) != known:
         raise ValueError("its parts do not fit each other")
-    return settings, Fitted(layout, scaler, network, record, rates, {settings.sampler: calibration})
+    tree = None if ending is None else Tree.from_json(ending)
+    return settings, Fitted(layout, scaler, network, record, rates, tree, {settings.sampler: calibration})

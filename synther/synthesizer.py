@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from synther import compute
-from synther.data import formats, spaces
+from synther.data import endings, formats, spaces
 from synther.data.calibration import Calibration, rebalanced
 from synther.data.layout import Layout
 from synther.data.scaling import Scaler, resolve_kinds
@@ -116,7 +116,7 @@ class Synthesizer:
         check_rows(rows)
         progress = resolve(progress)
         settings = self.settings
-        layout = Layout.infer(rows, settings.data.coding)
+        layout = Layout.infer(rows, settings.data.coding, settings.data.spikes)
         packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
         scaler = Scaler.fit(packed, resolve_kinds(layout, settings.data.scaling), layout.names)
         scaled, rates = _scaled(rows, layout, scaler)
@@ -134,7 +134,10 @@ class Synthesizer:
         )
         where, data = compute.describe(self.device), fingerprint(rows)
         record = FitRecord(len(rows), result.steps, result.seconds, where, self.seed, data, result.history)
-        self._fitted = Fitted(layout, scaler, result.network, record, rates)
+        ending = endings.learn(rows) if settings.data.terminals == "decided" else None
+        if ending is None and settings.data.terminals == "decided" and rows.terminal.any():
+            log.info("no thresholds explain the terminals of these rows: they are generated")
+        self._fitted = Fitted(layout, scaler, result.network, record, rates, ending)
         self._calibration(settings.sampler, progress)
         return self
 
@@ -150,7 +153,10 @@ class Synthesizer:
         return model.calibrations[config]
 
     def _raw_binaries(self, config: SamplerConfig, progress: Progress) -> dict[int, np.ndarray[Any, Any]]:
-        """Generated values of the two-valued columns before any threshold, enough of them to see the rarest."""
+        """Generated values of the two-valued columns before any threshold, enough of them to see the rarest.
+
+        Where a tree decides about terminals, its decisions stand for their values.
+        """
         model, sampler = self._model, self._sampler(config)
         # 1,000 events tell a rate to 3 %. A flag that is set in next observations alone has none to find.
         rarest = min((min(rate, 1 - rate) for rate in model.rates.values() if 0 < rate < 1), default=1.0)
@@ -164,6 +170,8 @@ class Synthesizer:
         with progress.phase("calibrate", blocks * sampler.block_rows) as phase:
             for block in range(blocks):
                 raw = model.scaler.inverse(sampler.draw(_CALIBRATION_SEED, block).cpu().numpy())
+                if model.ending is not None:
+                    raw[:, model.layout.names.index("terminal")] = model.ending.decide(model.layout.unpack(raw))
                 generated.append(raw[:, columns])
                 phase.advance(sampler.block_rows)
         return dict(zip(columns, np.concatenate(generated).T, strict=True))
@@ -179,6 +187,8 @@ class Synthesizer:
         for start in range(first * sampler.block_rows, count, sampler.block_rows):
             block = start // sampler.block_rows
             rows = layout.unpack(scaler.inverse(sampler.draw(seed, block).cpu().numpy()))
+            if self._model.ending is not None:
+                rows = replace(rows, terminal=self._model.ending.decide(rows))
             draw = np.random.default_rng([_REBALANCING, seed, block])
             yield rows[rebalanced(rows.terminal, calibration.terminal_odds, draw)[: count - start]]
 

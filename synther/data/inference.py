@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from synther.data import kinds, spaces
 from synther.data.codes import Coding
 from synther.data.kinds import Kind
+from synther.data.moments import RowSample
 from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
@@ -22,6 +23,10 @@ Array = NDArray[Any]
 _CHUNK = 1 << 16
 LARGEST_ONEHOT = 4096
 """More values than this are not coded one-hot: the matrix would not fit anywhere."""
+
+SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.002, 20, 8
+SPIKE_GAP = 0.25
+"""Room on each side of a spike, in deviations of its column: many times what a fitted generator scatters."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,36 @@ def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
     if first is None:
         raise DataError("there are no rows: expected at least one transition")
     return first, seen
+
+
+def sample(rows: RowSource, limit: int = 1 << 17) -> dict[str, Array]:
+    """Some rows of observation (with next observation), action and reward, as columns (n, W) of float64."""
+    drawn = {field: RowSample(0, limit) for field in ("observation", "action", "reward")}
+    for chunk in rows.chunks(_CHUNK):
+        for field, kept in drawn.items():
+            for name in (field, "next_observation") if field == "observation" else (field,):
+                kept.add(getattr(chunk, name).reshape(len(chunk), -1).astype(np.float64))
+    return {field: kept.rows for field, kept in drawn.items()}
+
+
+def spiked(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind, ...]:
+    """`found` with the columns of real numbers that have spikes in `values`, a sample of them, as Spiked.
+
+    A spike is a value of 1 in 500 rows. A column of many of them is quantised, not spiked, and stays as it is.
+    """
+    better: list[Kind] = []
+    column = 0
+    for kind in found:
+        if isinstance(kind, (kinds.Continuous, kinds.Bounded)):
+            value, count = np.unique(values[:, column], return_counts=True)
+            spikes = value[count >= max(SPIKE_SHARE * len(values), FEWEST_IN_A_SPIKE)]
+            if 0 < len(spikes) <= MOST_SPIKES:
+                low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
+                gap = float(SPIKE_GAP * values[:, column].std())
+                kind = kinds.Spiked(low, high, tuple(spikes.tolist()), gap)
+        better.append(kind)
+        column += kind.source_width
+    return tuple(better)
 
 
 def observed_kind(seen: Profile, column: int) -> Kind:

@@ -120,6 +120,38 @@ class Bounded(Kind):
 
 @final
 @dataclass(frozen=True)
+class Spiked(Kind):
+    """Real numbers from `low` to `high` of which some come again and again: a clipped velocity, a reward of exactly 0.
+
+    A smooth generator scatters such a value to both sides. So in the matrix each spike stands alone in the middle of a
+    stretch 2 `gap` wide, and whatever is generated in there is that value again.
+
+    NOTE[paper]: the reference treats them as any other number; half of the values of a spike then come out on its
+    wrong side, which is what its worst columns lose.
+    """
+
+    scaled: ClassVar[bool] = True
+    low: float
+    high: float
+    spikes: tuple[float, ...]
+    """In increasing order."""
+    gap: float
+
+    def encode(self, source: Array) -> Matrix:
+        values = source.astype(np.float64)
+        below, up_to = (np.searchsorted(self.spikes, values, side) for side in ("left", "right"))
+        return np.asarray(values + self.gap * (below + up_to))
+
+    def decode(self, matrix: Matrix) -> Array:
+        spikes = np.array([*self.spikes, np.inf])
+        starts = spikes + 2 * self.gap * np.arange(len(spikes))
+        passed = np.searchsorted(starts[:-1] + 2 * self.gap, matrix, "left")
+        between = np.clip(matrix - 2 * self.gap * passed, self.low, self.high)
+        return np.where(matrix >= starts[passed], spikes[passed], between)
+
+
+@final
+@dataclass(frozen=True)
 class Integer(Kind):
     """Whole numbers with an order between them: rounded and clipped.
 
@@ -262,7 +294,7 @@ def _bit_labels(name: str, bits: int) -> tuple[str, ...]:
 
 
 _KINDS: dict[str, type[Kind]] = {
-    kind.__name__.lower(): kind for kind in (Constant, Continuous, Bounded, Integer, Binary, Categorical, OneHot)
+    kind.__name__.lower(): kind for kind in (Constant, Continuous, Bounded, Spiked, Integer, Binary, Categorical, OneHot)
 }
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from synther.data import inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding
-from synther.data.kinds import Array, Binary, Bounded, Constant, Kind, Matrix
+from synther.data.kinds import Array, Binary, Bounded, Constant, Kind, Matrix, Spiked
 from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
@@ -54,16 +54,27 @@ class Layout:
     env_id: str | None = None
 
     @classmethod
-    def infer(cls, rows: RowSource, coding: Coding = "onehot") -> Layout:
-        """The layout of `rows`. `coding` is how values without an order enter the matrix: "onehot" or "bits"."""
+    def infer(cls, rows: RowSource, coding: Coding = "onehot", spikes: bool = False) -> Layout:
+        """The layout of `rows`. `coding` is how values without an order enter the matrix: "onehot" or "bits".
+
+        With `spikes`, values that come again and again in a column of real numbers get room of their own.
+        """
         if coding not in CODINGS:
             raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
         first, seen = inference.profile(rows)
         observation = inference.observation_kinds(seen["observation"], first.observation_space, coding)
+        action = inference.action_kinds(seen["action"], first.action_space, coding)
+        reward: tuple[Kind, ...] = (inference.observed_kind(seen["reward"], 0),)
+        if spikes:
+            sample = inference.sample(rows)
+            observation, action, reward = (
+                inference.spiked(kinds_of, sample[field], seen[field])
+                for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
+            )
         return cls(
             observation=observation,
-            action=inference.action_kinds(seen["action"], first.action_space, coding),
-            reward=(inference.observed_kind(seen["reward"], 0),),
+            action=action,
+            reward=reward,
             next_observation=observation,
             terminal=(inference.observed_kind(seen["terminal"], 0),),
             dtypes=tuple(getattr(first, field).dtype.name for field in ROW_FIELDS),
@@ -238,7 +249,7 @@ def _cast(values: Array, dtype: np.dtype[Any], kind: Kind) -> Array:
     if dtype.kind == "f":
         limit = np.finfo(dtype).max
         cast = np.clip(values, -float(limit), float(limit)).astype(dtype)
-        return np.clip(cast, *_inside(kind.low, kind.high, dtype)) if isinstance(kind, Bounded) else cast
+        return np.clip(cast, *_inside(kind.low, kind.high, dtype)) if isinstance(kind, (Bounded, Spiked)) else cast
     info = np.iinfo(dtype)
     high = float(info.max)
     if int(high) > info.max:  # 2**63 is the float64 nearest to the largest int64

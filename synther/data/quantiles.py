@@ -45,6 +45,11 @@ class Curve:
         )  # a value that many rows share sits at its middle score
         return cls(tuple(values.tolist()), tuple(merged.tolist()))
 
+    def halfway(self) -> Curve:
+        """The curve in the middle between this one and the identity: no slope of it is below one half."""
+        pairs = zip(self.values, self.scores, strict=True)
+        return Curve(self.values, tuple((value + score) / 2 for value, score in pairs))
+
     @cached_property
     def _knots(self) -> tuple[Matrix, Matrix]:
         return np.array(self.values), np.array(self.scores)

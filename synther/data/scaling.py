@@ -4,6 +4,7 @@
     standard   mean 0, deviation 1
     minmax     lowest -1, highest +1
     quantile   to a standard normal, through the column's quantiles
+    blend      halfway between standard and quantile: narrow peaks are widened, and nothing is squeezed by more than half
 
 NOTE[paper]: the reference divides by the deviation + 1e-5. Here it is the true deviation, since constant columns never
 reach the matrix, so that a column of tiny variance is not squashed into nothing.
@@ -28,13 +29,13 @@ from synther.errors import ConfigError, DataError
 Array = NDArray[Any]
 Matrix = NDArray[np.float64]
 
-SCALINGS = ("none", "standard", "minmax", "quantile")
+SCALINGS = ("none", "standard", "minmax", "quantile", "blend")
 _BLOCK = 1 << 14
 
 
 @dataclass(frozen=True)
 class Scaler:
-    """scaled = (raw - shift) / scale for every column, followed by a curve for the quantile columns."""
+    """scaled = (raw - shift) / scale for every column, followed by a curve for the quantile and blend columns."""
 
     kinds: tuple[str, ...]
     shift: tuple[float, ...]
@@ -52,7 +53,7 @@ class Scaler:
         kinds = tuple(kinds)
         _check_kinds(kinds)
         moments, sample = Moments(len(kinds)), RowSample(seed)
-        curved = [column for column, kind in enumerate(kinds) if kind == "quantile"]
+        curved = [column for column, kind in enumerate(kinds) if kind in ("quantile", "blend")]
         for chunk in [matrix] if isinstance(matrix, np.ndarray) else matrix:
             if chunk.ndim != 2 or chunk.shape[1] != len(kinds):
                 raise DataError(f"matrix has shape {chunk.shape}: expected (rows, {len(kinds)})")
@@ -68,11 +69,11 @@ class Scaler:
         curves = []
         for place, column in enumerate(curved):
             if moments.low[column] < moments.high[column]:
-                ends = moments.low[column] / scale[column], moments.high[column] / scale[column]
-                curve = Curve.fit(sample.rows[:, place] / scale[column], *ends)
+                ends = ((end[column] - shift[column]) / scale[column] for end in (moments.low, moments.high))
+                curve = Curve.fit((sample.rows[:, place] - shift[column]) / scale[column], *ends)
                 if len(curve.values) < 2:
                     raise _unscalable(names, column, kinds, moments)
-                curves.append((column, curve))
+                curves.append((column, curve.halfway() if kinds[column] == "blend" else curve))
         return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves))
 
     def refit(self, matrix: Array | Iterable[Array], names: Sequence[str] | None = None, seed: int = 0) -> Scaler:
@@ -147,9 +148,10 @@ def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str]) -> t
         half_span = high / 2 - low / 2
         # The exact power of two above the span: it costs no precision, and keeps the slopes of a curve in range.
         unit = np.ldexp(1.0, np.clip(np.frexp(half_span)[1] + 1, -1000, 1000))
-        shift = np.select([kind == "standard", kind == "minmax"], [moments.mean, low / 2 + high / 2], default=0.0)
+        standard = (kind == "standard") | (kind == "blend")
+        shift = np.select([standard, kind == "minmax"], [moments.mean, low / 2 + high / 2], default=0.0)
         scale = np.select(
-            [kind == "standard", kind == "minmax", kind == "quantile"],
+            [standard, kind == "minmax", kind == "quantile"],
             [moments.deviation, half_span, unit],
             default=1.0,
         )

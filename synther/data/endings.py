@@ -1,0 +1,147 @@
+"""When an episode ends: a tree of thresholds on the rest of a row, learned from real rows.
+
+Environments end an episode by comparing the state with a few limits. A generator decides early on its way from noise
+whether a row is to be terminal, and then misses the limit by a little: half of its terminal rows are not. A tree knows
+the limits from the real rows, and takes the generated row at its word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.transitions import Transitions
+
+Array = NDArray[Any]
+
+DEEPEST = 8
+FEWEST = 5
+"""Real rows on either side of a threshold, and on either side of the whole question times ten."""
+MOST_OTHERS = 50_000
+"""Rows that are not terminal among those a tree is fitted on; each then counts for several."""
+TRUSTED = 0.9
+"""Precision and recall on held-out real rows from which a tree may decide."""
+
+_FEATURES = ("observation", "action", "reward", "next_observation")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Nodes as parallel lists, the root first. A node asks whether a feature is above its cut; a leaf answers."""
+
+    feature: tuple[int, ...]
+    """Column among observation, action, reward and next observation, in this order; -1 is a leaf."""
+    cut: tuple[float, ...]
+    below: tuple[int, ...]
+    above: tuple[int, ...]
+    terminal: tuple[bool, ...]
+    """The answer of a leaf."""
+
+    @classmethod
+    def fit(cls, features: Array, terminal: NDArray[np.bool_], weight: Array) -> Tree:
+        """Grow the tree that separates `terminal` (N,) by `features` (N, F), by Gini's impurity."""
+        nodes: list[tuple[int, float, int, int, bool]] = []
+
+        def grow(rows: NDArray[np.intp], depth: int) -> int:
+            here = len(nodes)
+            weights = weight[rows]
+            nodes.append((-1, 0.0, -1, -1, bool(weights[terminal[rows]].sum() * 2 > weights.sum())))
+            split = _best_split(features[rows], terminal[rows], weights) if depth < DEEPEST else None
+            if split is not None:
+                column, cut = split
+                above = features[rows, column] > cut
+                children = grow(rows[~above], depth + 1), grow(rows[above], depth + 1)
+                nodes[here] = (column, cut, *children, nodes[here][4])
+            return here
+
+        grow(np.arange(len(features)), 0)
+        return cls(*zip(*nodes, strict=True))
+
+    def decide(self, rows: Transitions) -> NDArray[np.bool_]:
+        """Which rows are terminal. (N,)"""
+        used = sorted({feature for feature in self.feature if feature >= 0})
+        place = np.array([used.index(feature) if feature >= 0 else -1 for feature in self.feature])
+        values = _features(rows, used)
+        cut, below, above = np.array(self.cut), np.array(self.below), np.array(self.above)
+        node = np.zeros(len(rows), np.intp)
+        asked = np.arange(len(rows)) if used else np.arange(0)
+        while len(asked):
+            at = node[asked]
+            node[asked] = np.where(values[asked, place[at]] > cut[at], above[at], below[at])
+            asked = asked[place[node[asked]] >= 0]
+        return np.array(self.terminal)[node]
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("feature", "cut", "below", "above", "terminal")
+        return {name: list(getattr(self, name)) for name in names}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Tree:
+        return cls(**{name: tuple(values) for name, values in entry.items()})
+
+
+def learn(rows: Transitions, seed: int = 0) -> Tree | None:
+    """A tree that tells the terminal rows, or None where none can be trusted.
+
+    It is tried first: fitted on four fifths of the rows and asked about the rest.
+    """
+    ends, others = np.flatnonzero(rows.terminal), np.flatnonzero(~rows.terminal)
+    if min(len(ends), len(others)) < 10 * FEWEST:
+        return None
+    draw = np.random.default_rng([seed, len(rows)])
+    kept = draw.permutation(others)[:MOST_OTHERS]
+    chosen = draw.permutation(np.concatenate([ends, kept]))
+    features, terminal = _features(rows[chosen]), rows.terminal[chosen]
+    weight = np.where(terminal, 1.0, len(others) / len(kept))
+    fifth = len(chosen) // 5
+    tried = Tree.fit(features[fifth:], terminal[fifth:], weight[fifth:])
+    truth, found = terminal[:fifth], tried.decide(rows[chosen[:fifth]])
+    both = np.count_nonzero(truth & found)
+    claimed = weight[:fifth][found].sum()
+    if both < TRUSTED * np.count_nonzero(truth) or both < TRUSTED * claimed:
+        return None
+    return Tree.fit(features, terminal, weight)
+
+
+def _features(rows: Transitions, columns: list[int] | None = None) -> Array:
+    """Observation, action, reward and next observation side by side (N, F), or some `columns` of them."""
+    parts = [getattr(rows, field).reshape(len(rows), -1) for field in _FEATURES]
+    if columns is None:
+        return np.concatenate(parts, axis=1)
+    values = np.empty((len(rows), len(columns)))
+    for place, column in enumerate(columns):
+        for part in parts:
+            if column < part.shape[1]:
+                values[:, place] = part[:, column]
+                break
+            column -= part.shape[1]
+    return values
+
+
+def _best_split(features: Array, terminal: NDArray[np.bool_], weight: Array) -> tuple[int, float] | None:
+    """The column and the cut that leave the least impurity; None where the rows are of one kind or nothing helps."""
+    if terminal.all() or not terminal.any():
+        return None
+    ends, others = np.where(terminal, weight, 0.0), np.where(terminal, 0.0, weight)
+    least, best = _impurity(ends.sum(), others.sum()) * (1 - 1e-9), None
+    for column in range(features.shape[1]):
+        order = np.argsort(features[:, column], kind="stable")
+        values = features[order, column]
+        ends_below, others_below = np.cumsum(ends[order])[:-1], np.cumsum(others[order])[:-1]
+        left = _impurity(ends_below, others_below)
+        right = _impurity(ends.sum() - ends_below, others.sum() - others_below)
+        total = np.where(values[1:] > values[:-1], left + right, np.inf)
+        total[: FEWEST - 1], total[len(total) - FEWEST + 1 :] = np.inf, np.inf
+        at = int(total.argmin()) if len(total) else 0
+        if len(total) and total[at] < least:
+            least, best = total[at], (column, (float(values[at]) + float(values[at + 1])) / 2)
+    return best
+
+
+def _impurity(ends: Any, others: Any) -> Any:
+    """Gini's, times the weight of the rows."""
+    return ends * others / np.maximum(ends + others, 1e-300)
