@@ -27,20 +27,20 @@ from synther.presets import PRESETS
 
 Changes = Mapping[str, Mapping[str, Any]]
 
-ODE: Changes = {"sampler": {"kind": "dpm++2m", "steps": 32, "refine": 0}}
 VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
     # name of a fit: preset, what is changed, and further ways to draw from the same fit
-    "paper": ("paper", {}, {"paper, 32 calls": ODE}),
+    "paper": ("paper", {}, {"paper, 32 calls": {"sampler": {"kind": "dpm++2m", "steps": 32}}}),
     "best": (
         "best",
         {},
         {
-            "no refinement": ODE,
-            "refined 8 times": {"sampler": {"steps": 24, "refine": 8}},
-            "refined 16 times": {"sampler": {"steps": 16, "refine": 16}},
+            "moments not matched": {"sampler": {"matched": False}},
+            "not refined": {"sampler": {"steps": 32, "refine": 0}},
+            "neither": {"sampler": {"steps": 32, "refine": 0, "matched": False}},
+            "refined 12 times": {"sampler": {"steps": 20, "refine": 12}},
+            "refined from 0.1": {"sampler": {"refine_from": 0.1}},
             "refined from 0.2": {"sampler": {"refine_from": 0.2}},
-            "refined from 0.05": {"sampler": {"refine_from": 0.05}},
-            "the paper's sampler": {"sampler": {"kind": "sde", "steps": 128, "refine": 0}},
+            "the paper's sampler": {"sampler": {"kind": "sde", "steps": 128, "refine": 0, "matched": False}},
         },
     ),
     "terminals as generated": ("best", {"data": {"terminals": "generated"}}, {}),
@@ -55,7 +55,6 @@ VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
     "wider noise levels": ("best", {"noise": {"p_mean": -1.6, "p_std": 1.5}}, {}),
     "learning rate 1e-3": ("best", {"fit": {"learning_rate": 1e-3}}, {}),
     "10 blocks": ("best", {"network": {"depth": 10}}, {}),
-    "width 1536": ("best", {"network": {"width": 1536}}, {}),
 }
 
 
@@ -96,9 +95,7 @@ def _measure(
     settings = PRESETS[preset].changed(**changes)
     if chosen.steps:
         settings = settings.changed(fit={"steps": chosen.steps})
-    drawn = {name: settings.sampler} | {
-        label: settings.changed(**change).sampler for label, change in samplers.items()
-    }
+    drawn = {name: settings.sampler} | {label: settings.changed(**change).sampler for label, change in samplers.items()}
     missing = {label: sampler for label, sampler in drawn.items() if not _place(chosen.folder, data, label).exists()}
     if not missing:
         return []

@@ -19,11 +19,12 @@ from synther.data.layout import Layout
 from synther.data.scaling import Scaler
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.networks import Network
+from synther.diffusion.start import Moments, Start
 from synther.durable import replacing
 from synther.errors import FormatError
 from synther.presets import Settings
 
-FORMAT = "synther-model-1"
+FORMAT = "synther-model-2"
 
 
 @dataclass
@@ -50,8 +51,12 @@ class Fitted:
     record: FitRecord
     rates: dict[int, float]
     """How often each two-valued column is set in the real rows."""
+    moments: Moments
+    """Of the scaled real rows."""
     ending: Tree | None = None
     """What decides about terminals, where that is not the network."""
+    starts: dict[SamplerConfig, Start] = field(default_factory=dict)
+    """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
@@ -66,8 +71,12 @@ class Fitted:
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
             "calibration": json.dumps(calibration.to_json()),
         }
+        tensors = self._tensors()
+        if settings.sampler in self.starts:
+            start = self.starts[settings.sampler]
+            tensors |= {"start.matrix": start.matrix, "start.shift": start.shift}
         with replacing(path) as beside:
-            save_file(self._tensors(), beside, metadata)
+            save_file(tensors, beside, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Settings, Fitted]:
@@ -100,7 +109,8 @@ class Fitted:
         return digest.hexdigest()
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {name: tensor.clone() for name, tensor in self.network.state_dict().items()}
+        weights = {f"network.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
+        return weights | {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
 
 
 def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Settings, Fitted]:
@@ -110,12 +120,24 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     record = FitRecord(**json.loads(metadata["record"]))
     rates = dict(json.loads(metadata["rates"]))
     calibration = Calibration.from_json(json.loads(metadata["calibration"]))
-    ending = json.loads(metadata.get("ending", "null"))  # models of version 0.1 have none
+    ending = json.loads(metadata["ending"])
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        group, _, rest = name.partition(".")
+        groups.setdefault(group, {})[rest] = tensor
+    if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
+        raise ValueError(f"it holds tensors of {', '.join(groups)}")
+    moments = Moments(**groups["moments"])
     with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
         network = Network(layout.width, settings.network).requires_grad_(False)
-    network.load_state_dict(tensors)
+    network.load_state_dict(groups["network"])
     known = set(layout.binary_columns)
-    if len(scaler.kinds) != layout.width or set(rates) != known or set(calibration.thresholds) != known:
+    widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
+    if widths != {layout.width} or set(rates) != known or set(calibration.thresholds) != known:
         raise ValueError("its parts do not fit each other")
     tree = None if ending is None else Tree.from_json(ending)
-    return settings, Fitted(layout, scaler, network, record, rates, tree, {settings.sampler: calibration})
+    fitted = Fitted(layout, scaler, network, record, rates, moments, tree)
+    fitted.calibrations[settings.sampler] = calibration
+    if settings.sampler.matched:
+        fitted.starts[settings.sampler] = Start(**groups["start"])
+    return settings, fitted

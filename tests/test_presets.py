@@ -49,6 +49,12 @@ def test_fast_differs_from_the_paper_in_the_sampler_alone():
     assert fast.sampler.network_calls * 7 < paper.sampler.network_calls < fast.sampler.network_calls * 9
 
 
+def test_best_has_the_network_of_the_paper_and_an_eighth_of_its_calls():
+    paper, best = PRESETS["paper"], PRESETS["best"]
+    assert best.network == paper.network
+    assert best.sampler.network_calls <= 32
+
+
 def test_laptop_is_smaller_in_every_respect_that_costs_time():
     paper, laptop = PRESETS["paper"], PRESETS["laptop"]
     assert laptop.network.width < paper.network.width
@@ -64,12 +70,12 @@ def test_every_preset_is_described():
 
 def test_auto_follows_the_machine():
     assert preset("auto") == PRESETS["laptop"]
-    assert preset("auto", gpu=True) == PRESETS["paper"]
+    assert preset("auto", gpu=True) == PRESETS["best"]
     assert preset("fast", gpu=False) == preset("fast", gpu=True) == PRESETS["fast"]
 
 
 def test_an_unknown_preset_is_named():
-    with pytest.raises(ConfigError, match=r"unknown preset 'paer': expected auto, paper, fast, laptop"):
+    with pytest.raises(ConfigError, match=r"unknown preset 'paer': expected auto, best, paper, fast, laptop"):
         preset("paer")
 
 
@@ -79,8 +85,8 @@ CHOSEN = [
         NetworkConfig("mlp", 7, 3, 5, 2, squeeze=True),
         NoiseConfig(0.5, 0.01, 20.0, 3.0, -1.0, 1.5),
         FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 20, 1.5),
-        SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0),
-        DataConfig({"default": "minmax", "reward": "quantile"}, "bits", "half"),
+        SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0, matched=True, refine=3, refine_from=0.2, refine_to=0.1),
+        DataConfig({"default": "minmax", "reward": "quantile"}, "bits", "half", spikes=True, terminals="decided"),
     ),
 ]
 
@@ -119,9 +125,13 @@ def test_a_change_changes_that_option_alone():
         ({"network": {"kind": "unet"}}, r"network\.kind must be one of residual, mlp, got 'unet'"),
         ({"sampler": {"kind": "ddim"}}, r"sampler\.kind must be one of sde, heun, euler, dpm\+\+2m, got 'ddim'"),
         ({"noise": {"rho": -1.0}}, r"noise\.rho must be positive, got -1"),
-        ({"data": {"scaling": "log"}}, r"data\.scaling must be one of standard, minmax, quantile, none, got 'log'"),
+        (
+            {"data": {"scaling": "log"}},
+            r"data\.scaling must be one of standard, minmax, quantile, blend, none, got 'log'",
+        ),
         ({"data": {"scaling": {"reward": "log"}}}, r"data\.scaling must be one of .*, got 'log'"),
         ({"data": {"coding": "gray"}}, r"data\.coding must be one of onehot, bits, got 'gray'"),
+        ({"data": {"terminals": "never"}}, r"data\.terminals must be one of generated, decided, got 'never'"),
         ({"data": {"threshold": 0.5}}, r"data\.threshold must be one of calibrated, half, got 0\.5"),
     ],
 )

@@ -294,7 +294,8 @@ def _bit_labels(name: str, bits: int) -> tuple[str, ...]:
 
 
 _KINDS: dict[str, type[Kind]] = {
-    kind.__name__.lower(): kind for kind in (Constant, Continuous, Bounded, Spiked, Integer, Binary, Categorical, OneHot)
+    kind.__name__.lower(): kind
+    for kind in (Constant, Continuous, Bounded, Spiked, Integer, Binary, Categorical, OneHot)
 }
 
 

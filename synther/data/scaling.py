@@ -4,7 +4,7 @@
     standard   mean 0, deviation 1
     minmax     lowest -1, highest +1
     quantile   to a standard normal, through the column's quantiles
-    blend      halfway between standard and quantile: narrow peaks are widened, and nothing is squeezed by more than half
+    blend      halfway between standard and quantile: peaks are widened, nothing is squeezed by more than half
 
 NOTE[paper]: the reference divides by the deviation + 1e-5. Here it is the true deviation, since constant columns never
 reach the matrix, so that a column of tiny variance is not squashed into nothing.

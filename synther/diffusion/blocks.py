@@ -13,6 +13,7 @@ from synther.diffusion import edm, samplers
 from synther.diffusion.config import NoiseConfig, SamplerConfig
 from synther.diffusion.denoiser import Denoiser
 from synther.diffusion.networks import Network
+from synther.diffusion.start import Start
 
 _STREAM = 4  # of random numbers; fit.py has those before it
 
@@ -21,11 +22,16 @@ class BlockSampler:
     """Draws blocks of scaled rows (block_rows, D) from a fitted network, on the device where the network is."""
 
     def __init__(
-        self, network: Network, noise: NoiseConfig, config: SamplerConfig, precision: compute.Precision = "auto"
+        self,
+        network: Network,
+        noise: NoiseConfig,
+        config: SamplerConfig,
+        precision: compute.Precision = "auto",
+        start: Start | None = None,
     ) -> None:
         self.device = network.frequencies.device
         self.precision = compute.pick_precision(precision, self.device)
-        self.columns, self.config = network.columns, config
+        self.columns, self.config, self.start = network.columns, config, start
         self.sigmas = edm.karras_sigmas(config.steps, noise)
         self.denoiser = Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
@@ -36,5 +42,7 @@ class BlockSampler:
         advice = "choose a smaller network, or sample on a CPU"
         with compute.working_on(self.device, advice), compute.matmul_precision(self.precision):
             generator = compute.generator(self.device, seed, _STREAM, block)
-            x = torch.randn(rows, columns, generator=generator, device=self.device) * self.sigmas[0]
-            return samplers.sample(self.config, self.denoiser, x, self.sigmas, generator)
+            x = torch.randn(rows, columns, generator=generator, device=self.device)
+            if self.start is not None:
+                x = self.start.draw(x)
+            return samplers.sample(self.config, self.denoiser, x * self.sigmas[0], self.sigmas, generator)

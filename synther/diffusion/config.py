@@ -66,6 +66,9 @@ class SamplerConfig:
     s_tmin: float = 0.05
     s_tmax: float = 50.0
     s_noise: float = 1.003
+    matched: bool = False
+    """Begin from noise that is stretched and shifted a little, so that generated rows have the mean and the covariance
+    of the real ones. Denoisers remove a little more than the noise, and rows come out too close together."""
     refine: int = 0
     """Times that a finished row is noised a little and denoised once more, which brings it nearer to the data."""
     refine_from: float = 0.1

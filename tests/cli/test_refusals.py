@@ -60,7 +60,7 @@ FITTING = {
     "fit model.safetensors --out new.safetensors": "suffix '.safetensors', expected one of .npz",
     "fit one.npz --out new.safetensors": "cannot be fitted on 1 row: expected at least 2",
     "fit equal.npz --out new.safetensors": "all 9 rows are equal",
-    f"fit good.npz {FIT} --preset papre": "unknown preset 'papre': expected auto, paper, fast, laptop",
+    f"fit good.npz {FIT} --preset papre": "unknown preset 'papre': expected auto, best, paper, fast, laptop",
     f"fit good.npz {FIT} --preset": "--preset",
     f"fit good.npz {FIT} --device tpu": "device must be auto, cpu, cuda or cuda:N, got 'tpu'",
     f"fit good.npz {FIT} --preset fast --device tpu": "device must be auto, cpu, cuda or cuda:N, got 'tpu'",

@@ -311,7 +311,7 @@ def test_a_mapping_goes_from_the_column_to_the_field_to_the_default():
 @pytest.mark.parametrize(
     ("scaling", "text"),
     [
-        ("log", "none, standard, minmax, quantile, got 'log'"),
+        ("log", "none, standard, minmax, quantile, blend, got 'log'"),
         ({"reward": "log"}, "got 'log'"),
         ({"rewards": "none"}, r"'rewards': expected default, observation, .*observation\[0\]"),
         ({"observation[3]": "none"}, r"'observation\[3\]'"),
@@ -331,3 +331,17 @@ def test_fit_refuses_unknown_kinds():
 def test_a_span_of_the_smallest_float_is_refused(kind):
     with pytest.raises(DataError, match=rf"reward reaches from 0 to .*float64 cannot scale \({kind}\)"):
         Scaler.fit(np.array([[5e-324], [0.0]]), [kind], ["reward"])
+
+
+def test_blend_lies_halfway_between_standard_and_quantile():
+    column = RAW[:, :1]
+    standard, quantile, blend = (all_of(kind, column).transform(column) for kind in ("standard", "quantile", "blend"))
+    assert np.abs(blend - (standard + quantile) / 2).max() < 0.02
+
+
+def test_blend_squeezes_nothing_by_more_than_half():
+    column = np.concatenate([np.random.default_rng(0).normal(0, 0.01, 5000), [-3.0, 3.0]])[:, None]
+    scaler, grid = all_of("blend", column), np.linspace(-4, 4, 2001)[:, None]
+    slope = np.diff(scaler.transform(grid)[:, 0]) / np.diff(grid[:, 0]) * column.std()
+    assert slope.min() >= 0.5 - 1e-9
+    assert slope.max() > 2

@@ -11,7 +11,8 @@ import torch
 
 from synther.diffusion.config import NoiseConfig, SamplerConfig
 from synther.diffusion.edm import karras_sigmas
-from synther.diffusion.samplers import dpm_solver_pp_2m, euler, heun, sample, stochastic_heun
+from synther.diffusion.samplers import dpm_solver_pp_2m, euler, heun, refine, sample, stochastic_heun
+from synther.errors import ConfigError
 
 DETERMINISTIC = {"euler": euler, "heun": heun, "dpm++2m": dpm_solver_pp_2m}
 KINDS = [*DETERMINISTIC, "sde"]
@@ -159,3 +160,41 @@ def test_sampling_leaves_its_start_alone(kind, gaussian, generator):
     before = x.clone()
     sample(SamplerConfig(kind, 4), gaussian.denoise, x, sigmas, generator)
     assert torch.equal(x, before)
+
+
+def test_refinement_has_its_calls_and_its_levels(generator):
+    config, denoise = SamplerConfig("dpm++2m", 5, refine=4, refine_from=0.08, refine_to=0.01), Recorder()
+    sample(config, denoise, torch.ones(2, 3), karras_sigmas(5, NoiseConfig()), generator)
+    assert denoise.levels[5:] == pytest.approx([0.08, 0.04, 0.02, 0.01])
+    assert len(denoise.levels) == config.network_calls == 9
+
+
+def test_refinement_changes_the_variance_as_its_formula_says(generator):
+    """Of a Gaussian of variance 1, whose denoiser is x / (1 + sigma^2): v becomes (v + sigma^2) / (1 + sigma^2)^2."""
+    count, sigmas, variance = 400_000, [0.5, 0.2, 0.1], 1.3
+    x = math.sqrt(variance) * torch.randn(count, 1, generator=generator, dtype=torch.float64)
+    for sigma in sigmas:
+        variance = (variance + sigma**2) / (1 + sigma**2) ** 2
+    refined = refine(lambda x, sigma: x / (1 + sigma**2), x, sigmas, generator)
+    assert float(refined.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / count))
+
+
+def test_refinement_brings_rows_onto_the_surface_of_the_data(generator):
+    """Data on the line y = 2 x: what lies beside it is drawn onto it, down to the last level."""
+    along = torch.tensor([1.0, 2.0], dtype=torch.float64) / math.sqrt(5)
+    across = torch.tensor([-2.0, 1.0], dtype=torch.float64) / math.sqrt(5)
+    x = torch.randn(2_000, 2, generator=generator, dtype=torch.float64)
+
+    def denoise(x: torch.Tensor, sigma: float) -> torch.Tensor:
+        return torch.outer(x @ along / (1 + sigma**2), along)
+
+    refined = refine(denoise, x, [0.1, 0.05], generator)
+    assert (x @ across).abs().mean() > 0.5
+    assert (refined @ across).abs().max() < 1e-12
+    assert torch.corrcoef(torch.stack([x @ along, refined @ along]))[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("wrong", [{"refine": -1}, {"refine_from": 0.001}, {"refine_to": 0.0}])
+def test_refinement_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ConfigError, match="refine"):
+        SamplerConfig(**wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -78,12 +79,18 @@ def test_a_truncated_model(saved, share, tmp_path):
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}, {"format": "synther-model-99"}])
 def test_tensors_of_something_else(metadata, tmp_path):
     save_file({"weight": torch.zeros(3)}, tmp_path / "x.safetensors", metadata)
-    with pytest.raises(FormatError, match=r"no SynthER model: expected format 'synther-model-1'"):
+    with pytest.raises(FormatError, match=r"no SynthER model: expected format 'synther-model-2'"):
         Synthesizer.load(tmp_path / "x.safetensors")
 
 
-@pytest.mark.parametrize("key", ["settings", "layout", "scaler", "record", "rates", "calibration"])
-@pytest.mark.parametrize("damage", [None, "", "{", "null", "[]", "{}", '"x"', "NaN"])
+METADATA = ["settings", "layout", "scaler", "record", "rates", "calibration"]
+DAMAGES = [None, "", "{", "[]", "{}", '"x"', "NaN"]
+
+
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [*product(METADATA, [*DAMAGES, "null"]), *product(["ending"], DAMAGES)],  # no tree at all is no damage
+)
 def test_damaged_metadata(saved, key, damage, tmp_path):
     tensors, metadata = taken_apart(saved)
     metadata = {name: text for name, text in metadata.items() if name != key}

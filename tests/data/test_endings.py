@@ -1,0 +1,86 @@
+"""The limits at which an environment ends an episode are found in its rows, and generated rows are held to them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from synther.data import endings, shipped
+from synther.data.endings import Tree
+from synther.data.formats import read
+from synther.data.transitions import Transitions
+
+RANDOM = np.random.default_rng(0)
+
+
+def rows_that_end(ends: np.ndarray, following: np.ndarray) -> Transitions:
+    count = len(following)
+    return Transitions.of(
+        observation=RANDOM.normal(size=(count, 2)),
+        action=RANDOM.uniform(-1, 1, size=(count, 1)),
+        reward=RANDOM.normal(size=count),
+        next_observation=following,
+        terminal=ends,
+    )
+
+
+def test_two_limits_on_two_columns():
+    following = RANDOM.normal(size=(20_000, 2))
+    ends = (following[:, 0] < -2) | (np.abs(following[:, 1]) > 2.5)
+    tree = endings.learn(rows_that_end(ends, following))
+    fresh = RANDOM.normal(size=(20_000, 2)) * 1.5
+    truth = (fresh[:, 0] < -2) | (np.abs(fresh[:, 1]) > 2.5)
+    found = tree.decide(rows_that_end(truth, fresh))
+    assert np.mean(found == truth) > 0.999
+    assert set(tree.feature) == {-1, 4, 5}
+
+
+def test_a_hopper_falls_below_height_0_7_or_leans_by_0_2():
+    rows = read(shipped.path("hopper-sac"))
+    tree = endings.learn(rows)
+    limits = {
+        (feature - 15, round(cut, 1)) for feature, cut in zip(tree.feature, tree.cut, strict=True) if feature >= 0
+    }
+    assert limits <= {(0, 0.7), (1, -0.2), (1, 0.2)}
+    assert len(limits) >= 2
+    assert np.array_equal(tree.decide(rows), rows.terminal)
+
+
+def test_terminals_without_a_reason_are_not_explained():
+    ends = RANDOM.random(5_000) < 0.05
+    assert endings.learn(rows_that_end(ends, RANDOM.normal(size=(5_000, 2)))) is None
+
+
+@pytest.mark.parametrize("count", [0, 10, 5_000])
+def test_too_few_rows_of_one_kind_are_not_explained(count: int):
+    following = np.arange(10_000.0).reshape(5_000, 2)
+    assert endings.learn(rows_that_end(np.arange(5_000) >= 5_000 - count, following)) is None
+
+
+def test_rows_left_out_of_the_fit_count_through_those_that_are_in(monkeypatch):
+    monkeypatch.setattr(endings, "MOST_OTHERS", 2_000)
+    following = RANDOM.normal(size=(50_000, 2))
+    ends = following[:, 0] > 2.5
+    found = endings.learn(rows_that_end(ends, following)).decide(rows_that_end(ends, following))
+    assert np.mean(found[ends]) > 0.95
+    assert np.mean(found[~ends]) < 0.001
+
+
+def test_json_round_trip_through_strict_json():
+    features = RANDOM.normal(size=(500, 5))
+    tree = Tree.fit(features, features[:, 1] > 0.5, np.ones(500))
+    again = Tree.from_json(json.loads(json.dumps(tree.to_json(), allow_nan=False)))
+    assert again == tree
+
+
+def test_one_kind_of_rows_makes_a_single_leaf():
+    tree = Tree.fit(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50))
+    assert tree.feature == (-1,)
+    assert not tree.decide(rows_that_end(np.zeros(7, bool), np.zeros((7, 2)))).any()
+
+
+def test_a_constant_feature_splits_nothing():
+    features = np.ones((100, 5))
+    assert Tree.fit(features, np.arange(100) % 2 == 0, np.ones(100)).feature == (-1,)

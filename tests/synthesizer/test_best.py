@@ -1,0 +1,101 @@
+"""What preset `best` adds, on a network small enough for a test."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, Transitions
+from synther.diffusion.config import SamplerConfig
+
+from .settings import SHORT
+from .watch import Watch
+
+SAMPLER = {"kind": "dpm++2m", "steps": 8, "matched": True, "refine": 4, "refine_from": 0.05}
+DATA = {"scaling": "blend", "spikes": True, "terminals": "decided"}
+
+
+def falling(rows: int = 4_000, explained: bool = True) -> Transitions:
+    """A body that falls: its speed is clipped at 2, and below height 0 the episode ends."""
+    random = np.random.default_rng(0)
+    height, speed = random.uniform(0, 2, rows), random.normal(size=rows).clip(-2, 2)
+    action = random.uniform(-1, 1, (rows, 1))
+    next_speed = (speed + action[:, 0] - 0.3).clip(-2, 2)
+    next_height = height + 0.3 * next_speed
+    ends = next_height < 0 if explained else random.random(rows) < 0.05
+    return Transitions.of(
+        observation=np.stack([height, speed], 1).astype(np.float32),
+        action=action.astype(np.float32),
+        reward=next_height.astype(np.float32),
+        next_observation=np.stack([next_height, next_speed], 1).astype(np.float32),
+        terminal=ends,
+    )
+
+
+@pytest.fixture(scope="module")
+def best() -> tuple[Synthesizer, Watch]:
+    watch = Watch()
+    fit = {"steps": 1_500, "learning_rate": 3e-3, "evaluate_every": 500}
+    network = {"width": 64, "depth": 2, "embedding": 16}
+    model = Synthesizer("laptop", network=network, fit=fit, sampler=SAMPLER, data=DATA)
+    return model.fit(falling(), progress=watch), watch
+
+
+def test_clipped_speeds_come_back_exactly_clipped(best):
+    model, real = best[0], falling()
+    fake = model.sample(4_000, progress=False)
+    for field in ("observation", "next_observation"):
+        speeds = getattr(fake, field)[:, 1]
+        assert np.abs(speeds).max() <= 2
+        for limit in (-2.0, 2.0):
+            share, truth = np.mean(speeds == limit), np.mean(getattr(real, field)[:, 1] == limit)
+            assert 0.5 * truth < share < 1.5 * truth
+            assert np.mean(np.abs(speeds - limit) < 0.02) < 1.3 * share
+
+
+def test_terminals_are_where_the_limit_is(best):
+    fake = best[0].sample(4_000, progress=False)
+    assert np.mean(fake.terminal == (fake.next_observation[:, 0] < 0)) > 0.995
+    assert fake.terminal.mean() == pytest.approx(falling().terminal.mean(), rel=0.2)
+
+
+def test_the_moments_are_matched(best):
+    model, real = best[0], falling()
+    matched = model.sample(20_000, progress=False)
+    plain = model.sample(20_000, sampler=SamplerConfig(**SAMPLER | {"matched": False}), progress=False)
+
+    def off(fake: Transitions) -> float:
+        return float(np.abs(fake.observation.std(0) / real.observation.std(0) - 1).max())
+
+    assert off(matched) < off(plain)
+    assert off(matched) < 0.04
+
+
+def test_matching_is_a_phase_of_the_fit_and_of_another_sampler(best):
+    assert [name for name, *_ in best[1].phases] == ["fit", "match", "calibrate"]
+    watch = Watch()
+    other = SamplerConfig(**SAMPLER | {"steps": 4})
+    best[0].sample(10, sampler=other, progress=watch)
+    best[0].sample(10, sampler=other, progress=watch)
+    assert [name for name, *_ in watch.phases] == ["match", "calibrate", "sample", "sample"]
+
+
+def test_a_saved_model_goes_on_alike(best, tmp_path):
+    best[0].save(tmp_path / "m.safetensors")
+    again = Synthesizer.load(tmp_path / "m.safetensors")
+    watch = Watch()
+    loaded, kept = again.sample(100, progress=watch), best[0].sample(100, progress=False)
+    assert [name for name, *_ in watch.phases] == ["sample"]
+    for name, array in kept.arrays().items():
+        assert np.array_equal(getattr(loaded, name), array), name
+
+
+def test_terminals_that_no_limit_explains_are_generated(caplog):
+    rows = falling(explained=False)
+    model = Synthesizer("laptop", **SHORT | {"data": DATA})
+    with caplog.at_level(logging.INFO, "synther"):
+        model.fit(rows, progress=False)
+    assert "no thresholds explain the terminals" in caplog.text
+    assert model.sample(2_000, progress=False).terminal.mean() == pytest.approx(rows.terminal.mean(), rel=0.5)
