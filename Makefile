@@ -42,5 +42,5 @@ $(VENV)/.core: $(VENV)/.python $(PINS)
 # A full environment holds the core one too, in whichever order they are asked for.
 $(VENV)/.full: $(VENV)/.python $(PINS)
 	@echo "installing SynthER with every extra into $(VENV), two or three minutes, only this once"
-	@$(INSTALL) --no-build-isolation -e '.[all,dev]'
+	@$(INSTALL) --no-build-isolation -e '.[all,tabular,dev]'
 	@touch $(VENV)/.core $@

@@ -37,7 +37,7 @@ VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
             "moments not matched": {"sampler": {"matched": False}},
             "not refined": {"sampler": {"steps": 32, "refine": 0}},
             "neither": {"sampler": {"steps": 32, "refine": 0, "matched": False}},
-            "refined 12 times": {"sampler": {"steps": 20, "refine": 12}},
+            "refined 8 times": {"sampler": {"steps": 24, "refine": 8}},
             "refined from 0.1": {"sampler": {"refine_from": 0.1}},
             "refined from 0.2": {"sampler": {"refine_from": 0.2}},
             "the paper's sampler": {"sampler": {"kind": "sde", "steps": 128, "refine": 0, "matched": False}},

@@ -4,7 +4,8 @@
 
 Fits the paper's network once on DATA, samples it in several ways, and prints for each: marginal and worst column
 (1 - KS), correlation, dynamics (median z-scored squared error of the next observation against MuJoCo), novelty (median
-z-scored distance to the nearest real row), terminals, actions out of the box. Needs the extra `gym` and a task that can
+z-scored distance to the nearest real row), terminals and the share of flags that MuJoCo agrees with, actions outside.
+Needs the extra `gym` and a task that can
 be put into a recorded state. On a GPU it takes minutes; on a CPU choose `--preset laptop`.
 """
 
@@ -16,13 +17,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from judging import HEADER, cells, judge
 from machine import origin, print_table
 
 from synther import Synthesizer, Transitions, read
-from synther.assess.fidelity import compare, dynamics_error, novelty
 from synther.baselines.augmentation import Augmentation
 from synther.diffusion.config import SamplerConfig
-from synther.envs.simulator import simulate
 
 SAMPLERS = {
     "paper: SDE, 128 steps": SamplerConfig(),
@@ -32,18 +32,6 @@ SAMPLERS = {
     "Heun, 18 steps": SamplerConfig(kind="heun", steps=18),
     "Euler, 64 steps": SamplerConfig(kind="euler", steps=64),
 }
-HEADER = [
-    "rows",
-    "network calls",
-    "marginal",
-    "worst column",
-    "correlation",
-    "dynamics",
-    "novelty",
-    "terminals",
-    "actions outside",
-    "seconds",
-]
 
 
 def main() -> None:
@@ -83,33 +71,24 @@ def main() -> None:
     third = real[np.sort(draw.choice(len(real), len(real) // 3, replace=False))]
     noisy = Augmentation("additive").fit(real).sample(chosen.samples, seed=chosen.seed)
     for name, rows in (("real, a random third", third), ("additive noise N(0, 0.1)", noisy)):
-        table.append(_judge(name, 0, real, rows, 0.0, figures))
+        table.append(_line(name, 0, real, rows, 0.0, figures))
     for name, sampler in SAMPLERS.items():
         if any(name.startswith(wanted) for wanted in chosen.only):
             began = time.perf_counter()
             rows = model.sample(chosen.samples, seed=chosen.seed, sampler=sampler, progress=False)
-            table.append(_judge(name, sampler.network_calls, real, rows, time.perf_counter() - began, figures))
-    text = print_table(HEADER, table)
+            table.append(_line(name, sampler.network_calls, real, rows, time.perf_counter() - began, figures))
+    text = print_table(["rows", "network calls", *HEADER, "seconds"], table)
     if chosen.out:
         chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
         chosen.out.with_suffix(".json").write_text(json.dumps({"origin": head, "figures": figures}, indent=2) + "\n")
 
 
-def _judge(
+def _line(
     name: str, calls: int, real: Transitions, rows: Transitions, seconds: float, figures: dict[str, object]
 ) -> list[str]:
-    measured = compare(real, rows)
-    env_id = real.env_id
-    assert env_id is not None, "the data must say which environment it is from"
-    few = rows[: min(len(rows), 100_000)]
-    truth, _, _ = simulate(env_id, few.observation, few.action)
-    dynamics, new = dynamics_error(few, truth, real), novelty(real, rows)
-    figures[name] = {**measured.to_json(), "dynamics": dynamics, "novelty": new, "seconds": seconds}
-    row = [
-        name, str(calls), f"{measured.marginal:.4f}", f"{measured.worst_value:.3f} {measured.worst_column}",
-        f"{measured.correlation:.4f}", f"{dynamics:.5f}", f"{new:.2f}", f"{measured.terminal_rate_synthetic:.2%}",
-        f"{measured.actions_outside:.1%}", f"{seconds:.1f}",
-    ]  # fmt: skip
+    measured = judge(real, rows)
+    figures[name] = {**measured, "seconds": seconds}
+    row = [name, str(calls), *cells(measured), f"{seconds:.1f}"]
     print("  ".join(row), flush=True)
     return row
 

@@ -1,27 +1,17 @@
-"""What every table of results states about its origin: commit, machine, versions."""
+"""What every table of results states about its origin, and how a table is printed."""
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
 import sys
 
-import torch
+from synther.compute import pick_device
+from synther.experiments.origin import origin as facts
 
 
 def origin() -> list[str]:
-    """Lines for the head of a table."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return [
-        f"command: python {' '.join(sys.argv)}",
-        f"commit:  {os.environ.get('SYNTHER_COMMIT') or commit or 'unknown'}",
-        f"machine: {platform.machine()}, {os.cpu_count()} cores{gpu}",
-        f"python:  {platform.python_version()}, torch {torch.__version__}",
-    ]
+    """Lines for the head of a table: command, version and commit, machine, libraries."""
+    named = {"command": f"python {' '.join(sys.argv)}", **facts(pick_device())}
+    return [f"{name + ':':9}{value}" for name, value in named.items()]
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> str:

@@ -79,7 +79,7 @@ PRESETS: dict[str, Settings] = {
     "best": Settings(
         noise=NoiseConfig(p_mean=-2.0),
         fit=FitConfig(batch=1024),
-        sampler=SamplerConfig(kind="dpm++2m", steps=24, matched=True, refine=8, refine_from=0.05),
+        sampler=SamplerConfig(kind="dpm++2m", steps=20, matched=True, refine=12, refine_from=0.05),
         data=DataConfig(scaling="blend", spikes=True, terminals="decided"),
     ),
     "paper": Settings(),

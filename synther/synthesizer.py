@@ -298,6 +298,19 @@ class Synthesizer:
         spool.remove()
         return rows.first()
 
+    def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
+        """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
+        the network sees them, a matrix (count, D) of deviation 1, and what they would be as transitions."""
+        sampler = self._sampler(self.settings.sampler, Silent())
+        layout, scaler = self.layout, self.scaler
+        for sigma, rows in sampler.trace(seed, min(check_count(count), sampler.block_rows)):
+            matrix = rows.float().cpu().numpy()
+            yield sigma, matrix, layout.unpack(scaler.inverse(matrix))
+
+    def matrix(self, rows: Transitions) -> np.ndarray[Any, Any]:
+        """`rows` as the network sees them, without noise. (N, D)"""
+        return self.scaler.transform(self.layout.pack(rows))
+
     def log_likelihood(self, rows: Transitions, *, steps: int = 64) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Nats of each row under the model, in the rows' own units (discrete columns count as real ones). (N,)"""
         model = self._model

@@ -27,13 +27,14 @@ MAY_IMPORT = {
     "synthesizer": ANYONE | {"data", "diffusion", "compute", "presets", "model_file"},
     "envs": ANYONE | {"data"},
     "assess": ANYONE | {"data"},
-    "baselines": ANYONE | {"data"},
+    "baselines": ANYONE | {"data", "compute"},
     "experiments": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "baselines"},
     "cli": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "experiments"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
 
-HEAVY = {"gymnasium", "h5py", "minari", "pyarrow", "stable_baselines3", "matplotlib", "mujoco"}
+HEAVY = {"gymnasium", "h5py", "minari", "pyarrow", "stable_baselines3", "matplotlib", "mujoco", "dm_control", "shimmy"}
+HEAVY |= {"ctgan", "optuna", "pandas", "sklearn"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 

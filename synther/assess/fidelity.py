@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
-from synther.data.spaces import Box, Discrete
+from synther.assess.bounds import actions_outside
+from synther.assess.threads import one_thread
 from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.errors import DataError
 
@@ -24,8 +26,10 @@ Array = NDArray[Any]
 MAX_ROWS = 1_000_000
 """Rows of each side that `compare` looks at; more change no figure in its third digit."""
 
-_CHUNK_ROWS = 1 << 16
-_QUERY_ROWS = 256
+_CHUNK_ROWS = 1 << 14
+"""Rows that stay in a core's cache while their products are summed."""
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def ks_similarity(real: ArrayLike, synthetic: ArrayLike) -> float:
@@ -57,58 +61,21 @@ def correlation(real: ArrayLike, synthetic: ArrayLike) -> float:
     either side has no correlation and is left out; NaN when fewer than two columns remain.
     """
     first, second = _matrices(real, synthetic)
-    varies = _varies(first) & _varies(second)
-    if np.count_nonzero(varies) < 2:
-        return math.nan
-    difference = np.abs(pearson(first[:, varies]) - pearson(second[:, varies]))
-    return float(np.mean(1.0 - difference[np.triu_indices_from(difference, k=1)] / 2.0))
+    varies = varying(first) & varying(second)
+    return alike_pairs(pearson(first), pearson(second), varies)
 
 
-def dynamics_error(transitions: Transitions, true_next: ArrayLike, real: Transitions) -> float:
-    """How far the next observations of `transitions` are from `true_next` (N, O), which a simulator gave for the same
-    observations and actions: the median over rows of the mean over columns of the squared difference, in standard
-    deviations of the real next observations.
-
-    Range 0 (physics kept) to infinity; lower is better. Columns that never change in the real data are left out. A
-    row the simulator could not follow (NaN) counts as infinitely far.
-    """
-    truth = np.asarray(true_next, np.float64)
-    if truth.shape != transitions.next_observation.shape:
-        raise DataError(f"true_next has shape {truth.shape}: expected {transitions.next_observation.shape}")
-    if real.next_observation.shape[1] != truth.shape[1]:
-        raise DataError(
-            f"the real rows have {real.next_observation.shape[1]} observation columns, not {truth.shape[1]}"
-        )
-    deviation = real.next_observation.std(axis=0, dtype=np.float64)
-    varies = deviation > 0
-    if not varies.any():
-        raise DataError("every next observation of the real rows is the same: there is no scale to measure errors by")
-    error = (transitions.next_observation[:, varies] - truth[:, varies]) / deviation[varies]
-    distance = np.mean(np.square(error), axis=1)
-    return float(np.median(np.where(np.isnan(distance), np.inf, distance)))
-
-
-def novelty(real: Transitions, synthetic: Transitions, *, max_rows: int = 2_000, seed: int = 0) -> float:
-    """Median distance of a synthetic row to its nearest real row, every column in real standard deviations.
-
-    Range 0 (copies) to infinity. Neither end is best: copies teach nothing, and far rows may be wrong. Every real row
-    is searched; of the synthetic ones at most `max_rows`, drawn with `seed`.
-    """
-    _check_columns(real, synthetic)
-    chosen = _at_most(synthetic, max_rows, seed)
-    known, asked = matrices_of(real, chosen)
-    deviation = known.std(axis=0, dtype=np.float64)
-    scale = np.where(deviation > 0, 1.0 / np.where(deviation > 0, deviation, 1.0), 0.0)
-    centre = known.mean(axis=0, dtype=np.float64)
-    known = ((known - centre) * scale).astype(np.float32)
-    asked = ((asked - centre) * scale).astype(np.float32)
-    nearest = known[_nearest(known, asked)]
-    return float(np.median(np.linalg.norm(asked.astype(np.float64) - nearest, axis=1)))
+def alike_pairs(first: Array, second: Array, varies: Array) -> float:
+    """`correlation` of two matrices of Pearson's r (D, D), over the columns that `varies` marks."""
+    chosen = np.ix_(varies, varies)
+    difference = np.abs(first[chosen] - second[chosen])
+    pairs = difference[np.triu_indices_from(difference, k=1)]
+    return float(np.mean(1.0 - pairs / 2.0)) if len(pairs) else math.nan
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. `dynamics` and `novelty` are there when somebody measured them too."""
+    """What `compare` found."""
 
     rows_real: int
     rows_synthetic: int
@@ -120,8 +87,6 @@ class Comparison:
     terminal_rate_synthetic: float
     actions_outside: float
     columns: dict[str, float]
-    dynamics: float | None = None
-    novelty: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; a figure that does not exist is None."""
@@ -129,7 +94,8 @@ class Comparison:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Comparison:
-        return cls(**{**entry, "correlation": math.nan if entry["correlation"] is None else entry["correlation"]})
+        known = {field.name: entry[field.name] for field in fields(cls)}
+        return cls(**{**known, "correlation": math.nan if known["correlation"] is None else known["correlation"]})
 
     def table(self) -> list[tuple[str, str]]:
         """Rows of a name and a figure, for printing."""
@@ -138,10 +104,6 @@ class Comparison:
             ("worst column", f"{self.worst_value:.4f} ({self.worst_column})"),
             ("correlation", "-" if math.isnan(self.correlation) else f"{self.correlation:.4f}"),
         ]
-        if self.dynamics is not None:
-            rows.append(("dynamics error", f"{self.dynamics:.4g}"))
-        if self.novelty is not None:
-            rows.append(("novelty", f"{self.novelty:.3g}"))
         rates = f"{self.terminal_rate_synthetic:.3%} (real {self.terminal_rate_real:.3%})"
         rows += [("terminals", rates), ("actions out of the box", f"{self.actions_outside:.2%}")]
         return rows
@@ -149,8 +111,8 @@ class Comparison:
 
 def compare(real: Transitions, synthetic: Transitions, *, max_rows: int = MAX_ROWS, seed: int = 0) -> Comparison:
     """All measures that need nothing but the rows. Of either side at most `max_rows` rows are looked at."""
-    _check_columns(real, synthetic)
-    first, second = _at_most(real, max_rows, seed), _at_most(synthetic, max_rows, seed)
+    check_columns(real, synthetic)
+    first, second = at_most(real, max_rows, seed), at_most(synthetic, max_rows, seed)
     a, b = matrices_of(first, second)
     names = column_names(real)
     per_column, mean = marginal(a, b)
@@ -169,28 +131,6 @@ def compare(real: Transitions, synthetic: Transitions, *, max_rows: int = MAX_RO
     )
 
 
-def actions_outside(real: Transitions, synthetic: Transitions) -> float:
-    """Share of synthetic rows with an action that the real action space does not allow. Range 0 (best) to 1.
-
-    Where the space is unknown, the smallest and the largest real action of each column stand for it.
-    """
-    known, asked = real.action.reshape(len(real), -1), synthetic.action.reshape(len(synthetic), -1)
-    if real.action_space is None:
-        low, high = known.min(axis=0).astype(np.float64), known.max(axis=0).astype(np.float64)
-    else:
-        bounds: list[tuple[float, float]] = []
-        for part in real.action_space:
-            if isinstance(part, Box):
-                bounds += zip(part.low, part.high, strict=True)
-            elif isinstance(part, Discrete):
-                bounds.append((part.start, part.start + part.size - 1))
-            else:
-                bounds += [(0.0, 1.0)] * part.width
-        low, high = np.array(bounds, np.float64).T
-    slack = 1e-6 * np.where(np.isfinite(high - low), high - low, 0.0)
-    return float(np.mean(((asked < low - slack) | (asked > high + slack)).any(axis=1)))
-
-
 def column_names(transitions: Transitions) -> list[str]:
     """A name for each column, such as `observation[0]`, `action[1]` (`action` if it is discrete), `reward`."""
     names: list[str] = []
@@ -203,14 +143,19 @@ def column_names(transitions: Transitions) -> list[str]:
 def pearson(matrix: ArrayLike) -> Array:
     """Pearson's correlation (D, D) of the columns of (n, D), in float64; 0 between constant columns and any other."""
     values = np.asarray(matrix)
-    mean = values.mean(axis=0, dtype=np.float64)
+    low, high = values.min(axis=0).astype(np.float64), values.max(axis=0).astype(np.float64)
+    middle, reach = low / 2 + high / 2, high / 2 - low / 2  # halved first, and squares of at most 1: nothing overflows
+    scale = 1.0 / np.where(reach > 0, reach, 1.0)
+    chunks = [slice(start, start + _CHUNK_ROWS) for start in range(0, len(values), _CHUNK_ROWS)]
+    mean = sum(((values[rows] - middle) * scale).sum(axis=0) for rows in chunks) / len(values)
     covariance = np.zeros((values.shape[1],) * 2)
-    for start in range(0, len(values), _CHUNK_ROWS):
-        centred = values[start : start + _CHUNK_ROWS] - mean
-        covariance += centred.T @ centred
+    with one_thread():
+        for rows in chunks:
+            centred = torch.from_numpy((values[rows] - middle) * scale - mean)
+            covariance += torch.mm(centred.T, centred).numpy()  # on two cores NumPy's product takes fifty times as long
     deviation = np.sqrt(np.diag(covariance))
-    scale = np.where(_varies(values) & (deviation > 0), 1.0 / np.where(deviation > 0, deviation, 1.0), 0.0)
-    r = np.clip(covariance * scale[:, None] * scale[None, :], -1.0, 1.0)
+    norm = np.where(reach > 0, 1.0 / np.where(deviation > 0, deviation, 1.0), 0.0)
+    r = np.clip(covariance * norm[:, None] * norm[None, :], -1.0, 1.0)
     np.fill_diagonal(r, 1.0)
     return r
 
@@ -222,37 +167,18 @@ def _ks_of_sorted(first: Array, second: Array) -> float:
     jumps = np.flatnonzero(np.concatenate([[True], few[1:] != few[:-1]]))
     values = few[jumps]
     few_before, few_after = jumps / len(few), np.append(jumps[1:], len(few)) / len(few)
-    many_before = np.searchsorted(many, values, side="left") / len(many)
-    many_after = np.searchsorted(many, values, side="right") / len(many)
-    distance = max(np.abs(few_before - many_before).max(), np.abs(few_after - many_after).max())
+    before = np.searchsorted(many, values, side="left")
+    after = before.copy()
+    tied = np.flatnonzero(many[np.minimum(before, len(many) - 1)] == values)  # elsewhere nothing lies between them
+    after[tied] = np.searchsorted(many, values[tied], side="right")
+    distance = max(np.abs(few_before - before / len(many)).max(), np.abs(few_after - after / len(many)).max())
     return float(1.0 - distance)
 
 
-def _nearest(known: Array, asked: Array) -> Array:
-    """Index of the nearest row of `known` for each row of `asked`, searched through all pairs with matrix products."""
-    best = np.full(len(asked), np.inf, np.float32)
-    index = np.zeros(len(asked), np.intp)
-    for start in range(0, len(known), _CHUNK_ROWS):
-        part = known[start : start + _CHUNK_ROWS]
-        half_square = 0.5 * np.square(part).sum(axis=1)
-        for first in range(0, len(asked), _QUERY_ROWS):
-            rows = slice(first, first + _QUERY_ROWS)
-            # Half of |a - b|^2 without its term |a|^2, which is the same for every b
-            farness = half_square - asked[rows] @ part.T
-            at = farness.argmin(axis=1)
-            least = farness[np.arange(len(at)), at]
-            closer = least < best[rows]
-            best[rows] = np.where(closer, least, best[rows])
-            index[rows] = np.where(closer, at + start, index[rows])
-    return index
-
-
-def matrices_of(real: Transitions, synthetic: Transitions) -> tuple[Array, Array]:
-    """The rows of both as (n, D) and (m, D), in the coarser of the precisions they are stored in."""
-    coarse = any(
-        getattr(rows, field).dtype in (np.float16, np.float32) for rows in (real, synthetic) for field in ROW_FIELDS
-    )
-    return _matrix_of(real, coarse), _matrix_of(synthetic, coarse)
+def matrices_of(*sides: Transitions) -> tuple[Array, ...]:
+    """The rows of each as (n, D), all in the coarsest of the precisions they are stored in."""
+    coarse = any(getattr(rows, field).dtype in (np.float16, np.float32) for rows in sides for field in ROW_FIELDS)
+    return tuple(_matrix_of(rows, coarse) for rows in sides)
 
 
 def _matrix_of(transitions: Transitions, coarse: bool) -> Array:
@@ -260,18 +186,21 @@ def _matrix_of(transitions: Transitions, coarse: bool) -> Array:
     matrix = np.empty((len(transitions), sum(widths)), np.float32 if coarse else np.float64)
     start = 0
     for field, width in zip(ROW_FIELDS, widths, strict=True):
-        matrix[:, start : start + width] = getattr(transitions, field).reshape(len(transitions), width)
+        values = getattr(transitions, field).reshape(len(transitions), width)
+        if coarse and values.dtype == np.float64:  # what float32 cannot hold is the largest that it can
+            values = np.clip(values, -_LARGEST, _LARGEST)
+        matrix[:, start : start + width] = values
         start += width
     return matrix
 
 
-def _at_most(transitions: Transitions, rows: int, seed: int) -> Transitions:
+def at_most(transitions: Transitions, rows: int, seed: int) -> Transitions:
     if rows < 1:
         raise DataError(f"max_rows must be at least 1, got {rows}")
     return transitions if len(transitions) <= rows else transitions.subsample(rows / len(transitions), seed)
 
 
-def _check_columns(real: Transitions, synthetic: Transitions) -> None:
+def check_columns(real: Transitions, synthetic: Transitions) -> None:
     for field in ("observation", "action"):
         here, there = getattr(real, field).shape[1:], getattr(synthetic, field).shape[1:]
         if here != there:
@@ -303,6 +232,7 @@ def _matrices(real: ArrayLike, synthetic: ArrayLike) -> tuple[Array, Array]:
     return first, second
 
 
-def _varies(matrix: Array) -> Array:
+def varying(matrix: Array) -> Array:
+    """Which columns of (n, D) are not constant."""
     varies: Array = matrix.min(axis=0) != matrix.max(axis=0)
     return varies

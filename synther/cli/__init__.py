@@ -12,6 +12,8 @@ VERBS = {
     "upsample": "fit a model on replay data, write synthetic data, compare the two",
     "fit": "fit a model on replay data and save it",
     "sample": "write synthetic data of a saved model",
+    "assess": "say whether synthetic data is good enough to train on, and show why",
+    "compare": "several generators on the same data: diffusion, TVAE, CTGAN, noise",
     "inspect": "say what a data file or a model file holds",
     "presets": "list the presets and what they choose",
 }

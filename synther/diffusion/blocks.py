@@ -36,8 +36,26 @@ class BlockSampler:
         self.denoiser = Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
 
-    @torch.no_grad()
     def draw(self, seed: int, block: int) -> Tensor:
+        return self._draw(seed, block, self.denoiser)
+
+    def trace(self, seed: int, rows: int) -> list[tuple[float, Tensor]]:
+        """The first `rows` of block 0 on their way to data: falling noise levels, and the rows there, c_in x (rows, D).
+
+        The last level is 0. Levels that a sampler returns to are left out.
+        """
+        seen: list[tuple[float, Tensor]] = []
+
+        def watching(x: Tensor, sigma: float) -> Tensor:
+            if not seen or sigma < seen[-1][0]:
+                seen.append((sigma, edm.c_in(sigma, self.denoiser.sigma_data) * x[:rows]))
+            return self.denoiser(x, sigma)
+
+        final = self._draw(seed, 0, watching)
+        return [*seen, (0.0, final[:rows])]
+
+    @torch.no_grad()
+    def _draw(self, seed: int, block: int, denoise: samplers.Denoise) -> Tensor:
         rows, columns = self.block_rows, self.columns
         advice = "choose a smaller network, or sample on a CPU"
         with compute.working_on(self.device, advice), compute.matmul_precision(self.precision):
@@ -45,4 +63,4 @@ class BlockSampler:
             x = torch.randn(rows, columns, generator=generator, device=self.device)
             if self.start is not None:
                 x = self.start.draw(x)
-            return samplers.sample(self.config, self.denoiser, x * self.sigmas[0], self.sigmas, generator)
+            return samplers.sample(self.config, denoise, x * self.sigmas[0], self.sigmas, generator)

@@ -1,30 +1,34 @@
-"""Opening a Gymnasium environment by its id, with errors that say what to install."""
+"""Opening an environment by its id, with errors that say what to install, and keeping MuJoCo in hand."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from synther.errors import DataError, MissingExtra
+from synther.errors import ConfigError, DataError, MissingExtra
 
 
 @contextmanager
-def opened(env_id: str) -> Iterator[Any]:
-    """The environment `env_id`, closed again when the block ends.
+def opened(env_id: str, **options: Any) -> Iterator[Any]:
+    """The environment `env_id`, closed again when the block ends; `options` go to `gymnasium.make`.
 
-    MuJoCo is kept quiet meanwhile: it would print its warnings and write them to a file in the working directory.
+    `dm_control/cheetah-run-v0` and its like are the dm_control suite, through shimmy. MuJoCo is kept quiet meanwhile:
+    it would print its warnings and write them to a file in the working directory.
     """
     try:
         import gymnasium
     except ImportError:
         raise MissingExtra("gymnasium", "gym", f"running {env_id}") from None
-    with _quiet_mujoco():
+    if env_id.startswith("dm_control/"):
+        _register_suite(env_id)
+    with quiet_mujoco():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # recorded data cannot move to a newer version
             try:
-                env = gymnasium.make(env_id, disable_env_checker=True)
+                env = gymnasium.make(env_id, disable_env_checker=True, **options)
             except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
                 if "mujoco" in str(error).lower():
                     raise MissingExtra("mujoco", "gym", f"running {env_id}") from None
@@ -37,8 +41,35 @@ def opened(env_id: str) -> Iterator[Any]:
             env.close()
 
 
+def import_suite(env_id: str) -> None:
+    """Import dm_control, which `env_id` needs.
+
+    It looks for a display at once, and warns where there is none; nothing here draws on one.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import dm_control.suite  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise MissingExtra(error.name or "dm_control", "dmc", f"running {env_id}") from None
+        except Exception as error:  # whatever a graphics library raises
+            chosen = os.environ.get("MUJOCO_GL")
+            raise ConfigError(f"dm_control cannot be imported with MUJOCO_GL={chosen}: {error}; unset it") from error
+
+
+def _register_suite(env_id: str) -> None:
+    import gymnasium
+
+    import_suite(env_id)
+    try:
+        import shimmy
+    except ImportError:
+        raise MissingExtra("shimmy", "dmc", f"running {env_id}") from None
+    gymnasium.register_envs(shimmy)
+
+
 @contextmanager
-def _quiet_mujoco() -> Iterator[None]:
+def quiet_mujoco() -> Iterator[None]:
     try:
         import mujoco
     except ImportError:
@@ -50,3 +81,22 @@ def _quiet_mujoco() -> Iterator[None]:
         yield
     finally:
         mujoco.set_mju_user_warning(before)
+
+
+def forget(data: Any, action: Any) -> None:
+    """Take from MuJoCo's data all that the next step could know of the last, and set the controls to `action`.
+
+    The solver starts from its last solution: without this a row would depend on the row before it.
+    """
+    data.time = 0.0
+    data.qacc_warmstart[:] = 0.0
+    data.ctrl[:] = action
+    data.warning.number[:] = 0
+
+
+def blown_up(data: Any) -> bool:
+    """Whether MuJoCo met a position, velocity or acceleration it could not go on from (and silently started over)."""
+    import mujoco
+
+    kinds = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)
+    return any(data.warning.number[kind] for kind in kinds)

@@ -13,8 +13,8 @@ from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
 from synther.data import formats
 from synther.data.transitions import Transitions
-from synther.durable import replacing
 from synther.errors import ConfigError
+from synther.experiments.folder import claim, write_object
 from synther.progress import Progress
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer, check_count, check_rows, fingerprint, partial_folder
 
@@ -43,7 +43,7 @@ def upsample(
     check_rows(rows)
     check_count(samples)
     formats.check_rows_target(data)
-    _claim(folder, _description(rows, model, samples, suffix))
+    claim(folder, _description(rows, model, samples, suffix))
     model = fit_to(folder / "model.safetensors", rows, model, progress)
     if data.exists() and figures.exists() and picture.exists():
         comparison = Comparison.from_json(json.loads(figures.read_text()))
@@ -55,8 +55,7 @@ def upsample(
             preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
         comparison = compare(rows, preview)
         draw(rows, preview, picture, comparison)
-        with replacing(figures) as beside:
-            beside.write_text(json.dumps(comparison.to_json(), indent=2) + "\n")
+        write_object(figures, comparison.to_json())
     return Upsampled(folder / "model.safetensors", data, picture, figures, comparison)
 
 
@@ -89,34 +88,3 @@ def _description(rows: Transitions, model: Synthesizer, samples: int, suffix: st
         "samples": samples,
         "suffix": suffix,
     }
-
-
-def _claim(folder: Path, description: dict[str, Any]) -> None:
-    """Write down what the folder is for, or check that it is for this."""
-    run = folder / "run.json"
-    if run.exists():
-        found = _read_object(run)
-        wanted = json.loads(json.dumps(description))
-        other = [key for key in wanted if found.get(key) != wanted[key]]
-        if other:
-            raise ConfigError(
-                f"{folder} holds a run with another {', '.join(other)}: choose another --out, or remove the folder"
-            )
-        return
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file: choose an empty or a new folder")
-    # What begins with .run. was left by a run that was killed while it wrote its description.
-    if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
-        raise ConfigError(f"{folder} holds files of something else: choose an empty or a new folder")
-    with replacing(run) as beside:
-        beside.write_text(json.dumps(description, indent=2) + "\n")
-
-
-def _read_object(run: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(run.read_text())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{run} is not the description of a run: choose another --out, or remove the folder")
-    return found

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synther.assess.fidelity import (
-    actions_outside,
+    Comparison,
     column_names,
     compare,
     correlation,
-    dynamics_error,
     ks_similarity,
     marginal,
-    novelty,
     pearson,
 )
-from synther.data.spaces import Box, Discrete
+from synther.data.spaces import Discrete
 from synther.data.transitions import Transitions
 from synther.errors import DataError
 
@@ -121,59 +119,6 @@ class TestCorrelation:
         assert math.isnan(correlation(np.random.default_rng(0).normal(size=(9, 1)), np.ones((9, 1))))
 
 
-class TestDynamicsError:
-    def test_best_and_known_value(self) -> None:
-        real = rows()
-        assert dynamics_error(real, real.next_observation, real) == 0
-        deviation = real.next_observation.std(0, dtype=float)
-        assert dynamics_error(real, real.next_observation + 2 * deviation, real) == pytest.approx(4, rel=1e-5)
-        one_column = real.next_observation + np.array([3, 0, 0]) * deviation
-        assert dynamics_error(real, one_column, real) == pytest.approx(3, rel=1e-5)
-
-    def test_is_a_median_and_unfollowed_rows_are_far(self) -> None:
-        real = rows(5)
-        truth = real.next_observation.astype(float)
-        truth[:2] = np.nan
-        assert dynamics_error(real, truth, real) == 0
-        truth[2] = np.nan
-        assert dynamics_error(real, truth, real) == math.inf
-
-    def test_constant_columns_and_one_row(self) -> None:
-        real = rows()
-        real.next_observation[:, 1] = 7
-        truth = real.next_observation.copy()
-        truth[:, 1] = 1e6
-        assert dynamics_error(real[:1], truth[:1], real) == 0
-        with pytest.raises(DataError, match="no scale"):
-            dynamics_error(real[:1], truth[:1], real[:1])
-        with pytest.raises(DataError, match="shape"):
-            dynamics_error(real, truth[:, :2], real)
-
-
-class TestNovelty:
-    def test_copies_are_at_zero(self) -> None:
-        real = rows(5_000)
-        assert novelty(real, real[::7]) == 0
-        assert novelty(real[:1], real[:1]) == 0
-
-    def test_equals_brute_force(self) -> None:
-        real, synthetic = rows(300, 0), rows(90, 1)
-        a, b = (
-            np.column_stack([t.observation, t.action, t.reward, t.next_observation, t.terminal])
-            for t in (real, synthetic)
-        )
-        mean, deviation = a.mean(0, dtype=float), a.std(0, dtype=float)
-        a, b = (a - mean) / deviation, (b - mean) / deviation
-        distances = [np.sqrt(((a - row) ** 2).sum(1)).min() for row in b]
-        assert novelty(real, synthetic) == pytest.approx(np.median(distances), rel=1e-4)
-
-    def test_far_rows_are_far_and_a_draw_is_repeatable(self) -> None:
-        real, far = rows(500), rows(500, 1, shift=100.0)
-        assert novelty(real, far) > 50
-        assert novelty(real, far, max_rows=20) == novelty(real, far, max_rows=20)
-        assert novelty(real, far, max_rows=20) != novelty(real, far, max_rows=20, seed=1)
-
-
 class TestCompare:
     def test_the_same_rows(self) -> None:
         found = compare(rows(), rows())
@@ -195,8 +140,11 @@ class TestCompare:
         assert math.isnan(found.correlation)
         text = json.dumps(found.to_json(), allow_nan=False)
         assert json.loads(text)["correlation"] is None
-        names = [name for name, _ in replace(found, dynamics=0.003, novelty=1.8).table()]
-        assert names[:5] == ["marginal", "worst column", "correlation", "dynamics error", "novelty"]
+        assert [name for name, _ in found.table()][:3] == ["marginal", "worst column", "correlation"]
+
+    def test_json_of_an_earlier_version(self) -> None:
+        found = compare(rows(), rows(seed=1))
+        assert Comparison.from_json({**found.to_json(), "dynamics": None, "novelty": None}) == found
 
     def test_max_rows(self) -> None:
         found = compare(rows(500), rows(400, 1), max_rows=50)
@@ -213,12 +161,3 @@ class TestCompare:
     def test_other_shapes(self) -> None:
         with pytest.raises(DataError, match="observation has row shape"):
             compare(rows(), rows(width=4))
-
-
-def test_actions_outside_of_a_known_and_of_an_unknown_box() -> None:
-    real = replace(rows(), action_space=(Box.uniform(-2, 2, 2),))
-    wild = rows()
-    wild.action[:50, 0] = 1.5
-    wild.action[:20, 1] = -3
-    assert actions_outside(real, wild) == pytest.approx(0.1)
-    assert actions_outside(replace(real, action_space=None), wild) == pytest.approx(0.25)

@@ -231,6 +231,8 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
         "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
         "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
         "sample": [model, "--samples", 20, "--out", tmp_path / "x.npz"],
+        "assess": [data, data, "--out", tmp_path / "report"],
+        "compare": [data, "--generators", "noise", "--samples", 20, "--out", tmp_path / "compared"],
         "inspect": [data],
         "presets": [],
     }[verb]

@@ -1,0 +1,131 @@
+"""What the verdict says about rows of known quality: one command, one table.
+
+    python benchmarks/verdict.py hopper-sac walker2d-mixed.npz --samples-in verdict-samples --out results/verdict.md
+
+For each data set a fifth of the rows (at most 20,000) is held out; the rest is what generators may see. Assessed are
+other real rows, copies, the paper's augmentations, a hundredth of noise, columns shuffled one by one, and fits of the
+preset `laptop` that were stopped early or late. The thresholds in `synther/assess/verdict.py` were chosen on this
+table. A fit takes a minute or two on two cores, an assessment half a minute; samples are kept in `--samples-in`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from machine import origin, print_table
+
+from synther import Synthesizer, Transitions, read, write
+from synther.assess.assessment import Assessment
+from synther.assess.judge import assess
+from synther.baselines.augmentation import AUGMENTATIONS, Augmentation
+from synther.data import shipped
+from synther.envs.simulator import simulate
+
+HEADER = [
+    "data",
+    "rows",
+    "outcomes",
+    "mixed",
+    "policy",
+    "mixed",
+    "dynamics error",
+    "AUC",
+    "marginal",
+    "coverage",
+    "memorised",
+    "verdict",
+    "decided by",
+]
+SAMPLES = 30_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+", help="files, or the names of shipped data")
+    parser.add_argument("--steps", type=int, nargs="*", default=[300, 1_000, 3_500], help="lengths of the laptop fits")
+    parser.add_argument("--samples-in", type=Path, default=Path("verdict-samples"), help="where samples are kept")
+    parser.add_argument("--simulator", action="store_true", help="let the environment judge instead of networks")
+    parser.add_argument("--only", nargs="*", help="rows to assess, by the beginning of their names")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    chosen = parser.parse_args()
+    head = origin()
+    print("\n".join(head), flush=True)
+    table = []
+    for data in chosen.data:
+        real = read(shipped.path(data) if data in shipped.names() else data)
+        simulator = partial(simulate, real.env_id) if chosen.simulator else None
+        order = np.random.default_rng(0).permutation(len(real))
+        count = min(20_000, len(real) // 5)
+        held_out, seen = real[order[:count]], real[np.sort(order[count:])]
+        for name, reference, rows in _candidates(Path(data).stem, seen, chosen.steps, chosen.samples_in):
+            if chosen.only is None or any(name.startswith(wanted) for wanted in chosen.only):
+                found = assess(reference, rows(), held_out=held_out, simulator=simulator)
+                table.append([Path(data).stem, name, *_figures(found)])
+                print("  ".join(table[-1]), flush=True)
+    text = print_table(HEADER, table)
+    if chosen.out:
+        chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
+
+
+def _candidates(data: str, seen: Transitions, steps: list[int], folder: Path) -> Iterator[tuple]:
+    """Names, the real rows to compare with, and functions that give the rows to assess."""
+    draw = np.random.default_rng(1)
+    order = draw.permutation(len(seen))
+    third = min(SAMPLES, len(seen) // 3)
+    drawn = seen[draw.integers(len(seen), size=SAMPLES)]
+    yield "other real rows", seen[order[third:]], lambda: seen[order[:third]]
+    yield "copies", seen, lambda: drawn
+    for kind in AUGMENTATIONS:
+        yield f"{kind} noise", seen, lambda kind=kind: Augmentation(kind).fit(seen).sample(SAMPLES)
+    yield "additive noise 0.01", seen, lambda: _disturbed(drawn, 0.01, draw)
+    yield "shuffled columns", seen, lambda: _shuffled(drawn, draw)
+    for count in steps:
+        yield f"laptop, {count:,} steps", seen, lambda count=count: _fitted(data, seen, count, folder)
+
+
+def _disturbed(rows: Transitions, deviation: float, draw: np.random.Generator) -> Transitions:
+    here, there = (
+        (part + draw.normal(0, deviation, part.shape)).astype(part.dtype)
+        for part in (rows.observation, rows.next_observation)
+    )
+    return replace(rows, observation=here, next_observation=there)
+
+
+def _shuffled(rows: Transitions, draw: np.random.Generator) -> Transitions:
+    """Every column keeps its values and loses its company."""
+    fields = {name: draw.permuted(array, axis=0) for name, array in rows.arrays().items()}
+    return replace(rows, **fields)
+
+
+def _fitted(data: str, seen: Transitions, steps: int, folder: Path) -> Transitions:
+    kept = folder / f"{data}-{steps}.npz"
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        model = Synthesizer("laptop", seed=0, fit={"steps": steps}).fit(seen, progress=False)
+        write(kept, model.sample(SAMPLES, seed=0, progress=False))
+    return read(kept)
+
+
+def _figures(found: Assessment) -> list[str]:
+    def loss(name: str) -> str:
+        measure = found.measure(name)
+        return f"{measure.value:.3f} ({(1 - measure.value) / (1 - measure.real):.2f})"
+
+    def pair(name: str, digits: str) -> str:
+        measure = found.measure(name)
+        return f"{measure.value:{digits}} ({measure.real:{digits}})"
+
+    scores = [loss(f"{task}_score{kind}") for task in ("outcome", "policy") for kind in ("", "_mixed")]
+    others = [pair("dynamics_error", ".2g"), *(pair(name, ".3f") for name in ("auc", "marginal", "coverage"))]
+    verdict = found.verdict
+    deciding = [reason.measure for reason in verdict.reasons if reason.says == verdict.decision != "use"]
+    return [*scores, *others, pair("memorisation", ".2f"), verdict.decision, ", ".join(deciding) or "-"]
+
+
+if __name__ == "__main__":
+    main()

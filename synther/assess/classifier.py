@@ -1,0 +1,45 @@
+"""Whether anybody could tell real from synthetic rows: a small network tries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from synther.assess import learners
+
+Array = NDArray[Any]
+
+
+def auc(lower: Array, higher: Array) -> float:
+    """Probability that a score of `higher` (m,) exceeds one of `lower` (n,), ties counting half: the area under the
+    curve of true against false positives.
+
+    Range 0 to 1; 0.5 is as good as guessing.
+    """
+    ordered = np.sort(lower)
+    below = np.searchsorted(ordered, higher, side="left")
+    up_to = np.searchsorted(ordered, higher, side="right")
+    return float((below + up_to).mean() / 2 / len(ordered))
+
+
+def tell_apart(
+    fitted: Sequence[Array], scored: Sequence[Array], *, seed: int, device: torch.device | str = "cpu"
+) -> list[float]:
+    """How well a network tells the first group of rows from each of the others: one AUC for each of those.
+
+    `fitted` and `scored` hold the groups as float32 rows (n, D) in the same order: the networks learn from the former
+    and are scored on the latter. Range 0.5 (nobody can tell) to 1; a little below 0.5 is chance.
+    """
+    edges = np.cumsum([0, *map(len, fitted)])
+    pools = [np.arange(start, end) for start, end in pairwise(edges)]
+    target = (np.arange(edges[-1]) >= len(fitted[0])).astype(np.float32)[:, None]
+    draws = [[pools[0], pool] for pool in pools[1:]]
+    networks = learners.fit(np.concatenate(fitted), target, draws, learners.flags, seed=seed, device=device)
+    first = networks.predict(scored[0])[..., 0]
+    others = [networks.predict(group)[member, :, 0] for member, group in enumerate(scored[1:])]
+    return [auc(first[member], scores) for member, scores in enumerate(others)]

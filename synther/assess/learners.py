@@ -1,0 +1,122 @@
+"""Small networks fitted side by side: what a learner would make of the rows, in seconds on a CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from synther.assess.threads import one_thread
+
+Array = NDArray[Any]
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Of outputs and targets, both (members, batch, columns)."""
+
+WIDTH = 128
+BATCH = 256
+LEARNING_RATE = 3e-3
+MOST_STEPS, FEWEST_STEPS, EPOCHS = 600, 300, 40
+"""A fit goes so often through its rows, within a number of steps that neither starves few rows nor takes minutes."""
+
+_PREDICT_ROWS = 4_096
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().mean()
+
+
+def flags(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs are logits of targets that are 0 or 1."""
+    return functional.binary_cross_entropy_with_logits(outputs, targets)
+
+
+def classes(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs are logits of the columns, of which the targets have one at 1; a row of zeros teaches nothing."""
+    return -(targets * functional.log_softmax(outputs, dim=-1)).sum(dim=-1).mean()
+
+
+class Networks:
+    """M perceptrons with two hidden layers, their weights stacked so that one product serves them all."""
+
+    def __init__(self, members: int, inputs: int, outputs: int, generator: torch.Generator, device: torch.device):
+        self.weights: list[Tensor] = []
+        for fan_in, fan_out in ((inputs, WIDTH), (WIDTH, WIDTH), (WIDTH, outputs)):
+            spread = math.sqrt(2.0 / fan_in)  # He et al. 2015
+            weight = spread * torch.randn(fan_in, fan_out, generator=generator)
+            # All start alike: what then differs between two members is what they learned from.
+            self.weights += [weight.repeat(members, 1, 1).to(device), torch.zeros(members, 1, fan_out, device=device)]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """(members, batch, inputs) to (members, batch, outputs)"""
+        hidden = inputs
+        for layer in (0, 2):
+            hidden = torch.relu(torch.baddbmm(self.weights[layer + 1], hidden, self.weights[layer]))
+        return torch.baddbmm(self.weights[5], hidden, self.weights[4])
+
+    def first(self, members: int) -> Networks:
+        """The first so many of them."""
+        fewer = object.__new__(Networks)
+        fewer.weights = [tensor[:members] for tensor in self.weights]
+        return fewer
+
+    def predict(self, inputs: Array) -> Array:
+        """(n, inputs) to every member's answer: (members, n, outputs)."""
+        members, device = len(self.weights[0]), self.weights[0].device
+        parts = []
+        with torch.no_grad(), one_thread():
+            for start in range(0, len(inputs), _PREDICT_ROWS):
+                part = torch.from_numpy(inputs[start : start + _PREDICT_ROWS]).to(device)
+                parts.append(self(part.expand(members, -1, -1)).cpu().numpy())
+        return np.concatenate(parts, axis=1)
+
+
+def fit(
+    inputs: Array,
+    targets: Array,
+    draws: Sequence[Sequence[Array]],
+    loss: Loss,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Networks:
+    """Networks from `inputs` (n, I) to `targets` (n, O), both float32: one for each entry of `draws`.
+
+    An entry lists the pools of row numbers that a member's batches come from, as much from each: `[[real], [real,
+    synthetic]]` fits one network on real rows and one on half of each. Same seed, same weights.
+    """
+    device = torch.device(device)
+    generator = torch.Generator().manual_seed(seed)
+    networks = Networks(len(draws), inputs.shape[1], targets.shape[1], generator, device)
+    known, wanted = torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
+    pools = [[torch.from_numpy(pool) for pool in member] for member in draws]
+    steps = steps_for(max(len(pool) for member in draws for pool in member))
+    for tensor in networks.weights:
+        tensor.requires_grad_(True)
+    optimizer = torch.optim.Adam(networks.weights, lr=LEARNING_RATE)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    with one_thread():
+        for _ in range(steps):
+            rows = torch.stack([_batch(member, generator) for member in pools]).to(device)
+            optimizer.zero_grad()
+            # Every member has its own weights: the sum of the losses gives each its own gradient.
+            (len(draws) * loss(networks(known[rows]), wanted[rows])).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            decay.step()
+    for tensor in networks.weights:
+        tensor.requires_grad_(False)
+    return networks
+
+
+def steps_for(rows: int) -> int:
+    return min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * rows // BATCH))
+
+
+def _batch(pools: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    share = BATCH // len(pools)
+    return torch.cat([pool[torch.randint(len(pool), (share,), generator=generator)] for pool in pools])

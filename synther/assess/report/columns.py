@@ -1,0 +1,87 @@
+"""The table of columns, the least alike first: figures of both sides and their histograms, one over the other."""
+
+from __future__ import annotations
+
+from synther.assess.assessment import Assessment, Column
+from synther.assess.report.histogram import histogram
+from synther.assess.report.markup import Markup, number, share, tag
+from synther.assess.report.tables import Heading, cell, head
+
+MOST_HISTOGRAMS = 1_000
+"""Beyond so many columns only the least alike are drawn, so that the page stays small."""
+
+_NAME, _SHAPE, _ALIKE, _REAL, _MEAN, _DEVIATION, _OUTSIDE = _HEADINGS = (
+    Heading("Column", numeric=False),
+    Heading("Histogram", None, numeric=False),
+    Heading("Alike", sorted=True),
+    Heading("As good as real"),
+    Heading("Mean", "descending"),
+    Heading("Deviation", "descending"),
+    Heading("Outside", "descending"),
+)
+
+
+def section(assessment: Assessment) -> Markup:
+    if not assessment.columns:
+        return Markup()
+    places = {id(column): at for at, column in enumerate(assessment.columns)}
+    worst = assessment.worst_columns()
+    rows = [_row(column, places[id(column)], rank < MOST_HISTOGRAMS) for rank, column in enumerate(worst)]
+    table = tag(
+        "table",
+        head(_HEADINGS),
+        tag("tbody", *rows, role="rowgroup"),
+        class_="cards columns",
+        role="table",
+        aria_label="Columns",
+    )
+    return Markup(_about(len(worst)) + _filter(len(worst)) + table)
+
+
+def _about(count: int) -> Markup:
+    text: list[str] = [
+        tag("span", "Real", class_="real"),
+        " and ",
+        tag("span", "synthetic", class_="synthetic"),
+        " rows of every column, the least alike first; alike is 1 \u2212 KS, and 1 the same distribution. The lines "
+        "below a histogram are mean and standard deviation, which sort by how far the two sides differ. Outside is "
+        "the share of synthetic values beyond the declared bounds, or beyond the real ones where none are declared. "
+        "Bars too tall to be drawn are cut, their shares beside them.",
+    ]
+    if count > MOST_HISTOGRAMS:
+        text.append(f" Only the {MOST_HISTOGRAMS:,} least alike have a histogram.")
+    return tag("p", *text)
+
+
+def _filter(count: int) -> Markup:
+    box = tag("input", id="filter", type="search", autocomplete="off", spellcheck="false", placeholder="reward")
+    shown = tag("output", f"{count:,} columns", for_="filter", aria_live="polite")
+    return tag("p", tag("label", "Columns whose name has ", box), " ", shown, class_="filter")
+
+
+def _row(column: Column, at: int, drawn: bool) -> Markup:
+    scale = column.real_deviation or 1.0
+    return tag(
+        "tr",
+        cell(tag("strong", column.name), heading=_NAME, key=float(at)),
+        cell(histogram(column) if drawn else "", heading=_SHAPE),
+        cell(number(column.similarity, decimals=4), heading=_ALIKE, key=column.similarity),
+        cell(number(column.similarity_real, decimals=4), heading=_REAL, key=column.similarity_real),
+        cell(
+            _both(column.real_mean, column.synthetic_mean),
+            heading=_MEAN,
+            key=abs(column.synthetic_mean - column.real_mean) / scale,
+        ),
+        cell(
+            _both(column.real_deviation, column.synthetic_deviation),
+            heading=_DEVIATION,
+            key=abs(column.synthetic_deviation - column.real_deviation) / scale,
+        ),
+        cell(share(column.outside), heading=_OUTSIDE, key=column.outside),
+        role="row",
+        data_at=str(at),
+    )
+
+
+def _both(real: float, synthetic: float) -> Markup:
+    return Markup(tag("span", number(real), class_="real") + tag("span", number(synthetic), class_="synthetic"))

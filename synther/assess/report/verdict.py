@@ -1,0 +1,53 @@
+"""The top of the page: what to do with the rows, why, and which rows they are."""
+
+from __future__ import annotations
+
+from synther.assess.assessment import Assessment, Reason
+from synther.assess.report.markup import Markup, tag
+from synther.assess.report.measures import figure
+
+_CLASSES = {"use": "use", "mix": "mix", "do not use": "refuse"}
+
+
+def header(assessment: Assessment) -> Markup:
+    verdict = assessment.verdict
+    reasons = [_reason(assessment, reason) for reason in verdict.reasons]
+    parts = [
+        tag("p", "Synthetic experience, assessed", class_="kicker"),
+        tag("h1", verdict.decision.capitalize(), class_=_CLASSES[verdict.decision]),
+        tag("p", verdict.sentence, class_="lead"),
+    ]
+    if reasons:
+        parts.append(tag("ul", *reasons, class_="reasons", aria_label="What decided"))
+    parts.append(_sources(assessment))
+    if assessment.notes:
+        notes = tag("ul", *(tag("li", note) for note in assessment.notes))
+        parts.append(tag("aside", notes, class_="notes", aria_label="Notes"))
+    return tag("header", *parts)
+
+
+def _reason(assessment: Assessment, reason: Reason) -> Markup:
+    found = next((measure for measure in assessment.measures if measure.name == reason.measure), None)
+    parts: list[str] = []
+    if found is not None:
+        parts.append(tag("h2", found.label))
+        beside = tag("span", "real ", tag("b", figure(found, found.real)), class_="beside")
+        parts.append(tag("p", tag("span", figure(found, found.value), class_="large"), " ", beside, class_="figures"))
+    says = tag("span", reason.says, class_=f"says {_CLASSES[reason.says]}")
+    parts.append(tag("p", reason.text, " ", says))
+    return tag("li", *parts)
+
+
+def _sources(assessment: Assessment) -> Markup:
+    facts = [
+        ("real", "Real", assessment.real_name, f"{assessment.rows_real:,} rows"),
+        ("synthetic", "Synthetic", assessment.synthetic_name, f"{assessment.rows_synthetic:,} rows"),
+        ("", "Held out", "real rows kept aside", f"{assessment.rows_held_out:,} rows"),
+    ]
+    if assessment.env_id:
+        facts.append(("", "Environment", assessment.env_id, ""))
+    entries = [
+        tag("div", tag("dt", term, class_=kind or None), tag("dd", name), *([tag("dd", rows)] if rows else []))
+        for kind, term, name, rows in facts
+    ]
+    return tag("dl", *entries, class_="sources")

@@ -1,0 +1,107 @@
+"""Train on synthetic, test on real: what learners know about held-out real rows after seeing only generated ones.
+
+Two tasks that every agent has in some form: to foresee the outcome (s' - s and r) of s and a, and to act as the data
+acts. Each is learned three times, from synthetic rows, from as many real rows, and from batches that are half and half;
+all three are scored on the same held-out real rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from synther.assess import learners
+from synther.assess.features import Features
+from synther.assess.learners import Networks
+from synther.data.transitions import Transitions
+
+Array = NDArray[Any]
+
+MEMBERS = 3
+"""Networks fitted on each kind of rows; scores are averaged over them."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What was learned from each kind of rows. Higher is better, 1 is everything there is to know."""
+
+    synthetic: float
+    mixed: float
+    real: float
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    scores: Scores
+    networks: Networks
+    """Those fitted on real rows."""
+
+
+def outcomes(
+    features: Features,
+    real: Transitions,
+    synthetic: Transitions,
+    held_out: Transitions,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Lesson:
+    """A model of the world. Scores are R^2: 1 is best, 0 no better than the mean outcome, without lower end."""
+    inputs = [features.decision(rows) for rows in (real, synthetic)]
+    targets = [features.outcome(rows) for rows in (real, synthetic)]
+    networks = _fit(inputs, targets, learners.squared, seed, device)
+    answers = networks.predict(features.decision(held_out))
+    return _lesson([explained(answer, features.outcome(held_out)) for answer in answers], networks)
+
+
+def actions(
+    features: Features,
+    real: Transitions,
+    synthetic: Transitions,
+    held_out: Transitions,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+) -> Lesson:
+    """A cloned behaviour. Scores are R^2 for continuous actions, and for discrete ones the share of rows whose action
+    it names: 1 is best."""
+    discrete = features.action_values is not None
+    inputs = [features.state(rows) for rows in (real, synthetic)]
+    targets = [features.action(rows) for rows in (real, synthetic)]
+    networks = _fit(inputs, targets, learners.classes if discrete else learners.squared, seed, device)
+    answers, truth = networks.predict(features.state(held_out)), features.action(held_out)
+    score = named if discrete else explained
+    return _lesson([score(answer, truth) for answer in answers], networks)
+
+
+def explained(answer: Array, truth: Array) -> float:
+    """R^2 over all columns of (n, D) together: 1 - squared errors / squared deviations from the mean.
+
+    Range minus infinity to 1 (best). Where the truth never changes: 1 for the right answer, else 0.
+    """
+    errors = float(np.square(answer - truth, dtype=np.float64).sum())
+    deviations = float(np.square(truth - truth.mean(axis=0, dtype=np.float64)).sum())
+    return 1.0 - errors / deviations if deviations > 0 else float(errors < 1e-6 * truth.size)
+
+
+def named(answer: Array, truth: Array) -> float:
+    """Share of rows whose highest answer is at the column of the true value. Range 0 to 1 (best)."""
+    return float(np.mean(answer.argmax(axis=1) == np.where(truth.any(axis=1), truth.argmax(axis=1), -1)))
+
+
+def _fit(
+    inputs: list[Array], targets: list[Array], loss: learners.Loss, seed: int, device: torch.device | str
+) -> Networks:
+    real, synthetic = (np.arange(len(rows)) for rows in inputs)
+    synthetic += len(real)
+    draws = [[real]] * MEMBERS + [[synthetic]] * MEMBERS + [[real, synthetic]] * MEMBERS
+    return learners.fit(np.concatenate(inputs), np.concatenate(targets), draws, loss, seed=seed, device=device)
+
+
+def _lesson(scores: list[float], networks: Networks) -> Lesson:
+    real, synthetic, mixed = np.reshape(scores, (3, MEMBERS)).mean(axis=1).tolist()
+    return Lesson(Scores(synthetic, mixed, real), networks.first(MEMBERS))

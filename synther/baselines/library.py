@@ -1,0 +1,141 @@
+"""The models of the `ctgan` package, with the slow steps of their fits replaced by equal ones that are not.
+
+Only what goes through the columns of the table one by one is replaced (see `table` and `spans`); networks, losses,
+optimisers and the order of random draws are those of the package, and a test holds the two side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+from synther.baselines.spans import Spans
+from synther.baselines.table import Real, Table
+from synther.data.transitions import Transitions
+from synther.errors import MissingExtra
+
+Array = NDArray[Any]
+
+
+class Span(NamedTuple):
+    """What `ctgan` asks of a part of a column."""
+
+    dim: int
+    activation_fn: str
+
+
+class Encoding:
+    """A table in the place of `ctgan`'s DataTransformer."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.output_dimensions = table.width
+        self.output_info_list = [
+            [Span(1, "tanh"), Span(column.width - 1, "softmax")]
+            if isinstance(column, Real)
+            else [Span(column.width, "softmax")]
+            for column in table.columns
+        ]
+
+    def fit(self, data: Array, discrete_columns: tuple[int, ...] = ()) -> None:
+        """The table is fitted already."""
+
+    def transform(self, data: Array) -> Array:
+        return self.table.encoded()
+
+    def inverse_transform(self, data: Array, sigmas: Array | None = None) -> Transitions:
+        """Rows from a model's output; TVAE has learnt a deviation for each place."""
+        if sigmas is not None:
+            data = data.astype(np.float64)
+            start = 0
+            for column in self.table.columns:
+                if isinstance(column, Real):
+                    data[:, start] = np.random.normal(data[:, start], sigmas[start])  # noqa: NPY002 - ctgan's stream
+                start += column.width
+        return self.table.decoded(data)
+
+
+def fit_tvae(table: Table, options: dict[str, Any], on_epoch: Callable[[], None]) -> Any:
+    """`ctgan.TVAE(**options)`, fitted."""
+    tvae = _library().synthesizers.tvae
+    model = tvae.TVAE(**options)
+    device = model._device
+    rows = torch.from_numpy(table.encoded()).to(device)
+    encoder = tvae.Encoder(table.width, model.compress_dims, model.embedding_dim).to(device)
+    decoder = tvae.Decoder(model.embedding_dim, model.decompress_dims, table.width).to(device)
+    weights = [*encoder.parameters(), *decoder.parameters()]
+    optimizer = torch.optim.Adam(weights, weight_decay=model.l2scale, fused=device.type == "cuda")
+    spans = Spans(table.columns, device)
+    # A batch is one index into the rows, not hundreds of rows put together.
+    batches = BatchSampler(RandomSampler(rows), model.batch_size, drop_last=False)
+    loader = DataLoader(TensorDataset(rows), sampler=batches, batch_size=None)
+    for _ in range(model.epochs):
+        for (real,) in loader:
+            mean, deviation, log_variance = encoder(real)
+            made, deviations = decoder(torch.randn_like(deviation) * deviation + mean)
+            divergence = -0.5 * torch.sum(1 + log_variance - mean.square() - log_variance.exp())
+            loss = model.loss_factor * spans.reconstruction(made, real, deviations) + divergence
+            optimizer.zero_grad()
+            (loss / len(real)).backward()
+            optimizer.step()
+            decoder.sigma.data.clamp_(0.01, 1.0)
+        on_epoch()
+    model.decoder, model.transformer = decoder, Encoding(table)
+    return model
+
+
+def fit_ctgan(table: Table, options: dict[str, Any], on_epoch: Callable[[], None]) -> Any:
+    """`ctgan.CTGAN(**options)`, fitted by its own loop."""
+    faster = type("CTGAN", (_Steps, _library().CTGAN), {})
+    model = faster(table, on_epoch, options)
+    model.fit(np.zeros((len(table), 1)))  # it asks the table for the data
+    # From here on conditions are drawn as often as they are true. ctgan goes on drawing them by the logarithms of their
+    # counts, as in training: of 100,000 rows with 300 terminals it would ask for one in every third.
+    sampler = type(model._data_sampler)
+    model._data_sampler = sampler(table.encoded(), model._transformer.output_info_list, log_frequency=False)
+    return model
+
+
+class _Steps:
+    """What stands before `ctgan`'s CTGAN: its table is there already, its columns are activated together, and it says
+    when an epoch is over."""
+
+    def __init__(self, table: Table, on_epoch: Callable[[], None], options: dict[str, Any]) -> None:
+        self._encoding, self._on_epoch = Encoding(table), on_epoch
+        super().__init__(**options)
+        self._spans = Spans(table.columns, self._device)  # type: ignore[attr-defined]
+
+    @property
+    def _transformer(self) -> Encoding:
+        return self._encoding
+
+    @_transformer.setter
+    def _transformer(self, unfitted: Any) -> None:
+        """`ctgan` comes with a new one for every fit."""
+
+    @property
+    def loss_values(self) -> Any:
+        """The losses that `ctgan` notes down after every epoch."""
+        return self._losses
+
+    @loss_values.setter
+    def loss_values(self, losses: Any) -> None:
+        self._losses = losses
+        if losses is not None and len(losses):
+            self._on_epoch()
+
+    def _apply_activate(self, data: torch.Tensor) -> torch.Tensor:
+        return self._spans.activated(data)
+
+
+def _library() -> Any:
+    try:
+        import ctgan
+    except ImportError:
+        raise MissingExtra("ctgan", "tabular", "TVAE and CTGAN") from None
+    return ctgan

@@ -1,0 +1,262 @@
+"""The paper's search for the settings of TVAE and CTGAN, with Optuna: the defaults first, then as many trials as asked.
+
+The study is a journal in the folder of the run. Whoever starts the same search again goes on with it; a trial that was
+cut off is done again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synther.baselines.tabular import Config, config_of, to_json
+from synther.durable import replacing
+from synther.errors import ConfigError, DataError, MissingExtra, SyntherError
+from synther.progress import Progress, resolve
+
+log = logging.getLogger(__name__)
+
+Score = Callable[[Config], float]
+"""How good a configuration is, from 0 to 1. With several jobs it travels to other processes, so it must pickle."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    config: Config
+    score: float
+    """0 where it failed."""
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search ends with: the trials in the order of their numbers, the defaults first."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial:
+        return max(self.trials, key=lambda trial: trial.score)
+
+    def to_json(self) -> dict[str, Any]:
+        def entry(trial: Trial) -> dict[str, Any]:
+            return {**vars(trial), "config": to_json(trial.config)}
+
+        name = self.best.config.name
+        return {"model": name, "best": entry(self.best), "trials": [entry(trial) for trial in self.trials]}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Found:
+        trials = [{**entry, "config": config_of(found["model"], entry["config"])} for entry in found["trials"]]
+        return cls(tuple(Trial(**entry) for entry in trials))
+
+
+def search(
+    start: Config,
+    score: Score,
+    folder: Path,
+    *,
+    trials: int = 30,
+    jobs: int = 1,
+    seed: int = 0,
+    progress: Progress | bool = True,
+) -> Found:
+    """Score `start` and `trials` other points of its space, `jobs` at a time; the result is `folder/search.json`.
+
+    One process at a time may search in a folder.
+    """
+    if trials < 0 or jobs < 1:
+        raise ConfigError(f"expected trials of at least 0 and jobs of at least 1, got {trials} and {jobs}")
+    result = folder / "search.json"
+    if result.exists():
+        return Found.from_json(json.loads(result.read_text()))
+    folder.mkdir(parents=True, exist_ok=True)
+    with _Study(start, folder / "search.journal", seed) as study:
+        rounds = _rounds(study, score, trials + 1, jobs)
+        with closing(rounds), resolve(progress).phase(f"search {start.name}", trials + 1, len(study.done())) as phase:
+            for trial in rounds:
+                note = trial.error or f"{trial.score:.4f}, best {max(t.score for t in study.done()):.4f}"
+                phase.advance(1, note)
+        found = Found(tuple(study.done()))
+    if found.best.score <= 0:
+        raise DataError(f"none of the {len(found.trials)} trials of {start.name} worked: {found.trials[0].error}")
+    with replacing(result) as beside:
+        beside.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    return found
+
+
+def _rounds(study: _Study, score: Score, wanted: int, jobs: int) -> Generator[Trial, None, None]:
+    """Bring the study to `wanted` trials, yielding each that is over."""
+    with _workers(score, jobs) as pool:
+        running: dict[Future[Trial], Any] = {}
+        while (done := len(study.done())) < wanted:
+            while len(running) < min(jobs, wanted - done):
+                asked, config = study.ask()
+                known = next((trial for trial in study.done() if trial.config == config), None)
+                if known is not None:  # the same settings would give the same score again
+                    study.tell(asked, known)
+                    yield known
+                    done += 1
+                else:
+                    running[pool.submit(_trial, config)] = asked
+            over = wait(running, return_when=FIRST_COMPLETED).done
+            for future in over:
+                trial = future.result()
+                study.tell(running.pop(future), trial)
+                yield trial
+
+
+class _Study:
+    """Optuna's study of one model, kept in a journal that only this process writes."""
+
+    def __init__(self, start: Config, journal: Path, seed: int) -> None:
+        self.start, self.journal, self.seed = start, journal, seed
+        self.waiting: list[dict[str, Any]] = []
+
+    def __enter__(self) -> _Study:
+        try:
+            import optuna
+            from optuna.storages.journal import JournalFileBackend
+        except ImportError:
+            raise MissingExtra("optuna", "tabular", "searching the settings of TVAE and CTGAN") from None
+        self.optuna = optuna
+        self.verbosity = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        _mend(self.journal)
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(self.journal)))
+        name = self.start.name
+        self.study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+        self.states = optuna.trial.TrialState
+        for cut_off in self.study.get_trials(deepcopy=False, states=(self.states.RUNNING,)):
+            log.info("trial %d of %s was cut off and is done again", cut_off.number, name)
+            self.study.tell(cut_off.number, state=self.states.FAIL)
+            self.waiting.append(cut_off.params)
+        if self.start not in [trial.config for trial in self.done()]:
+            first = {option: getattr(self.start, option) for option in self.start.space}
+            self.waiting = [first, *(params for params in self.waiting if params != first)]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.optuna.logging.set_verbosity(self.verbosity)
+
+    def done(self) -> list[Trial]:
+        found = self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE,))
+        told = [(self._config(trial.params), trial.value, trial.user_attrs) for trial in found]
+        return [Trial(config, value or 0.0, notes["seconds"], notes["error"]) for config, value, notes in told]
+
+    def ask(self) -> tuple[Any, Config]:
+        """Optuna's next trial and its settings. They depend on the trials before, not on how often it was stopped."""
+        if self.waiting:
+            self.study.enqueue_trial(self.waiting.pop(0))
+        number = len(self.study.get_trials(deepcopy=False, states=(self.states.COMPLETE, self.states.RUNNING)))
+        source = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
+        self.study.sampler = self.optuna.samplers.TPESampler(seed=source)
+        choices = self.optuna.distributions.CategoricalDistribution
+        trial = self.study.ask({option: choices(values) for option, values in self.start.space.items()})
+        return trial, self._config(trial.params)
+
+    def tell(self, asked: Any, trial: Trial) -> None:
+        asked.set_user_attr("seconds", trial.seconds)
+        asked.set_user_attr("error", trial.error)
+        self.study.tell(asked, trial.score)
+
+    def _config(self, params: Mapping[str, Any]) -> Config:
+        return replace(self.start, **params)
+
+
+def _mend(journal: Path) -> None:
+    """Take away what a killed writer left: its lock, and a line without an end."""
+    journal.with_name(journal.name + ".lock").unlink(missing_ok=True)
+    if journal.exists():
+        whole = journal.read_bytes()
+        end = whole.rfind(b"\n") + 1
+        if end < len(whole):
+            os.truncate(journal, end)
+
+
+def _trial(config: Config) -> Trial:
+    """Score one configuration. Settings under which a model diverges are bad settings, not the end of the search."""
+    began = time.monotonic()
+    assert _score is not None
+    try:
+        score, error = float(_score(config)), None
+    except (ValueError, ArithmeticError) as failure:
+        score, error = 0.0, str(failure)
+    if not np.isfinite(score):
+        score, error = 0.0, f"the score is {score}"
+    return Trial(config, score, time.monotonic() - began, error)
+
+
+_score: Score | None = None
+
+
+@contextmanager
+def _workers(score: Score, jobs: int) -> Iterator[Executor]:
+    """`jobs` processes that score; one job needs none."""
+    if jobs == 1:
+        _take(score)
+        try:
+            yield _Here()
+        finally:
+            _take(None)  # it may hold a large table
+        return
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_settle, initargs=(score,))
+    try:
+        yield pool
+    except BaseException as error:
+        # A fit cannot be asked to stop, and nobody should wait for the rest of it.
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise SyntherError("a process of the search died: choose fewer --jobs, or free some memory") from None
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _Here(Executor):
+    """The work is done by whoever submits it."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*arguments, **options))
+        return future
+
+
+def _take(score: Score | None) -> None:
+    global _score
+    _score = score
+
+
+def _settle(score: Score) -> None:
+    """In a worker: one thread, no answer to Ctrl-C, which the parent sees to, and no life after the parent's."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    _take(score)
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

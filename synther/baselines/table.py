@@ -1,0 +1,217 @@
+"""Rows as the table that TVAE and CTGAN learn, and back (Xu et al. 2019, Sec. 4.2).
+
+A real column becomes the number of one of at most ten Gaussians and a place between -1 and 1 within it; any other
+column becomes a category. `ctgan` does the same one value at a time for every fit; here it is done once for a data set,
+with the same mixtures, and whole columns together.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.kinds import Kind
+from synther.data.layout import Layout
+from synther.data.scaling import Scaler, resolve_kinds
+from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.errors import DataError, MissingExtra
+
+Array = NDArray[Any]
+
+_MOST_GAUSSIANS = 10
+_LEAST_WEIGHT = 0.005
+_MIXTURE_SEED = 42  # with which ctgan starts every mixture
+_WORTH_A_PROCESS = 2_000  # rows whose mixture takes as long as another process takes to start
+_DEVIATIONS = 4.0  # a place of 1 is so many deviations from the mean of its Gaussian
+
+
+@dataclass(frozen=True)
+class Real:
+    """A column of numbers: the Gaussians that it is a mixture of."""
+
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns of the encoding: a place, and one for each Gaussian."""
+        return 1 + len(self.means)
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of values without an order: which of them occur. CTGAN cannot learn from a category without rows."""
+
+    seen: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.seen)
+
+
+Column = Real | Category
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """`Table.of(rows)`, with which several models can be fitted.
+
+    code   (N, C)  which Gaussian, or which of the categories seen
+    place  (N, C)  where in the Gaussian; 0 for a category
+    """
+
+    layout: Layout
+    scaler: Scaler
+    columns: tuple[Column, ...]
+    code: Array
+    place: Array
+
+    @classmethod
+    def of(cls, rows: Transitions, *, jobs: int = 1, seed: int = 0) -> Table:
+        """Fit the mixtures of `rows`, the columns spread over `jobs` processes. `seed` draws where Gaussians overlap.
+
+        The mixtures see columns in units of their own deviation: they add 1e-6 to every variance, which would blur a
+        column of small numbers.
+        """
+        if len(rows) < 2:
+            raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
+        layout = Layout.infer(rows)
+        packed = layout.pack(rows)
+        if (packed == packed[:1]).all():
+            raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
+        scaler = Scaler.fit(packed, resolve_kinds(layout, "standard"), layout.names)
+        scaled = scaler.transform(packed)
+        places = list(_places(layout))
+        real = {number: where.start for number, (kind, where) in enumerate(places) if kind.scaled}
+        work = [
+            (scaled[:, column].copy(), np.random.default_rng([seed, number]).random(len(rows)))
+            for number, column in real.items()
+        ]
+        fitted = dict(zip(real, _spread(work, jobs), strict=True))
+        columns = [
+            fitted[number] if number in fitted else _categories(scaled[:, where])
+            for number, (_, where) in enumerate(places)
+        ]
+        return cls(
+            layout,
+            scaler,
+            tuple(column for column, _, _ in columns),
+            np.stack([code for _, code, _ in columns], axis=1).astype(np.int32),
+            np.stack([place for _, _, place in columns], axis=1).astype(np.float32),
+        )
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def take(self, count: int, seed: int = 0) -> Table:
+        """`count` of the rows at random (all where there are not so many), under the mixtures of all of them.
+
+        The first row of every category is among them, so that none is lost.
+        """
+        if count >= len(self):
+            return self
+        rows = np.random.default_rng(seed).choice(len(self), size=count, replace=False)
+        for number, column in enumerate(self.columns):
+            if isinstance(column, Category):
+                rows = np.union1d(rows, np.unique(self.code[:, number], return_index=True)[1])
+        rows = np.sort(rows)
+        return replace(self, code=self.code[rows], place=self.place[rows])
+
+    @property
+    def width(self) -> int:
+        return sum(column.width for column in self.columns)
+
+    def encoded(self) -> NDArray[np.float32]:
+        """What the models learn (N, width): for each column its place, if it has one, and its code as a 1 among 0."""
+        matrix = np.zeros((len(self), self.width), np.float32)
+        every = np.arange(len(self))
+        start = 0
+        for number, column in enumerate(self.columns):
+            first = start
+            if isinstance(column, Real):
+                matrix[:, start] = self.place[:, number]
+                first += 1
+            matrix[every, first + self.code[:, number]] = 1.0
+            start += column.width
+        return matrix
+
+    def decoded(self, matrix: Array) -> Transitions:
+        """Rows from what a model made (N, width): the largest code of each column counts."""
+        scaled = np.empty((len(matrix), self.layout.width))
+        start = 0
+        for column, (_, where) in zip(self.columns, _places(self.layout), strict=True):
+            part = matrix[:, start : start + column.width].astype(np.float64)
+            start += column.width
+            if isinstance(column, Real):
+                code = part[:, 1:].argmax(1)
+                place = np.clip(part[:, 0], -1.0, 1.0) * _DEVIATIONS
+                scaled[:, where.start] = place * np.array(column.deviations)[code] + np.array(column.means)[code]
+                continue
+            value = np.array(column.seen)[part.argmax(1)]
+            width = where.stop - where.start
+            scaled[:, where] = value[:, None] if width == 1 else value[:, None] == np.arange(width)
+        return self.layout.unpack(self.scaler.inverse(scaled))
+
+
+def _places(layout: Layout) -> Iterator[tuple[Kind, slice]]:
+    """The kinds that take part in the matrix, and their columns of it."""
+    start = 0
+    for field in ROW_FIELDS:
+        for kind in getattr(layout, field):
+            end = start + kind.matrix_width
+            if end > start:
+                yield kind, slice(start, end)
+            start = end
+
+
+def _categories(part: Array) -> tuple[Category, Array, Array]:
+    value = part[:, 0].astype(np.int64) if part.shape[1] == 1 else part.argmax(1)
+    seen, code = np.unique(value, return_inverse=True)
+    return Category(tuple(seen.tolist())), code, np.zeros(len(part))
+
+
+def _spread(work: list[tuple[Array, Array]], jobs: int) -> Iterator[tuple[Real, Array, Array]]:
+    if min(jobs, len(work)) <= 1 or len(work[0][0]) < _WORTH_A_PROCESS:
+        yield from map(encode, work)
+        return
+    # Not forked: the caller may hold threads of torch, which a fork would leave locked.
+    with ProcessPoolExecutor(min(jobs, len(work)), mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(encode, work)
+
+
+def encode(work: tuple[Array, Array]) -> tuple[Real, Array, Array]:
+    """One column's mixture, and the code (N,) and place (N,) of each value; `work` is its values and as many uniforms.
+
+    Where Gaussians overlap, a value belongs to one of them at random, as likely as it came from it.
+    """
+    try:
+        from sklearn.mixture import BayesianGaussianMixture
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        raise MissingExtra("scikit-learn", "tabular", "TVAE and CTGAN") from None
+    values, uniform = work
+    mixture = BayesianGaussianMixture(
+        n_components=min(len(values), _MOST_GAUSSIANS),
+        weight_concentration_prior_type="dirichlet_process",
+        weight_concentration_prior=0.001,
+        random_state=_MIXTURE_SEED,
+    )
+    # Columns are spread over processes instead. That a mixture has not converged after 100 steps is the usual case.
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mixture.fit(values[:, None])
+        share = mixture.predict_proba(values[:, None])
+    kept = mixture.weights_ > _LEAST_WEIGHT
+    means, deviations = mixture.means_[kept, 0], np.sqrt(mixture.covariances_[kept, 0, 0])
+    cumulative = np.cumsum(share[:, kept] + 1e-6, axis=1)
+    code = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(1)
+    code = np.minimum(code, len(means) - 1)  # a uniform number next to 1, rounded
+    place = np.clip((values - means[code]) / (_DEVIATIONS * deviations[code]), -0.99, 0.99)
+    return Real(tuple(means.tolist()), tuple(deviations.tolist())), code, place

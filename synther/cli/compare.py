@@ -1,0 +1,79 @@
+"""`synther compare DATA --generators diffusion,tvae,ctgan,noise --out FOLDER`"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from synther.cli import options
+from synther.cli.answer import answer, table
+from synther.errors import ConfigError
+
+
+@dataclass
+class Compare(options.Fitting):
+    """Fit several generators on DATA and say how close the rows of each come to the real ones.
+
+    OUT receives comparison.md and comparison.json, and a folder for each generator with its settings and rows.
+    Interrupted, the same command goes on where it stopped; with more --generators it adds them to the table.
+    """
+
+    data: tyro.conf.Positional[str] = tyro.MISSING
+    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or hopper-sac, which ships with the package."""
+    out: Path = tyro.MISSING
+    """Folder for the results."""
+    generators: str = "diffusion,tvae,ctgan,noise"
+    """Some of diffusion, tvae, ctgan, additive, multiplicative, dynamics; noise is the last three."""
+    samples: int = 100_000
+    """Synthetic rows of each; 5M and 100K are understood."""
+    trials: int = 30
+    """Settings tried for tvae and ctgan, beside their defaults; 0 takes the defaults."""
+    epochs: int = 300
+    """Of tvae and ctgan, once their settings are found."""
+    trial_epochs: int = 30
+    """Of each trial."""
+    trial_rows: int = 20_000
+    """Of each trial, at most."""
+    jobs: int | None = None
+    """Trials at a time, each in a process of its own; where it is not given one for each core, at most 16."""
+    env_id: str | None = None
+    """The environment whose simulator judges next observations; that of the data where it is not given."""
+    simulator: bool = True
+    """Do without a simulator, and so without the dynamics error."""
+
+
+def run(arguments: list[str]) -> None:
+    chosen = options.parse("compare", Compare, arguments)
+    from synther.experiments.compare import compare_generators, names_of
+    from synther.experiments.comparison import SHORT_HEADER
+    from synther.experiments.generators import Plan
+
+    names = names_of(chosen.generators)
+    if chosen.env_id is not None and not chosen.simulator:
+        raise ConfigError("--env-id names a simulator and --no-simulator refuses it: choose one")
+    plan = Plan(
+        settings=chosen.settings(),
+        samples=chosen.samples,
+        trials=chosen.trials,
+        epochs=chosen.epochs,
+        trial_epochs=chosen.trial_epochs,
+        trial_rows=chosen.trial_rows,
+        jobs=min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs,
+        env_id=chosen.env_id,
+        simulator=chosen.simulator,
+        device=chosen.device,
+        precision=chosen.precision,
+        seed=chosen.seed,
+    )
+    rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
+    command = shlex.join(["synther", "compare", *arguments])
+    done = compare_generators(rows, chosen.out, names, plan, command=command, progress=not chosen.quiet)
+    if chosen.json:
+        answer(True, {"real_rows": len(rows), "generators": [row.to_json() for row in done]}, [])
+        return
+    title = f"{len(rows):,} real rows against {chosen.samples:,} of each; more in {chosen.out / 'comparison.md'}"
+    table(SHORT_HEADER, [row.short_cells() for row in done], title)

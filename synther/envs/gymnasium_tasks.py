@@ -1,0 +1,143 @@
+"""Gymnasium tasks whose state follows from the observation: how each is put into it.
+
+Not among them: Pusher, which does not observe how fast its object slides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.envs.making import blown_up, forget, opened
+
+Array = NDArray[Any]
+Place = Callable[[Any, Array], None]
+"""Puts an unwrapped environment into the state one observation shows."""
+
+
+class GymnasiumTask:
+    def __init__(self, env: Any, place: Place) -> None:
+        self._env, self._place = env.unwrapped, place
+        self._physics = getattr(self._env, "data", None)
+        self._env.reset(seed=0)
+        self.columns = int(env.observation_space.shape[0])
+        self.action_shape = tuple(env.action_space.shape)
+
+    def place(self, observation: Array, action: Any) -> bool:
+        """Into the state `observation` shows, about to take `action`; False where there is no such state."""
+        if self._physics is not None:
+            forget(self._physics, action)
+        self._place(self._env, observation)
+        return self._physics is None or not blown_up(self._physics)
+
+    def step(self, action: Any) -> tuple[Array, float, bool] | None:
+        """The next observation, the reward and whether the episode is over; None where the simulator gave up."""
+        following, reward, terminal, _, _ = self._env.step(action)
+        if self._physics is not None and blown_up(self._physics):
+            return None
+        return following, float(reward), bool(terminal)
+
+    def frame(self, width: int, height: int) -> Array:
+        """The state as a picture, of the size the environment draws: for a task opened with `drawn`."""
+        frame: Array = self._env.render()
+        return frame
+
+
+@contextmanager
+def task(env_id: str, drawn: tuple[int, int] | None = None) -> Iterator[GymnasiumTask]:
+    """The task `env_id` of `TASKS`; `drawn` is the width and height of its frames, if any are wanted."""
+    place = TASKS[env_id]
+    options: dict[str, Any] = {}
+    if drawn is not None:
+        options["render_mode"] = "rgb_array"
+        if env_id not in CLASSIC:
+            options.update(width=drawn[0], height=drawn[1])
+    with opened(env_id, **options) as env:
+        yield GymnasiumTask(env, place)
+
+
+def _mujoco(positions: int, velocities: int, hidden: int = 0) -> Place:
+    """`hidden` coordinates of the position are not observed. The physics does not depend on them, and rewards only on
+    how they change, so that they may start at 0. What follows positions and velocities is no state."""
+
+    def place(env: Any, observation: Array) -> None:
+        position = np.concatenate([np.zeros(hidden), observation[:positions]])
+        env.set_state(position, observation[positions : positions + velocities])
+
+    return place
+
+
+def _reacher(env: Any, observation: Array) -> None:
+    angles = np.arctan2(observation[2:4], observation[:2])
+    env.set_state(np.concatenate([angles, observation[4:6]]), np.concatenate([observation[6:8], np.zeros(2)]))
+    # v4 rewards the distance before the step as MuJoCo last worked it out, which is the one observed, a little late.
+    from_target = observation[8:]
+    env.data.body("fingertip").xpos[: len(from_target)] = env.data.body("target").xpos[: len(from_target)] + from_target
+
+
+def _double_pendulum(env: Any, observation: Array) -> None:
+    angles = np.arctan2(observation[1:3], observation[3:5])
+    env.set_state(np.concatenate([observation[:1], angles]), observation[5:8])
+
+
+def _pendulum(env: Any, observation: Array) -> None:
+    cosine, sine, speed = observation
+    env.state = np.array([math.atan2(sine, cosine), speed])
+
+
+def _acrobot(env: Any, observation: Array) -> None:
+    env.state = np.concatenate([np.arctan2(observation[[1, 3]], observation[[0, 2]]), observation[4:]])
+
+
+def _cart_pole(env: Any, observation: Array) -> None:
+    env.state = observation
+    env.steps_beyond_terminated = None
+
+
+def _mountain_car(env: Any, observation: Array) -> None:
+    env.state = observation
+
+
+def _continuous_mountain_car(env: Any, observation: Array) -> None:
+    env.state = observation.astype(np.float32)
+
+
+CLASSIC: dict[str, Place] = {
+    "Pendulum-v1": _pendulum,
+    "Acrobot-v1": _acrobot,
+    "CartPole-v0": _cart_pole,
+    "CartPole-v1": _cart_pole,
+    "MountainCar-v0": _mountain_car,
+    "MountainCarContinuous-v0": _continuous_mountain_car,
+}
+"""Tasks without MuJoCo."""
+
+TASKS: dict[str, Place] = {
+    "Hopper-v4": _mujoco(5, 6, hidden=1),
+    "Hopper-v5": _mujoco(5, 6, hidden=1),
+    "Walker2d-v4": _mujoco(8, 9, hidden=1),
+    "Walker2d-v5": _mujoco(8, 9, hidden=1),
+    "HalfCheetah-v4": _mujoco(8, 9, hidden=1),
+    "HalfCheetah-v5": _mujoco(8, 9, hidden=1),
+    "Swimmer-v4": _mujoco(3, 5, hidden=2),
+    "Swimmer-v5": _mujoco(3, 5, hidden=2),
+    "Ant-v4": _mujoco(13, 14, hidden=2),
+    "Ant-v5": _mujoco(13, 14, hidden=2),
+    "Humanoid-v4": _mujoco(22, 23, hidden=2),
+    "Humanoid-v5": _mujoco(22, 23, hidden=2),
+    "HumanoidStandup-v4": _mujoco(22, 23, hidden=2),
+    "HumanoidStandup-v5": _mujoco(22, 23, hidden=2),
+    "Reacher-v4": _reacher,
+    "Reacher-v5": _reacher,
+    "InvertedPendulum-v4": _mujoco(2, 2),
+    "InvertedPendulum-v5": _mujoco(2, 2),
+    "InvertedDoublePendulum-v4": _double_pendulum,
+    "InvertedDoublePendulum-v5": _double_pendulum,
+    **CLASSIC,
+}
+"""Ids of the tasks whose whole state follows from the observation."""

@@ -1,0 +1,156 @@
+"""Pictures of recorded states: the simulator is put into each and draws itself, without a display.
+
+MuJoCo chooses its graphics library once, when it is imported, and a broken one can take the process down. So the
+drawing is done in a process of its own, first with EGL, then with OSMesa, and the caller's stays untouched.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from synther.envs.gymnasium_tasks import CLASSIC
+from synther.envs.tasks import Task, opened_task, require
+from synther.errors import ConfigError, DataError
+
+Frame = NDArray[np.uint8]
+"""(height, width, 3)"""
+
+BACKENDS = ("egl", "osmesa") if sys.platform == "linux" else ("glfw",)
+"""What MuJoCo may draw with, in the order tried."""
+
+GREY = 128
+"""All of a frame whose state cannot be drawn."""
+
+START_SECONDS = 60.0
+FRAME_SECONDS = 2.0
+"""A frame takes a tenth to half a second in software: beyond this the graphics library hangs."""
+
+ROWS, FRAMES = "rows.npy", "frames.npy"
+"""Files of the folder through which the two processes speak."""
+
+LARGEST = 1e10
+"""MuJoCo's own limit of a position or velocity."""
+
+
+def render_states(env_id: str, observations: ArrayLike, *, width: int = 160, height: int = 160) -> list[Frame]:
+    """One frame (height, width, 3) of uint8 for each row of `observations` (N, O): the state it shows, drawn.
+
+    `env_id` is one of `simulator.SUPPORTED`. A row that is no state, as noise may be, comes back all grey. It needs
+    EGL or OSMesa, or pygame for Gymnasium's classic control.
+    """
+    require(env_id)
+    rows = np.asarray(observations, np.float64)
+    if rows.ndim != 2:
+        raise DataError(f"{env_id}: expected observations of shape (rows, columns), got {rows.shape}")
+    if width < 1 or height < 1:
+        raise DataError(f"expected a width and height of at least 1, got {width} x {height}")
+    if env_id in CLASSIC and find_spec("pygame") is None:
+        raise ConfigError(f"drawing {env_id} needs pygame, which is not installed: pip install pygame")
+    if not len(rows):
+        return []
+    with opened_task(env_id) as task:  # here, so that a missing library or a wrong width is told as for any task
+        if rows.shape[1] != task.columns:
+            raise DataError(f"{env_id}: expected observations of shape (rows, {task.columns}), got {rows.shape}")
+    return list(_drawn_elsewhere(env_id, rows, width, height))
+
+
+def png(frame: ArrayLike) -> bytes:
+    """A frame (H, W, 3) of uint8 as a PNG file."""
+    pixels = np.asarray(frame)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
+        raise DataError(f"expected a frame (height, width, 3) of uint8, got {pixels.shape} of {pixels.dtype}")
+    height, width, _ = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, red green blue
+    # Each line is stored as its difference from the line above (filter 2): smooth pictures become small.
+    above = np.concatenate([np.zeros_like(pixels[:1]), pixels[:-1]])
+    lines = np.empty((height, 1 + 3 * width), np.uint8)
+    lines[:, 0] = 2
+    lines[:, 1:] = (pixels - above).reshape(height, -1)
+    body = zlib.compress(lines.tobytes(), 9)
+    return b"\x89PNG\r\n\x1a\n" + _piece(b"IHDR", header) + _piece(b"IDAT", body) + _piece(b"IEND", b"")
+
+
+def _piece(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def _drawn_elsewhere(env_id: str, rows: NDArray[Any], width: int, height: int) -> Frame:
+    """(N, height, width, 3), by the first graphics library that works."""
+    limit = START_SECONDS + FRAME_SECONDS * len(rows)
+    failures = []
+    with tempfile.TemporaryDirectory(prefix="synther-frames-") as folder:
+        np.save(Path(folder, ROWS), rows)
+        frames = Path(folder, FRAMES)
+        command = [sys.executable, "-m", __name__, env_id, folder, str(width), str(height)]
+        for backend in BACKENDS:
+            try:
+                done = subprocess.run(
+                    command,
+                    env=_environment(backend),
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=limit,
+                )
+            except subprocess.TimeoutExpired:
+                failures.append(f"{backend} was not done after {limit:.0f} s")
+                continue
+            if frames.exists():  # whatever the exit code: some graphics libraries fall over on their way out
+                drawn: Frame = np.load(frames)
+                return drawn
+            said = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
+            failures.append(f"{backend}: {said[-1]}")
+    raise ConfigError(
+        f"cannot draw {env_id} here: without a display it takes EGL or OSMesa, and neither works (Debian: apt-get "
+        f"install libegl1 libgl1-mesa-dri, or libosmesa6). {'; '.join(failures)}"
+    )
+
+
+def _environment(backend: str) -> dict[str, str]:
+    """This process' own, but for the graphics: without a display, and with the same modules in reach."""
+    dropped = ("PYOPENGL_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    return kept | {"MUJOCO_GL": backend, "SDL_VIDEODRIVER": "dummy", "PYTHONPATH": path}
+
+
+def _draw(task: Task, rows: NDArray[Any], width: int, height: int) -> Frame:
+    frames = np.full((len(rows), height, width, 3), GREY, np.uint8)
+    still = np.zeros(task.action_shape)
+    for row, observation in enumerate(rows):
+        drawable = bool((np.abs(observation) < LARGEST).all())  # False for NaN too
+        if drawable and task.place(observation, still):
+            frames[row] = _fitted(task.frame(width, height), width, height)
+    return frames
+
+
+def _fitted(frame: NDArray[Any], width: int, height: int) -> NDArray[Any]:
+    """The nearest pixels of `frame` at another size: classic control knows only its own."""
+    lines = (np.arange(height) + 0.5) * frame.shape[0] / height
+    columns = (np.arange(width) + 0.5) * frame.shape[1] / width
+    nearest: NDArray[Any] = frame[lines.astype(int)[:, None], columns.astype(int)]
+    return nearest
+
+
+def _main(env_id: str, folder: str, width: str, height: str) -> None:
+    size = int(width), int(height)
+    unfinished = Path(folder, "unfinished.npy")
+    with opened_task(env_id, drawn=size) as task:
+        np.save(unfinished, _draw(task, np.load(Path(folder, ROWS)), *size))
+        unfinished.rename(Path(folder, FRAMES))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

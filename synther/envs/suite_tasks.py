@@ -1,0 +1,204 @@
+"""Tasks of the dm_control suite whose state follows from the observation: how each is put into it.
+
+The suite is stepped without shimmy, which would halve its speed. An observation is the flat row that
+`gymnasium.wrappers.FlattenObservation` makes of shimmy's dictionary: the entries sorted by name, so that a hopper's
+`touch` stands before its `velocity`, and a walker's `height` before its `orientations`.
+
+Not among them: quadruped, humanoid, fish and dog do not observe their whole orientation; the hard point mass draws the
+gains of its motors, and lqr its springs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.envs.making import blown_up, forget, import_suite, quiet_mujoco
+
+Array = NDArray[Any]
+Entries = Mapping[str, Array]
+Place = Callable[[Any, Entries], None]
+"""Sets positions, velocities and the target of a physics to what the entries of an observation show."""
+
+PREFIX = "dm_control/"
+
+
+class SuiteTask:
+    def __init__(self, env: Any, place: Place) -> None:
+        self.physics = env.physics
+        self._place, self._task = place, env.task
+        self._places: dict[str, slice] = {}
+        self.columns = 0
+        for name, spec in sorted(env.observation_spec().items()):
+            start, self.columns = self.columns, self.columns + math.prod(spec.shape)
+            self._places[name] = slice(start, self.columns)
+        self._substeps = round(env.control_timestep() / env.physics.timestep())
+        env.reset()
+        self.action_shape = tuple(env.action_spec().shape)
+
+    def place(self, observation: Array, action: Any) -> bool:
+        """Into the state `observation` shows, about to take `action`; False where there is no such state."""
+        import mujoco
+
+        physics = self.physics
+        forget(physics.data, action)
+        self._place(physics, {name: observation[columns] for name, columns in self._places.items()})
+        # The suite ends each step with the first half of the next, and begins the next with the second.
+        mujoco.mj_step1(physics.model.ptr, physics.data.ptr)
+        return not blown_up(physics.data)
+
+    def step(self, action: Any) -> tuple[Array, float, bool] | None:
+        """The next observation, the reward and whether the episode is over; None where the simulator gave up."""
+        from dm_control.rl.control import PhysicsError
+
+        try:
+            self._task.before_step(action, self.physics)
+            self.physics.step(self._substeps)
+        except PhysicsError:
+            return None
+        self._task.after_step(self.physics)
+        reward = float(self._task.get_reward(self.physics))
+        seen = self._task.get_observation(self.physics)
+        following = np.concatenate([np.ravel(seen[name]) for name in self._places])
+        return following, reward, self._task.get_termination(self.physics) == 0.0
+
+    def frame(self, width: int, height: int) -> Array:
+        """The state as a picture, from the task's first camera."""
+        frame: Array = self.physics.render(height=height, width=width, camera_id=0)
+        return frame
+
+
+@contextmanager
+def task(env_id: str) -> Iterator[SuiteTask]:
+    """The task `env_id` of `TASKS`."""
+    place = TASKS[env_id]
+    import_suite(env_id)
+    from dm_control import suite
+
+    domain, name = env_id.removeprefix(PREFIX).removesuffix("-v0").split("-")
+    with quiet_mujoco():
+        env = suite.load(domain, name, task_kwargs={"random": 0})
+        try:
+            yield SuiteTask(env, place)
+        finally:
+            env.close()
+
+
+def _whole(physics: Any, seen: Entries) -> None:
+    """All of the state is observed but the first positions: the physics does not depend on them, nor do rewards."""
+    hidden = physics.model.nq - len(seen["position"])
+    physics.data.qpos[:hidden] = 0.0
+    physics.data.qpos[hidden:] = seen["position"]
+    physics.data.qvel[:] = seen["velocity"]
+
+
+def _reacher(physics: Any, seen: Entries) -> None:
+    _whole(physics, seen)
+    _set_target(physics, "finger", seen["to_target"])
+
+
+def _swimmer(physics: Any, seen: Entries) -> None:
+    """Everything is observed from the head, so that it may lie at the origin: water is the same all around."""
+    speeds = seen["body_velocities"].reshape(-1, 3)  # of each link, the head first: x, y, turning
+    x, y, turning = speeds[0]
+    to_hinge = -physics.model.jnt_pos[2, 1]  # the root turns about a place behind the middle of the head
+    physics.data.qpos[:] = np.concatenate([np.zeros(3), seen["joints"]])
+    physics.data.qvel[:] = np.concatenate([[x + to_hinge * turning, y, turning], np.diff(speeds[:, 2])])
+    _set_target(physics, "nose", seen["to_target"])
+
+
+def _set_target(physics: Any, tip: str, to_target: Array) -> None:
+    import mujoco
+
+    mujoco.mj_kinematics(physics.model.ptr, physics.data.ptr)
+    target, tip_id = physics.model.name2id("target", "geom"), physics.model.name2id(tip, "geom")
+    physics.model.geom_pos[target, :2] = physics.data.geom_xpos[tip_id, :2] + to_target
+
+
+def _finger(physics: Any, seen: Entries) -> None:
+    x, z = seen["position"][2:]
+    physics.data.qpos[:] = *seen["position"][:2], -math.atan2(x, z)
+    physics.data.qvel[:] = seen["velocity"]
+    if "target_position" in seen:
+        target = physics.model.name2id("target", "site")
+        spinner = physics.model.body_pos[physics.model.name2id("spinner", "body")]
+        physics.model.site_pos[target, [0, 2]] = spinner[[0, 2]] + seen["target_position"]
+
+
+def _cart_pole(physics: Any, seen: Entries) -> None:
+    cosines, sines = seen["position"][1:].reshape(-1, 2).T
+    physics.data.qpos[0] = seen["position"][0]
+    _set_hinges(physics, np.arctan2(sines, cosines))
+    physics.data.qvel[:] = seen["velocity"]
+
+
+def _pendulum(physics: Any, seen: Entries) -> None:
+    cosine, sine = seen["orientation"]
+    physics.data.qpos[:] = math.atan2(sine, cosine)
+    physics.data.qvel[:] = seen["velocity"]
+
+
+def _acrobot(physics: Any, seen: Entries) -> None:
+    sines, cosines = seen["orientations"].reshape(2, -1)
+    _set_hinges(physics, np.arctan2(sines, cosines))
+    physics.data.qvel[:] = seen["velocity"]
+
+
+def _walker(physics: Any, seen: Entries) -> None:
+    cosines, sines = seen["orientations"].reshape(-1, 2).T
+    _set_hinges(physics, np.arctan2(sines, cosines))
+    physics.data.qpos[0] = seen["height"][0] - physics.model.body_pos[1, 2]
+    physics.data.qpos[1] = 0.0  # along the floor: not observed, and it changes nothing
+    physics.data.qvel[:] = seen["velocity"]
+
+
+def _set_hinges(physics: Any, angles: Array) -> None:
+    """The joint angles of a planar body whose last bodies stand at `angles` to the world, about y.
+
+    A joint's angle is that between two bodies, known up to whole turns: of these the one nearest to the middle of its
+    range is taken.
+    """
+    places, bodies, parents, signs, middles = _hinges(physics.model)
+    to_world = np.concatenate([np.zeros(physics.model.nbody - len(angles)), angles])
+    between = (to_world[bodies] - to_world[parents]) * signs
+    turns = np.round((between - middles) / (2 * np.pi))
+    physics.data.qpos[places] = between - 2 * np.pi * turns
+
+
+@lru_cache(maxsize=1)
+def _hinges(model: Any) -> tuple[Array, Array, Array, Array, Array]:
+    """Of each hinge: its place among the positions, its body and the one before, which way about y, its mid-range."""
+    joints = np.flatnonzero(model.jnt_type == 3)  # mjJNT_HINGE
+    bodies = model.jnt_bodyid[joints]
+    parents, signs = model.body_parentid[bodies], model.jnt_axis[joints, 1]
+    return model.jnt_qposadr[joints], bodies, parents, signs, model.jnt_range[joints].mean(1)
+
+
+_DOMAINS: dict[str, tuple[Place, tuple[str, ...]]] = {
+    "acrobot": (_acrobot, ("swingup", "swingup_sparse")),
+    "ball_in_cup": (_whole, ("catch",)),
+    "cartpole": (
+        _cart_pole,
+        ("balance", "balance_sparse", "swingup", "swingup_sparse", "two_poles", "three_poles"),
+    ),
+    "cheetah": (_whole, ("run",)),
+    "finger": (_finger, ("spin", "turn_easy", "turn_hard")),
+    "hopper": (_whole, ("stand", "hop")),
+    "humanoid": (_whole, ("run_pure_state",)),
+    "pendulum": (_pendulum, ("swingup",)),
+    "point_mass": (_whole, ("easy",)),
+    "reacher": (_reacher, ("easy", "hard")),
+    "swimmer": (_swimmer, ("swimmer6", "swimmer15")),
+    "walker": (_walker, ("stand", "walk", "run")),
+}
+
+TASKS: dict[str, Place] = {
+    f"{PREFIX}{domain}-{name}-v0": place for domain, (place, names) in _DOMAINS.items() for name in names
+}
+"""Ids, as shimmy spells them, of the tasks whose whole state follows from the observation."""

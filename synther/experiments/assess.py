@@ -1,0 +1,198 @@
+"""From two sets of rows, and the model between them where it is known, to a report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from synther.assess import report
+from synther.assess.assessment import Assessment, Effort, Process
+from synther.assess.dynamics import Simulator, dynamics_error
+from synther.assess.fidelity import Comparison, at_most, check_columns, compare
+from synther.assess.judge import assess
+from synther.assess.process import MAX_LEVELS, MAX_ROWS, project
+from synther.data.transitions import Transitions
+from synther.diffusion.blocks import BlockSampler
+from synther.diffusion.config import SamplerConfig
+from synther.envs.rendering import png, render_states
+from synther.envs.simulator import describe, simulate, supports
+from synther.errors import ConfigError, DataError, SyntherError
+from synther.experiments.folder import write_object
+from synther.progress import Progress, resolve
+from synther.synthesizer import Synthesizer, fingerprint
+
+CALLS = (4, 8, 16, 32, 64)
+"""Network calls a row of the samplers that are compared beside the model's own."""
+
+EFFORT = {"cpu": 2e11, "cuda": 1e14}
+"""Multiplications that they may take together: ten seconds of two cores, one of a GPU."""
+
+FEWEST, MOST = 500, 50_000
+"""Rows that each of them makes, for large networks and for small ones."""
+
+JUDGED_ROWS = 2_000
+"""Of those, how many the simulator judges."""
+
+KNOWN_ROWS = 100_000
+"""Real rows that the model's rows are compared with on their way, and those of each sampler."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is compared, and what it is called."""
+
+    real: Transitions
+    synthetic: Transitions
+    real_name: str
+    synthetic_name: str
+    held_out: Transitions | None = None
+    model: Synthesizer | None = None
+    """What made the synthetic rows, where that is known."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the report goes and who judges. What cannot succeed is refused here, before any work."""
+
+    folder: Path
+    env_id: str | None = None
+    """The environment, where the rows do not name it."""
+    simulator: bool = True
+    """Whether it is asked, where it can be; else networks judge."""
+    seed: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ConfigError(f"{self.folder} is a file: choose a folder for the report")
+        if self.env_id is not None and self.simulator:
+            describe(self.env_id)  # says which are known
+
+
+@dataclass(frozen=True)
+class Assessed:
+    """What an assessment leaves behind."""
+
+    assessment: Assessment
+    report: Path
+    figures: Path
+
+
+def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> Assessed:
+    """Assess `pair` and write `report.html` and `assessment.json` into the folder of the plan."""
+    progress = resolve(progress)
+    check_columns(pair.real, pair.synthetic)
+    task = plan.env_id or pair.real.env_id
+    simulator, notes = _simulator(plan, pair.real, task)
+    model, about_model = _fitting(pair)
+    found = assess(
+        pair.real,
+        pair.synthetic,
+        held_out=pair.held_out,
+        simulator=simulator,
+        simulator_name=describe(task) if simulator and task else None,
+        parameters=None if model is None else _parameters(model),
+        seed=plan.seed,
+        device=plan.device,
+        progress=progress,
+        real_name=pair.real_name,
+        synthetic_name=pair.synthetic_name,
+    )
+    found = replace(found, env_id=task, notes=(*notes, *about_model, *found.notes))
+    if model is not None:
+        process, about_frames = _process(model, pair.real, task, plan.seed)
+        efforts, about_efforts = _efforts(model, pair.real, simulator, plan.seed, progress)
+        found = replace(found, process=process, efforts=efforts, notes=(*found.notes, *about_frames, *about_efforts))
+    page, figures = plan.folder / "report.html", plan.folder / "assessment.json"
+    report.write(found, page)
+    write_object(figures, found.to_json())
+    return Assessed(found, page, figures)
+
+
+def _simulator(plan: Plan, real: Transitions, task: str | None) -> tuple[Simulator | None, tuple[str, ...]]:
+    """The simulator, if it can be asked about these rows, and why not. One that was asked for must be."""
+    if not plan.simulator or task is None or not supports(task):
+        return None, ()
+    try:
+        simulate(task, real.observation[:1], real.action[:1], processes=1)
+    except SyntherError as error:
+        if plan.env_id is not None:
+            raise
+        return None, (f"{describe(task)} cannot be asked: {error}",)
+    return partial(simulate, task), ()
+
+
+def _fitting(pair: Pair) -> tuple[Synthesizer | None, tuple[str, ...]]:
+    """The model, if it can have made such rows, and what is odd about it."""
+    model = pair.model
+    if model is None:
+        return None, ()
+    try:
+        model.matrix(pair.real[:1])
+    except DataError as error:
+        return None, (f"the model makes other rows than these, and is left aside: {error}",)
+    if model.record.data == fingerprint(pair.real):
+        return model, ()
+    return model, (f"the model was fitted on {model.record.rows:,} other rows than the real ones here",)
+
+
+def _parameters(model: Synthesizer) -> int:
+    return sum(weights.numel() for weights in model.network.parameters())
+
+
+def _process(model: Synthesizer, real: Transitions, task: str | None, seed: int) -> tuple[Process, tuple[str, ...]]:
+    """The rows' way from noise to data, and what could not be drawn of it."""
+    steps = list(model.trace(MAX_ROWS, seed=seed))
+    shown = np.unique(np.rint(np.linspace(0, len(steps) - 1, min(len(steps), MAX_LEVELS))).astype(int))
+    levels = [steps[at] for at in shown]
+    frames, notes = _frames(task, real, [rows.observation[0] for _, _, rows in levels])
+    sigmas, matrices = [sigma for sigma, *_ in levels], np.stack([matrix for _, matrix, _ in levels])
+    return project(model.matrix(at_most(real, KNOWN_ROWS, seed)), matrices, sigmas, frames=frames), notes
+
+
+def _frames(task: str | None, real: Transitions, states: list[Any]) -> tuple[list[bytes], tuple[str, ...]]:
+    if task is None or not supports(task):
+        return [], ()
+    # Noise is no state of a body: what is drawn stays within what the real rows have reached.
+    low, high = real.observation.min(axis=0), real.observation.max(axis=0)
+    try:
+        return [png(frame) for frame in render_states(task, np.clip(np.stack(states), low, high))], ()
+    except SyntherError as error:
+        return [], (f"states are not drawn: {error}",)
+
+
+def _efforts(
+    model: Synthesizer, real: Transitions, simulator: Simulator | None, seed: int, progress: Progress
+) -> tuple[tuple[Effort, ...], tuple[str, ...]]:
+    """What a few samplers reach for their network calls, and how to read it."""
+    own = model.settings.sampler
+    samplers = [*(plain for plain in (SamplerConfig("dpm++2m", calls) for calls in CALLS) if plain != own), own]
+    calls = sum(sampler.network_calls for sampler in samplers)
+    count = int(np.clip(EFFORT[model.device.type] / (calls * _parameters(model)), FEWEST, MOST))
+    known = at_most(real, KNOWN_ROWS, seed)
+    efforts = []
+    with progress.phase("samplers", calls) as phase:
+        for sampler in samplers:
+            began = time.perf_counter()
+            rows = model.sample(count, seed=seed, progress=False) if sampler is own else _drawn(model, sampler, count)
+            seconds = time.perf_counter() - began
+            name = f"the model's own: {own.kind}, {own.steps} steps" if sampler is own else sampler.kind
+            alike, dynamics = compare(known, rows), _dynamics(rows, simulator, real)
+            efforts.append(Effort(name, sampler.network_calls, alike.marginal, alike.correlation, dynamics, seconds))
+            phase.advance(sampler.network_calls)
+    return tuple(sorted(efforts, key=lambda effort: effort.calls)), (_ceiling(real, count, seed),)
+
+
+def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int) -> Transitions:
+    """Rows of a plain sampler, cut at the thresholds of the model's own: calibrating each would take longer than all
+    the rest, and moves two-valued columns alone."""
+    blocks = BlockSampler(model.network, model.settings.noise, sampler, model.precision)
+    numbers = range(-(-count // blocks.block_rows))
+    drawn = torch.cat([blocks.draw(0, number) for number in numbers])[:count]
+    return model.layout.unpack(model.scaler.inverse(drawn.cpu().numpy()))

@@ -1,0 +1,99 @@
+"""The generators side by side on the same rows: the left half of the paper's table of diffusion, VAE and GAN.
+
+One folder a run, and in it one for each generator; whatever is done there is never done again. Generators that are
+named later join the table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from synther import compute
+from synther.baselines.tabular import CONFIGS, require
+from synther.data.transitions import Transitions
+from synther.envs.simulator import simulate, supports
+from synther.errors import ConfigError, MissingExtra
+from synther.experiments.comparison import Row, measured, write
+from synther.experiments.folder import claim, read_object, write_object
+from synther.experiments.generators import GENERATORS, NOISE, Maker, Plan
+from synther.experiments.origin import origin
+from synther.progress import Progress, resolve
+from synther.synthesizer import check_rows, fingerprint
+
+log = logging.getLogger(__name__)
+
+REAL = "real"
+"""What no generator can beat: one half of the real rows, drawn at random, against the other."""
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """`noise,diffusion` as names in the order of `GENERATORS`; noise stands for all augmentations."""
+    chosen: set[str] = set()
+    for word in text.split(","):
+        name = word.strip()
+        if name not in (*GENERATORS, "noise"):
+            raise ConfigError(f"unknown generator {name!r}: expected some of {', '.join(GENERATORS)}, or noise")
+        chosen.update(NOISE if name == "noise" else [name])
+    return tuple(name for name in GENERATORS if name in chosen)
+
+
+def compare_generators(
+    rows: Transitions, folder: Path, names: Sequence[str], plan: Plan, *, command: str, progress: Progress | bool
+) -> tuple[Row, ...]:
+    """Fit each generator on `rows`, sample, measure, and write `comparison.json` and `comparison.md` into `folder`.
+
+    Started again it goes on where it was stopped; with other data or options it refuses to touch the folder.
+    """
+    check_rows(rows)
+    if set(names) & set(CONFIGS):
+        require(search=plan.trials > 0)
+    simulator = _simulator(rows, plan)
+    maker = Maker(rows, plan, resolve(progress))
+    claim(folder, {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator})
+    for name in names:  # every refusal comes before the first hour of work
+        claim(folder / name, maker.description(name))
+    for name in (REAL, *names):
+        figures = folder / name / "figures.json"
+        if figures.exists():
+            log.info("%s is measured already", name)
+        else:
+            row = _half_against_half(rows, plan, simulator) if name == REAL else _row(name, maker, folder, simulator)
+            write_object(figures, row.to_json())
+    done = [name for name in (REAL, *GENERATORS) if (folder / name / "figures.json").exists()]
+    table = tuple(Row.from_json(read_object(folder / name / "figures.json")) for name in done)
+    rates = {"data": f"{len(rows):,} rows", "samples": f"{plan.samples:,}", "simulator": simulator or "none"}
+    write(folder, table, {"command": command, **origin(compute.pick_device(plan.device)), **rates})
+    return table
+
+
+def _half_against_half(rows: Transitions, plan: Plan, simulator: str | None) -> Row:
+    order = np.random.default_rng(plan.seed).permutation(len(rows))
+    one, other = (rows[np.sort(half)] for half in np.array_split(order, 2))
+    return measured(REAL, one, other, simulator, plan.seed)
+
+
+def _row(name: str, maker: Maker, folder: Path, simulator: str | None) -> Row:
+    made, fitted = maker.rows(name, folder / name)
+    return measured(name, maker.real, made, simulator, maker.plan.seed, **vars(fitted))
+
+
+def _simulator(rows: Transitions, plan: Plan) -> str | None:
+    """The environment that judges, if there is one here. One that was asked for must be."""
+    env_id = plan.env_id or rows.env_id
+    if not plan.simulator or env_id is None:
+        return None
+    if plan.env_id is None and not supports(env_id):
+        log.info("no simulator for %s: the dynamics error is left out", env_id)
+        return None
+    try:
+        simulate(env_id, rows.observation[:1], rows.action[:1], processes=1)
+    except MissingExtra as missing:
+        if plan.env_id is not None:
+            raise
+        log.info("%s; the dynamics error is left out", missing)
+        return None
+    return env_id

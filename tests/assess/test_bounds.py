@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synther.assess.bounds import Bounds, actions_outside, share_outside
+from synther.data.spaces import Binary, Box, Discrete
+from synther.data.transitions import Transitions
+
+
+def rows(count: int = 200, seed: int = 0) -> Transitions:
+    rng = np.random.default_rng(seed)
+    return Transitions(
+        observation=rng.uniform(-1, 1, (count, 2)).astype(np.float32),
+        action=rng.uniform(-1, 1, (count, 2)).astype(np.float32),
+        reward=rng.normal(size=count),
+        next_observation=rng.uniform(-2, 2, (count, 2)).astype(np.float32),
+    )
+
+
+def test_actions_of_a_known_and_of_an_unknown_box() -> None:
+    real = replace(rows(), action_space=(Box.uniform(-2, 2, 2),))
+    wild = rows()
+    wild.action[:50, 0] = 1.5
+    wild.action[:20, 1] = -3
+    assert actions_outside(real, wild) == pytest.approx(0.1)
+    assert actions_outside(replace(real, action_space=None), wild) == pytest.approx(0.25)
+    assert actions_outside(replace(real, action_space=(Box.uniform(-math.inf, math.inf, 2),)), wild) == 0.25
+
+
+def test_discrete_actions() -> None:
+    real = replace(rows(100), action=np.arange(100) % 4, action_space=(Discrete(5, start=-1),))
+    assert actions_outside(real, replace(real, action=np.arange(100) % 5, action_space=None)) == 0.2
+
+
+def test_observations_of_both_ends_of_a_step_share_their_bounds() -> None:
+    real, wild = rows(), rows()
+    wild.observation[:10, 0] = 1.9  # beyond every observation, within the next ones
+    wild.next_observation[:30, 1] = 5
+    bounds = Bounds.of(real)
+    assert share_outside(bounds, wild, "observation") == 0
+    assert share_outside(bounds, wild, "observation", "next_observation") == pytest.approx(0.15)
+    assert bounds.outside(wild, "next_observation").mean(axis=0).tolist() == pytest.approx([0, 0.15])
+    declared = Bounds.of(replace(real, observation_space=(Box.uniform(-9, 9, 1), Binary(1))))
+    assert share_outside(declared, wild, "next_observation") > 0.4
+
+
+def test_rounding_is_forgiven_and_one_row_is_its_own_bound() -> None:
+    real = rows()
+    nearly = replace(real, action=real.action + np.float32(1e-7) * np.sign(real.action))
+    assert actions_outside(real, nearly) == 0
+    assert actions_outside(real[:1], real[:1]) == 0
+    assert actions_outside(real[:1], replace(real[:1], action=real.action[:1] + 1)) == 1

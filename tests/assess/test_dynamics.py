@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from synther.assess import learners
+from synther.assess.dynamics import dynamics_error, next_errors, predicted, reward_errors
+from synther.assess.features import Features
+from synther.assess.standard import Standard
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+
+def rows(count: int = 200, seed: int = 0) -> Transitions:
+    """A world of two columns: the action turns the state, the reward is how far it went."""
+    rng = np.random.default_rng(seed)
+    state, action = rng.normal(size=(count, 2)), rng.uniform(-1, 1, (count, 1))
+    step = 0.3 * np.hstack([action, np.sin(state[:, :1])])
+    return Transitions(
+        observation=state.astype(np.float32),
+        action=action.astype(np.float32),
+        reward=(5 + np.abs(action[:, 0])).astype(np.float32),
+        next_observation=(state + step).astype(np.float32),
+    )
+
+
+def test_dynamics_error_best_and_known_value() -> None:
+    real = rows()
+    assert dynamics_error(real, real.next_observation, real) == 0
+    deviation = real.next_observation.std(0, dtype=float)
+    assert dynamics_error(real, real.next_observation + 2 * deviation, real) == pytest.approx(4, rel=1e-5)
+    one_column = real.next_observation + np.array([3, 0]) * deviation
+    assert dynamics_error(real, one_column, real) == pytest.approx(4.5, rel=1e-5)
+
+
+def test_dynamics_error_is_a_median_and_unfollowed_rows_are_far() -> None:
+    real = rows(5)
+    truth = real.next_observation.astype(float)
+    truth[:2] = np.nan
+    assert dynamics_error(real, truth, real) == 0
+    truth[2] = np.nan
+    assert dynamics_error(real, truth, real) == math.inf
+
+
+def test_constant_columns_and_one_row() -> None:
+    real = rows()
+    real.next_observation[:, 1] = 7
+    truth = real.next_observation.copy()
+    truth[:, 1] = 1e6
+    assert dynamics_error(real[:1], truth[:1], real) == 0
+    with pytest.raises(DataError, match="no scale"):
+        dynamics_error(real[:1], truth[:1], real[:1])
+    with pytest.raises(DataError, match="shape"):
+        dynamics_error(real, truth[:, :1], real)
+    with pytest.raises(DataError, match="3 observation columns, not 2"):
+        next_errors(real, truth, Standard.of(np.zeros((4, 3))))
+
+
+def test_reward_errors() -> None:
+    real = rows()
+    scale = Standard.of(real.reward[:, None])
+    assert (reward_errors(real, real.reward, scale) == 0).all()
+    far = reward_errors(real, real.reward + 3 * real.reward.std(dtype=float), scale)
+    np.testing.assert_allclose(far, 9, rtol=1e-4)
+    assert reward_errors(real[:1], [math.nan], scale).tolist() == [math.inf]
+    with pytest.raises(DataError, match="no scale"):
+        reward_errors(real[:1], real.reward[:1], Standard.of(np.ones((5, 1))))
+    with pytest.raises(DataError, match="shape"):
+        reward_errors(real, real.reward[:, None], scale)
+
+
+def test_networks_know_a_world_they_have_seen() -> None:
+    real, other = rows(4_000), rows(500, 1)
+    features = Features.of(real)
+    pool = np.arange(len(real))
+    networks = learners.fit(features.decision(real), features.outcome(real), [[pool]] * 2, learners.squared, seed=0)
+    following, reward = predicted(networks, features, other)
+    scale = Standard.of(real.next_observation)
+    floor = np.median(next_errors(other, following, scale))
+    still = np.median(next_errors(other, other.observation, scale))
+    assert floor < 0.01 * still
+    assert np.abs(reward - other.reward).mean() < 0.05

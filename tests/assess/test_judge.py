@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synther.assess import learners, usefulness
+from synther.assess.assessment import Assessment
+from synther.assess.catalogue import KINDS
+from synther.assess.fidelity import marginal, matrices_of
+from synther.assess.judge import assess
+from synther.assess.split import HELD_OUT_SHARE, Split
+from synther.data.spaces import Discrete
+from synther.data.transitions import Transitions
+from synther.errors import ConfigError, DataError
+
+
+def world(observations: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A pendulum pushed by its action; it ends when it turns too fast."""
+    angle, speed = observations.astype(float).T
+    push = actions.reshape(len(actions), -1)[:, 0]
+    speed = speed - 0.3 * np.sin(angle) + 0.5 * push
+    there = np.column_stack([angle + 0.1 * speed, speed])
+    return there, -(angle**2) - 0.1 * speed**2, np.abs(speed) > 2.2
+
+
+def rows(count: int, seed: int, *, discrete: bool = False) -> Transitions:
+    rng = np.random.default_rng(seed)
+    here = rng.normal(size=(count, 2)).astype(np.float32)
+    action = np.tanh(here[:, :1] - here[:, 1:] + 0.3 * rng.normal(size=(count, 1))).astype(np.float32)
+    if discrete:
+        action = (action[:, 0] > 0).astype(np.int64)
+    there, reward, terminal = world(here, action)
+    return Transitions(here, action, reward.astype(np.float32), there.astype(np.float32), terminal)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what does not depend on how well networks learn."""
+    monkeypatch.setattr(learners, "FEWEST_STEPS", 3)
+    monkeypatch.setattr(learners, "MOST_STEPS", 3)
+
+
+def sound(found: Assessment) -> None:
+    """What holds for every assessment: finite figures within their ranges, and plain JSON."""
+    json.dumps(found.to_json(), allow_nan=False)
+    assert [measure.name for measure in found.measures] == list(KINDS)
+    for measure in found.measures:
+        for figure in (measure.value, measure.real):
+            if figure is not None:
+                assert math.isfinite(figure)
+                assert measure.low is None or figure >= measure.low
+                assert measure.high is None or figure <= measure.high
+    for column in found.columns:
+        assert len(column.edges) == len(column.real_shares) + 1
+        assert sum(column.real_shares) == pytest.approx(1)
+        assert sum(column.synthetic_shares) == pytest.approx(1)
+    assert found.verdict.sentence
+    assert len(found.correlations.real) == len(found.columns)
+
+
+def test_good_rows_and_rows_without_any_order_with_a_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usefulness, "MEMBERS", 1)
+    monkeypatch.setattr(learners, "MOST_STEPS", 200)
+    real, good = rows(3_000, 0), rows(2_500, 1)
+    rng = np.random.default_rng(0)
+    shuffled = replace(
+        good, action=rng.permutation(good.action), next_observation=rng.permutation(good.next_observation)
+    )
+    found = assess(real, good, simulator=world, simulator_name="the pendulum", parameters=1_000)
+    sound(found)
+    assert found.verdict.decision == "use"
+    assert (found.rows_real, found.rows_synthetic, found.rows_held_out) == (3_000, 2_500, 600)
+    assert found.measure("dynamics_error").value == pytest.approx(0, abs=1e-9)
+    assert found.measure("terminal_correctness").value == 1
+    assert found.measure("compression").value == pytest.approx(3_000 * 7 / 1_000)
+    assert found.measure("auc").value == pytest.approx(0.5, abs=0.06)
+    assert found.cloud is not None
+    assert found.cloud.judge == "the pendulum"
+    assert found.cloud.synthetic[0][0] > 0
+    assert found.notes == ()
+    bad = assess(real, shuffled, simulator=world)
+    sound(bad)
+    assert bad.verdict.decision == "do not use"
+    assert bad.measure("marginal").value == pytest.approx(found.measure("marginal").value, abs=0.01)
+    assert len(bad.verdict.reasons) == 3
+
+
+@pytest.mark.usefixtures("quick")
+class TestAnyRows:
+    def test_replayed_rows_are_told(self) -> None:
+        real = rows(500, 0)
+        found = assess(real, real[:300])
+        assert "add nothing" in found.verdict.sentence
+        assert found.measure("memorisation").value == pytest.approx(0.8, abs=0.1)  # the rest copies held-out rows
+
+    def test_identical_rows(self) -> None:
+        real = rows(300, 0)
+        found = assess(real, real, held_out=real)
+        sound(found)
+        for name in ("marginal", "worst_column", "correlation", "coverage"):
+            measure = found.measure(name)
+            assert measure.value == pytest.approx(1)
+            assert measure.real is not None
+        assert found.measure("novelty").value == 0
+
+    def test_discrete_actions(self) -> None:
+        real = replace(rows(300, 0, discrete=True), action_space=(Discrete(2),))
+        found = assess(real, rows(300, 1, discrete=True))
+        sound(found)
+        assert 0 <= (found.measure("policy_score").value or -1) <= 1
+
+    def test_no_simulator_is_noted(self) -> None:
+        found = assess(rows(200, 0), rows(200, 1))
+        assert any("no simulator" in note for note in found.notes)
+        assert found.cloud is not None
+        assert found.cloud.judge.startswith("3 networks")
+
+    @pytest.mark.parametrize("count", [1, 2, 7, 50])
+    def test_few_rows(self, count: int) -> None:
+        found = assess(rows(count, 0), rows(count, 1))
+        sound(found)
+        assert found.measure("auc").value is None
+        assert found.verdict.decision != "use"
+        assert any("fewer than 100" in note for note in found.notes)
+        sound(assess(rows(count, 0), rows(300, 1), simulator=world))
+        sound(assess(rows(300, 0), rows(count, 1)))
+
+    @pytest.mark.parametrize("terminal", [False, True])
+    def test_all_flags_alike_and_constant_columns(self, terminal: bool) -> None:
+        flags, zeros = np.full(200, terminal), np.zeros(200)
+        real, other = (replace(rows(200, seed), terminal=flags, reward=zeros) for seed in (0, 1))
+        found = assess(real, other)
+        sound(found)
+        assert found.measure("terminal_rate").value == terminal
+        assert found.measure("terminal_correctness").value == 1
+        assert found.measure("reward_error").value is None
+        still = replace(real, next_observation=np.zeros((200, 2)))
+        sound(assess(still, other))
+        same = Transitions(np.ones((200, 1)), np.ones((200, 1)), zeros, np.ones((200, 1)))
+        sound(assess(same, same))
+
+    @pytest.mark.parametrize("kind", [np.float32, np.float64])
+    def test_absurd_scales(self, kind: type) -> None:
+        def absurd(seed: int) -> Transitions:
+            part = rows(200, seed)
+            fields = {name: array.astype(kind) for name, array in part.arrays().items() if name != "terminal"}
+            huge, tiny = (part.observation * factor for factor in (np.float64(1e307), np.float64(1e-307)))
+            return Transitions(**{**fields, "observation": huge, "next_observation": tiny}, terminal=part.terminal)
+
+        sound(assess(absurd(0), absurd(1)))
+
+    def test_a_simulator_that_cannot_follow(self) -> None:
+        def lost(observations: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            there, reward, terminal = world(observations, actions)
+            return np.full_like(there, np.nan), np.full_like(reward, np.nan), terminal
+
+        found = assess(rows(200, 0), rows(200, 1), simulator=lost)
+        sound(found)
+        assert found.measure("dynamics_error").value == 1e6
+        assert any("could not follow 100.00% of the synthetic rows" in note for note in found.notes)
+
+    def test_same_seed_same_figures(self) -> None:
+        real, other = rows(300, 0), rows(300, 1)
+        assert assess(real, other).to_json() == assess(real, other).to_json()
+        assert assess(real, other).to_json() != assess(real, other, seed=1).to_json()
+
+    def test_progress_and_names(self) -> None:
+        class Listening:
+            def __init__(self) -> None:
+                self.done: list[str] = []
+
+            @contextmanager
+            def phase(self, name: str, total: int, start: int = 0) -> Iterator[Listening]:
+                self.total = total
+                yield self
+
+            def advance(self, amount: int, note: str = "") -> None:
+                self.done += [note] * amount
+
+        heard = Listening()
+        found = assess(rows(120, 0), rows(120, 1), progress=heard, real_name="a.npz", synthetic_name="b.npz")
+        assert len(heard.done) == heard.total
+        assert (found.real_name, found.synthetic_name) == ("a.npz", "b.npz")
+
+
+def test_what_cannot_be_assessed() -> None:
+    real = rows(10, 0)
+    wide = Transitions(np.zeros((5, 3)), np.zeros((5, 1)), np.zeros(5), np.zeros((5, 3)))
+    with pytest.raises(DataError, match="observation has row shape"):
+        assess(real, wide)
+    with pytest.raises(DataError, match="observation has row shape"):
+        assess(real, real, held_out=wide)
+    with pytest.raises(ConfigError, match="parameters"):
+        assess(real, real, parameters=0)
+    with pytest.raises(DataError, match="max_rows"):
+        assess(real, real, max_rows=0)
+
+
+class TestSplit:
+    def test_drawn_parts_are_all_of_the_real_rows(self) -> None:
+        real, synthetic = rows(100, 0), rows(40, 1)
+        split = Split.of(real, synthetic, None, max_rows=1_000, seed=0)
+        assert len(split.held_out) == HELD_OUT_SHARE * 100
+        parts = np.concatenate([split.reference.reward, split.held_out.reward])
+        assert np.array_equal(np.sort(parts), np.sort(real.reward))
+        assert np.array_equal(np.sort(split.synthetic.reward), np.sort(synthetic.reward))
+
+    def test_given_rows_are_kept_apart(self) -> None:
+        split = Split.of(rows(100, 0), rows(40, 1), rows(30, 2), max_rows=50, seed=0)
+        assert [len(part) for part in (split.real, split.reference, split.held_out)] == [50, 50, 30]
+        assert split.shrink() == 1
+
+    def test_the_figure_of_real_rows_is_that_of_as_many_rows(self) -> None:
+        """Under the law of chance that `shrink` follows, the real figure is what fresh rows of the same world get."""
+        fresh, real = [], []
+        for seed in range(6):
+            split = Split.of(rows(4_000, seed), rows(4_000, seed + 100), None, max_rows=10_000, seed=0)
+            fresh.append(1 - marginal(*matrices_of(split.real, split.synthetic))[1])
+            real.append(split.shrink() * (1 - marginal(*matrices_of(split.reference, split.held_out))[1]))
+        assert np.mean(real) == pytest.approx(np.mean(fresh), rel=0.15)

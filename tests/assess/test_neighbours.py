@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synther.assess.neighbours import BALL, MEMORISED_SHARE, coverage, memorised, nearest, novelty, scaled_rows
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+
+def rows(count: int = 200, seed: int = 0, shift: float = 0.0) -> Transitions:
+    rng = np.random.default_rng(seed)
+    observation = rng.normal(shift, 1, (count, 3)).astype(np.float32)
+    return Transitions(
+        observation=observation,
+        action=rng.uniform(-1, 1, (count, 2)).astype(np.float32),
+        reward=rng.normal(shift, 1, count).astype(np.float32),
+        next_observation=observation + rng.normal(0, 0.1, (count, 3)).astype(np.float32),
+        terminal=rng.random(count) < 0.1,
+    )
+
+
+def normal(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 6)).astype(np.float32)
+
+
+def brute_force(known: np.ndarray, asked: np.ndarray, neighbours: int) -> np.ndarray:
+    gaps = known[None].astype(float) - asked[:, None]
+    return np.sort(np.sqrt(np.square(gaps).sum(2)), axis=1)[:, :neighbours]
+
+
+class TestNearest:
+    @given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 4), st.floats(-50, 50), st.integers(0, 99))
+    @settings(max_examples=40)
+    def test_equals_brute_force(self, count: int, neighbours: int, width: int, offset: float, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        neighbours = min(neighbours, count)
+        known = (rng.normal(size=(count, width)) + offset).astype(np.float32)
+        asked = (rng.normal(size=(7, width)) + offset).astype(np.float32)
+        np.testing.assert_allclose(nearest(known, asked, neighbours), brute_force(known, asked, neighbours), atol=1e-9)
+
+    def test_more_rows_than_a_block(self) -> None:
+        rng = np.random.default_rng(0)
+        known, asked = (rng.normal(size=(count, 6)).astype(np.float32) for count in (5_000, 40))
+        np.testing.assert_allclose(nearest(known, asked, 3), brute_force(known, asked, 3), atol=1e-9)
+
+    def test_copies_are_at_zero_however_far_from_the_origin(self) -> None:
+        known = (np.random.default_rng(0).normal(size=(3_000, 8)) + 1_000).astype(np.float32)
+        assert (nearest(known, known[::7])[:, 0] == 0).all()
+        assert (nearest(np.ones((900, 2), np.float32), np.ones((3, 2), np.float32), 5) == 0).all()
+
+    def test_more_neighbours_than_rows(self) -> None:
+        with pytest.raises(DataError, match="3 neighbours among 2 rows"):
+            nearest(np.zeros((2, 1), np.float32), np.zeros((1, 1), np.float32), 3)
+
+
+class TestNovelty:
+    def test_copies_are_at_zero(self) -> None:
+        real = rows(5_000)
+        assert novelty(real, real[::7]) == 0
+        assert novelty(real[:1], real[:1]) == 0
+
+    def test_equals_brute_force(self) -> None:
+        real, synthetic = rows(300, 0), rows(90, 1)
+        a, b = (
+            np.column_stack([t.observation, t.action, t.reward, t.next_observation, t.terminal])
+            for t in (real, synthetic)
+        )
+        mean, deviation = a.mean(0, dtype=float), a.std(0, dtype=float)
+        expected = np.median(brute_force((a - mean) / deviation, (b - mean) / deviation, 1))
+        assert novelty(real, synthetic) == pytest.approx(expected, rel=1e-4)
+
+    def test_far_rows_are_far_and_a_draw_is_repeatable(self) -> None:
+        real, far = rows(500), rows(500, 1, shift=100.0)
+        assert novelty(real, far) > 50
+        assert novelty(real, far, max_rows=20) == novelty(real, far, max_rows=20)
+        assert novelty(real, far, max_rows=20) != novelty(real, far, max_rows=20, seed=1)
+
+    def test_constant_columns_are_left_out(self) -> None:
+        real = replace(rows(50), reward=np.full(50, 0.1, np.float32))
+        assert novelty(real, replace(real, reward=np.full(50, 9.0, np.float32))) == 0
+        assert scaled_rows(real)[0].std() > 0.1
+
+
+class TestMemorised:
+    known, held_out, fresh = normal(4_000, 0), normal(2_000, 1), normal(2_000, 2)
+
+    def share(self, synthetic: np.ndarray, held_out: np.ndarray | None = None) -> tuple[float, float]:
+        held_out = self.held_out if held_out is None else held_out
+        return memorised(nearest(self.known, held_out)[:, 0], nearest(self.known, synthetic)[:, 0])
+
+    def test_fresh_rows_are_as_near_as_held_out_ones(self) -> None:
+        value, real = self.share(self.fresh)
+        assert real == MEMORISED_SHARE
+        assert value == pytest.approx(MEMORISED_SHARE, abs=0.02)
+
+    def test_replayed_rows_are_found_with_and_without_noise(self) -> None:
+        assert self.share(self.known[:2_000])[0] == 1
+        assert self.share(self.known[:2_000] + 1e-3 * self.fresh)[0] > 0.99
+        half = np.concatenate([self.known[:1_000], self.fresh[:1_000]])
+        assert self.share(half)[0] == pytest.approx(0.5 + MEMORISED_SHARE / 2, abs=0.02)
+
+    def test_real_rows_that_repeat_do_not_hide_it(self) -> None:
+        repeating = np.concatenate([self.held_out[:1_000], self.known[:1_000]])
+        value, real = self.share(self.known[:2_000] + 1e-3 * self.fresh, repeating)
+        assert real == pytest.approx(0.5 + MEMORISED_SHARE / 2, abs=1e-3)
+        assert value > 0.99
+
+    def test_one_row_and_nothing_but_copies(self) -> None:
+        assert memorised(np.array([0.3]), np.array([0.5])) == (0, 1)
+        assert memorised(np.zeros(4), np.array([0.0, 1.0])) == (0.5, 1)
+
+
+class TestCoverage:
+    def cloud(self, count: int, seed: int, centres: tuple[float, ...] = (-20.0, 20.0)) -> np.ndarray:
+        places = np.random.default_rng(seed).choice(centres, (count, 1))
+        return normal(count, seed) + places.astype(np.float32)
+
+    def test_the_same_distribution_reaches_its_closed_form(self) -> None:
+        value = coverage(self.cloud(2_000, 0), self.cloud(4_000, 1), self.cloud(4_000, 2))
+        assert value == pytest.approx(1 - 2.0**-BALL, abs=0.02)
+
+    def test_a_missing_mode_is_not_covered(self) -> None:
+        value = coverage(self.cloud(2_000, 0), self.cloud(4_000, 1), self.cloud(4_000, 2, (20.0,)))
+        assert value == pytest.approx(0.5, abs=0.05)
+
+    def test_best_worst_and_one_row(self) -> None:
+        real = self.cloud(50, 0)
+        assert coverage(real, real, real) == 1
+        assert coverage(real, real, real + 1_000) == 0
+        assert coverage(real[:1], real[:1], real[:1]) == 1

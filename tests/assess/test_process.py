@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pytest
+
+from synther.assess.process import MAX_LEVELS, MAX_REAL, MAX_ROWS, plane, project
+from synther.errors import DataError
+
+RNG = np.random.default_rng(0)
+
+
+def rotated(deviations: list[float], rows: int = 4_000) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian rows with these deviations along the columns of a random rotation, and the rotation."""
+    rotation, _ = np.linalg.qr(RNG.normal(size=(len(deviations),) * 2))
+    return RNG.normal(size=(rows, len(deviations))) * deviations @ rotation.T + 7.0, rotation
+
+
+def test_the_plane_is_that_of_the_two_largest_deviations() -> None:
+    rows, rotation = rotated([0.5, 5.0, 0.1, 3.0])
+    axes, explained = plane(rows)
+    assert axes.T @ axes == pytest.approx(np.eye(2), abs=1e-12)
+    assert np.abs(np.diag(axes.T @ rotation[:, [1, 3]])) == pytest.approx(1, abs=2e-3)
+    assert explained == pytest.approx((25 + 9) / (25 + 9 + 0.25 + 0.01), abs=2e-3)
+
+
+def test_directions_point_to_their_largest_entry_whatever_the_sign_of_the_rows() -> None:
+    rows, _ = rotated([4.0, 2.0, 1.0])
+    axes, _ = plane(rows)
+    mirrored, _ = plane(-rows)
+    assert mirrored == pytest.approx(axes)
+    assert (axes[np.abs(axes).argmax(axis=0), [0, 1]] > 0).all()
+
+
+def test_places_are_distances_from_the_mean_along_the_directions() -> None:
+    real = np.array([[-3.0, 0.0, 5.0], [3.0, 0.0, 5.0], [0.0, 1.0, 5.0], [0.0, -1.0, 5.0]])
+    paths = np.array([[[10.0, 20.0, 99.0]], [[1.5, -0.5, 5.0]]])
+    found = project(real, paths, [80.0, 0.0])
+    assert found.sigmas == (80.0, 0.0)
+    assert found.real == ((-3.0, 0.0), (3.0, 0.0), (0.0, 1.0), (0.0, -1.0))
+    assert found.steps == (((10.0, 20.0),), ((1.5, -0.5),))
+    assert found.explained == 1.0
+    assert found.frames == ()
+
+
+def test_one_column_has_no_second_place() -> None:
+    found = project([[1.0], [3.0]], [[[4.0]]], [1.0])
+    assert found.real == ((-1.0, 0.0), (1.0, 0.0))
+    assert found.steps == (((2.0, 0.0),),)
+    assert found.explained == 1.0
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_rows_that_are_all_alike_lie_on_one_place(rows: int) -> None:
+    found = project(np.full((rows, 3), 2.0), np.zeros((1, 2, 3)), [1.0])
+    assert set(found.real) == {(0.0, 0.0)}
+    assert found.explained == 1.0
+
+
+def test_constant_columns_and_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, _ = rotated([4.0, 2.0, 1.0], rows=101)
+    axes, explained = plane(rows)
+    monkeypatch.setattr("synther.assess.process._CHUNK_ROWS", 10)
+    wider, same = plane(np.column_stack([rows, np.full(101, 3.0)]))
+    assert wider == pytest.approx(np.vstack([axes, [0.0, 0.0]]), abs=1e-9)
+    assert same == pytest.approx(explained)
+
+
+def test_what_is_shown_is_limited_and_keeps_both_ends() -> None:
+    levels, rows = 3 * MAX_LEVELS + 1, MAX_ROWS + 50
+    sigmas = np.linspace(80, 0, levels)
+    frames = [f"frame {level}".encode() for level in range(levels)]
+    paths = np.ones((levels, rows, 2)) * sigmas[:, None, None]
+    found = project(RNG.normal(size=(MAX_REAL + 9, 2)), paths, sigmas, frames=frames)
+    assert len(found.sigmas) == len(found.steps) == len(found.frames) == MAX_LEVELS
+    assert (found.sigmas[0], found.sigmas[-1]) == (80.0, 0.0)
+    assert len(found.real) == MAX_REAL
+    assert {len(step) for step in found.steps} == {MAX_ROWS}
+    shown = [int(base64.b64decode(frame).split()[1]) for frame in found.frames]
+    assert sigmas[shown] == pytest.approx(found.sigmas)
+    assert len(project([[0.0], [1.0]], paths[:, :, :1], sigmas, max_levels=4).steps) == 4
+
+
+@pytest.mark.parametrize(
+    ("real", "paths", "sigmas", "frames", "about"),
+    [
+        (np.zeros((0, 2)), np.zeros((1, 1, 2)), [1.0], (), "at least one entry"),
+        (np.zeros(3), np.zeros((1, 1, 3)), [1.0], (), "matrix"),
+        (np.zeros((4, 2)), np.zeros((1, 1, 3)), [1.0], (), r"\(levels, rows, 2\)"),
+        (np.zeros((4, 2)), np.zeros((2, 1, 2)), [1.0], (), "each of the 2 steps"),
+        (np.zeros((4, 2)), np.zeros((2, 1, 2)), [1.0, 0.0], (b"",), "a frame for each of the 2 steps"),
+        (np.full((4, 2), np.nan), np.zeros((1, 1, 2)), [1.0], (), "real rows hold"),
+        (np.zeros((4, 2)), np.full((1, 1, 2), np.inf), [1.0], (), "paths hold"),
+    ],
+)
+def test_refusals(real, paths, sigmas, frames, about: str) -> None:
+    with pytest.raises(DataError, match=about):
+        project(real, paths, sigmas, frames=frames)

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther.assess import report
+from synther.assess.assessment import Assessment, Cloud, Column, Correlations, Process
+from synther.assess.report.page import page
+
+from .example import example, table, without_figures
+
+MEGABYTE = 1_000_000
+
+
+class Balance(HTMLParser):
+    """Fails where a tag is closed that is not the last one open, and keeps what the page holds."""
+
+    VOID = ("meta", "link", "img", "input")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(attrs) == len(dict(attrs)), f"an attribute twice in {tag}: {attrs}"
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> with nothing open"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.words)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.seen if name == tag]
+
+
+def bare(**changes: object) -> Assessment:
+    """The example without its optional parts."""
+    return replace(example(), **{"cloud": None, "process": None, "efforts": (), "notes": (), "env_id": None, **changes})
+
+
+def titles(text: str) -> list[str]:
+    return re.findall(r'<h2 id="(\w+)-title">', text)
+
+
+def test_the_file_is_written_whole_and_in_its_place(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "report.html"
+    report.write(example(), target)
+    assert target.read_text(encoding="utf-8") == page(example())
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+
+
+def test_the_page_is_well_formed_and_holds_every_part() -> None:
+    text = page(example())
+    found = Balance(text)
+    assert titles(text) == ["measures", "columns", "correlations", "diversity", "process", "efforts"]
+    assert [link["href"] for link in found.all("a")] == [f"#{name}" for name in titles(text)]
+    ids = [attributes["id"] for _, attributes in found.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for word in ("Do not use", "hopper-sac.npz", "additive-noise.npz", "20,000 rows", "Hopper-v5", "7 dynamics models"):
+        assert word in found.text
+    for part in (*example().notes, example().verdict.sentence, *(reason.text for reason in example().verdict.reasons)):
+        assert part in found.text
+    for measure in example().measures:
+        assert measure.label in found.text
+        assert measure.about in found.text
+    assert len(re.findall(r'class="shape"', text)) == len(example().columns)
+    assert len(found.all("image")) == 3
+    assert len(found.all("img")) == len(example().process.frames)
+
+
+def test_nothing_is_fetched() -> None:
+    found = Balance(page(example()))
+    addresses = [value for _, given in found.seen for key, value in given.items() if key in ("href", "src")]
+    assert addresses
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    assert not re.search(r"https?:|url\(|@import", page(example()))
+
+
+@pytest.mark.parametrize("part", ["cloud", "process", "efforts", "notes", "env_id"])
+def test_a_part_that_is_not_there_leaves_no_trace(part: str) -> None:
+    whole, text = example(), page(bare(**{part: getattr(example(), part)}))
+    headings = {"cloud": "diversity", "process": "process", "efforts": "efforts"}
+    Balance(text)
+    assert titles(text) == ["measures", "columns", "correlations", *([headings[part]] if part in headings else [])]
+    assert ("Environment" in text) == (part == "env_id")
+    assert (whole.notes[0] in text) == (part == "notes")
+
+
+def test_an_assessment_of_nothing_is_still_a_page() -> None:
+    empty = Correlations((), ())
+    text = page(
+        bare(measures=(), columns=(), correlations=empty, process=Process((), (), (), 0.0), cloud=Cloud("", (), ()))
+    )
+    assert titles(text) == []
+    assert "Do not use" in Balance(text).text
+    assert "<nav" not in text
+
+
+def test_headings_never_skip_a_level_and_every_picture_has_words() -> None:
+    found = Balance(page(example()))
+    levels = [int(name[1]) for name, _ in found.seen if re.fullmatch(r"h\d", name)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert all(picture.get("alt") for picture in found.all("img"))
+    assert all(drawing.get("aria-label") or drawing.get("aria-hidden") for drawing in found.all("svg"))
+
+
+def test_every_name_is_escaped() -> None:
+    evil = "<b>&\"'</script><script>alert(1)</script>"
+    whole = example()
+    changed = {
+        field.name: f"{field.name}{evil}" for field in fields(whole) if isinstance(getattr(whole, field.name), str)
+    }
+    assert set(changed) == {"real_name", "synthetic_name", "env_id"}
+    healthy = replace(whole, notes=whole.notes[:1])
+    sick = replace(
+        whole,
+        **changed,
+        verdict=replace(
+            whole.verdict,
+            sentence=evil,
+            reasons=tuple(
+                replace(reason, text=evil, measure=f"{reason.measure}{evil}") for reason in whole.verdict.reasons
+            ),
+        ),
+        measures=tuple(
+            replace(measure, name=f"{measure.name}{evil}", label=evil, group=f"{measure.group}{evil}", about=evil)
+            for measure in whole.measures
+        ),
+        columns=tuple(replace(column, name=column.name.replace("[", f"{evil}[")) for column in whole.columns),
+        cloud=replace(whole.cloud, judge=evil),
+        process=replace(whole.process, frames=tuple(evil for _ in whole.process.frames)),
+        efforts=tuple(replace(effort, sampler=f"{effort.sampler}{evil}") for effort in whole.efforts),
+        notes=(evil,),
+    )
+    found = Balance(page(sick))
+    assert [name for name, _ in found.seen] == [name for name, _ in Balance(page(healthy)).seen]
+    assert found.text.count(evil) >= 60
+    assert "<script>alert" not in page(sick)
+
+
+@pytest.mark.parametrize("odd", [None, float("nan"), float("inf"), float("-inf")])
+def test_figures_that_are_none(odd: float | None) -> None:
+    text = page(without_figures(odd))
+    Balance(text)
+    assert not re.search(r"\b(nan|inf|None)\b", re.sub(r"<(style|script)>.*?</\1>|base64,[^\"]*", "", text, flags=re.S))
+    assert "2 rows that could not be followed" in text
+
+
+@pytest.mark.parametrize("rows", [(), ((0.0, 0.0),), ((0.0, 0.0), (0.0, 0.0)), ((2.0, 0.0), (1e-9, 3e300))])
+def test_any_few_rows_can_be_drawn(rows: tuple[tuple[float, float], ...]) -> None:
+    text = page(bare(cloud=Cloud("me", rows, rows), process=Process((1.0,), rows, (rows,), 1.0)))
+    Balance(text)
+    assert ("diversity" in titles(text)) == bool(rows)
+
+
+def test_one_column_has_no_correlations() -> None:
+    some = example()
+    text = page(bare(columns=some.columns[:1], correlations=Correlations(((1.0,),), ((1.0,),))))
+    assert titles(text) == ["measures", "columns"]
+
+
+def many(count: int, bins: int = 60) -> Assessment:
+    """The worst case for the size: noise, which does not compress, in every column."""
+    draw = np.random.default_rng(0)
+    matrix = [np.corrcoef(draw.normal(size=(count, 40)) + draw.normal(size=(1, 40))) for _ in range(2)]
+    columns = tuple(
+        Column(
+            name=f"next_observation[{at}]",
+            similarity=float(draw.uniform()),
+            similarity_real=0.99,
+            real_mean=float(draw.normal()),
+            real_deviation=1.0,
+            synthetic_mean=float(draw.normal()),
+            synthetic_deviation=1.1,
+            outside=0.01,
+            edges=tuple(np.linspace(-3, 3, bins + 1).tolist()),
+            real_shares=tuple(draw.dirichlet(np.ones(bins)).tolist()),
+            synthetic_shares=tuple(draw.dirichlet(np.ones(bins)).tolist()),
+        )
+        for at in range(count)
+    )
+    return replace(example(), columns=columns, correlations=Correlations(*map(table, matrix)))
+
+
+@pytest.mark.parametrize("count", [750, 1_600])
+def test_many_columns_stay_below_five_megabytes(count: int) -> None:
+    text = page(many(count))
+    assert len(text.encode()) < 5 * MEGABYTE
+    assert text.count('role="row" data-at=') == count
+
+
+def test_columns_come_worst_first_and_know_their_place() -> None:
+    rows = re.findall(r'<tr role="row" data-at="(\d+)"><td role="cell" data-label="Column"', page(example()))
+    worst = [example().columns.index(column) for column in example().worst_columns()]
+    assert [int(at) for at in rows] == worst
+    assert worst != sorted(worst)

@@ -1,0 +1,242 @@
+"""TVAE and CTGAN behind fit and sample: valid rows, told by the seed alone, and nothing left behind."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther import Transitions
+from synther.assess.fidelity import compare
+from synther.baselines import tabular
+from synther.baselines.table import Table
+from synther.baselines.tabular import CONFIGS, Config, CtganConfig, Tabular, TvaeConfig, config_of, require, to_json
+from synther.data.spaces import Discrete, OneHot
+from synther.errors import ConfigError, MissingExtra
+
+SMALL = [TvaeConfig(layers=1, width=16, batch=50, epochs=2), CtganConfig(layers=1, width=16, batch=50, epochs=2)]
+
+
+def two_clusters(rows: int = 200) -> Transitions:
+    draw = np.random.default_rng(0)
+    side = draw.choice([-1.0, 1.0], rows)
+    observation = side[:, None] * 3 + draw.normal(0, 0.3, (rows, 2))
+    action = np.where(side > 0, 2, 0)
+    return Transitions(
+        observation.astype(np.float32),
+        action,
+        side + draw.normal(0, 0.1, rows),
+        (observation + 0.5).astype(np.float32),
+        np.arange(rows) % 20 == 0,
+        action_space=(Discrete(3),),
+        env_id="Clusters-v0",
+    )
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return Table.of(two_clusters())
+
+
+def fitted(config: Config, table: Table, seed: int = 0) -> Tabular:
+    return Tabular(config, device="cpu", seed=seed).fit(table, progress=False)
+
+
+@pytest.fixture(scope="module", params=SMALL, ids=lambda config: config.name)
+def model(request, table) -> Tabular:
+    return fitted(request.param, table)
+
+
+def test_rows_are_like_those_it_was_fitted_on(model):
+    made, real = model.sample(70), two_clusters()
+    assert len(made) == 70
+    for name, array in made.arrays().items():
+        wanted = getattr(real, name)
+        assert (array.dtype, array.shape[1:]) == (wanted.dtype, wanted.shape[1:])
+    assert set(np.unique(made.action)) <= {0, 2}  # 1 is possible, but never happened
+    assert (made.env_id, made.action_space) == (real.env_id, real.action_space)
+
+
+def test_the_seed_tells_the_rows(model, table):
+    assert model.sample(30, seed=1).equals(model.sample(30, seed=1))
+    assert not model.sample(30, seed=1).equals(model.sample(30, seed=2))
+    assert fitted(model.config, table).sample(30, seed=1).equals(model.sample(30, seed=1))
+    assert not fitted(model.config, table, seed=4).sample(30, seed=1).equals(model.sample(30, seed=1))
+
+
+def test_rows_can_be_given_instead_of_their_table(model):
+    again = Tabular(model.config, device="cpu").fit(two_clusters(), progress=False)
+    assert again.sample(30).equals(model.sample(30))
+
+
+def test_many_rows_come_in_blocks(model, monkeypatch):
+    monkeypatch.setattr(tabular, "_BLOCK_ROWS", 40)
+    made = model.sample(100)
+    assert len(made) == 100
+    assert made[:40].equals(model.sample(40))
+    assert not made[40:80].equals(made[:40])
+
+
+def test_the_generators_of_the_caller_are_left_alone(model, table):
+    np.random.seed(11)  # noqa: NPY002
+    torch.manual_seed(11)
+    wanted = np.random.random(), torch.rand(1)  # noqa: NPY002
+    np.random.seed(11)  # noqa: NPY002
+    torch.manual_seed(11)
+    fitted(model.config, table).sample(10)
+    assert (np.random.random(), torch.rand(1)) == wanted  # noqa: NPY002
+
+
+def test_parameters_are_those_that_sample(model, table):
+    width, config = table.width, model.config
+    hidden = config.embedding * 16 + 16
+    expected = hidden + 16 * width + width + width  # two layers, and a deviation for each column
+    if config.name == "ctgan":
+        conditions = 3 + 2 - 1  # two actions, two kinds of end
+        entrance = config.embedding + conditions
+        expected = entrance * 16 + 16 + 2 * 16 + (16 + entrance) * width + width
+    assert model.parameters == expected
+
+
+class Watch:
+    def __init__(self, stop: int | None = None) -> None:
+        self.phases, self.done, self.stop = [], 0, stop
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0):
+        self.phases.append((name, total))
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+        if self.done == self.stop:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
+def test_every_epoch_is_reported(config, table):
+    watch = Watch()
+    Tabular(replace(config, epochs=3), device="cpu").fit(table, progress=watch)
+    assert (watch.phases, watch.done) == ([(f"fit {config.name}", 3)], 3)
+
+
+@pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
+def test_interrupted_it_leaves_nothing_behind(config, table):
+    model = Tabular(config, device="cpu")
+    before = torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(table, progress=Watch(stop=1))
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(ConfigError, match="has not been fitted"):
+        model.sample(1)
+
+
+def test_warnings_of_ours_are_not_hidden(table):
+    class Warns(Watch):
+        def advance(self, amount: int, note: str = "") -> None:
+            warnings.warn("ours", stacklevel=1)
+
+    with pytest.warns(UserWarning, match="ours"):
+        Tabular(SMALL[0], device="cpu").fit(table, progress=Warns())
+
+
+def test_tvae_learns_two_clusters(table):
+    model = fitted(TvaeConfig(layers=2, width=64, embedding=8, batch=50, epochs=60), table)
+    made, real = model.sample(1000), two_clusters()
+    side = np.sign(made.observation[:, 0])
+    assert abs(side.mean()) < 0.3
+    assert np.mean(np.sign(made.observation[:, 1]) == side) > 0.95
+    assert np.mean((made.action == 2) == (side > 0)) > 0.95
+    assert compare(real, made).marginal > 0.85
+
+
+@pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
+def test_rows_without_a_real_column(config):
+    draw = np.random.default_rng(0)
+    state, following = draw.integers(3, size=(2, 100))
+    space = (OneHot(4),)
+    rows = Transitions(
+        np.eye(4)[state], draw.integers(2, size=100), following == 2, np.eye(4)[following], observation_space=space
+    )
+    made = Tabular(config, device="cpu").fit(rows, progress=False).sample(50)
+    for observed in (made.observation, made.next_observation):
+        np.testing.assert_array_equal(observed.sum(1), 1)
+        assert set(np.unique(observed)) == {0.0, 1.0}
+        np.testing.assert_array_equal(observed[:, 3], 0)  # never seen
+    assert set(np.unique(made.action)) <= {0, 1}
+    assert set(np.unique(made.reward)) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
+def test_rows_of_real_columns_alone(config):
+    rows = two_clusters(60)
+    rows = replace(rows, action=rows.reward[:, None], action_space=None, terminal=np.zeros(60, bool))
+    made = Tabular(config, device="cpu").fit(rows, progress=False).sample(50)
+    assert not made.terminal.any()
+    assert np.isfinite(made.reward).all()
+
+
+def test_defaults_are_the_papers():
+    assert to_json(TvaeConfig()) == {
+        "layers": 2, "width": 128, "batch": 500, "embedding": 128, "loss_factor": 2.0, "epochs": 300,
+    }  # fmt: skip
+    assert to_json(CtganConfig()) == {
+        "layers": 2, "width": 256, "batch": 500, "embedding": 128, "discriminator_steps": 1, "epochs": 300,
+    }  # fmt: skip
+    for kind in CONFIGS.values():
+        start = kind()
+        assert all(getattr(start, option) in values for option, values in kind.space.items())
+        assert config_of(kind.name, to_json(start)) == start
+
+
+def test_the_package_gets_what_was_chosen(table):
+    tvae = fitted(replace(SMALL[0], loss_factor=0.5, embedding=12), table)._model
+    assert (tvae.embedding_dim, tvae.compress_dims, tvae.batch_size, tvae.loss_factor) == (12, (16,), 50, 0.5)
+    ctgan = fitted(replace(SMALL[1], layers=2, discriminator_steps=2), table)._model
+    assert (ctgan._generator_dim, ctgan._discriminator_dim) == ((16, 16), (16, 16))
+    assert (ctgan._discriminator_steps, ctgan._batch_size, ctgan.pac, ctgan._device.type) == (2, 50, 10, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: Tabular("gan"), "unknown tabular model 'gan': expected one of tvae, ctgan"),
+        (lambda: config_of("tvae", {"depth": 2}), r"unknown option tvae\.depth: expected one of layers, width"),
+        (lambda: CtganConfig(batch=25), r"ctgan\.batch must be a multiple of 10, got 25"),
+        (lambda: TvaeConfig(layers=0), r"tvae\.layers must be a whole number and at least 1, got 0"),
+        (lambda: TvaeConfig(width=1.5), r"tvae\.width must be a whole number and at least 1, got 1\.5"),
+        (lambda: TvaeConfig(loss_factor=-1.0), r"tvae\.loss_factor must be above 0, got -1\.0"),
+        (lambda: Tabular("tvae").sample(3), r"call fit\(transitions\) first"),
+        (lambda: Tabular("tvae").parameters, r"call fit\(transitions\) first"),
+        (lambda: Tabular("tvae", device="tpu"), "device must be auto, cpu, cuda"),
+    ],
+)
+def test_refusals(call, text):
+    with pytest.raises(ConfigError, match=text):
+        call()
+
+
+def test_no_rows_are_refused(model):
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        model.sample(0)
+
+
+@pytest.mark.parametrize("library", ["ctgan", "optuna"])
+def test_what_is_missing_is_named_at_once(library, monkeypatch):
+    require(search=True)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(
+        MissingExtra, match=rf"needs {library}, which is not installed: pip install 'synther\[tabular\]'"
+    ):
+        require(search=True)
+
+
+def test_without_the_package_there_is_no_fit(table, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctgan", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'synther\[tabular\]'"):
+        fitted(SMALL[0], table)

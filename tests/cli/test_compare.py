@@ -1,0 +1,95 @@
+"""`synther compare`: what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+QUICK = (
+    "--samples",
+    "120",
+    "--trials",
+    "1",
+    "--epochs",
+    "1",
+    "--trial-epochs",
+    "1",
+    "--trial-rows",
+    "60",
+    "--jobs",
+    "1",
+)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("compare") / "run"
+
+
+def test_a_table_for_a_person_and_one_for_a_machine(synther, data, out, tiny, monkeypatch, caplog):
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ("compare", data, "--generators", "diffusion,ctgan,noise", "--out", out, "--device", "cpu", *QUICK, *tiny)
+    code, text, _ = synther(*command)
+    assert code == 0
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    header = next(number for number, words in enumerate(lines) if words[0] == "generator")
+    assert lines[header] == ["generator", "marginal", "worst", "corr.", "dynamics", "novelty", "ends"]
+    names = ["real", "diffusion", "ctgan", "additive", "multiplicative", "dynamics"]
+    assert [words[0] for words in lines[header + 2 :]] == names
+    assert all(len(words) == 7 for words in lines[header + 2 :])
+    code, text, _ = synther(*command, "--json")
+    assert code == 0
+    found = json.loads(text)
+    assert [row["name"] for row in found["generators"]] == names
+    assert found["real_rows"] == 300
+    assert f"{found['generators'][2]['marginal']:.4f}" == lines[header + 4][1]
+    assert "ctgan is measured already" in caplog.text
+    recorded = (out / "comparison.md").read_text()
+    assert f"synther compare {data} --generators diffusion,ctgan,noise" in recorded
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--generators", "vae"), "unknown generator 'vae': expected some of diffusion, tvae, ctgan, additive, "),
+        (("--generators", "diffusion,"), "unknown generator ''"),
+        (("--samples", "0"), "the number of samples must be a whole number and at least 1, got 0"),
+        (("--trials", "-1"), "trials must be at least 0, got -1"),
+        (("--jobs", "0"), "jobs must be at least 1, got 0"),
+        (("--env-id", "Nowhere-v0"), "cannot put 'Nowhere-v0' into a recorded state"),
+        (("--env-id", "Hopper-v5", "--no-simulator"), "--env-id names a simulator and --no-simulator refuses it"),
+        (("--preset", "huge"), "unknown preset 'huge'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(synther, data, tmp_path, options, text):
+    code, out, err = synther("compare", data, "--out", tmp_path / "run", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith("synther: ")
+    assert err.count("\n") == 1
+    assert text in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_must_be_installed_is_said_before_any_work(synther, data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctgan", None)
+    code, _, err = synther("compare", data, "--out", tmp_path / "run", *QUICK)
+    assert code == 2
+    assert err.endswith("needs ctgan, which is not installed: pip install 'synther[tabular]'\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_data_is_refused(synther, data, out):
+    assert out.exists()
+    code, _, err = synther(
+        "compare", data, "--fraction", "0.5", "--generators", "noise", "--out", out, "--samples", "120"
+    )
+    assert code == 2
+    assert "holds a run with another data: choose another --out, or remove the folder" in err
+
+
+def test_missing_arguments(synther, data):
+    code, _, err = synther("compare", data)
+    assert code == 2
+    assert "--out" in err

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from synther.envs import rendering
+from synther.envs.rendering import BACKENDS, GREY, png, render_states
+from synther.envs.rollout import rollout
+from synther.errors import ConfigError, DataError
+
+
+@pytest.fixture(scope="session")
+def graphics() -> None:
+    """Skips where MuJoCo itself cannot draw."""
+    for backend in BACKENDS:
+        program = "import mujoco; mujoco.GLContext(8, 8).make_current()"
+        environment = {**os.environ, "MUJOCO_GL": backend}
+        if not subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).returncode:
+            return
+    pytest.skip(f"MuJoCo has no graphics here: tried {' and '.join(BACKENDS)}")
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (1, 7, 3), (5, 1, 3), (40, 30, 3)])
+def test_a_png_reads_back(shape: tuple[int, int, int]) -> None:
+    from matplotlib.image import imread
+
+    frame = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    read = imread(io.BytesIO(png(frame)), format="png")
+    np.testing.assert_array_equal(np.round(read * 255), frame)
+
+
+def test_a_plain_picture_is_a_small_file() -> None:
+    assert len(png(np.full((480, 480, 3), 200, np.uint8))) < 2_000
+
+
+@pytest.mark.parametrize("frame", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)])
+def test_what_is_no_frame_is_refused(frame: np.ndarray) -> None:
+    with pytest.raises(DataError, match=r"a frame \(height, width, 3\) of uint8, got"):
+        png(frame)
+
+
+@pytest.mark.usefixtures("graphics")
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "dm_control/walker-walk-v0"])
+def test_states_are_drawn_and_noise_is_grey(env_id: str) -> None:
+    before = dict(os.environ)
+    state = rollout(env_id, 1, seed=0).observation[0]
+    other = state.copy()
+    other[1:4] += 0.7
+    wrong = (np.full_like(state, np.nan), np.full_like(state, 1e12), np.full_like(state, -np.inf))
+    frames = render_states(env_id, [state, other, *wrong, state], width=64, height=48)
+    assert [(frame.shape, frame.dtype) for frame in frames] == [((48, 64, 3), np.uint8)] * 6
+    assert frames[0].std() > 10
+    assert (frames[0] != frames[1]).mean() > 0.02
+    for frame in frames[2:5]:
+        assert (frame == GREY).all()
+    np.testing.assert_array_equal(frames[0], frames[5])
+    assert dict(os.environ) == before
+
+
+@pytest.mark.usefixtures("graphics")
+def test_a_target_is_drawn_where_the_observation_says() -> None:
+    straight = [0.0, 0.0]  # the finger points 0.24 to the right
+    rows = [[*straight, to_target, 0.0, 0.0, 0.0] for to_target in (-0.34, -0.24, -0.14)]
+    frames = render_states("dm_control/reacher-easy-v0", rows, width=60, height=60)
+    middles = []
+    for frame in frames:
+        red, green, blue = frame.astype(int).transpose(2, 0, 1)
+        middles.append(np.nonzero((red > green + 30) & (red > blue + 30))[1].mean())
+    assert middles[0] < middles[1] - 5
+    assert middles[1] < middles[2] - 5
+
+
+@pytest.mark.skipif(find_spec("pygame") is None, reason="classic control is drawn by pygame, which is not installed")
+def test_classic_control_is_drawn_at_the_size_asked() -> None:
+    frames = render_states("CartPole-v1", [[0.0, 0.0, 0.0, 0.0], [1.2, 0.0, 0.0, 0.0]], width=48, height=32)
+    middles = [np.nonzero(frame.sum(2) < 60)[1].mean() for frame in frames]  # the cart is black
+    assert middles[0] == pytest.approx(23.5, abs=1.5)
+    assert middles[1] == pytest.approx(23.5 + 12, abs=1.5)  # the picture is 4.8 wide
+
+
+def test_without_pygame_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="CartPole-v1 needs pygame, which is not installed: pip install pygame"):
+        render_states("CartPole-v1", np.zeros((1, 4)))
+
+
+def test_without_graphics_the_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "BACKENDS", ("chalk",))
+    with pytest.raises(ConfigError, match=r"takes EGL or OSMesa.*libegl1.*libosmesa6.*chalk: .*MUJOCO_GL"):
+        render_states("InvertedPendulum-v5", np.zeros((1, 4)))
+
+
+def test_graphics_that_hang_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "START_SECONDS", 0.01)
+    monkeypatch.setattr(rendering, "FRAME_SECONDS", 0.0)
+    with pytest.raises(ConfigError, match=f"{BACKENDS[0]} was not done after 0 s"):
+        render_states("InvertedPendulum-v5", np.zeros((1, 4)))
+
+
+def test_wrong_arguments_are_named() -> None:
+    assert render_states("Hopper-v5", np.zeros((0, 11))) == []
+    with pytest.raises(DataError, match=r"\(rows, 11\), got \(2, 3\)"):
+        render_states("Hopper-v5", np.zeros((2, 3)))
+    with pytest.raises(DataError, match=r"\(rows, columns\), got \(11,\)"):
+        render_states("Hopper-v5", np.zeros(11))
+    with pytest.raises(DataError, match="at least 1, got 0 x 160"):
+        render_states("Hopper-v5", np.zeros((1, 11)), width=0)
+    with pytest.raises(DataError, match="recorded state"):
+        render_states("Pusher-v5", np.zeros((1, 23)))
+
+
+def test_a_frame_is_fitted_by_its_nearest_pixels() -> None:
+    frame = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    doubled = rendering._fitted(frame, 4, 4)
+    np.testing.assert_array_equal(doubled, frame.repeat(2, 0).repeat(2, 1))
+    np.testing.assert_array_equal(rendering._fitted(doubled, 2, 2), frame)
+    np.testing.assert_array_equal(rendering._fitted(frame, 2, 2), frame)
