@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -215,7 +215,7 @@ class Synthesizer:
             block = start // sampler.block_rows
             rows = layout.unpack(scaler.inverse(sampler.draw(seed, block).cpu().numpy()))
             if self._model.ending is not None:
-                rows = replace(rows, terminal=self._model.ending.decide(rows))
+                rows.terminal[:] = self._model.ending.decide(rows)
             draw = np.random.default_rng([_REBALANCING, seed, block])
             yield rows[rebalanced(rows.terminal, calibration.terminal_odds, draw)[: count - start]]
 

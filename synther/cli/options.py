@@ -48,7 +48,7 @@ class Fitting(Machine):
     """What is fitted, and how. The defaults of the last groups are those of the preset."""
 
     preset: str = "auto"
-    """A name of `synther presets`; auto is laptop without a GPU, paper with one."""
+    """A name of `synther presets`; auto is laptop without a GPU, best with one."""
     fraction: float | None = None
     """Use a random share of the rows."""
     minutes: float | None = None
