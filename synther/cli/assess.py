@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, table
+from synther.errors import ConfigError
+
+if TYPE_CHECKING:
+    from synther.experiments.assess import Assessed
 
 
 @dataclass
@@ -40,57 +47,83 @@ class Assess(options.Machine):
 def run(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
-    from synther.experiments.assess import Pair, assess_to
-    from synther.synthesizer import Synthesizer
+    from synther.experiments.assess import Pair, Plan, assess_to
+    from synther.synthesizer import Synthesizer, check_count
 
+    device = str(pick_device(chosen.device))
+    plan = Plan(chosen.out.expanduser(), chosen.env_id, chosen.simulator, chosen.seed, device)
+    source = Path(chosen.synthetic).expanduser()
+    drawn = source.suffix == ".safetensors"
+    if drawn and chosen.model is not None:
+        raise ConfigError(f"{source} is a model itself: leave --model out, or name rows that the model made")
+    check_count(chosen.samples)
     real = options.read_rows(chosen.real)
     held_out = None if chosen.held_out is None else options.read_rows(chosen.held_out)
-    model_file = chosen.model or _model_of(chosen.synthetic)
+    model_file = source if drawn else chosen.model or _beside(source)
     model = None
     if model_file is not None:
-        model = Synthesizer.load(model_file, device=chosen.device, precision=chosen.precision)
-    if model is not None and chosen.synthetic == str(model_file):
+        model = Synthesizer.load(model_file.expanduser(), device=chosen.device, precision=chosen.precision)
+    if model is not None and drawn:
         synthetic = model.sample(chosen.samples, seed=chosen.seed, progress=not chosen.quiet)
     else:
         synthetic = options.read_rows(chosen.synthetic)
-    pair = Pair(real, synthetic, Path(chosen.real).name, Path(chosen.synthetic).name, held_out, model)
-    done = assess_to(
-        chosen.out,
-        pair,
-        env_id=chosen.env_id,
-        simulator=chosen.simulator,
-        seed=chosen.seed,
-        device=str(pick_device(chosen.device)),
-        progress=not chosen.quiet,
-    )
-    found, verdict = done.assessment, done.assessment.verdict
+    pair = Pair(real, synthetic, _name(chosen.real), _name(chosen.synthetic), held_out, model)
+    done = assess_to(plan, pair, progress=not chosen.quiet)
     if chosen.json:
-        return answer(True, found.to_json(), [])
+        answer(True, _facts(done), [])
+    else:
+        _tell(done)
+
+
+def _beside(source: Path) -> Path | None:
+    """The model in the folder of `synther upsample` that the rows lie in."""
+    model = source.parent / "model.safetensors"
+    return model if source.is_file() and (source.parent / "run.json").is_file() and model.is_file() else None
+
+
+def _name(source: str) -> str:
+    """A file without its folder; an id as it is."""
+    path = Path(source).expanduser()
+    return path.resolve().name if path.exists() else source
+
+
+def _facts(done: Assessed) -> dict[str, Any]:
+    """What decides; the file has the rest: histograms, correlations, points."""
+    kept = ("rows_real", "rows_synthetic", "rows_held_out", "env_id", "verdict", "notes")
+    plain = done.assessment.to_json()
+    measures = {entry["name"]: {"value": entry["value"], "real": entry["real"]} for entry in plain["measures"]}
+    columns = {column.name: column.similarity for column in done.assessment.worst_columns()}
+    files = {"report": str(done.report), "figures": str(done.figures)}
+    return {**{key: plain[key] for key in kept}, "measures": measures, "columns": columns, "files": files}
+
+
+def _tell(done: Assessed) -> None:
+    found, verdict = done.assessment, done.assessment.verdict
     figures = [
         (measure.label, _figure(measure.value), _figure(measure.real), measure.better)
         for measure in found.measures
         if measure.value is not None
     ]
     title = f"{found.rows_real:,} real rows against {found.rows_synthetic:,} synthetic ones"
-    table(("", "synthetic", "as good as real", "better"), figures, title)
-    worst = [(column.name, f"{column.similarity:.3f}") for column in found.worst_columns()[:3]]
-    print(f"least alike: {', '.join(f'{name} {value}' for name, value in worst)}")
+    table(("", "synthetic", "real rows", "better"), figures, title)
+    worst = [f"{column.name} {column.similarity:.3f}" for column in found.worst_columns()[:3]]
+    _say(f"least alike: {', '.join(worst)}")
     for note in found.notes:
-        print(f"note: {note}")
-    print(f"\n{verdict.decision.upper()}. {verdict.sentence}")
+        _say(f"note: {note}")
+    _say(f"\n{verdict.decision.upper()}. {verdict.sentence}")
     for reason in verdict.reasons:
-        print(f"- {reason.text}")
+        _say(f"- {reason.text}")
     print(f"\n{done.report}\n{done.figures}")
 
 
-def _model_of(synthetic: str) -> Path | None:
-    """The model itself, or the one beside the rows of `synther upsample`."""
-    path = Path(synthetic)
-    if path.suffix == ".safetensors":
-        return path
-    beside = path.parent / "model.safetensors"
-    return beside if path.is_file() and (path.parent / "run.json").is_file() and beside.is_file() else None
+def _say(text: str) -> None:
+    """A paragraph as wide as the terminal."""
+    indent = "  " if text.startswith("- ") else ""
+    print(fill(text, get_terminal_size().columns, replace_whitespace=False, subsequent_indent=indent))
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    """Four digits; what is left by rounding alone is 0."""
+    if value is None:
+        return "-"
+    return "0" if abs(value) < 1e-9 else f"{value:.4g}"

@@ -14,10 +14,11 @@ import torch
 from synther.assess import report
 from synther.assess.assessment import Assessment, Effort, Process
 from synther.assess.dynamics import Simulator, dynamics_error
-from synther.assess.fidelity import Comparison, at_most, check_columns, compare
+from synther.assess.fidelity import at_most, check_columns, compare
 from synther.assess.judge import assess
 from synther.assess.process import MAX_LEVELS, MAX_ROWS, project
 from synther.data.transitions import Transitions
+from synther.diffusion import edm
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 from synther.envs.rendering import png, render_states
@@ -148,12 +149,22 @@ def _parameters(model: Synthesizer) -> int:
 
 def _process(model: Synthesizer, real: Transitions, task: str | None, seed: int) -> tuple[Process, tuple[str, ...]]:
     """The rows' way from noise to data, and what could not be drawn of it."""
+    spread = model.settings.noise.sigma_data
     steps = list(model.trace(MAX_ROWS, seed=seed))
-    shown = np.unique(np.rint(np.linspace(0, len(steps) - 1, min(len(steps), MAX_LEVELS))).astype(int))
-    levels = [steps[at] for at in shown]
+    levels = [steps[at] for at in _evenly_noisy([sigma for sigma, *_ in steps], spread)]
     frames, notes = _frames(task, real, [rows.observation[0] for _, _, rows in levels])
-    sigmas, matrices = [sigma for sigma, *_ in levels], np.stack([matrix for _, matrix, _ in levels])
-    return project(model.matrix(at_most(real, KNOWN_ROWS, seed)), matrices, sigmas, frames=frames), notes
+    paths = [matrix / edm.c_in(sigma, spread) if sigma else matrix for sigma, matrix, _ in levels]
+    known = model.matrix(at_most(real, KNOWN_ROWS, seed))
+    return project(known, np.stack(paths), [sigma for sigma, *_ in levels], frames=frames), notes
+
+
+def _evenly_noisy(sigmas: list[float], spread: float) -> list[int]:
+    """The levels between which rows change alike. As the network sees it, a row is cos(a) data + sin(a) noise with
+    tan(a) = sigma / sigma_data: samplers take most of their steps where a is nearly 90 or 0 degrees."""
+    angles = np.arctan(np.array(sigmas) / spread)
+    wanted = np.linspace(angles[0], angles[-1], MAX_LEVELS)
+    nearest = np.abs(angles - wanted[:, None]).argmin(axis=1)
+    return [int(at) for at in np.unique(nearest)]
 
 
 def _frames(task: str | None, real: Transitions, states: list[Any]) -> tuple[list[bytes], tuple[str, ...]]:
@@ -180,7 +191,7 @@ def _efforts(
     with progress.phase("samplers", calls) as phase:
         for sampler in samplers:
             began = time.perf_counter()
-            rows = model.sample(count, seed=seed, progress=False) if sampler is own else _drawn(model, sampler, count)
+            rows = _drawn(model, sampler, count, seed)
             seconds = time.perf_counter() - began
             name = f"the model's own: {own.kind}, {own.steps} steps" if sampler is own else sampler.kind
             alike, dynamics = compare(known, rows), _dynamics(rows, simulator, real)
@@ -189,10 +200,29 @@ def _efforts(
     return tuple(sorted(efforts, key=lambda effort: effort.calls)), (_ceiling(real, count, seed),)
 
 
-def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int) -> Transitions:
-    """Rows of a plain sampler, cut at the thresholds of the model's own: calibrating each would take longer than all
-    the rest, and moves two-valued columns alone."""
+def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int, seed: int) -> Transitions:
+    """Rows of any sampler. Those of others are cut at the thresholds of the model's own: calibrating each would take
+    longer than all the rest, and moves two-valued columns alone."""
+    if sampler == model.settings.sampler:
+        return model.sample(count, seed=seed, progress=False)
     blocks = BlockSampler(model.network, model.settings.noise, sampler, model.precision)
-    numbers = range(-(-count // blocks.block_rows))
-    drawn = torch.cat([blocks.draw(0, number) for number in numbers])[:count]
-    return model.layout.unpack(model.scaler.inverse(drawn.cpu().numpy()))
+    drawn = [blocks.draw(seed, number).cpu() for number in range(-(-count // blocks.block_rows))]
+    return model.layout.unpack(model.scaler.inverse(torch.cat(drawn)[:count].numpy()))
+
+
+def _dynamics(rows: Transitions, simulator: Simulator | None, real: Transitions) -> float | None:
+    if simulator is None:
+        return None
+    judged = rows[:JUDGED_ROWS]
+    return dynamics_error(judged, simulator(judged.observation, judged.action)[0], real)
+
+
+def _ceiling(real: Transitions, count: int, seed: int) -> str:
+    """What as many real rows reach: few rows look unlike any others, by chance."""
+    order = np.random.default_rng(seed).permutation(len(real))
+    few = min(count, len(real) // 2)
+    text = f"network calls: each sampler made {count:,} rows"
+    if not few:
+        return text
+    alike = compare(real[order[few:][:KNOWN_ROWS]], real[order[:few]])
+    return f"{text}; {few:,} real ones reach marginal {alike.marginal:.4f} and correlation {alike.correlation:.4f}"
