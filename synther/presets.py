@@ -75,19 +75,22 @@ class Settings:
         return cls().changed(**described)
 
 
+_NEAREST = DataConfig(scaling="blend", spikes=True, terminals="decided")
+
 PRESETS: dict[str, Settings] = {
     "best": Settings(
         noise=NoiseConfig(p_mean=-2.0),
         fit=FitConfig(batch=1024),
         sampler=SamplerConfig(kind="dpm++2m", steps=20, matched=True, refine=12, refine_from=0.05),
-        data=DataConfig(scaling="blend", spikes=True, terminals="decided"),
+        data=_NEAREST,
     ),
     "paper": Settings(),
     "fast": Settings(sampler=SamplerConfig(kind="dpm++2m", steps=32)),
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, checkpoint_every=500),
-        sampler=SamplerConfig(kind="dpm++2m", steps=20),
+        sampler=SamplerConfig(kind="dpm++2m", steps=16, refine=4, refine_to=0.01),
+        data=_NEAREST,
     ),
 }
 
