@@ -16,7 +16,7 @@ demo: $(VENV)/.core
 	$(BIN)/synther upsample hopper-sac --samples 100K --out synther-demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check
