@@ -28,7 +28,9 @@ MAY_IMPORT = {
     "envs": ANYONE | {"data"},
     "assess": ANYONE | {"data"},
     "baselines": ANYONE | {"data", "compute"},
-    "experiments": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "baselines"},
+    "agents": ANYONE | {"compute"},
+    "experiments": ANYONE
+    | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "baselines", "agents"},
     "cli": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "experiments"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""

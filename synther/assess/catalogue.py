@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from synther.assess.assessment import Better, Measure
 
+_DUST = 1e-12  # what rounding leaves of nothing, as between a simulator and rows that it made
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -117,4 +119,6 @@ def measure(name: str, value: float | None, real: float | None) -> Measure:
 
 
 def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(value)
+    if value is None or not math.isfinite(value):
+        return None
+    return 0.0 if abs(value) < _DUST else float(value)

@@ -200,11 +200,11 @@ def at_most(transitions: Transitions, rows: int, seed: int) -> Transitions:
     return transitions if len(transitions) <= rows else transitions.subsample(rows / len(transitions), seed)
 
 
-def check_columns(real: Transitions, synthetic: Transitions) -> None:
+def check_columns(real: Transitions, other: Transitions, name: str = "synthetic") -> None:
     for field in ("observation", "action"):
-        here, there = getattr(real, field).shape[1:], getattr(synthetic, field).shape[1:]
+        here, there = getattr(real, field).shape[1:], getattr(other, field).shape[1:]
         if here != there:
-            raise DataError(f"cannot compare: {field} has row shape {there} in the synthetic data, {here} in the real")
+            raise DataError(f"cannot compare: {field} has row shape {there} in the {name} data, {here} in the real")
 
 
 def _alike(first: Array, second: Array) -> tuple[Array, Array]:

@@ -38,7 +38,7 @@ class Split:
         sample."""
         check_columns(real, synthetic)
         if held_out is not None:
-            check_columns(real, held_out)
+            check_columns(real, held_out, "held-out")
         draw = np.random.default_rng(seed)
         real, synthetic = (at_most(rows, max_rows, seed) for rows in (real, synthetic))
         synthetic = synthetic[draw.permutation(len(synthetic))]

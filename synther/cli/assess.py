@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
     from synther.experiments.assess import Pair, Plan, assess_to
-    from synther.synthesizer import Synthesizer, check_count
+    from synther.synthesizer import Synthesizer
 
     device = str(pick_device(chosen.device))
     plan = Plan(chosen.out.expanduser(), chosen.env_id, chosen.simulator, chosen.seed, device)
@@ -56,7 +56,6 @@ def run(arguments: list[str]) -> None:
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
         raise ConfigError(f"{source} is a model itself: leave --model out, or name rows that the model made")
-    check_count(chosen.samples)
     real = options.read_rows(chosen.real)
     held_out = None if chosen.held_out is None else options.read_rows(chosen.held_out)
     model_file = source if drawn else chosen.model or _beside(source)

@@ -40,15 +40,17 @@ class BlockSampler:
         return self._draw(seed, block, self.denoiser)
 
     def trace(self, seed: int, rows: int) -> list[tuple[float, Tensor]]:
-        """The first `rows` of block 0 on their way to data: falling noise levels, and the rows there, c_in x (rows, D).
+        """The first `rows` of block 0 on their way to data: falling noise levels, and the rows there (rows, D).
 
-        The last level is 0. Levels that a sampler returns to are left out.
+        They are scaled by sigma_data c_in, so that they have the data's deviation all the way. The last level is 0.
+        Levels that a sampler returns to are left out.
         """
         seen: list[tuple[float, Tensor]] = []
+        data = self.denoiser.sigma_data
 
         def watching(x: Tensor, sigma: float) -> Tensor:
             if not seen or sigma < seen[-1][0]:
-                seen.append((sigma, edm.c_in(sigma, self.denoiser.sigma_data) * x[:rows]))
+                seen.append((sigma, data * edm.c_in(sigma, data) * x[:rows]))
             return self.denoiser(x, sigma)
 
         final = self._draw(seed, 0, watching)

@@ -14,7 +14,7 @@ import torch
 from synther.assess import report
 from synther.assess.assessment import Assessment, Effort, Process
 from synther.assess.dynamics import Simulator, dynamics_error
-from synther.assess.fidelity import at_most, check_columns, compare
+from synther.assess.fidelity import at_most, compare
 from synther.assess.judge import assess
 from synther.assess.process import MAX_LEVELS, MAX_ROWS, project
 from synther.data.transitions import Transitions
@@ -88,7 +88,6 @@ class Assessed:
 def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> Assessed:
     """Assess `pair` and write `report.html` and `assessment.json` into the folder of the plan."""
     progress = resolve(progress)
-    check_columns(pair.real, pair.synthetic)
     task = plan.env_id or pair.real.env_id
     simulator, notes = _simulator(plan, pair.real, task)
     model, about_model = _fitting(pair)
@@ -153,7 +152,7 @@ def _process(model: Synthesizer, real: Transitions, task: str | None, seed: int)
     steps = list(model.trace(MAX_ROWS, seed=seed))
     levels = [steps[at] for at in _evenly_noisy([sigma for sigma, *_ in steps], spread)]
     frames, notes = _frames(task, real, [rows.observation[0] for _, _, rows in levels])
-    paths = [matrix / edm.c_in(sigma, spread) if sigma else matrix for sigma, matrix, _ in levels]
+    paths = [matrix / (spread * edm.c_in(sigma, spread)) for sigma, matrix, _ in levels]
     known = model.matrix(at_most(real, KNOWN_ROWS, seed))
     return project(known, np.stack(paths), [sigma for sigma, *_ in levels], frames=frames), notes
 
@@ -183,7 +182,9 @@ def _efforts(
 ) -> tuple[tuple[Effort, ...], tuple[str, ...]]:
     """What a few samplers reach for their network calls, and how to read it."""
     own = model.settings.sampler
-    samplers = [*(plain for plain in (SamplerConfig("dpm++2m", calls) for calls in CALLS) if plain != own), own]
+    plain = own.kind == "dpm++2m" and not own.matched and not own.refine
+    others = [SamplerConfig("dpm++2m", calls) for calls in CALLS if not plain or calls != own.steps]
+    samplers = [*others, own]
     calls = sum(sampler.network_calls for sampler in samplers)
     count = int(np.clip(EFFORT[model.device.type] / (calls * _parameters(model)), FEWEST, MOST))
     known = at_most(real, KNOWN_ROWS, seed)
@@ -193,16 +194,21 @@ def _efforts(
             began = time.perf_counter()
             rows = _drawn(model, sampler, count, seed)
             seconds = time.perf_counter() - began
-            name = f"the model's own: {own.kind}, {own.steps} steps" if sampler is own else sampler.kind
+            name = _own_name(own) if sampler is own else sampler.kind
             alike, dynamics = compare(known, rows), _dynamics(rows, simulator, real)
             efforts.append(Effort(name, sampler.network_calls, alike.marginal, alike.correlation, dynamics, seconds))
             phase.advance(sampler.network_calls)
     return tuple(sorted(efforts, key=lambda effort: effort.calls)), (_ceiling(real, count, seed),)
 
 
+def _own_name(own: SamplerConfig) -> str:
+    refined = f" and {own.refine} of refinement" if own.refine else ""
+    return f"the model's own: {own.kind}, {own.steps} steps{refined}"
+
+
 def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int, seed: int) -> Transitions:
-    """Rows of any sampler. Those of others are cut at the thresholds of the model's own: calibrating each would take
-    longer than all the rest, and moves two-valued columns alone."""
+    """Rows of any sampler. Those of others have terminals as generated, cut at the threshold of the model's own:
+    calibrating each would take longer than all the rest, and moves two-valued columns alone."""
     if sampler == model.settings.sampler:
         return model.sample(count, seed=seed, progress=False)
     blocks = BlockSampler(model.network, model.settings.noise, sampler, model.precision)

@@ -1,0 +1,139 @@
+"""Whole episodes of a policy, a few side by side, that depend on their seeds and on nothing else."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.envs.making import opened
+from synther.envs.policies import Policy
+from synther.errors import DataError
+
+Array = NDArray[Any]
+Key = tuple[int, ...]
+"""What an episode is drawn from: whole numbers, 0 or more."""
+
+SIDE_BY_SIDE = 5
+"""Episodes that are played together. A policy acts on this many observations for little more than on one."""
+
+LONGEST = 100_000
+"""Steps after which an episode is taken to have no end."""
+
+
+class Step(NamedTuple):
+    observation: Array
+    action: Array
+    reward: float
+    next_observation: Array
+    terminal: bool
+    timeout: bool
+    """The episode was cut here, as by a time limit, and the state is not terminal."""
+
+
+def play(envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key]) -> Iterator[tuple[int, Step]]:
+    """One episode in each of `envs`, from its key, step by step: which of them, and what happened in it.
+
+    An episode that is over is not stepped any more. Observations are flat, and the policy always gets `SIDE_BY_SIDE` of
+    them: products with more or fewer rows are rounded otherwise, and an episode shall not depend on how many are played
+    beside it. Only the noise of a policy that draws comes from the first key alone.
+    """
+    starts = [int(np.random.SeedSequence(key).generate_state(1)[0]) for key in keys]
+    rng = np.random.default_rng(np.random.SeedSequence(keys[0]).spawn(1)[0])
+    here = [_reset(env, env_id, start) for env, start in zip(envs, starts, strict=True)]
+    seen = np.zeros((SIDE_BY_SIDE, len(here[0])), here[0].dtype)
+    seen[: len(keys)] = here
+    running = list(range(len(keys)))
+    for step in range(LONGEST):
+        actions = _chosen(env_id, envs[0].action_space, policy, seen, rng)
+        for slot in running:
+            where = f"step {step} after reset(seed={starts[slot]})"
+            raw, reward, terminated, truncated, _ = _attempt(env_id, where, envs[slot].step, actions[slot])
+            if not math.isfinite(reward):
+                raise DataError(f"{env_id} returned the reward {reward} in {where}: expected a finite number")
+            following = _flat(envs[slot], raw)
+            timeout = bool(truncated and not terminated)
+            yield slot, Step(here[slot], actions[slot], float(reward), following, bool(terminated), timeout)
+            here[slot] = seen[slot] = following
+            if terminated or truncated:
+                running = [other for other in running if other != slot]
+        _check_finite(env_id, seen)
+        if not running:
+            return
+    raise DataError(f"{env_id} was not over after {LONGEST:,} steps: give it a time limit (max_episode_steps)")
+
+
+def held(env_id: str, options: str, count: int) -> list[Any]:
+    """Environments that stay open for as long as this worker process lives.
+
+    `options` is the JSON object of what goes to `gymnasium.make`.
+    """
+    return [_held(env_id, options, slot) for slot in range(count)]
+
+
+@cache
+def _held(env_id: str, options: str, slot: int) -> Any:
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(opened(env_id, **json.loads(options)))
+
+
+def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
+    """The lowest and the highest action (A,), of an environment whose actions are real numbers."""
+    import gymnasium
+
+    space = env.action_space
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise DataError(f"{env_id} takes actions of {space}: expected a Box of one axis, real numbers in a row")
+    return space.low, space.high
+
+
+def _reset(env: Any, env_id: str, seed: int) -> Array:
+    raw, _ = _attempt(env_id, f"reset(seed={seed})", env.reset, seed=seed)
+    here = _flat(env, raw)
+    _check_finite(env_id, here)
+    return here
+
+
+def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random.Generator) -> Array:
+    try:
+        actions: Array = np.array(policy.act(seen, rng), space.dtype)
+    except ValueError as error:
+        raise DataError(f"{env_id}: the policy does not take its {seen.shape[1]} columns: {error}") from error
+    expected = (len(seen), *space.shape)
+    if actions.shape != expected:
+        raise DataError(f"{env_id}: the policy gave actions of shape {actions.shape}, expected {expected}")
+    if not np.isfinite(actions).all():
+        raise DataError(f"{env_id}: the policy gave an action that is no finite number: it has diverged in training")
+    return actions
+
+
+def _attempt(env_id: str, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    try:
+        return call(*given, **named)
+    except Exception as error:  # whatever somebody's environment raises
+        raise DataError(f"{env_id} failed in {what}: {type(error).__name__}: {error}") from error
+
+
+def _flat(env: Any, observation: Any) -> Array:
+    """A copy: some environments write into the same array each time."""
+    if isinstance(observation, np.ndarray):
+        return np.array(observation).reshape(-1)
+    import gymnasium
+
+    return np.array(gymnasium.spaces.flatten(env.observation_space, observation))
+
+
+def _check_finite(env_id: str, observations: Array) -> None:
+    finite = np.isfinite(observations)
+    if not finite.all():
+        raise DataError(
+            f"{env_id} returned {observations[~finite][0]} in observation column {np.argwhere(~finite)[0, -1]}"
+        )

@@ -1,0 +1,141 @@
+"""How good policies are: true returns of whole episodes, played by worker processes while the caller goes on.
+
+A policy is frozen and sent to the workers, which then need nobody: no message a step, no wait for the slowest. So a GPU
+goes on training while they play, and they never wait for it. A network of 256x2 costs a tenth of a step of MuJoCo.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.envs.episodes import SIDE_BY_SIDE, Key, action_box, held, play
+from synther.envs.making import opened
+from synther.envs.policies import Policy
+from synther.envs.scores import reference
+from synther.envs.workers import Workers, answer, cores
+from synther.errors import ConfigError, DataError
+
+_STREAM = 1
+"""Sets these episodes apart from those that data are made of: no policy is tested on a start it has learned from."""
+
+Played = list[tuple[float, int]]
+"""Return and length of some episodes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What each member's policy got in each of its episodes."""
+
+    number: int
+    returns: NDArray[np.float64]
+    """(S, episodes), undiscounted"""
+    lengths: NDArray[np.int64]
+    """(S, episodes)"""
+    scores: NDArray[np.float64] | None
+    """(S, episodes), D4RL's normalised score, where there is one for the environment"""
+
+
+class Evaluator:
+    """Plays `episodes` episodes with the policy of each member, as often as asked, on processes that it keeps.
+
+    `members` are the members' seeds. How an episode goes depends on its policy, its member's seed, its place among the
+    episodes and the number of the evaluation, and on nothing else: not on the workers, nor on the other members.
+    Members of the same seed, such as the arms of a comparison, meet the same starts.
+
+    `workers` of None leaves one core to the caller; `options` go to `gymnasium.make`. Use it as a context manager, or
+    close it.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        members: Sequence[int],
+        *,
+        episodes: int = 10,
+        workers: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not members or min(members) < 0:
+            raise ConfigError(f"members must be the seeds, 0 or more, of at least one member, got {list(members)}")
+        if episodes < 1:
+            raise ConfigError(f"episodes must be at least 1, got {episodes}")
+        self.env_id, self.members, self.episodes = env_id, tuple(members), episodes
+        self._options = json.dumps(dict(options or {}))
+        with opened(env_id, **json.loads(self._options)) as env:  # here, so that a wrong id is told at once
+            action_box(env, env_id)
+        self._workers = Workers(max(1, cores() - 1) if workers is None else workers)
+
+    def start(self, policies: Sequence[Policy], number: int = 0) -> Pending:
+        """Begin evaluation `number` (0 or more) of one policy a member, as they are now, and return at once.
+
+        Several evaluations may be under way: they are played in the order in which they were begun.
+        """
+        if len(policies) != len(self.members):
+            raise ConfigError(f"expected a policy for each of the {len(self.members)} members, got {len(policies)}")
+        if number < 0:
+            raise ConfigError(f"the number of an evaluation must be 0 or more, got {number}")
+        work = []
+        for seed, policy in zip(self.members, policies, strict=True):
+            frozen = pickle.dumps(policy, protocol=5)  # now: the caller may go on to train what it is made of
+            keys = [(_STREAM, seed, number, episode) for episode in range(self.episodes)]
+            groups = [keys[first : first + SIDE_BY_SIDE] for first in range(0, len(keys), SIDE_BY_SIDE)]
+            work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
+        return Pending(self.env_id, number, self.members, work)
+
+    def evaluate(self, policies: Sequence[Policy], number: int = 0) -> Evaluation:
+        """The same, waiting for the result."""
+        return self.start(policies, number).result()
+
+    def close(self) -> None:
+        """End the processes; evaluations under way are lost."""
+        self._workers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+class Pending:
+    """An evaluation under way."""
+
+    def __init__(self, env_id: str, number: int, members: Sequence[int], work: list[list[Future[Played]]]) -> None:
+        self.number = number
+        self._env_id, self._members, self._work = env_id, members, work
+
+    def done(self) -> bool:
+        """Whether `result` has nothing to wait for."""
+        return all(piece.done() for pieces in self._work for piece in pieces)
+
+    def result(self) -> Evaluation:
+        """Wait until every episode is over."""
+        rows = []
+        for member, (seed, pieces) in enumerate(zip(self._members, self._work, strict=True)):
+            try:
+                rows.append([episode for piece in pieces for episode in answer(piece)])
+            except DataError as error:
+                for piece in (piece for others in self._work for piece in others):
+                    piece.cancel()
+                raise DataError(f"evaluation {self.number}, member {member} (seed {seed}): {error}") from error
+        returns = np.array([[total for total, _ in row] for row in rows])
+        lengths = np.array([[length for _, length in row] for row in rows], np.int64)
+        known = reference(self._env_id)
+        return Evaluation(self.number, returns, lengths, None if known is None else known.score(returns))
+
+
+def _played(env_id: str, options: str, frozen: bytes, keys: Sequence[Key]) -> Played:
+    """In a worker: one episode for each key."""
+    rewards: list[list[float]] = [[] for _ in keys]
+    for episode, step in play(held(env_id, options, len(keys)), env_id, pickle.loads(frozen), keys):
+        rewards[episode].append(step.reward)
+    return [(math.fsum(some), len(some)) for some in rewards]

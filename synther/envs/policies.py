@@ -1,0 +1,176 @@
+"""Policies as plain arrays: read from a file, or frozen out of an agent, to act wherever there is NumPy.
+
+They travel to worker processes, which start in a fraction of the time because they need no PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.errors import DataError, FormatError
+
+Array = NDArray[Any]
+Layers = tuple[tuple[Array, Array], ...]
+"""Weight (inputs, outputs) and bias (outputs,) of each layer, the first one first; ReLU between them."""
+
+LOG_DEVIATION = (-20.0, 2.0)
+_KEY = re.compile(r"(?P<name>[^/]+/[^/]+)/(?P<part>weight|bias)(?P<layer>\d+)")
+
+
+class Policy(Protocol):
+    def act(self, observation: Array, rng: np.random.Generator) -> Array:
+        """Actions (n, A) for observations (n, O), or one for one; `rng` is for those that draw."""
+
+
+@dataclass(frozen=True, eq=False)
+class MlpPolicy:
+    """A deterministic network: observations standardised, outputs squashed into [-1, 1], then into the action's box.
+
+    `mean` and `deviation` are subtracted from and divided into observations; without them these are taken as they are.
+    A `low` and `high` of None are -1 and 1.
+    """
+
+    layers: Layers
+    squash: Literal["tanh", "clamp"] = "tanh"
+    mean: Array | None = None
+    deviation: Array | None = None
+    low: Array | None = None
+    high: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", checked(self.layers))
+        if self.squash not in ("tanh", "clamp"):
+            raise DataError(f"squash must be 'tanh' or 'clamp', got {self.squash!r}")
+        inputs, outputs = len(self.layers[0][0]), len(self.layers[-1][1])
+        for one, other, size in (("mean", "deviation", inputs), ("low", "high", outputs)):
+            given = [getattr(self, name) for name in (one, other)]
+            if (given[0] is None) != (given[1] is None):
+                raise DataError(f"{one} and {other} come together: got only one of them")
+            for name, value in zip((one, other), given, strict=True):
+                if value is None:
+                    continue
+                array = np.array(value, np.float32)
+                if array.shape != (size,):
+                    raise DataError(f"{name} has shape {array.shape}: this network needs ({size},)")
+                object.__setattr__(self, name, array)
+
+    def act(self, observation: Array, rng: np.random.Generator | None = None) -> Array:
+        hidden: Array = np.asarray(observation, np.float32)
+        if self.mean is not None and self.deviation is not None:
+            hidden = (hidden - self.mean) / self.deviation
+        out = forward(self.layers, hidden)
+        action: Array = np.tanh(out) if self.squash == "tanh" else np.clip(out, -1, 1)
+        if self.low is not None and self.high is not None:
+            action = (self.high + self.low) / 2 + (self.high - self.low) / 2 * action
+            action = np.clip(action, self.low, self.high)  # rounding may have led out of the box
+        return action
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianPolicy:
+    """SAC's actor: a normal distribution squashed by tanh into (-1, 1). The first half of the outputs is its mean, the
+    second the logarithm of its deviation. If not `stochastic` it takes the mean."""
+
+    layers: Layers
+    stochastic: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", checked(self.layers))
+        if len(self.layers[-1][1]) % 2:
+            raise DataError(f"expected an even number of outputs, means and deviations, got {len(self.layers[-1][1])}")
+
+    def act(self, observation: Array, rng: np.random.Generator) -> Array:
+        out = forward(self.layers, np.asarray(observation, np.float32))
+        half = out.shape[-1] // 2
+        mean, log_deviation = out[..., :half], out[..., half:]
+        if self.stochastic:
+            mean = mean + np.exp(np.clip(log_deviation, *LOG_DEVIATION)) * rng.standard_normal(mean.shape, np.float32)
+        action: Array = np.tanh(mean)
+        return action
+
+
+@dataclass(frozen=True, eq=False)
+class UniformPolicy:
+    """Chance: any action of the box from `low` to `high` (A,)."""
+
+    low: Array
+    high: Array
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
+            raise DataError("uniform actions need a box with finite bounds")
+
+    def act(self, observation: Array, rng: np.random.Generator) -> Array:
+        shape = (*np.shape(observation)[:-1], len(self.low))
+        return rng.uniform(self.low, self.high, shape).astype(np.float32)
+
+
+def forward(layers: Layers, hidden: Array) -> Array:
+    """The last layer's output, before any squashing."""
+    for weight, bias in layers[:-1]:
+        hidden = np.maximum(hidden @ weight + bias, 0)
+    weight, bias = layers[-1]
+    out: Array = hidden @ weight + bias
+    return out
+
+
+def checked(layers: Layers) -> Layers:
+    """The layers as float32 arrays of their own, after a check that each fits the one before it."""
+    if not layers:
+        raise DataError("a policy needs at least one layer, got none")
+    own = tuple((np.array(weight, np.float32, order="C"), np.array(bias, np.float32)) for weight, bias in layers)
+    width: Any = None
+    for number, (weight, bias) in enumerate(own):
+        if weight.ndim != 2 or width not in (None, len(weight)) or bias.shape != weight.shape[1:]:
+            raise DataError(
+                f"layer {number} has a weight of shape {weight.shape} and a bias of shape {bias.shape}: "
+                f"expected ({width or 'inputs'}, outputs) and (outputs,)"
+            )
+        width = weight.shape[1]
+    return own
+
+
+def read_policy(path: str | os.PathLike[str], env: str, level: str, *, stochastic: bool = True) -> GaussianPolicy:
+    """The policy `ENV/LEVEL` of an archive (.npz) with keys `ENV/LEVEL/weightK` and `ENV/LEVEL/biasK`."""
+    name = f"{env}/{level}"
+    arrays = _arrays(Path(path))
+    known = _names(arrays)
+    if name not in known:
+        raise FormatError(f"{path} has no policy {name!r}: it holds {', '.join(known) or 'none'}")
+    parts = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
+    count = len(parts) // 2
+    wanted = {f"{part}{layer}" for part in ("weight", "bias") for layer in range(count)}
+    if parts.keys() != wanted:
+        raise FormatError(f"{path}: {name} holds {', '.join(sorted(parts))}; expected weightK and biasK, K from 0 on")
+    try:
+        layers = tuple((parts[f"weight{layer}"], parts[f"bias{layer}"]) for layer in range(count))
+        return GaussianPolicy(layers, stochastic)
+    except DataError as error:
+        raise FormatError(f"{path}: {name}: {error}") from None
+
+
+def policies_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """What an archive holds, as `ENV/LEVEL`."""
+    return _names(_arrays(Path(path)))
+
+
+def _names(arrays: dict[str, Array]) -> tuple[str, ...]:
+    found = (_KEY.fullmatch(key) for key in arrays)
+    return tuple(dict.fromkeys(match["name"] for match in found if match))
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    if not path.is_file():
+        raise FormatError(f"{path}: no such file; expected an archive of policies (.npz)")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: np.asarray(archive[key]) for key in archive.files}
+    except Exception as error:  # what a damaged zip file raises is hard to foresee
+        raise FormatError(f"{path} is not an archive of policies (.npz): {error}") from error

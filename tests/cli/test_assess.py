@@ -1,0 +1,232 @@
+"""`synther assess`: what it writes and prints, which model it finds, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, Transitions, read, write
+from synther.assess import learners
+from synther.data import shipped
+from synther.data.spaces import Discrete
+from synther.experiments import assess as experiment
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Nothing here depends on how well networks learn, or on what samplers of many steps make."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learners, "FEWEST_STEPS", 3)
+        patch.setattr(learners, "MOST_STEPS", 3)
+        patch.setattr(experiment, "CALLS", (4,))
+        patch.setattr(experiment, "EFFORT", {"cpu": 0.0, "cuda": 0.0})
+        yield
+
+
+@pytest.fixture(scope="module")
+def fake(model, tmp_path_factory) -> Path:
+    """Rows of the model, far from it."""
+    path = tmp_path_factory.mktemp("fake") / "fake.npz"
+    write(path, Synthesizer.load(model).sample(150, progress=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("hopper") / "hopper.npz"
+    write(path, read(shipped.hopper())[:90])
+    return path
+
+
+def one_object(text: str) -> dict:
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    found = json.loads(text, parse_constant=refuse)
+    assert isinstance(found, dict)
+    return found
+
+
+def kept(folder: Path) -> dict:
+    return one_object((folder / "assessment.json").read_text())
+
+
+class TestAnswer:
+    def test_a_person_reads_a_table_and_the_verdict(self, synther, data, fake, tmp_path):
+        code, out, err = synther("assess", data, fake, "--out", tmp_path / "r")
+        found = kept(tmp_path / "r")
+        assert code == 0
+        assert sorted(file.name for file in (tmp_path / "r").iterdir()) == ["assessment.json", "report.html"]
+        assert "300 real rows against 150 synthetic ones" in out
+        lines = out.splitlines()
+        for measure in found["measures"]:
+            shown = [line for line in lines if line.startswith(f"  {measure['label']}  ")]
+            assert len(shown) == (measure["value"] is not None), measure["label"]
+        marginal = next(measure for measure in found["measures"] if measure["name"] == "marginal")
+        assert f"{marginal['value']:.4g} " in next(line for line in lines if "Marginal similarity" in line)
+        worst = min(found["columns"], key=lambda column: column["similarity"])
+        assert f"least alike: {worst['name']} {worst['similarity']:.3f}, " in out
+        assert f"{found['verdict']['decision'].upper()}. {found['verdict']['sentence']}" in out
+        assert all(f"- {reason['text']}" in out for reason in found["verdict"]["reasons"])
+        assert all(f"note: {note}" in out for note in found["notes"])
+        assert lines[-2:] == [str(tmp_path / "r" / "report.html"), str(tmp_path / "r" / "assessment.json")]
+        assert "assess: 100 %" in err
+        assert (found["real_name"], found["synthetic_name"]) == ("my_replay.npz", "fake.npz")
+
+    def test_it_fits_a_terminal(self, synther, data, fake, tmp_path, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        *text, _, _ = synther("assess", data, fake, "--out", tmp_path / "r", "--quiet").out.splitlines()
+        assert max(map(len, text)) <= 80
+        [header] = [line for line in text if "synthetic " in line and "better" in line]
+        assert header.split() == ["synthetic", "real", "rows", "better"]
+
+    def test_a_machine_reads_one_object(self, synther, data, fake, tmp_path):
+        code, out, err = synther("assess", data, fake, "--out", tmp_path / "r", "--json", "--quiet")
+        assert (code, err) == (0, "")
+        found, whole = one_object(out), kept(tmp_path / "r")
+        assert found["verdict"] == whole["verdict"]
+        assert found["notes"] == whole["notes"]
+        assert (found["rows_real"], found["rows_synthetic"], found["rows_held_out"]) == (300, 150, 60)
+        assert found["measures"] == {
+            entry["name"]: {"value": entry["value"], "real": entry["real"]} for entry in whole["measures"]
+        }
+        assert list(found["columns"].values()) == sorted(column["similarity"] for column in whole["columns"])
+        assert {name: Path(path).is_file() for name, path in found["files"].items()} == {
+            "report": True, "figures": True,
+        }  # fmt: skip
+
+    def test_progress_is_no_part_of_the_answer(self, synther, data, fake, tmp_path):
+        code, out, err = synther("assess", data, fake, "--out", tmp_path / "r", "--json")
+        assert code == 0
+        one_object(out)
+        assert "assess: 100 %" in err
+
+    def test_again_into_the_same_folder(self, synther, data, fake, tmp_path):
+        command = ("assess", data, fake, "--out", tmp_path, "--json", "--quiet")
+        assert synther(*command) == synther(*command)
+
+    def test_held_out_rows(self, synther, data, fake, rows, tmp_path):
+        write(tmp_path / "more.npz", rows[:40])
+        options = ("--held-out", tmp_path / "more.npz", "--json", "--quiet")
+        found = one_object(synther("assess", data, fake, "--out", tmp_path / "r", *options).out)
+        assert (found["rows_real"], found["rows_held_out"]) == (300, 40)
+
+
+class TestModels:
+    def test_rows_alone_know_of_none(self, synther, data, fake, tmp_path):
+        assert synther("assess", data, fake, "--out", tmp_path, "--quiet").code == 0
+        assert (kept(tmp_path)["process"], kept(tmp_path)["efforts"]) == (None, [])
+
+    @pytest.mark.parametrize("spelling", ["m.safetensors", "./m.safetensors", "~/m.safetensors"])
+    def test_a_model_makes_the_rows(self, synther, data, model, spelling, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        shutil.copy(model, "m.safetensors")
+        code, out, err = synther("assess", data, spelling, "--samples", "0.12K", "--out", "r", "--json", "--quiet")
+        assert (code, err) == (0, "")
+        assert one_object(out)["rows_synthetic"] == 120
+        found, own = kept(tmp_path / "r"), Synthesizer.load(model).settings.sampler
+        assert [effort["calls"] for effort in found["efforts"]] == sorted([4, own.network_calls])
+        assert found["process"]["sigmas"][-1] == 0
+        assert found["synthetic_name"] == "m.safetensors"
+
+    def test_it_is_found_beside_the_rows_of_a_run(self, synther, data, tiny, tmp_path, monkeypatch):
+        picture = "synther.experiments.upsample.draw"
+        monkeypatch.setattr(picture, lambda real, fake, path, found: path.write_bytes(b""))
+        folder = tmp_path / "run"
+        assert synther("upsample", data, "--samples", 150, "--out", folder, "--format", "npz", *tiny).code == 0
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert synther("assess", data, "~/run/synthetic.npz", "--out", tmp_path / "r", "--quiet").code == 0
+        assert len(kept(tmp_path / "r")["efforts"]) == 2
+        (folder / "run.json").unlink()  # some other folder, with some other model
+        assert synther("assess", data, folder / "synthetic.npz", "--out", tmp_path / "r", "--quiet").code == 0
+        assert kept(tmp_path / "r")["efforts"] == []
+
+    def test_one_that_is_named(self, synther, data, fake, model, tmp_path):
+        assert synther("assess", data, fake, "--model", model, "--out", tmp_path, "--quiet").code == 0
+        assert len(kept(tmp_path)["efforts"]) == 2
+
+    def test_one_of_other_rows(self, synther, hopper, model, tmp_path):
+        code, out, err = synther("assess", hopper, hopper, "--model", model, "--out", tmp_path, "--quiet")
+        assert (code, err) == (0, "")
+        assert "note: the model makes other rows than these, and is left aside: " in out
+        assert kept(tmp_path)["process"] is None
+
+    def test_one_that_cannot_make_such_rows(self, synther, hopper, model, tmp_path):
+        code, out, err = synther("assess", hopper, model, "--out", tmp_path / "r", "--samples", 50, "--quiet")
+        assert (code, out) == (2, "")
+        assert err.startswith("synther: cannot compare: observation has row shape (2,) in the synthetic data, (11,)")
+        assert not (tmp_path / "r").exists()
+
+
+class TestJudges:
+    def judge(self, synther, real: Path, folder: Path, *options: object) -> str | None:
+        code, _, err = synther("assess", real, real, "--out", folder, "--quiet", *options)
+        assert (code, err) == (0, "")
+        cloud = kept(folder)["cloud"]
+        return None if cloud is None else cloud["judge"]
+
+    def test_the_simulator_of_the_rows(self, synther, hopper, tmp_path):
+        assert self.judge(synther, hopper, tmp_path) == "Hopper-v5 in MuJoCo"
+        assert self.judge(synther, hopper, tmp_path, "--no-simulator") is None  # too few rows for networks
+
+    def test_rows_that_do_not_name_it(self, synther, hopper, tmp_path):
+        write(tmp_path / "x.npz", replace(read(hopper), env_id=None))
+        assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r") is None
+        assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r", "--env-id", "Hopper-v5") == "Hopper-v5 in MuJoCo"
+
+    def test_an_environment_that_nobody_simulates(self, synther, data, tmp_path):
+        assert self.judge(synther, data, tmp_path) == "3 networks fitted on real rows"
+
+    def test_discrete_actions(self, synther, rows, tmp_path):
+        steps = Transitions(
+            rows.observation, np.arange(300) % 3, rows.reward, rows.next_observation, rows.terminal,
+            action_space=(Discrete(3),),
+        )  # fmt: skip
+        write(tmp_path / "x.npz", steps)
+        assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r") == "3 networks fitted on real rows"
+        assert kept(tmp_path / "r")["measures"][2]["name"] == "policy_score"
+        assert 0 <= kept(tmp_path / "r")["measures"][2]["value"] <= 1
+
+
+REFUSED = {
+    "good.npz good.npz --out thesis.tex": "thesis.tex is a file: choose a folder for the report",
+    "good.npz good.npz --out r --env-id Nowhere-v0": "cannot put 'Nowhere-v0' into a recorded state",
+    "good.npz good.npz --out r --env-id Hopper-v5": "Hopper-v5: expected observations of shape (rows, 11), got (1, 2)",
+    "good.npz good.npz --out r --env-id cheetah-run": "spell it 'dm_control/cheetah-run-v0'",
+    "good.npz hopper.npz --out r": "observation has row shape (11,) in the synthetic data, (2,) in the real",
+    "good.npz good.npz --held-out hopper.npz --out r": "observation has row shape (11,)",
+    "absent.npz good.npz --out r": "absent.npz: no such file",
+    "good.npz absent.npz --out r": "absent.npz: no such file",
+    "good.npz absent.safetensors --out r": "absent.safetensors: no such file; expected a model",
+    "good.npz truncated.npz --out r": "truncated.npz",
+    "good.npz good.npz --held-out truncated.npz --out r": "truncated.npz",
+    "good.npz good.npz --model good.npz --out r": "good.npz is no safetensors file",
+    "good.npz m.safetensors --model m.safetensors --out r": "m.safetensors is a model itself: leave --model out",
+    "good.npz m.safetensors --samples 0 --out r": "must be a whole number and at least 1, got 0",
+    "good.npz good.npz --device tpu --out r": "device must be auto, cpu, cuda or cuda:N, got 'tpu'",
+    "good.npz good.npz --seed -1 --out r": "--seed must be at least 0, got -1",
+}
+
+
+@pytest.mark.parametrize(("words", "text"), REFUSED.items(), ids=REFUSED)
+def test_bad_input_is_one_line_and_nothing_is_written(synther, data, hopper, model, words, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(data, "good.npz")
+    shutil.copy(hopper, "hopper.npz")
+    shutil.copy(model, "m.safetensors")
+    Path("truncated.npz").write_bytes(data.read_bytes()[:1500])
+    Path("thesis.tex").write_text("mine")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    code, out, err = synther("assess", *words.split(), "--quiet")
+    assert (code, out) == (2, "")
+    assert err.startswith("synther: ")
+    assert err.count("\n") == 1
+    assert text in err
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from synther.envs import episodes
+from synther.envs.episodes import SIDE_BY_SIDE, Step, action_box, play
+from synther.envs.making import opened
+from synther.envs.policies import MlpPolicy, Policy, UniformPolicy
+from synther.errors import DataError
+
+IDLE = MlpPolicy(((np.zeros((2, 1)), np.zeros(1)),))
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Counts up, in one array that it uses again and again, and is over at `end`; breaks at step `bad` as asked."""
+
+    def __init__(self, end: int, terminates: bool = True, bad: tuple[int, str] = (-1, "")) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+        self.action_space = gymnasium.spaces.Box(-1, 1, (1,))
+        self.end, self.terminates, self.bad = end, terminates, bad
+        self.place = np.zeros(2, np.float32)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if self.bad[1] == "reset":
+            raise RuntimeError("no power")
+        self.place[:] = 0
+        return self.place, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        bad = self.bad[1] if self.bad[0] == self.steps else ""
+        self.steps += 1
+        self.place += (1, -1)
+        if bad == "step":
+            raise RuntimeError("wires crossed")
+        if bad == "observation":
+            self.place[1] = np.nan
+        over = self.steps == self.end
+        reward = np.inf if bad == "reward" else float(self.steps)
+        return self.place, reward, over and self.terminates, over, {}
+
+
+def steps_of(envs: list[Any], policy: Policy = IDLE, keys: list[tuple[int, ...]] | None = None) -> list[list[Step]]:
+    taken: list[list[Step]] = [[] for _ in envs]
+    for slot, step in play(envs, "Counting-v0", policy, keys or [(slot,) for slot in range(len(envs))]):
+        taken[slot].append(step)
+    return taken
+
+
+def test_every_episode_runs_to_its_own_end_and_no_further() -> None:
+    envs = [Counting(3), Counting(6, terminates=False), Counting(1)]
+    first, second, third = steps_of(envs)
+    assert [env.steps for env in envs] == [3, 6, 1]
+    assert [step.observation.tolist() for step in first] == [[0, 0], [1, -1], [2, -2]]
+    assert [step.next_observation.tolist() for step in first] == [[1, -1], [2, -2], [3, -3]]
+    assert [step.reward for step in second] == [1, 2, 3, 4, 5, 6]
+    assert [step.terminal for step in first] == [False, False, True]
+    assert not any(step.timeout for step in first)  # a terminal state at the time limit is terminal
+    assert not any(step.terminal for step in second)
+    assert [step.timeout for step in second] == [False] * 5 + [True]
+    assert len(third) == 1
+
+
+def test_an_episode_does_not_depend_on_those_beside_it() -> None:
+    """Bit by bit, in a simulator that would show any difference: a hopper that falls."""
+    rng = np.random.default_rng(0)
+    layers = tuple((rng.normal(size=(a, b)) / 4, rng.normal(size=b)) for a, b in pairwise((11, 64, 64, 3)))
+    keys: list[tuple[int, ...]] = [(7, 0), (7, 1), (7, 2)]
+    with opened("Hopper-v5") as one, opened("Hopper-v5") as two, opened("Hopper-v5") as three:
+        together = steps_of([one, two, three], MlpPolicy(layers), keys)
+        fewer = steps_of([three, one], MlpPolicy(layers), keys[:2])
+        (alone,) = steps_of([two], MlpPolicy(layers), keys[:1])
+    assert len({len(episode) for episode in together}) > 1
+    for beside, by_itself in ((together[0], alone), (together[0], fewer[0]), (together[1], fewer[1])):
+        np.testing.assert_array_equal([s.next_observation for s in beside], [s.next_observation for s in by_itself])
+        assert [s.reward for s in beside] == [s.reward for s in by_itself]
+
+
+def test_the_policy_always_gets_as_many_rows() -> None:
+    """On most machines a product with one row is rounded otherwise than one with five."""
+    shapes = set()
+
+    class Noting:
+        def act(self, observation: Any, rng: np.random.Generator) -> Any:
+            shapes.add(observation.shape)
+            return np.zeros((len(observation), 1))
+
+    steps_of([Counting(2)], Noting())
+    steps_of([Counting(2), Counting(4), Counting(3)], Noting())
+    assert shapes == {(SIDE_BY_SIDE, 2)}
+
+
+def test_keys_seed_the_environment_and_the_draws() -> None:
+    with opened("Pendulum-v1") as env:
+        chance = UniformPolicy(*action_box(env, "Pendulum-v1"))
+        first, again, other = (steps_of([env], chance, [key])[0] for key in ((1, 2), (1, 2), (2, 1)))
+    np.testing.assert_array_equal([s.action for s in first], [s.action for s in again])
+    np.testing.assert_array_equal([s.observation for s in first], [s.observation for s in again])
+    assert len(first) == 200
+    assert first[-1].timeout
+    assert not np.array_equal(first[0].observation, other[0].observation)
+    assert not np.array_equal(first[0].action, other[0].action)
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        ("reset", r"Counting-v0 failed in reset\(seed=\d+\): RuntimeError: no power"),
+        ("step", r"Counting-v0 failed in step 2 after reset\(seed=\d+\): RuntimeError: wires crossed"),
+        ("observation", "Counting-v0 returned nan in observation column 1"),
+        ("reward", "Counting-v0 returned the reward inf in step 2 after"),
+    ],
+)
+@pytest.mark.parametrize("end", [3, 9])  # the last step of the episode, or one on its way
+def test_a_broken_environment_is_named(bad: str, text: str, end: int) -> None:
+    with pytest.raises(DataError, match=text):
+        steps_of([Counting(9), Counting(end, bad=(2, bad))])
+
+
+def test_an_episode_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "LONGEST", 20)
+    assert len(steps_of([Counting(20)])[0]) == 20
+    with pytest.raises(DataError, match="was not over after 20 steps: give it a time limit"):
+        steps_of([Counting(21)])
+
+
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [
+        (((np.zeros((3, 1)), np.zeros(1)),), "the policy does not take its 2 columns"),
+        (((np.zeros((2, 2)), np.zeros(2)),), r"actions of shape \(5, 2\), expected \(5, 1\)"),
+        (((np.full((2, 1), np.nan), np.zeros(1)),), "it has diverged"),
+    ],
+)
+def test_a_policy_that_does_not_fit(layers: Any, text: str) -> None:
+    with pytest.raises(DataError, match=f"Counting-v0: .*{text}"):
+        steps_of([Counting(3)], MlpPolicy(layers))
+
+
+def test_actions_that_are_no_real_numbers() -> None:
+    with opened("CartPole-v1") as env, pytest.raises(DataError, match=r"CartPole-v1 takes actions of Discrete\(2\)"):
+        action_box(env, "CartPole-v1")
+
+
+def test_a_dictionary_of_observations_is_flattened() -> None:
+    class Named(Counting):
+        def __init__(self) -> None:
+            super().__init__(2)
+            self.flat = self.observation_space
+            self.observation_space = gymnasium.spaces.Dict(place=self.flat, end=gymnasium.spaces.Discrete(2))
+
+        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+            return {"place": super().reset(**given)[0], "end": 0}, {}
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            place, *rest = super().step(action)
+            return {"place": place, "end": int(rest[2])}, *rest  # type: ignore[return-value]
+
+    (taken,) = steps_of([Named()], MlpPolicy(((np.zeros((4, 1)), np.zeros(1)),)))
+    assert [step.next_observation.tolist() for step in taken] == [[1, -1, 1, 0], [2, -2, 0, 1]]

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from synther.envs.evaluation import Evaluator
+from synther.envs.policies import MlpPolicy
+from synther.envs.scores import normalised
+from synther.errors import ConfigError, DataError, SyntherError
+
+BROKEN = """
+import os
+import gymnasium
+import numpy as np
+
+class Broken(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        if action[0] == 1:
+            os._exit(3)
+        if action[0] > 0:
+            raise RuntimeError("wires crossed")
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+gymnasium.register("Broken-v0", Broken, max_episode_steps=4)
+"""
+
+KILLED = """
+import time
+import numpy as np
+from synther.envs.evaluation import Evaluator
+from synther.envs.policies import MlpPolicy
+
+if __name__ == "__main__":
+    evaluator = Evaluator("Pendulum-v1", [0], episodes=1, workers=1)
+    evaluator.evaluate([MlpPolicy(((np.zeros((3, 1)), np.zeros(1)),))])
+    print("playing", *evaluator._workers._pool._processes, flush=True)
+    time.sleep(60)
+"""
+
+
+def pushing(action: float, inputs: int = 3, outputs: int = 1) -> MlpPolicy:
+    """The same action everywhere, in [-1, 1]."""
+    return MlpPolicy(((np.zeros((inputs, outputs)), np.full(outputs, action)),), "clamp")
+
+
+def swinging(seed: int) -> MlpPolicy:
+    rng = np.random.default_rng(seed)
+    return MlpPolicy(((rng.normal(size=(3, 32)), rng.normal(size=32)), (rng.normal(size=(32, 1)), rng.normal(size=1))))
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[Evaluator]:
+    with Evaluator("Pendulum-v1", [4, 9, 4], episodes=7, workers=2) as opened:
+        yield opened
+
+
+def test_returns_are_those_of_the_environment_itself(evaluator: Evaluator) -> None:
+    found = evaluator.evaluate([pushing(0.5), pushing(-1), pushing(0)], number=3)
+    assert found.number == 3
+    assert found.returns.shape == (3, 7)
+    assert (found.lengths == 200).all()
+    assert found.scores is None
+    env = gymnasium.make("Pendulum-v1")
+    for member, (seed, action) in enumerate(((4, 0.5), (9, -1), (4, 0))):
+        for episode in range(7):
+            env.reset(seed=int(np.random.SeedSequence((1, seed, 3, episode)).generate_state(1)[0]))
+            total = sum(float(env.step(np.array([action], np.float32))[1]) for _ in range(200))
+            assert found.returns[member, episode] == pytest.approx(total, rel=1e-9)
+
+
+def test_members_of_one_seed_meet_the_same_starts(evaluator: Evaluator) -> None:
+    found = evaluator.evaluate([swinging(0)] * 3)
+    np.testing.assert_array_equal(found.returns[0], found.returns[2])
+    assert len(np.unique(found.returns[:2])) == 14
+    assert not np.isin(evaluator.evaluate([swinging(0)] * 3, number=1).returns, found.returns).any()
+
+
+def test_neither_workers_nor_other_members_change_a_bit(evaluator: Evaluator) -> None:
+    policies = [swinging(1), swinging(2), swinging(3)]
+    found = evaluator.evaluate(policies, number=2)
+    np.testing.assert_array_equal(evaluator.evaluate(policies, number=2).returns, found.returns)
+    with Evaluator("Pendulum-v1", [9], episodes=3, workers=1) as alone:
+        np.testing.assert_array_equal(alone.evaluate([policies[1]], number=2).returns, found.returns[1:2, :3])
+
+
+def test_what_is_trained_on_meanwhile_is_not_seen(evaluator: Evaluator) -> None:
+    policies = [swinging(seed) for seed in range(3)]
+    expected = evaluator.evaluate(policies).returns
+    pending = [evaluator.start(policies), evaluator.start(policies, number=1)]
+    for policy in policies:
+        policy.layers[0][0][:] = 0
+    np.testing.assert_array_equal(pending[0].result().returns, expected)
+    assert pending[0].done()
+    assert not np.array_equal(pending[1].result().returns, expected)
+    assert [one.number for one in pending] == [0, 1]
+
+
+def test_scores_options_and_early_ends() -> None:
+    with Evaluator("Hopper-v5", [0], episodes=6, workers=1, options={"healthy_reward": 100.0}) as evaluator:
+        found = evaluator.evaluate([pushing(0, 11, 3)])
+    np.testing.assert_array_equal(found.scores, normalised("Hopper-v5", found.returns))
+    assert (found.lengths < 1000).all()  # a hopper that does nothing falls
+    assert len(np.unique(found.lengths)) > 1
+    assert ((found.returns > 95 * found.lengths) & (found.returns < 105 * found.lengths)).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"env_id": "Pendulem-v1"}, "'Pendulem-v1' is not an environment"),
+        ({"env_id": "CartPole-v1"}, "CartPole-v1 takes actions of Discrete"),
+        ({"members": []}, "at least one member"),
+        ({"members": [0, -1]}, "0 or more"),
+        ({"episodes": 0}, "episodes must be at least 1"),
+        ({"workers": 0}, "at least one worker"),
+    ],
+)
+def test_wrong_arguments(given: dict[str, Any], text: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=text):
+        Evaluator(**{"env_id": "Pendulum-v1", "members": [0], **given})
+
+
+def test_wrong_policies(evaluator: Evaluator) -> None:
+    with pytest.raises(ConfigError, match="each of the 3 members, got 1"):
+        evaluator.start([pushing(0)])
+    with pytest.raises(ConfigError, match="0 or more, got -1"):
+        evaluator.start([pushing(0)] * 3, number=-1)
+    with pytest.raises(DataError, match=r"evaluation 5, member 1 \(seed 9\): Pendulum-v1: .* 3 columns"):
+        evaluator.evaluate([pushing(0), pushing(0, inputs=4), pushing(0)], number=5)
+    with pytest.raises(DataError, match=r"member 2 \(seed 4\): .* diverged"):
+        evaluator.evaluate([pushing(0), pushing(0), pushing(np.nan)])
+    assert evaluator.evaluate([pushing(0)] * 3).returns.shape == (3, 7)  # the workers live on
+
+
+def test_broken_environments_and_dead_workers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_envs.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    fine, raises, dies = (pushing(action, 2) for action in (0, 0.5, 1))
+    with Evaluator("broken_envs:Broken-v0", [0, 7], episodes=2, workers=1) as evaluator:
+        assert (evaluator.evaluate([fine, fine]).returns == 4).all()
+        with pytest.raises(DataError, match=r"member 1 \(seed 7\): broken_envs:Broken-v0 failed .*: wires crossed"):
+            evaluator.evaluate([fine, raises])
+        with pytest.raises(SyntherError, match="a process that runs environments died"):
+            evaluator.evaluate([fine, dies])
+        with pytest.raises(SyntherError, match="a process that runs environments died"):
+            evaluator.start([fine, fine])
+
+
+def test_workers_leave_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        word, *workers = parent.stdout.readline().split()
+        assert word == "playing"
+        assert len(workers) == 1
+        parent.send_signal(signal.SIGKILL)
+    limit = time.monotonic() + 20
+    while any(_runs(int(worker)) for worker in workers):
+        assert time.monotonic() < limit, "the workers outlived their parent"
+        time.sleep(0.05)
+
+
+def _runs(process: int) -> bool:
+    """Not gone, and not a dead process that nobody has asked about yet."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{process}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"

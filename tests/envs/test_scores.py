@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther.envs.scores import Reference, normalised, reference
+from synther.errors import DataError
+
+HOPPER, WALKER, CHEETAH = (-20.272305, 3234.3), (1.629008, 4592.3), (-280.178953, 12135.0)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "low", "high"),
+    [
+        *((f"Hopper-v{version}", *HOPPER) for version in (2, 3, 4, 5)),
+        *((f"Walker2d-v{version}", *WALKER) for version in (2, 3, 4, 5)),
+        *((f"HalfCheetah-v{version}", *CHEETAH) for version in (2, 3, 4, 5)),
+        ("hopper-medium-v2", *HOPPER),
+        ("walker2d-medium-replay-v2", *WALKER),
+        ("halfcheetah-medium-expert-v0", *CHEETAH),
+        ("maze2d-umaze-v1", 23.85, 161.86),
+        ("PointMaze_UMaze-v3", 23.85, 161.86),
+        ("PointMaze_Medium-v3", 13.13, 277.39),
+        ("gymnasium_robotics:PointMaze_Large-v3", 6.7, 273.99),
+        ("antmaze-umaze-v2", 0, 1),
+        ("antmaze-large-diverse-v2", 0, 1),
+        ("AntMaze_Medium_Diverse_GR-v5", 0, 1),
+        ("dm_control/cheetah-run-v0", 0, 1000),
+    ],
+)
+def test_published_references(env_id: str, low: float, high: float) -> None:
+    assert reference(env_id) == Reference(low, high)
+    np.testing.assert_allclose(normalised(env_id, [low, (low + high) / 2, high]), [0, 50, 100], atol=1e-9)
+
+
+def test_scores_keep_the_shape_and_have_no_limits() -> None:
+    returns = np.array([[-20.272305, 3234.3, 6488.872305]], np.float32)
+    assert normalised("Hopper-v4", returns).shape == (1, 3)
+    assert normalised("Hopper-v4", returns)[0, 2] == pytest.approx(200, rel=1e-6)
+    assert normalised("antmaze-umaze-v2", -1.0) == -100
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "Pendulum-v1",
+        "HopperBulletEnv-v0",
+        "Hopper-v6",
+        "Hopper",
+        "maze2d-umaze-dense-v1",
+        "PointMaze_UMazeDense-v3",
+        "",
+    ],
+)
+def test_what_is_not_published_has_no_score(env_id: str) -> None:
+    assert reference(env_id) is None
+    with pytest.raises(DataError, match="no normalised score is known"):
+        normalised(env_id, [1.0])

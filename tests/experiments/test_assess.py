@@ -1,0 +1,260 @@
+"""Two sets of rows and the model between them: what the report holds, who judges, and what is left out with a word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, Transitions, durable, read
+from synther.assess import learners
+from synther.data import shipped
+from synther.data.spaces import Discrete
+from synther.envs.simulator import simulate
+from synther.errors import ConfigError, DataError, MissingExtra
+from synther.experiments import assess as module
+from synther.experiments.assess import Assessed, Pair, Plan, assess_to
+
+from .small_job import made
+from .small_job import model as small
+
+PLAIN = {
+    "sampler": {"steps": 5, "refine": 0},
+    "data": {"scaling": "standard", "spikes": False, "terminals": "generated", "threshold": "half"},
+}
+FILES = ["assessment.json", "report.html"]
+
+
+def drawn(env_id: str, states: np.ndarray, **size: int) -> list[np.ndarray]:
+    """In the place of the simulator's pictures, which take seconds."""
+    return [np.full((4, 4, 3), number, np.uint8) for number in range(len(states))]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Nothing here depends on how well networks learn, or on how many rows samplers are compared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learners, "FEWEST_STEPS", 3)
+        patch.setattr(learners, "MOST_STEPS", 3)
+        patch.setattr(module, "EFFORT", {"cpu": 0.0, "cuda": 0.0})
+        patch.setattr(module, "JUDGED_ROWS", 20)
+        patch.setattr(module, "render_states", drawn)
+        yield
+
+
+@pytest.fixture(scope="module")
+def hopper() -> Transitions:
+    return read(shipped.hopper())[:400]
+
+
+@pytest.fixture(scope="module")
+def model(hopper) -> Synthesizer:
+    return small(**PLAIN).fit(hopper, progress=False)
+
+
+@pytest.fixture(scope="module")
+def pair(hopper, model) -> Pair:
+    return Pair(hopper, model.sample(150, progress=False), "hopper-sac", "synthetic.npz", model=model)
+
+
+@pytest.fixture(scope="module")
+def done(pair, tmp_path_factory) -> Assessed:
+    return assess_to(Plan(tmp_path_factory.mktemp("report") / "new" / "folder"), pair, progress=False)
+
+
+def few(pair: Pair, **changes) -> Pair:
+    """Too few rows for networks, which is soon done."""
+    return replace(pair, **{"synthetic": pair.synthetic[:40], "model": None, **changes})
+
+
+def run(folder: Path, pair: Pair, **plan) -> Assessed:
+    return assess_to(Plan(folder, **plan), pair, progress=False)
+
+
+class TestReport:
+    def test_two_files_and_nothing_else(self, done):
+        assert sorted(file.name for file in done.report.parent.iterdir()) == FILES
+        assert [done.figures.name, done.report.name] == FILES
+        page = done.report.read_text()
+        assert done.assessment.verdict.sentence.split(":")[0] in page
+        assert len(page) < 5_000_000
+
+    def test_the_figures_are_strict_json(self, done):
+        def refuse(word):
+            raise ValueError(f"{word} is not JSON")
+
+        kept = json.loads(done.figures.read_text(), parse_constant=refuse)
+        assert kept == json.loads(json.dumps(done.assessment.to_json()))
+        assert (kept["rows_real"], kept["rows_synthetic"], kept["rows_held_out"]) == (400, 150, 80)
+        assert (kept["env_id"], kept["real_name"], kept["synthetic_name"]) == (
+            "Hopper-v5", "hopper-sac", "synthetic.npz",
+        )  # fmt: skip
+        measures = {entry["name"]: entry for entry in kept["measures"]}
+        assert 0 <= measures["marginal"]["value"] < measures["marginal"]["real"] <= 1
+        assert measures["dynamics_error"]["real"] < 1e-6 < measures["dynamics_error"]["value"]
+
+    def test_the_simulator_judges(self, done):
+        assert done.assessment.cloud.judge == "Hopper-v5 in MuJoCo"
+        assert not any("no simulator" in note for note in done.assessment.notes)
+
+    def test_the_size_of_the_model_counts(self, done, hopper, model):
+        parameters = sum(weights.numel() for weights in model.network.parameters())
+        assert done.assessment.measure("compression").value == 400 * (2 * 11 + 3 + 2) / parameters
+
+    def test_the_way_of_the_rows_and_the_efforts_of_samplers_are_there(self, done):
+        process = done.assessment.process
+        assert (process.sigmas[0], process.sigmas[-1]) == (80.0, 0.0)
+        assert len(process.frames) == len(process.sigmas)
+        assert [effort.calls for effort in done.assessment.efforts] == [4, 5, 8, 16, 32, 64]
+        assert all(effort.dynamics > 0 for effort in done.assessment.efforts)
+        assert any(note.startswith("network calls: each sampler made 500 rows") for note in done.assessment.notes)
+
+    def test_the_same_seed_gives_the_same_figures(self, done, pair, tmp_path):
+        def timeless(assessed: Assessed):
+            efforts = tuple(replace(effort, seconds=0.0) for effort in assessed.assessment.efforts)
+            return replace(assessed.assessment, efforts=efforts)
+
+        assert timeless(run(tmp_path, pair)) == timeless(done)
+
+    def test_held_out_rows_of_ones_own(self, pair, hopper, tmp_path):
+        found = run(tmp_path, few(pair, held_out=read(shipped.hopper())[400:470]), simulator=False).assessment
+        assert (found.rows_held_out, found.rows_real) == (70, 400)
+
+    def test_one_row_of_each(self, pair, tmp_path):
+        found = run(tmp_path, few(pair, real=pair.real[:1], synthetic=pair.synthetic[:1])).assessment
+        assert (found.rows_real, found.rows_synthetic) == (1, 1)
+        assert sorted(file.name for file in tmp_path.iterdir()) == FILES
+
+
+class TestModels:
+    def test_without_one_there_is_less_to_show(self, pair, tmp_path):
+        found = run(tmp_path, few(pair), simulator=False).assessment
+        assert (found.process, found.efforts) == (None, ())
+        assert found.measure("compression").value is None
+
+    def test_one_of_other_data(self, pair, hopper, monkeypatch, tmp_path):
+        monkeypatch.setattr(module, "CALLS", ())
+        found = run(tmp_path, few(pair, real=hopper[:300], model=pair.model), simulator=False).assessment
+        assert "the model was fitted on 400 other rows than the real ones here" in found.notes
+        assert found.process is not None
+        assert len(found.efforts) == 1
+
+    def test_one_of_other_columns(self, pair, tmp_path):
+        found = run(tmp_path, few(pair, model=small(**PLAIN).fit(made(), progress=False)), simulator=False).assessment
+        assert found.notes[0].startswith("the model makes other rows than these, and is left aside: ")
+        assert (found.process, found.efforts) == (None, ())
+        assert found.measure("compression").value is None
+
+
+class TestJudges:
+    def test_rows_without_a_name(self, pair, tmp_path):
+        nameless = few(pair, real=replace(pair.real, env_id=None))
+        found = run(tmp_path / "a", nameless).assessment
+        assert (found.env_id, found.cloud) == (None, None)
+        found = run(tmp_path / "b", nameless, env_id="Hopper-v5").assessment
+        assert (found.env_id, found.cloud.judge) == ("Hopper-v5", "Hopper-v5 in MuJoCo")
+
+    def test_networks_where_the_simulator_is_not_wanted(self, pair, tmp_path):
+        found = run(tmp_path, replace(pair, model=None), simulator=False).assessment
+        assert found.cloud.judge == "3 networks fitted on real rows"
+        assert any("no simulator" in note for note in found.notes)
+        assert found.env_id == "Hopper-v5"
+
+    def test_a_task_whose_observations_are_others(self, tmp_path):
+        rows = replace(made(), env_id="Hopper-v5")
+        pair = Pair(rows, rows[:40], "a", "b")
+        found = run(tmp_path / "a", pair).assessment
+        assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: Hopper-v5: expected observations of ")
+        with pytest.raises(DataError, match=r"Hopper-v5: expected observations of shape \(rows, 11\)"):
+            run(tmp_path / "b", pair, env_id="Hopper-v5")
+        assert not (tmp_path / "b").exists()
+
+    def test_a_library_that_is_not_installed(self, pair, tmp_path, monkeypatch):
+        def missing(*args, **options):
+            raise MissingExtra("gymnasium", "gym", "running Hopper-v5")
+
+        monkeypatch.setattr(module, "simulate", missing)
+        found = run(tmp_path / "a", few(pair)).assessment
+        assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: running Hopper-v5 needs gymnasium")
+        with pytest.raises(MissingExtra, match="running Hopper-v5 needs gymnasium"):
+            run(tmp_path / "b", few(pair), env_id="Hopper-v5")
+
+    def test_discrete_actions(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(module, "CALLS", (4,))
+        draw = np.random.default_rng(0)
+        observation = draw.uniform(-0.2, 0.2, (300, 4)).astype(np.float32)
+        action = draw.integers(0, 2, 300)
+        following, reward, terminal = simulate("CartPole-v1", observation, action, processes=1)
+        real = Transitions(
+            observation, action, reward, following, terminal, action_space=(Discrete(2),), env_id="CartPole-v1"
+        )
+        model = small(**PLAIN).fit(real, progress=False)
+        found = run(tmp_path, Pair(real, model.sample(150, progress=False), "a", "b", model=model)).assessment
+        assert found.cloud.judge == "CartPole-v1 in Gymnasium"
+        assert found.measure("dynamics_error").real < 1e-6
+        assert 0 <= found.measure("policy_score").value <= 1
+        assert [effort.calls for effort in found.efforts] == [4, 5]
+        assert found.process is not None
+
+
+class TestPlans:
+    def test_what_cannot_succeed_does_not_begin(self, tmp_path):
+        (tmp_path / "taken").write_text("mine")
+        with pytest.raises(ConfigError, match="taken is a file: choose a folder for the report"):
+            Plan(tmp_path / "taken")
+        with pytest.raises(DataError, match="cannot put 'Nowhere-v0' into a recorded state"):
+            Plan(tmp_path, env_id="Nowhere-v0")
+        assert Plan(tmp_path, env_id="Nowhere-v0", simulator=False).env_id == "Nowhere-v0"
+
+    def test_columns_that_do_not_match(self, pair, tmp_path):
+        with pytest.raises(DataError, match="observation has row shape"):
+            run(tmp_path / "new", replace(pair, synthetic=made()))
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestFaults:
+    @pytest.fixture
+    def before(self, pair, tmp_path) -> dict[str, bytes]:
+        run(tmp_path, few(pair), simulator=False)
+        return {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    @pytest.mark.parametrize("name", FILES)
+    def test_interrupted_while_writing(self, pair, before, name, tmp_path, monkeypatch):
+        flush = durable._flush
+
+        def interrupted(path: Path) -> None:
+            if path.suffix == Path(name).suffix:
+                raise KeyboardInterrupt
+            flush(path)
+
+        monkeypatch.setattr(durable, "_flush", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, few(pair, synthetic=pair.synthetic[:30]), simulator=False)
+        after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        assert sorted(after) == FILES
+        assert after[name] == before[name]
+
+    def test_what_a_killed_one_left_is_cleared_away(self, pair, before, tmp_path):
+        for name in FILES:
+            stem, suffix = name.split(".")
+            (tmp_path / f".{stem}.{durable._HOST}-{2**22 + 1}.writing.{suffix}").write_text("<ht")
+        run(tmp_path, few(pair), simulator=False)
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+    def test_stopped_in_the_middle_nothing_is_there(self, pair, tmp_path):
+        class Stop:
+            @contextmanager
+            def phase(self, name: str, total: int, start: int = 0) -> Iterator[Stop]:
+                yield self
+
+            def advance(self, amount: int, note: str = "") -> None:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            assess_to(Plan(tmp_path / "new"), few(pair), progress=Stop())
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,92 @@
+"""Rows on their way from noise to data as transitions, and rows as the network sees them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer
+from synther.errors import ConfigError, DataError
+
+from .rows import made, plain
+from .settings import QUICK, SHORT
+
+
+@pytest.fixture(scope="module")
+def model(real) -> Synthesizer:
+    """With the paper's scaling."""
+    return Synthesizer("fast", **SHORT).fit(real, progress=False)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [{"steps": 3}, {"kind": "sde", "steps": 3}, {"kind": "heun", "steps": 3}, {"kind": "euler", "steps": 3},
+     {"steps": 2, "matched": True, "refine": 2}],
+    ids=str,
+)  # fmt: skip
+def test_it_ends_with_the_rows_that_are_sampled(sampler):
+    model = Synthesizer("laptop", **{**QUICK, "sampler": sampler}).fit(plain(), progress=False)
+    steps = list(model.trace(30, seed=5))
+    sigmas = [sigma for sigma, *_ in steps]
+    assert (sigmas[0], sigmas[-1]) == (80.0, 0.0)
+    assert all(before > after for before, after in pairwise(sigmas))
+    assert steps[-1][2].equals(model.sample(30, seed=5, progress=False))
+
+
+def test_matrices_and_transitions_belong_together(model, real):
+    for _, matrix, rows in model.trace(40):
+        assert matrix.shape == (40, model.layout.width)
+        assert matrix.dtype == np.float32
+        assert len(rows) == 40
+        assert rows.observation.dtype == real.observation.dtype
+        assert set(np.unique(rows.observation[:, 4])) <= {0.0, 1.0}
+        np.testing.assert_array_equal(rows.observation, model.layout.unpack(model.scaler.inverse(matrix)).observation)
+    np.testing.assert_allclose(model.matrix(rows)[:, 0], matrix[:, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_it_begins_with_noise_of_deviation_1(model):
+    _, noise, _ = next(iter(model.trace(512)))
+    assert abs(noise.mean()) < 5 / np.sqrt(noise.size)
+    assert abs(noise.std() - 1) < 5 / np.sqrt(2 * noise.size)
+
+
+def test_the_seed_decides(quick):
+    first, again, other = (list(quick.trace(5, seed=seed))[-1][1] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_no_more_rows_than_a_block_has(quick):
+    assert len(next(iter(quick.trace(10**6)))[1]) == 512
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5])
+def test_how_many_cannot_be(quick, count):
+    with pytest.raises(ConfigError, match="number of samples must be a whole number and at least 1"):
+        list(quick.trace(count))
+
+
+class TestMatrix:
+    def test_it_is_scaled(self, model, real):
+        matrix = model.matrix(real)
+        assert matrix.shape == (len(real), model.layout.width)
+        numbers = [model.layout.names.index(name) for name in ("observation[0]", "action[0]", "reward")]
+        np.testing.assert_allclose(matrix[:, numbers].mean(axis=0), 0, atol=1e-5)
+        np.testing.assert_allclose(matrix[:, numbers].std(axis=0), 1, atol=1e-5)
+
+    def test_the_way_back(self, model, real):
+        rows = model.layout.unpack(model.scaler.inverse(model.matrix(real)))
+        for name in ("observation", "action", "reward", "next_observation"):
+            np.testing.assert_allclose(getattr(rows, name), getattr(real, name), rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(rows.terminal, real.terminal)
+
+    def test_one_row(self, model, real):
+        np.testing.assert_array_equal(model.matrix(real[:1]), model.matrix(real)[:1])
+
+    def test_other_rows_are_refused(self, model):
+        with pytest.raises(DataError):
+            model.matrix(plain())
+        with pytest.raises(DataError):
+            model.matrix(made(10, action=np.zeros((10, 3)), action_space=None))
