@@ -49,13 +49,14 @@ def calibrate(rate: float, generated: NDArray[Any]) -> float:
 def odds_ratio(rate: float, decided: NDArray[Any]) -> float:
     """How many times the odds of a one in real rows, which have `rate`, are those among `decided` (m,), generated.
 
-    1 where fewer than ten of the m values are on one side or should be, and at most 4 (at least 1/4): beyond that most
-    events would be copies.
+    1 where fewer than ten of the m values are on one side or should be. The rarer side is raised 4 times at most, since
+    beyond that most of its rows would be copies, and lowered 20 times at most.
     """
     found, count = float(np.mean(decided, dtype=np.float64)), len(decided)
     if any(min(share, 1 - share) * count < _FEWEST for share in (rate, found)):
         return 1.0
-    return float(np.clip(rate * (1 - found) / (found * (1 - rate)), 0.25, 4.0))
+    least, most = (0.05, 4.0) if found <= 0.5 else (0.25, 20.0)
+    return float(np.clip(rate * (1 - found) / (found * (1 - rate)), least, most))
 
 
 def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator) -> NDArray[np.int64]:

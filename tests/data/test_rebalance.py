@@ -26,8 +26,11 @@ class TestOddsRatio:
         odds = odds_ratio(0.13, decided) * decided.mean() / (1 - decided.mean())
         assert odds / (1 + odds) == pytest.approx(0.13, rel=1e-12)
 
-    @pytest.mark.parametrize(("rate", "decided", "expected"), [(0.4, 10, 4.0), (0.01, 400, 0.25), (0.99, 10, 4.0)])
-    def test_it_stays_between_a_quarter_and_four(self, rate, decided, expected):
+    @pytest.mark.parametrize(
+        ("rate", "decided", "expected"),
+        [(0.4, 10, 4.0), (0.01, 400, 0.05), (0.99, 10, 4.0), (0.99, 600, 20.0), (0.1, 990, 0.25)],
+    )
+    def test_it_raises_the_rarer_side_4_times_and_lowers_it_20_times_at_most(self, rate, decided, expected):
         assert odds_ratio(rate, flags(decided, 1000)) == expected
 
     @pytest.mark.parametrize(
