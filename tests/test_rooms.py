@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "agents": ANYONE | {"compute"},
     "experiments": ANYONE
     | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "baselines", "agents"},
-    "cli": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "experiments"},
+    "cli": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "experiments"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
 

@@ -1,0 +1,146 @@
+"""CQL (Kumar et al. 2020): SAC whose critics are pushed down where the data is silent. CQL(H), importance sampled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from synther.agents.adam import Adam
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.critics import backup, squared_errors, values
+from synther.agents.gaussian import squashed
+from synther.agents.rows import Batch
+from synther.agents.stacked import Initial
+
+_LOG_DEVIATION = (-20.0, 2.0)
+_LARGEST_MULTIPLIER = 1e6
+
+
+@dataclass(frozen=True)
+class CQLConfig(AgentConfig):
+    depth: int = 3
+    discount: float = 0.99
+    tau: float = 0.005
+    """How far the target critics move with every update."""
+    policy_rate: float = 3e-5
+    """Learning rate of the policy and its temperature."""
+    actions: int = 10
+    """Actions drawn for each row from the box, from the policy here and from the policy at the next state."""
+    weight: float = 10.0
+    """Of the gap between those actions' values and the data's."""
+    gap: float | None = None
+    """The gap that a multiplier on the weight aims at (the Lagrange form); None leaves the weight as it is."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._share("discount", "tau")
+        self._positive("policy_rate")
+        self._at_least(1, "actions")
+        self._at_least(0, "weight")
+
+
+def value_gap(drawn: Tensor, log_density: Tensor, data: Tensor) -> Tensor:
+    """log sum exp(Q - log density) over drawn actions (S, E, B, N), less Q of the data's (S, E, B). (S, E)
+
+    `log_density` (S, B, N) is that of the distribution each action was drawn from.
+    """
+    return ((drawn - log_density.unsqueeze(1)).logsumexp(-1) - data).mean(2)
+
+
+class CQL(Algorithm):
+    losses: ClassVar[tuple[str, ...]] = ("critic", "gap", "actor", "temperature")
+
+    def __init__(self, config: CQLConfig, shape: Shape) -> None:
+        self.config, self.shape = config, shape
+        self.normals = shape.action * (2 + 2 * config.actions)
+        self.uniforms = shape.action * config.actions
+        start, pair = Initial(orthogonal=True), shape.observation + shape.action
+        # The log-deviation is a learned linear function of the network's output, 1 x - 1 at first.
+        outputs = 2 * shape.action
+        self.actor = shape.stack(0, (shape.observation, *config.hidden, outputs), initial=start, free=(1.0, -1.0))
+        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=2, initial=start)
+        self.target_critics = self.critics.clone()
+        self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
+        self.log_multiplier = torch.ones(len(shape.seeds), device=shape.device)
+        self.actor_adam = Adam(self.actor.weights, config.policy_rate)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.temperature_adam = Adam(self.log_temperature, config.policy_rate)
+        self.multiplier_adam = Adam(self.log_multiplier, config.learning_rate)
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        """All gradients are taken before the first weight moves."""
+        size, drawn = self.shape.action, self.config.actions * self.shape.action
+        one_here, one_there, here, there = torch.split(noise.normal, [size, size, drawn, drawn], -1)
+        temperature = self.log_temperature.exp().unsqueeze(1)
+        mean, log_deviation = self._policy(batch.observation)
+        action, log_probability = squashed(mean, log_deviation, one_here)
+        lowest = values(self.critics, batch.observation, action).min(1).values
+        actor_loss = (temperature * log_probability - lowest).mean(1)
+
+        with torch.no_grad():
+            next_policy = self._policy(batch.next_observation)
+            next_action, _ = squashed(*next_policy, one_there)
+            next_value = values(self.target_critics, batch.next_observation, next_action).min(1).values
+            target = backup(batch, next_value, self.config.discount)
+            actions, log_density = self._drawn((mean, log_deviation), next_policy, here, there, noise.uniform)
+        predicted, of_drawn = self._values(batch, actions)
+        gap = value_gap(of_drawn, log_density, predicted)
+        critic_loss = squared_errors(predicted, target).sum(1)
+        penalty, multiplier_gradient = self._penalty(gap)
+
+        actor_gradient = self.actor_adam.gradient(actor_loss)
+        critics_gradient = self.critics_adam.gradient(critic_loss + penalty)
+        # The loss -log_temperature (log pi + target entropy) is linear, and the target entropy is -A.
+        self.temperature_adam.step(size - log_probability.detach().mean(1))
+        self.actor_adam.step(actor_gradient)
+        self.critics_adam.step(critics_gradient)
+        if self.config.gap is not None:
+            self.multiplier_adam.step(multiplier_gradient)
+        self.target_critics.follow(self.critics, self.config.tau)
+        return {
+            "critic": critic_loss.detach(),
+            "gap": gap.detach().mean(1),
+            "actor": actor_loss.detach(),
+            "temperature": temperature.squeeze(1),
+        }
+
+    def _policy(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        mean, output = self.actor(observation).chunk(2, -1)
+        slope, offset = self.actor.free[:, None].chunk(2, -1)
+        return mean, (slope * output + offset).clamp(*_LOG_DEVIATION)
+
+    def _drawn(
+        self, here: tuple[Tensor, Tensor], there: tuple[Tensor, Tensor], *draws: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Actions (S, B, 3N, A) from both policies and the box, and their log-density (S, B, 3N)."""
+        normal_here, normal_there, uniform = (torch.unflatten(x, -1, (-1, self.shape.action)) for x in draws)
+        sampled = [
+            squashed(mean.unsqueeze(2), log_deviation.unsqueeze(2), normal)
+            for (mean, log_deviation), normal in ((here, normal_here), (there, normal_there))
+        ]
+        in_the_box = torch.full_like(uniform[..., 0], -self.shape.action * math.log(2))
+        actions = torch.cat([*(action for action, _ in sampled), uniform], 2)
+        return actions, torch.cat([*(density for _, density in sampled), in_the_box], 2)
+
+    def _values(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the data's actions (S, E, B) and of the drawn ones (S, E, B, 3N), in one pass."""
+        every = torch.cat([batch.action.unsqueeze(2), actions], 2)  # (S, B, 1 + 3N, A)
+        observation = batch.observation.unsqueeze(2).expand(-1, -1, every.shape[2], -1)
+        value = values(self.critics, observation.flatten(1, 2), every.flatten(1, 2))
+        value = torch.unflatten(value, 2, every.shape[1:3])
+        return value[..., 0], value[..., 1:]
+
+    def _penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
+        """What the critics pay for the gaps (S, E), and the gradient of the multiplier's own loss. (S,) each"""
+        c = self.config
+        if c.gap is None:
+            return c.weight * gap.sum(1), torch.zeros_like(self.log_multiplier)
+        multiplier = self.log_multiplier.exp().clamp(max=_LARGEST_MULTIPLIER)
+        excess = c.weight * (gap - c.gap).sum(1)
+        # Half the negative penalty; where the multiplier is clamped it has no gradient.
+        growing = (multiplier < _LARGEST_MULTIPLIER).float()
+        return multiplier * excess, -0.5 * multiplier * growing * excess.detach()

@@ -1,0 +1,100 @@
+"""EDAC (An et al. 2021): SAC with many critics, the lowest of which counts, kept apart by their action gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from synther.agents.adam import Adam
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.critics import backup, squared_errors, values
+from synther.agents.gaussian import squashed
+from synther.agents.rows import Batch
+from synther.agents.stacked import Initial
+
+_LOG_DEVIATION = (-5.0, 2.0)
+
+
+@dataclass(frozen=True)
+class EDACConfig(AgentConfig):
+    depth: int = 3
+    normalize: bool = False
+    discount: float = 0.99
+    tau: float = 0.005
+    """How far the target critics move with every update."""
+    critics: int = 10
+    eta: float = 1.0
+    """Weight of the diversity of the critics."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._share("discount", "tau")
+        self._at_least(2, "critics")
+        self._at_least(0, "eta")
+
+
+def similarity(gradients: Tensor) -> Tensor:
+    """How alike the critics' action gradients (S, E, B, A) are: sum over pairs i != j of their cosine / (E - 1). (S,)
+
+    The sum over pairs is |sum of unit vectors|^2 - sum of |unit vector|^2.
+    """
+    unit = gradients / (torch.linalg.vector_norm(gradients, dim=-1, keepdim=True) + 1e-10)
+    pairs: Tensor = unit.sum(1).square().sum(-1) - unit.square().sum((1, 3))
+    return pairs.mean(1) / (gradients.shape[1] - 1)
+
+
+class EDAC(Algorithm):
+    losses: ClassVar[tuple[str, ...]] = ("critic", "similarity", "actor", "temperature")
+
+    def __init__(self, config: EDACConfig, shape: Shape) -> None:
+        self.config, self.shape = config, shape
+        self.normals = 2 * shape.action
+        actor, critic = Initial(hidden_bias=0.1, last=1e-3), Initial(hidden_bias=0.1, last=3e-3)
+        pair = shape.observation + shape.action
+        self.actor = shape.stack(0, (shape.observation, *config.hidden, 2 * shape.action), initial=actor)
+        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.critics, initial=critic)
+        self.target_critics = self.critics.clone()
+        self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.temperature_adam = Adam(self.log_temperature, config.learning_rate)
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        here, there = noise.normal.chunk(2, -1)
+        action, log_probability = self._act(batch.observation, here)
+        # The loss -log_temperature (log pi + target entropy) is linear, and the target entropy is -A.
+        self.temperature_adam.step(self.shape.action - log_probability.detach().mean(1))
+        temperature = self.log_temperature.exp().unsqueeze(1)
+
+        lowest = values(self.critics, batch.observation, action).min(1).values
+        actor_loss = (temperature * log_probability - lowest).mean(1)
+        self.actor_adam.minimise(actor_loss)
+
+        critic_loss, alike = self._critic_losses(batch, there, temperature)
+        self.critics_adam.minimise(critic_loss + self.config.eta * alike)
+        self.target_critics.follow(self.critics, self.config.tau)
+        return {
+            "critic": critic_loss.detach(),
+            "similarity": alike.detach(),
+            "actor": actor_loss.detach(),
+            "temperature": temperature.squeeze(1),
+        }
+
+    def _act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_deviation = self.actor(observation).chunk(2, -1)
+        return squashed(mean, log_deviation.clamp(*_LOG_DEVIATION), noise)
+
+    def _critic_losses(self, batch: Batch, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum of the critics' squared errors, and how alike their gradients are. (S,) each"""
+        with torch.no_grad():
+            next_action, log_probability = self._act(batch.next_observation, noise)
+            lowest = values(self.target_critics, batch.next_observation, next_action).min(1).values
+            target = backup(batch, lowest - temperature * log_probability, self.config.discount)
+        # Each critic has an input of its own, so that one backward pass gives every critic's gradient.
+        pair = batch.pair.unsqueeze(1).repeat(1, self.config.critics, 1, 1).requires_grad_()
+        predicted = self.critics(pair).squeeze(-1)
+        (gradients,) = torch.autograd.grad(predicted.sum(), pair, create_graph=True)
+        return squared_errors(predicted, target).sum(1), similarity(gradients[..., self.shape.observation :])

@@ -1,0 +1,96 @@
+"""IQL (Kostrikov et al. 2022): an expectile of the data's own action values, and imitation weighted by advantage."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from synther.agents.adam import Adam
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.critics import backup, squared_errors
+from synther.agents.gaussian import log_probability
+from synther.agents.rows import Batch
+
+_LOG_DEVIATION = (-5.0, 2.0)
+_LARGEST_WEIGHT = 100.0
+
+
+@dataclass(frozen=True)
+class IQLConfig(AgentConfig):
+    discount: float = 0.99
+    tau: float = 0.005
+    """How far the target critics move with every update."""
+    expectile: float = 0.7
+    beta: float = 3.0
+    """How much better actions are preferred."""
+    deterministic: bool = False
+    """A policy tanh(net) that imitates by squared error, instead of a Gaussian by likelihood."""
+    decay_updates: int = 1_000_000
+    """Updates over which the policy's learning rate falls to 0 as a cosine: those of the whole training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._share("discount", "tau", "expectile")
+        self._at_least(0, "beta")
+        self._at_least(1, "decay_updates")
+
+
+def expectile_loss(advantage: Tensor, expectile: float) -> Tensor:
+    """|expectile - 1{u < 0}| u^2 for u = Q - V (S, B). (S,)"""
+    return ((expectile - (advantage < 0).float()).abs() * advantage.square()).mean(1)
+
+
+def advantage_weights(advantage: Tensor, beta: float) -> Tensor:
+    """exp(beta A), at most 100."""
+    return (beta * advantage).exp().clamp(max=_LARGEST_WEIGHT)
+
+
+class IQL(Algorithm):
+    losses: ClassVar[tuple[str, ...]] = ("value", "critic", "actor")
+
+    def __init__(self, config: IQLConfig, shape: Shape) -> None:
+        self.config = config
+        self.squash = "tanh" if config.deterministic else "clamp"
+        # The Gaussian's log-deviation does not depend on the state: it is a free number for each action.
+        free = () if config.deterministic else (0.0,) * shape.action
+        self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action), free=free)
+        self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
+        self.value = shape.stack(2, (shape.observation, *config.hidden, 1))
+        self.target_critics = self.critics.clone()
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.value_adam = Adam(self.value.weights, config.learning_rate)
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        c = self.config
+        with torch.no_grad():
+            next_value = self.value(batch.next_observation).squeeze(-1)
+            target_value = self.target_critics(batch.pair).squeeze(-1).min(1).values
+        advantage = target_value - self.value(batch.observation).squeeze(-1)
+        value_loss = expectile_loss(advantage, c.expectile)
+        self.value_adam.minimise(value_loss)
+
+        target = backup(batch, next_value, c.discount)
+        critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).mean(1)
+        self.critics_adam.minimise(critic_loss)
+        self.target_critics.follow(self.critics, c.tau)
+
+        # The advantage is that from before the updates above.
+        actor_loss = (advantage_weights(advantage.detach(), c.beta) * self._imitation(batch)).mean(1)
+        self.actor_adam.minimise(actor_loss, self._actor_rate())
+        return {"value": value_loss.detach(), "critic": critic_loss.detach(), "actor": actor_loss.detach()}
+
+    def _imitation(self, batch: Batch) -> Tensor:
+        """How little the policy does what the data does. (S, B)"""
+        output = self.actor(batch.observation)
+        if self.config.deterministic:
+            return (output.tanh() - batch.action).square().sum(-1)
+        return -log_probability(batch.action, output, self.actor.free.clamp(*_LOG_DEVIATION).unsqueeze(1))
+
+    def _actor_rate(self) -> Tensor:
+        done = (self.actor_adam.count / self.config.decay_updates).clamp(max=1.0)
+        return self.config.learning_rate * 0.5 * (1 + torch.cos(math.pi * done))

@@ -1,0 +1,187 @@
+"""The data of all members, kept once: tables of rows in one matrix, and arms that say what a batch is drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from synther.errors import ConfigError, DataError
+
+_LEAST_DEVIATION = 1e-3
+
+
+class Table(Protocol):
+    """N rows of experience, arrays or tensors: (N, O), (N, A), (N,), (N, O) and (N,). `Transitions` are one."""
+
+    @property
+    def observation(self) -> Any: ...
+    @property
+    def action(self) -> Any: ...
+    @property
+    def reward(self) -> Any: ...
+    @property
+    def next_observation(self) -> Any: ...
+    @property
+    def terminal(self) -> Any: ...
+
+
+class Batch(NamedTuple):
+    """What an update learns from, as windows into one tensor."""
+
+    observation: Tensor
+    """(S, B, O), scaled where the agent scales"""
+    action: Tensor
+    """(S, B, A), within [-1, 1]"""
+    reward: Tensor
+    """(S, B)"""
+    next_observation: Tensor
+    """(S, B, O)"""
+    terminal: Tensor
+    """(S, B), 0 or 1"""
+    pair: Tensor
+    """(S, B, O + A): observation and action side by side"""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Which tables a batch is drawn from, and in which shares: `Arm((0, 1), (0.5, 0.5))` is half of each."""
+
+    tables: tuple[int, ...] = (0,)
+    shares: tuple[float, ...] = (1.0,)
+    real: int = 0
+    """The table whose mean and deviation scale the observations."""
+
+    def __post_init__(self) -> None:
+        if not self.tables or len(self.tables) != len(self.shares):
+            raise ConfigError(f"an arm needs one share for each table, got {self.tables} and {self.shares}")
+        if min(self.shares) < 0 or abs(sum(self.shares) - 1) > 1e-6:
+            raise ConfigError(f"the shares of an arm must be at least 0 and sum to 1, got {self.shares}")
+
+    def counts(self, batch: int) -> list[int]:
+        """Rows of every batch from each table: the whole batch, each share rounded up or down."""
+        ends = np.rint(np.cumsum(self.shares) * batch).astype(int)
+        counts: list[int] = np.diff(ends, prepend=0).tolist()
+        for table, share, count in zip(self.tables, self.shares, counts, strict=True):
+            if share > 0 and count == 0:
+                raise ConfigError(f"a share of {share} of {batch} rows is none of table {table}: raise agent.batch")
+        return counts
+
+
+@dataclass(frozen=True)
+class Member:
+    """One training among those that run together: a seed, and the rows it sees."""
+
+    seed: int
+    arm: Arm = Arm()
+
+
+class Rows:
+    """Tables of equal columns, one below the other: observation, action, reward, terminal, next observation.
+
+    `low` and `high` (A,) are the bounds of the actions, -1 and 1 unless said; agents see all actions within [-1, 1].
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        device: torch.device,
+        low: ArrayLike | None = None,
+        high: ArrayLike | None = None,
+    ) -> None:
+        if not tables:
+            raise DataError("an agent needs at least one table of rows, got none")
+        self.device = device
+        first = _column(tables[0].observation), _column(tables[0].action)
+        if first[0].dim() != 2 or first[1].dim() != 2:
+            shapes = " and ".join(str(tuple(column.shape)) for column in first)
+            raise DataError(f"expected observations (N, O) and continuous actions (N, A), got {shapes}")
+        self.observation_size, self.action_size = (column.shape[1] for column in first)
+        self.low, self.high = self._bound("low", low, -1.0), self._bound("high", high, 1.0)
+        if not bool((self.low < self.high).all()):
+            raise DataError(f"every action needs low < high, got {self.low.tolist()} and {self.high.tolist()}")
+        self.lengths = [len(table.reward) for table in tables]
+        self.starts = [sum(self.lengths[:i]) for i in range(len(tables))]
+        self.matrix = torch.empty(sum(self.lengths), 2 * self.observation_size + self.action_size + 2, device=device)
+        for index, table in enumerate(tables):
+            self._fill(index, table)
+
+    @property
+    def width(self) -> int:
+        return self.matrix.shape[1]
+
+    def spans(self, arm: Arm, batch: int) -> tuple[Tensor, Tensor]:
+        """For each place in a batch, where its table begins and how many rows it has. (B,) each"""
+        self._check(*arm.tables, arm.real)
+        counts = torch.tensor(arm.counts(batch))
+        starts = torch.tensor([self.starts[table] for table in arm.tables]).repeat_interleave(counts)
+        lengths = torch.tensor([self.lengths[table] for table in arm.tables]).repeat_interleave(counts)
+        return starts.to(self.device), lengths.to(self.device)
+
+    def standard(self, table: int) -> tuple[Tensor, Tensor]:
+        """Mean and deviation (plus 1e-3) of a table's observations. (O,) each"""
+        self._check(table)
+        seen = self.matrix[self.starts[table] :][: self.lengths[table], : self.observation_size]
+        mean = seen.mean(0, dtype=torch.float64).float()
+        deviation = (seen - mean).square_().mean(0, dtype=torch.float64).sqrt_().float()
+        return mean, deviation + _LEAST_DEVIATION
+
+    def placed(self, observation: Tensor, elsewhere: float) -> Tensor:
+        """Numbers (S, O) put where a row has its observations, and `elsewhere` in its other columns. (S, 1, width)"""
+        row = observation.new_full((len(observation), 1, self.width), elsewhere)
+        row[:, 0, : self.observation_size] = observation
+        row[:, 0, -self.observation_size :] = observation
+        return row
+
+    def batch(self, rows: Tensor) -> Batch:
+        """Rows (S, B, width) by name."""
+        size, pair = self.observation_size, self.observation_size + self.action_size
+        return Batch(
+            observation=rows[..., :size],
+            action=rows[..., size:pair],
+            reward=rows[..., pair],
+            terminal=rows[..., pair + 1],
+            next_observation=rows[..., pair + 2 :],
+            pair=rows[..., :pair],
+        )
+
+    def _bound(self, name: str, value: ArrayLike | None, default: float) -> Tensor:
+        bound = torch.full((self.action_size,), default) if value is None else _column(value)
+        if bound.shape != (self.action_size,) or not bool(bound.isfinite().all()):
+            raise DataError(f"{name} must be {self.action_size} finite numbers, got {bound.tolist()}")
+        return bound.to(self.device)
+
+    def _fill(self, index: int, table: Table) -> None:
+        count = self.lengths[index]
+        if count == 0:
+            raise DataError(f"table {index} has no rows: expected at least one")
+        into = self.batch(self.matrix[self.starts[index] :][:count])
+        for name in ("observation", "action", "reward", "next_observation", "terminal"):
+            column, place = _column(getattr(table, name)), getattr(into, name)
+            if column.shape != place.shape:
+                shapes = f"{tuple(place.shape)}, got {tuple(column.shape)}"
+                raise DataError(f"{name} of table {index}, which has {count} rewards, must have shape {shapes}")
+            place.copy_(column)
+            if not bool(place.isfinite().all()):
+                raise DataError(f"{name} of table {index} has values that are not finite numbers")
+        if not bool(((into.terminal == 0) | (into.terminal == 1)).all()):
+            raise DataError(f"terminal of table {index} must be 0 or 1 in every row")
+        into.action.sub_(self.low).mul_(2 / (self.high - self.low)).sub_(1)
+        if bool((into.action.abs() > 1 + 1e-4).any()):
+            bounds = f"{self.low.tolist()} and {self.high.tolist()}"
+            raise DataError(f"actions of table {index} leave the bounds {bounds}: clip them, or pass low and high")
+
+    def _check(self, *tables: int) -> None:
+        for table in tables:
+            if not 0 <= table < len(self.lengths):
+                raise ConfigError(f"an arm asks for table {table}, but there are {len(self.lengths)}, counted from 0")
+
+
+def _column(values: Any) -> Tensor:
+    return torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values).to(torch.float32)

@@ -1,0 +1,78 @@
+"""TD3+BC (Fujimoto and Gu 2021): TD3 whose policy also imitates the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from synther.agents.adam import Adam
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.critics import backup, squared_errors, values
+from synther.agents.rows import Batch
+
+
+@dataclass(frozen=True)
+class TD3BCConfig(AgentConfig):
+    discount: float = 0.99
+    tau: float = 0.005
+    """How far a target network moves with every update of the policy."""
+    alpha: float = 2.5
+    """Weight of the value against the imitation."""
+    target_noise: float = 0.2
+    noise_clip: float = 0.5
+    policy_every: int = 2
+    """Updates of the critics for one of the policy and the targets."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._share("discount", "tau")
+        self._at_least(0, "alpha", "target_noise", "noise_clip")
+        self._at_least(1, "policy_every")
+
+
+def policy_loss(value: Tensor, action: Tensor, data_action: Tensor, alpha: float) -> Tensor:
+    """-lambda Q + (pi - a)^2 with lambda = alpha / mean|Q|, a number a member. From (S, B), (S, B, A) twice. (S,)"""
+    scale = alpha / value.detach().abs().mean(1)
+    return -scale * value.mean(1) + (action - data_action).square().mean((1, 2))
+
+
+class TD3BC(Algorithm):
+    losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
+
+    def __init__(self, config: TD3BCConfig, shape: Shape) -> None:
+        self.config = config
+        self.normals, self.period = shape.action, config.policy_every
+        self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action))
+        self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
+        self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        losses = {"critic": self._update_critics(batch, noise)}
+        if (step + 1) % self.config.policy_every == 0:
+            losses["actor"] = self._update_actor(batch)
+            self.target_critics.follow(self.critics, self.config.tau)
+            self.target_actor.follow(self.actor, self.config.tau)
+        return losses
+
+    def _update_critics(self, batch: Batch, noise: Noise) -> Tensor:
+        c = self.config
+        with torch.no_grad():
+            disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
+            next_action = (self.target_actor(batch.next_observation).tanh() + disturbance).clamp(-1, 1)
+            next_value = values(self.target_critics, batch.next_observation, next_action).min(1).values
+            target = backup(batch, next_value, c.discount)
+        loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
+        self.critics_adam.minimise(loss)
+        return loss.detach()
+
+    def _update_actor(self, batch: Batch) -> Tensor:
+        action = self.actor(batch.observation).tanh()
+        value = values(self.critics.one(0), batch.observation, action)
+        loss = policy_loss(value, action, batch.action, self.config.alpha)
+        self.actor_adam.minimise(loss)
+        return loss.detach()

@@ -1,0 +1,262 @@
+"""What holds for every algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.agents.agent import ALGORITHMS, Agent
+from synther.agents.bc import BCConfig
+from synther.agents.cql import CQLConfig
+from synther.agents.edac import EDACConfig
+from synther.agents.iql import IQLConfig
+from synther.agents.rows import Arm, Member
+from synther.agents.td3_bc import TD3BCConfig
+from synther.errors import ConfigError, DataError
+
+from .tables import CONFIGS, rows, table
+
+TABLES = (table(40), table(25, 1))
+MEMBERS = [Member(3), Member(4, Arm((1,))), Member(3, Arm((0, 1), (0.5, 0.5))), Member(5, Arm((1,), real=1))]
+
+every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+def trained(config, members=MEMBERS, updates=25, data=None) -> Agent:
+    agent = Agent(config, data or rows(*TABLES), members)
+    agent.train(updates)
+    return agent
+
+
+def assert_same(one: Agent, other: Agent) -> None:
+    for name, tensor in one.state().items():
+        assert torch.equal(tensor, other.state()[name]), name
+
+
+def test_every_algorithm_is_here():
+    assert {type(config) for config in CONFIGS.values()} == {kind for kind, _ in ALGORITHMS.values()}
+
+
+@every
+def test_shapes(config):
+    agent = trained(config)
+    assert agent.updates == 25
+    losses = agent.losses()
+    assert set(losses) == set(agent.algorithm.losses)
+    for loss in losses.values():
+        assert loss.shape == (4,)
+        assert np.isfinite(loss).all()
+        assert (loss != 0).all()
+    for name, tensor in agent.state().items():
+        assert tensor.isfinite().all(), name
+        assert tensor.dtype == torch.float32, name
+        assert tensor.shape[:1] in ((4,), ()), name
+
+
+@every
+def test_members_together_equal_each_alone(config):
+    together = trained(config)
+    for index, member in enumerate(MEMBERS):
+        alone = trained(config, [member])
+        for name, tensor in together.state().items():
+            own = alone.state()[name]
+            if tensor.dim():
+                # Sums may be taken in another order, and twenty-five steps of Adam carry that on.
+                torch.testing.assert_close(tensor[index], own[0], rtol=1e-3, atol=1e-4, msg=name)
+            else:
+                assert tensor == own
+
+
+@every
+def test_members_are_different(config):
+    weights = trained(config, updates=5).state()["actor"]
+    for i in range(4):
+        for j in range(i):
+            assert not torch.allclose(weights[i], weights[j], atol=1e-3)
+
+
+@every
+def test_same_seed_same_weights(config):
+    assert_same(trained(config), trained(config))
+
+
+@every
+def test_cuts_do_not_matter(config):
+    """Rounds have about twenty updates: these cuts fall within them and between them."""
+    whole, cut = trained(config, updates=30), Agent(config, rows(*TABLES), MEMBERS)
+    for updates in (7, 13, 1, 0, 9):
+        cut.train(updates)
+    assert_same(whole, cut)
+
+
+def test_losses_are_kept_as_they_were():
+    agent = trained(CONFIGS["bc"])
+    losses = agent.losses()["actor"]
+    before = losses.copy()
+    agent.train(1)
+    np.testing.assert_array_equal(losses, before)
+    assert not np.array_equal(agent.losses()["actor"], before)
+
+
+def test_every_update_has_random_numbers_of_its_own():
+    agent = Agent(replace(CONFIGS["cql"], batch=50), rows(*TABLES), [Member(3), Member(4)])
+    update, seen = agent.algorithm.update, []
+
+    def watched(batch, noise, step):
+        seen.append((noise.normal.clone(), noise.uniform.clone(), batch.reward.clone()))
+        return update(batch, noise, step)
+
+    agent.algorithm.update = watched
+    agent.train(40)
+    normal, uniform, reward = (torch.stack(part, 1).flatten(2) for part in zip(*seen, strict=True))  # (S, updates, n)
+    for drawn in (normal, uniform, reward):
+        every_one = drawn.flatten(0, 1)
+        alike = torch.corrcoef(every_one).fill_diagonal_(0).abs().max()
+        # Of independent draws the correlation deviates by 1 / sqrt(n); 3,160 pairs stay within 5 of that.
+        assert alike < 5 / every_one.shape[1] ** 0.5
+    assert normal.mean().abs() < 0.02
+    assert normal.var().item() == pytest.approx(1, abs=0.02)
+    assert uniform.var().item() == pytest.approx(1 / 3, abs=0.01)
+    assert uniform.abs().max() <= 1
+
+
+@every
+def test_state_stays_where_it_is(config):
+    """A captured round works on addresses."""
+    agent = Agent(config, rows(*TABLES), MEMBERS)
+    places = {name: tensor.data_ptr() for name, tensor in agent.state().items()}
+    agent.train(25)
+    agent.load_state({name: tensor.clone() for name, tensor in agent.state().items()}, 3)
+    assert {name: tensor.data_ptr() for name, tensor in agent.state().items()} == places
+
+
+@every
+def test_a_member_that_diverges_leaves_the_others_alone(config):
+    sound, sick = (Agent(config, rows(*TABLES), MEMBERS) for _ in range(2))
+    for tensor in sick.state().values():
+        if tensor.dim() > 1:
+            tensor[1] = float("nan")
+    sound.train(5)
+    sick.train(5)
+    assert np.isnan(sick.losses()["actor"][1])
+    for name, tensor in sound.state().items():
+        if tensor.dim():
+            others = [0, 2, 3]
+            torch.testing.assert_close(sick.state()[name][others], tensor[others], rtol=0, atol=0, msg=name)
+
+
+@every
+def test_targets_follow_by_tau(config):
+    agent = Agent(replace(config, tau=1.0) if hasattr(config, "tau") else config, rows(*TABLES), MEMBERS)
+    agent.train(agent.algorithm.period)
+    state = agent.state()
+    targets = [name for name in state if name.startswith("target_")]
+    assert bool(targets) == (config != CONFIGS["bc"])
+    for name in targets:
+        torch.testing.assert_close(state[name], state[name.removeprefix("target_")])
+    before = {name: state[name].clone() for name in targets}
+    still = Agent(replace(config, tau=0.0) if hasattr(config, "tau") else config, rows(*TABLES), MEMBERS)
+    first = {name: still.state()[name].clone() for name in targets}
+    still.train(agent.algorithm.period)
+    for name in targets:
+        assert torch.equal(still.state()[name], first[name])
+        assert not torch.equal(before[name], first[name])
+
+
+@pytest.mark.parametrize("name", ["bc", "td3_bc", "iql", "edac"])
+def test_nothing_comes_after_a_terminal(name):
+    """CQL is not here: it also draws from its policy at next states."""
+    ends = TABLES[0]._replace(terminal=np.ones(40))
+    garbage = ends._replace(next_observation=table(40, 9).next_observation)
+    assert_same(*(trained(CONFIGS[name], MEMBERS[:1], data=rows(data)) for data in (ends, garbage)))
+    going_on = [rows(data._replace(terminal=np.zeros(40))) for data in (ends, garbage)]
+    one, other = (trained(CONFIGS[name], MEMBERS[:1], data=data).state()["actor"] for data in going_on)
+    assert torch.equal(one, other) == (name == "bc")
+
+
+@every
+def test_actions(config):
+    low, high = np.array([-3.0, 0.0]), np.array([-1.0, 10.0])
+    source = TABLES[0]._replace(action=low + (high - low) * (TABLES[0].action + 1) / 2)
+    agent = trained(config, MEMBERS[:1] * 3, data=rows(source, low=low, high=high))
+    unit = trained(config, MEMBERS[:1] * 3)
+    seen = TABLES[1].observation
+    actions = agent.act(seen)
+    assert actions.shape == (3, 25, 2)
+    assert actions.dtype == np.float32
+    np.testing.assert_allclose(actions, low + (high - low) * (unit.act(seen) + 1) / 2, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(agent.act(np.stack([seen] * 3)), actions)
+    np.testing.assert_allclose(agent.act(seen[:1]), actions[:, :1], rtol=1e-5)
+    extreme = agent.act(1e6 * seen)
+    assert (extreme >= low.astype(np.float32)).all()
+    assert (extreme <= high.astype(np.float32)).all()
+
+
+@every
+def test_acting_scales_observations_as_training_does(config):
+    """The same data in other units gives the same policy, where observations are scaled."""
+    factor, shift = np.array([10.0, 100.0, 3.0]), np.array([5.0, -1.0, 0.0])
+    here, there = (factor * x + shift for x in (TABLES[0].observation, TABLES[0].next_observation))
+    moved = rows(TABLES[0]._replace(observation=here, next_observation=there))
+    one, other = (trained(config, MEMBERS[:1], 10, data) for data in (rows(TABLES[0]), moved))
+    same = np.allclose(one.act(TABLES[0].observation), other.act(here), atol=0.05)
+    assert same == config.normalize
+
+
+def test_a_policy_is_kept_as_it_was():
+    agent = trained(CONFIGS["td3_bc"])
+    policy, before = agent.policy(), agent.act(TABLES[0].observation)
+    agent.train(20)
+    np.testing.assert_array_equal(policy.act(TABLES[0].observation), before)
+    assert not np.allclose(agent.act(TABLES[0].observation), before)
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 2), (3, 5, 3), (4, 5, 2), (1, 4, 5, 3)])
+def test_observations_of_a_wrong_shape_are_refused(shape):
+    agent = Agent(CONFIGS["bc"], rows(*TABLES), MEMBERS)
+    with pytest.raises(DataError, match=r"expected observations of shape \(4, n, 3\) or \(n, 3\), got \("):
+        agent.act(np.zeros(shape))
+
+
+def test_reference_settings():
+    assert TD3BCConfig() == TD3BCConfig(256, 2, 256, 3e-4, True, 0.99, 0.005, 2.5, 0.2, 0.5, 2)
+    assert IQLConfig() == IQLConfig(256, 2, 256, 3e-4, True, 0.99, 0.005, 0.7, 3.0, False, 1_000_000)
+    assert EDACConfig() == EDACConfig(256, 3, 256, 3e-4, False, 0.99, 0.005, 10, 1.0)
+    assert CQLConfig() == CQLConfig(256, 3, 256, 3e-4, True, 0.99, 0.005, 3e-5, 10, 10.0, None)
+    assert BCConfig() == BCConfig(256, 2, 256, 3e-4, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (BCConfig, {"width": 0}, "agent.width must be at least 1, got 0"),
+        (BCConfig, {"learning_rate": 0.0}, "agent.learning_rate must be positive, got 0.0"),
+        (TD3BCConfig, {"discount": 1.5}, r"agent.discount must lie in \[0, 1\], got 1.5"),
+        (TD3BCConfig, {"policy_every": 0}, "agent.policy_every must be at least 1, got 0"),
+        (IQLConfig, {"expectile": float("nan")}, "agent.expectile must lie in"),
+        (IQLConfig, {"decay_updates": 0}, "agent.decay_updates must be at least 1"),
+        (EDACConfig, {"critics": 1}, "agent.critics must be at least 2, got 1"),
+        (CQLConfig, {"policy_rate": -1.0}, "agent.policy_rate must be positive"),
+        (CQLConfig, {"actions": 0}, "agent.actions must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_refused(kind, options, message):
+    with pytest.raises(ConfigError, match=message):
+        kind(**options)
+
+
+def test_other_refusals():
+    data = rows(*TABLES)
+    with pytest.raises(ConfigError, match="at least one member"):
+        Agent(BCConfig(), data, [])
+    with pytest.raises(ConfigError, match="one of bc, td3_bc, iql, edac, cql, got dict"):
+        Agent({}, data, MEMBERS)
+    with pytest.raises(ConfigError, match="precision must be auto, float32 or tf32, got 'bf16'"):
+        Agent(BCConfig(), data, MEMBERS, precision="bf16")
+    with pytest.raises(ConfigError, match="a seed must be at least 0"):
+        Agent(BCConfig(), data, [Member(-1)])
+    with pytest.raises(ConfigError, match="at least 0, got -1"):
+        Agent(CONFIGS["bc"], data, MEMBERS).train(-1)
