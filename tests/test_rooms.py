@@ -16,6 +16,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ANYONE = {"errors", "durable", "progress"}
 """Foundations, which import nothing of ours but each other."""
 
+JOINTS = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents"}
+"""What puts the rooms together may import nearly all of them."""
+
 MAY_IMPORT = {
     **{room: ANYONE - {room} for room in ANYONE},
     "data": ANYONE,
@@ -29,9 +32,8 @@ MAY_IMPORT = {
     "assess": ANYONE | {"data"},
     "baselines": ANYONE | {"data", "compute"},
     "agents": ANYONE | {"compute"},
-    "experiments": ANYONE
-    | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "baselines", "agents"},
-    "cli": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "experiments"},
+    "experiments": JOINTS | {"baselines"},
+    "cli": JOINTS | {"experiments"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation
@@ -49,15 +49,18 @@ class Measurement:
 class Log:
     """`log.jsonl`: an object a line, each on the disk before anything builds on it.
 
-    Opened for a training that goes on after so many `updates`, it forgets what was measured later, and a line that
-    was cut: both will be measured again.
+    Opened for a training that goes on, it keeps what was measured at the updates that are `expected` and forgets what
+    was measured later, and a line that was cut. The last that is expected may be missing: it can be measured again.
     """
 
-    def __init__(self, path: Path, updates: int) -> None:
+    def __init__(self, path: Path, expected: Sequence[int]) -> None:
         self.path = path
         text = path.read_text() if path.exists() else ""
         whole = [_parsed(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        self.measurements = [found for found in whole if found is not None and found.updates <= updates]
+        until = expected[-1] if expected else 0
+        self.measurements = [found for found in whole if found is not None and found.updates <= until]
+        if [found.updates for found in self.measurements] not in (list(expected), list(expected[:-1])):
+            raise ConfigError(f"{path} has lost lines that were in it: choose another --out, or remove the folder")
         kept = "".join(map(_line, self.measurements))
         if kept != text:
             with replacing(path) as beside:
@@ -69,11 +72,6 @@ class Log:
             file.flush()
             os.fsync(file.fileno())
         self.measurements.append(measurement)
-
-    def check(self, expected: Sequence[int]) -> None:
-        """Refuse to go on without what was measured at the updates that are `expected`."""
-        if [found.updates for found in self.measurements] != list(expected):
-            raise ConfigError(f"{self.path} has lost lines that were in it: choose another --out, or remove the folder")
 
 
 def _line(measurement: Measurement) -> str:
@@ -89,13 +87,13 @@ def _parsed(line: str) -> Measurement | None:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of a number over the seeds."""
+    """Of a number over the seeds. The deviation is that of those seeds, 0 for one alone."""
 
     mean: float
     std: float
 
     @classmethod
-    def of(cls, values: ArrayLike) -> Spread:
+    def of(cls, values: Sequence[float]) -> Spread:
         return cls(float(np.mean(values)), float(np.std(values)))
 
     def __str__(self) -> str:

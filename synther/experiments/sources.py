@@ -143,6 +143,10 @@ class Material:
         place = {name: index for index, name in enumerate((REAL, *self.others))}
         return [Arm(tuple(place[name] for name in shares), tuple(shares.values())) for shares in self.arms.values()]
 
+    def tables(self, folder: Path, progress: Progress) -> list[Transitions]:
+        """The real rows and the others; what they keep is in `folder`, under their names."""
+        return [self.real, *(source.rows(folder / f"{name}.npz", progress) for name, source in self.others.items())]
+
     def description(self) -> dict[str, Any]:
         others = {name: source.description() for name, source in self.others.items()}
         return {"data": fingerprint(self.real), "synthetic": others, "arms": self.arms}
