@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from synther.data.calibration import Calibration
@@ -76,7 +76,7 @@ class Fitted:
             start = self.starts[settings.sampler]
             tensors |= {"start.matrix": start.matrix, "start.shift": start.shift}
         with replacing(path) as beside:
-            save_file(tensors, beside, metadata)
+            beside.write_bytes(save(tensors, metadata))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Settings, Fitted]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from synther import compute
@@ -126,7 +126,7 @@ class Agent:
         tensors |= self._policy.scales.tensors()
         described = self._described() | {"updates": self.updates, "policy": self._policy.described()}
         with replacing(path) as beside:
-            save_file(tensors, beside, {"format": policy.FORMAT, "agent": json.dumps(described)})
+            beside.write_bytes(save(tensors, {"format": policy.FORMAT, "agent": json.dumps(described)}))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that an agent with the same config, members and data has written."""

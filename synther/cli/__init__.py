@@ -14,6 +14,7 @@ VERBS = {
     "sample": "write synthetic data of a saved model",
     "assess": "say whether synthetic data is good enough to train on, and show why",
     "compare": "several generators on the same data: diffusion, TVAE, CTGAN, noise",
+    "train": "train agents on real or synthetic data, many seeds at once, and score them",
     "inspect": "say what a data file or a model file holds",
     "presets": "list the presets and what they choose",
 }

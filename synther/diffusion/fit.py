@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 
@@ -287,8 +287,9 @@ def _identity(rows: Tensor, *settings: Any) -> str:
 
 def _save_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
     described = {"steps": result.steps, "seconds": result.seconds, "history": result.history}
-    with replacing(path) as beside:
-        save_file({**trainer.state(), "best": best}, beside, {"identity": identity, "result": json.dumps(described)})
+    metadata = {"identity": identity, "result": json.dumps(described)}
+    with replacing(path) as beside:  # not save_file, which leaves a file of its own behind when it is killed
+        beside.write_bytes(save({**trainer.state(), "best": best}, metadata))
 
 
 def _load_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:

@@ -233,6 +233,7 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
         "sample": [model, "--samples", 20, "--out", tmp_path / "x.npz"],
         "assess": [data, data, "--out", tmp_path / "report"],
         "compare": [data, "--generators", "noise", "--samples", 20, "--out", tmp_path / "compared"],
+        "train": ["bc", data, "--out", tmp_path / "trained", "--seeds", 1, "--updates", 10, "--no-evaluate"],
         "inspect": [data],
         "presets": [],
     }[verb]

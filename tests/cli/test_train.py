@@ -1,0 +1,144 @@
+"""`synther train`: what it prints, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synther import write
+
+QUICK = (
+    *("--updates", "40", "--evaluate-every", "20", "--seeds", "2", "--device", "cpu"),
+    *("--agent.width", "8", "--agent.depth", "1", "--agent.batch", "8"),
+)
+
+
+@pytest.fixture
+def train(synther) -> Callable:
+    return lambda *arguments: synther("train", *arguments)
+
+
+def described(folder) -> dict:
+    return json.loads((folder / "run.json").read_text())
+
+
+def test_a_table_for_a_person_and_an_object_for_a_machine(train, tmp_path):
+    command = ("td3_bc", "hopper-sac", "--fraction", "0.05", "--out", tmp_path / "run", "--episodes", "1", *QUICK)
+    code, text, err = train(*command)
+    assert code == 0
+    assert "train: 100 % of 40" in err
+    assert "updates a second" in err
+    assert text.startswith("td3_bc on real rows, 2 seeds: mean ± deviation")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert [line[:2] for line in lines[1:5]] == [
+        ["final", "score"], ["final", "return"], ["best", "score"], ["best", "return"]
+    ]  # fmt: skip
+    code, text, err = train(*command, "--json", "--quiet")
+    found = json.loads(text)
+    assert (code, err, found["algorithm"], found["arm"], found["updates"]) == (0, "", "td3_bc", "real", 40)
+    final = found["arms"]["real"]["final"]
+    assert final["return"]["mean"] == pytest.approx(np.mean(final["returns"]))
+    assert final["scores"] == pytest.approx([100 * (r + 20.272305) / (3234.3 + 20.272305) for r in final["returns"]])
+    assert lines[1][2:] == f"{final['score']['mean']:.1f} ± {final['score']['std']:.1f} after 40 updates".split()
+
+
+def test_an_environment_that_is_not_there(train, data, tmp_path, caplog):
+    code, text, _ = train("bc", data, "--out", tmp_path / "run", *QUICK)
+    assert code == 0
+    assert "training goes without evaluation: 'Made-v0' is not an environment" in caplog.text
+    assert "evaluation" in text
+    caplog.clear()
+    assert train("bc", data, "--out", tmp_path / "quiet", "--no-evaluate", *QUICK).code == 0
+    assert "without evaluation" not in caplog.text
+
+
+def test_synthetic_rows_of_a_file_a_model_and_an_augmentation(train, data, model, rows, tmp_path):
+    write(tmp_path / "synthetic.npz", rows[:100])
+    for name, options, arms in (
+        ("file", ("--synthetic", tmp_path / "synthetic.npz"), {"synthetic": {"synthetic": 1.0}}),
+        ("half", ("--synthetic", tmp_path / "synthetic.npz", "--ratio", "0.5"),
+         {"mixed": {"synthetic": 0.5, "real": 0.5}}),
+        ("model", ("--synthetic", model, "--samples", "30"), {"synthetic": {"synthetic": 1.0}}),
+        ("noise", ("--augment", "dynamics", "--samples", "30", "--ratio", "0.25"),
+         {"mixed": {"synthetic": 0.25, "real": 0.75}}),
+    ):  # fmt: skip
+        assert train("td3_bc", data, "--out", tmp_path / name, *options, *QUICK).code == 0
+        assert described(tmp_path / name)["arms"] == arms
+    assert described(tmp_path / "model")["synthetic"]["synthetic"]["samples"] == 30
+    assert described(tmp_path / "noise")["synthetic"]["synthetic"]["augmentation"] == "dynamics"
+
+
+def test_options_of_an_algorithm(train, data, tmp_path):
+    code, out, _ = train("iql", "--help")
+    assert code == 0
+    assert "--agent.expectile" in out
+    assert "--agent.alpha" not in out
+    assert train("iql", data, "--out", tmp_path / "one", *QUICK).code == 0
+    assert described(tmp_path / "one")["agent"]["decay_updates"] == 40  # the rate falls over the whole training
+    assert train("iql", data, "--out", tmp_path / "two", *QUICK, "--agent.decay-updates", "1K").code == 0
+    assert described(tmp_path / "two")["agent"]["decay_updates"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--ratio", "0.5"), "--ratio mixes real rows with others: give --synthetic or --augment too"),
+        (("--augment", "additive", "--ratio", "1.5"), "--ratio must lie in [0, 1], got 1.5"),
+        (("--augment", "additive", "--ratio", "nan"), "--ratio must lie in [0, 1], got nan"),
+        (("--augment", "additive", "--synthetic", "x.npz"), "both say what to train on: choose one"),
+        (("--augment", "additive", "--samples", "0"), "the number of samples must be a whole number and at least 1"),
+        (("--samples", "5M"), "--samples is for a model (--synthetic MODEL.safetensors) or --augment"),
+        (("--synthetic", "x.npz", "--samples", "5M"), "--samples is for a model"),
+        (("--synthetic", "nowhere.npz"), "nowhere.npz"),
+        (("--synthetic", "nowhere.safetensors"), "nowhere.safetensors"),
+        (("--fraction", "0"), "fraction must lie in (0, 1], got 0.0"),
+        (("--seeds", "0"), "seeds must be at least 1, got 0"),
+        (("--seed", "-1"), "seed must be at least 0, got -1"),
+        (("--updates", "0"), "updates must be at least 1, got 0"),
+        (("--evaluate-every", "0"), "evaluate_every must be at least 1, got 0"),
+        (("--env-id", "Nowhere-v0"), "'Nowhere-v0' is not an environment of Gymnasium"),
+        (("--env-id", "Pendulum-v1", "--no-evaluate"), "names an environment and --no-evaluate refuses it"),
+        (("--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(train, data, tmp_path, options, text):
+    code, out, err = train("td3_bc", data, "--out", tmp_path / "run", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith("synther: ")
+    assert err.count("\n") == 1
+    assert text in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_algorithm(train, data, tmp_path):
+    code, _, err = train("sac", data, "--out", tmp_path / "run")
+    assert (code, err) == (2, "synther: unknown algorithm 'sac': expected one of bc, td3_bc, iql, edac, cql\n")
+
+
+def test_discrete_actions(train, rows, tmp_path):
+    write(tmp_path / "discrete.npz", replace(rows, action=np.arange(300) % 2, action_space=None))
+    code, _, err = train("td3_bc", tmp_path / "discrete.npz", "--out", tmp_path / "run")
+    assert code == 2
+    assert "act with real numbers, and the actions of this data are discrete" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_options_are_refused(train, data, tmp_path):
+    command = ("bc", data, "--out", tmp_path / "run", "--no-evaluate", *QUICK)
+    assert train(*command).code == 0
+    code, _, err = train(*command, "--seed", "1")
+    assert code == 2
+    assert "holds a run with another seed: choose another --out" in err
+
+
+def test_arguments_that_are_missing_or_out_of_range(train, data, tmp_path):
+    code, _, err = train("td3_bc", data)
+    assert code == 2
+    assert "--out" in err
+    code, _, err = train("td3_bc", data, "--out", tmp_path / "run", "--agent.batch", "0")
+    assert code == 2
+    assert "agent.batch must be at least 1, got 0" in err

@@ -1,0 +1,121 @@
+"""The log of a training and what is made of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from synther.envs.evaluation import Evaluation
+from synther.errors import ConfigError
+from synther.experiments.measurements import Log, Measurement, Result, Spread
+
+
+def measured(updates: int, returns: list[list[float]] | None = None) -> Measurement:
+    scores = None if returns is None else [[10 * value for value in row] for row in returns]
+    return Measurement(updates, updates / 10, {"critic": [0.5, None]}, returns, scores)
+
+
+@pytest.fixture
+def path(tmp_path):
+    log = Log(tmp_path / "log.jsonl", [])
+    for updates in (5, 10, 12):
+        log.append(measured(updates, [[1.0], [2.0]]))
+    return log.path
+
+
+def test_what_was_appended_comes_back(path):
+    assert len(path.read_text().splitlines()) == 3
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    log = Log(path, [5, 10, 12])
+    assert log.measurements == [measured(updates, [[1.0], [2.0]]) for updates in (5, 10, 12)]
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize(("expected", "kept"), [([], 0), ([5], 1), ([5, 10], 2), ([5, 10, 12, 15], 3)])
+def test_what_came_after_the_checkpoint_is_forgotten(path, expected, kept):
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(Log(path, expected).measurements) == kept
+    assert path.read_text() == "".join(lines[:kept])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40])
+def test_a_line_that_was_cut_is_measured_again(path, cut):
+    text = path.read_text()
+    path.write_text(text[:-cut])
+    log = Log(path, [5, 10, 12])
+    assert [found.updates for found in log.measurements] == [5, 10]
+    log.append(measured(12, [[1.0], [2.0]]))
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("lost", [[0], [1], [1, 2], [0, 1, 2]])
+def test_lost_lines_are_not_passed_over(path, lost):
+    lines = path.read_text().splitlines(keepends=True)
+    left = "".join(line for number, line in enumerate(lines) if number not in lost)
+    path.write_text(left)
+    with pytest.raises(ConfigError, match=r"log\.jsonl has lost lines that were in it"):
+        Log(path, [5, 10, 12])
+    assert path.read_text() == left
+
+
+def test_a_line_is_strict_json(tmp_path):
+    losses = {"critic": np.array([np.nan, np.inf, 1], np.float32)}
+    evaluation = Evaluation(1, np.ones((3, 2)), np.ones((3, 2), np.int64), None)
+    found = Measurement.of(5, 1.5, losses, evaluation)
+    Log(tmp_path / "log.jsonl", []).append(found)
+    plain = json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=pytest.fail)
+    assert plain["losses"] == {"critic": [None, None, 1.0]}
+    assert (plain["returns"], plain["scores"]) == ([[1, 1]] * 3, None)
+    assert Measurement.of(5, 1.5, losses, None).returns is None
+
+
+def test_spread():
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, 1.0)
+    assert Spread.of([7.0]) == Spread(7.0, 0.0)
+    assert str(Spread(48.06, 0.31)) == "48.1 ± 0.3"
+
+
+@pytest.fixture
+def result() -> Result:
+    """Two arms of two seeds of two episodes; the first arm is best in the middle."""
+    curve = {
+        5: [[0, 2], [2, 4], [0, 0], [0, 0]],
+        10: [[4, 4], [6, 10], [1, 1], [3, 3]],
+        12: [[2, 2], [2, 2], [2, 2], [4, 4]],
+    }
+    return Result.of([measured(updates, np.float64(rows).tolist()) for updates, rows in curve.items()], ["a", "b"])
+
+
+def test_final_best_and_curve(result):
+    assert (result.updates, result.seconds) == (12, 1.2)
+    assert [standing.returns for standing in result.curves["a"]] == [(1, 3), (4, 8), (2, 2)]
+    assert [standing.returns for standing in result.curves["b"]] == [(0, 0), (1, 3), (2, 4)]
+    assert result.final("a").spread_of_returns == Spread(2, 0)
+    assert result.best("a").spread_of_returns == Spread(6, 2)
+    assert result.best("a").spread_of_scores == Spread(60, 20)
+    assert result.best("a").updates == 10
+    assert result.best("b") == result.final("b") == result.curves["b"][-1]
+
+
+def test_to_json_and_back(result):
+    plain = json.loads(json.dumps(result.to_json()))
+    assert Result.from_json(plain) == result
+    assert plain["arms"]["a"]["best"]["score"] == {"mean": 60, "std": 20}
+    assert plain["arms"]["b"]["final"]["returns"] == [2, 4]
+    assert [standing["updates"] for standing in plain["arms"]["a"]["curve"]] == [5, 10, 12]
+
+
+def test_nobody_evaluated():
+    result = Result.of([measured(5), measured(10)], ["a"])
+    assert result.final("a") is result.best("a") is None
+    assert Result.from_json(result.to_json()) == result
+    assert result.to_json()["arms"]["a"] == {"final": None, "best": None, "curve": []}
+
+
+def test_no_score_is_known():
+    found = Measurement(5, 1.0, {}, [[1.0, 2.0]], None)
+    result = Result.of([found], ["a"])
+    assert result.final("a").scores is result.final("a").spread_of_scores is None
+    assert Result.from_json(result.to_json()) == result
