@@ -59,6 +59,7 @@ def desk(tmp_path, monkeypatch) -> Path:
     """An empty folder to work in, where every preset takes no time."""
     for name, settings in presets.PRESETS.items():
         monkeypatch.setitem(presets.PRESETS, name, settings.changed(**TINY))
+    monkeypatch.setattr("synther.assess.learners.FEWEST_STEPS", 5)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     threads = torch.get_num_threads()

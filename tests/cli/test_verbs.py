@@ -227,6 +227,7 @@ class TestPresets:
 @pytest.mark.parametrize("verb", VERBS)
 def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+    monkeypatch.setattr("synther.assess.learners.FEWEST_STEPS", 5)
     words = {
         "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
         "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
