@@ -56,7 +56,7 @@ def render_states(env_id: str, observations: ArrayLike, *, width: int = 160, hei
     if width < 1 or height < 1:
         raise DataError(f"expected a width and height of at least 1, got {width} x {height}")
     if env_id in CLASSIC and find_spec("pygame") is None:
-        raise ConfigError(f"drawing {env_id} needs pygame, which is not installed: pip install pygame")
+        raise ConfigError(f"drawing {env_id} needs pygame, which is not installed: pip install 'synther[gym]'")
     if not len(rows):
         return []
     with opened_task(env_id) as task:  # here, so that a missing library or a wrong width is told as for any task

@@ -86,7 +86,9 @@ def test_classic_control_is_drawn_at_the_size_asked() -> None:
 
 def test_without_pygame_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="CartPole-v1 needs pygame, which is not installed: pip install pygame"):
+    with pytest.raises(
+        ConfigError, match=r"CartPole-v1 needs pygame, which is not installed: pip install 'synther\[gym\]'"
+    ):
         render_states("CartPole-v1", np.zeros((1, 4)))
 
 
