@@ -48,8 +48,8 @@ def test_what_is_no_frame_is_refused(frame: np.ndarray) -> None:
 @pytest.mark.usefixtures("graphics")
 @pytest.mark.parametrize("env_id", ["Hopper-v5", "dm_control/walker-walk-v0"])
 def test_states_are_drawn_and_noise_is_grey(env_id: str) -> None:
-    before = dict(os.environ)
     state = rollout(env_id, 1, seed=0).observation[0]
+    before = dict(os.environ)
     other = state.copy()
     other[1:4] += 0.7
     wrong = (np.full_like(state, np.nan), np.full_like(state, 1e12), np.full_like(state, -np.inf))
