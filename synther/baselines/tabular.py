@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from synther import compute
-from synther.baselines.library import fit_ctgan, fit_tvae
+from synther.baselines.ctgan_models import fit_ctgan, fit_tvae
 from synther.baselines.table import Table
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, MissingExtra

@@ -6,11 +6,7 @@ It answers how far generated next observations and rewards are from what physics
 from __future__ import annotations
 
 import atexit
-import multiprocessing
-import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from functools import cache
 from typing import Any
@@ -19,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from synther.envs.tasks import SUPPORTED, Task, describe, opened_task, require, supports
-from synther.errors import DataError, SyntherError
+from synther.envs.workers import Workers, answer, cores
+from synther.errors import DataError
 from synther.progress import Progress, resolve
 
 __all__ = ["CHUNK_ROWS", "SUPPORTED", "describe", "simulate", "supports"]
@@ -70,12 +67,12 @@ def simulate(
         _check(env_id, task, observations, actions)
         starts = range(0, len(observations), CHUNK_ROWS)
         worth = len(starts) if processes else len(observations) // WORKER_ROWS
-        workers = min(processes or _cores(), worth)
+        workers = min(processes or cores(), worth)
         chunks = [(observations[at : at + CHUNK_ROWS], actions[at : at + CHUNK_ROWS]) for at in starts]
         with resolve(progress or False).phase(f"simulate {env_id}", len(observations)) as phase:
-            for answer in _spread(env_id, chunks, workers) if workers > 1 else (_follow(task, *one) for one in chunks):
-                answers.append(answer)
-                phase.advance(len(answer[1]))
+            for found in _spread(env_id, chunks, workers) if workers > 1 else (_follow(task, *one) for one in chunks):
+                answers.append(found)
+                phase.advance(len(found[1]))
     following, rewards, terminals = zip(*answers, strict=True)
     return np.concatenate(following), np.concatenate(rewards), np.concatenate(terminals)
 
@@ -90,20 +87,10 @@ def _check(env_id: str, task: Task, observations: Array, actions: Array) -> None
         raise DataError(f"{env_id}: expected finite observations and actions, got NaN or infinity")
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _spread(env_id: str, chunks: list[tuple[Array, Array]], workers: int) -> Iterator[Answer]:
-    # Not forked: the caller may hold threads of torch, which a fork would leave locked.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield from pool.map(_follow_held, *zip(*((env_id, *chunk) for chunk in chunks), strict=True))
-        except BrokenProcessPool:
-            raise SyntherError(
-                "a simulator process died before its work was done: put the body of your script under "
-                "`if __name__ == '__main__':`, free some memory, or pass processes=1"
-            ) from None
+    with Workers(workers) as pool:
+        for future in [pool.submit(_follow_held, env_id, *chunk) for chunk in chunks]:
+            yield answer(future)
 
 
 def _follow_held(env_id: str, observations: Array, actions: Array) -> Answer:
@@ -123,7 +110,7 @@ def _follow(task: Task, observations: Array, actions: Array) -> Answer:
     rewards = np.full(len(observations), np.nan)
     terminals = np.zeros(len(observations), bool)
     for row, (observation, action) in enumerate(zip(observations.astype(np.float64), actions, strict=True)):
-        answer = task.step(action) if task.place(observation, action) else None
-        if answer is not None:
-            following[row], rewards[row], terminals[row] = answer
+        found = task.step(action) if task.place(observation, action) else None
+        if found is not None:
+            following[row], rewards[row], terminals[row] = found
     return following, rewards, terminals

@@ -1,4 +1,4 @@
-"""Processes that play episodes: started once, given work as often as there is some, gone when their parent is."""
+"""Processes that run environments: started once, given work as often as there is some, gone when their parent is."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _death_explained() -> Iterator[None]:
     except BrokenProcessPool:
         raise SyntherError(
             "a process that runs environments died before its work was done: put the body of your script under "
-            "`if __name__ == '__main__':`, free some memory, or use fewer workers"
+            "`if __name__ == '__main__':`, free some memory, or use fewer processes"
         ) from None
 
 

@@ -13,7 +13,7 @@ from ctgan.data_transformer import DataTransformer
 from ctgan.synthesizers.tvae import _loss_function
 
 from synther import Transitions
-from synther.baselines.library import Encoding
+from synther.baselines.ctgan_models import Encoding
 from synther.baselines.spans import Spans
 from synther.baselines.table import Category, Table, encode
 from synther.baselines.tabular import CtganConfig, Tabular, TvaeConfig

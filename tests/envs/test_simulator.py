@@ -167,7 +167,7 @@ def test_another_process_is_started_only_for_enough_rows(
 
     monkeypatch.setattr(simulator, "CHUNK_ROWS", 5)
     monkeypatch.setattr(simulator, "WORKER_ROWS", 10)
-    monkeypatch.setattr(simulator, "_cores", lambda: cores)
+    monkeypatch.setattr(simulator, "cores", lambda: cores)
     monkeypatch.setattr(simulator, "_spread", spread)
     simulate("Pendulum-v1", np.ones((rows, 3)), np.zeros((rows, 1)))
     assert started == [expected] * bool(expected)
