@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "envs": ANYONE | {"data"},
     "assess": ANYONE | {"data"},
     "baselines": ANYONE | {"data", "compute"},
-    "agents": ANYONE | {"compute"},
+    "agents": ANYONE | {"compute", "kernels"},
     "experiments": JOINTS | {"baselines"},
     "cli": JOINTS | {"experiments"},
 }

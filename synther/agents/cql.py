@@ -11,7 +11,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, squared_errors, values
+from synther.agents.critics import backup, smallest, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
@@ -78,13 +78,13 @@ class CQL(Algorithm):
         temperature = self.log_temperature.exp().unsqueeze(1)
         mean, log_deviation = self._policy(batch.observation)
         action, log_probability = squashed(mean, log_deviation, one_here)
-        lowest = values(self.critics, batch.observation, action).min(1).values
+        lowest = smallest(values(self.critics.fixed(), batch.observation, action))
         actor_loss = (temperature * log_probability - lowest).mean(1)
 
         with torch.no_grad():
             next_policy = self._policy(batch.next_observation)
             next_action, _ = squashed(*next_policy, one_there)
-            next_value = values(self.target_critics, batch.next_observation, next_action).min(1).values
+            next_value = smallest(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, self.config.discount)
             actions, log_density = self._drawn((mean, log_deviation), next_policy, here, there, noise.uniform)
         predicted, of_drawn = self._values(batch, actions)

@@ -14,6 +14,11 @@ def values(critics: Stack, observation: Tensor, action: Tensor) -> Tensor:
     return critics(torch.cat([observation, action], -1)).squeeze(-1)
 
 
+def smallest(values: Tensor) -> Tensor:
+    """What the most pessimistic critic says, (S, E, B) -> (S, B)."""
+    return torch.minimum(*values.unbind(1)) if values.shape[1] == 2 else values.amin(1)
+
+
 def backup(batch: Batch, next_value: Tensor, discount: float) -> Tensor:
     """r + discount * V(s') (S, B): after a terminal there is nothing to come."""
     if next_value.shape != batch.reward.shape:

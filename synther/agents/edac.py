@@ -10,7 +10,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, squared_errors, values
+from synther.agents.critics import backup, smallest, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
@@ -69,7 +69,7 @@ class EDAC(Algorithm):
         self.temperature_adam.step(self.shape.action - log_probability.detach().mean(1))
         temperature = self.log_temperature.exp().unsqueeze(1)
 
-        lowest = values(self.critics, batch.observation, action).min(1).values
+        lowest = smallest(values(self.critics.fixed(), batch.observation, action))
         actor_loss = (temperature * log_probability - lowest).mean(1)
         self.actor_adam.minimise(actor_loss)
 
@@ -91,10 +91,7 @@ class EDAC(Algorithm):
         """The sum of the critics' squared errors, and how alike their gradients are. (S,) each"""
         with torch.no_grad():
             next_action, log_probability = self._act(batch.next_observation, noise)
-            lowest = values(self.target_critics, batch.next_observation, next_action).min(1).values
+            lowest = smallest(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, lowest - temperature * log_probability, self.config.discount)
-        # Each critic has an input of its own, so that one backward pass gives every critic's gradient.
-        pair = batch.pair.unsqueeze(1).repeat(1, self.config.critics, 1, 1).requires_grad_()
-        predicted = self.critics(pair).squeeze(-1)
-        (gradients,) = torch.autograd.grad(predicted.sum(), pair, create_graph=True)
+        predicted, gradients = self.critics.with_slopes(batch.pair)
         return squared_errors(predicted, target).sum(1), similarity(gradients[..., self.shape.observation :])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, squared_errors
+from synther.agents.critics import backup, smallest, squared_errors
 from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
 
@@ -69,7 +69,7 @@ class IQL(Algorithm):
         c = self.config
         with torch.no_grad():
             next_value = self.value(batch.next_observation).squeeze(-1)
-            target_value = self.target_critics(batch.pair).squeeze(-1).min(1).values
+            target_value = smallest(self.target_critics(batch.pair).squeeze(-1))
         advantage = target_value - self.value(batch.observation).squeeze(-1)
         value_loss = expectile_loss(advantage, c.expectile)
         self.value_adam.minimise(value_loss)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from synther.agents.layers import numbers, outputs, outputs_and_slopes
 
 _ALIGN = 32  # elements: every network's weights start on an address that fast matrix kernels accept
 
@@ -54,31 +55,33 @@ class Stack:
 
     def __init__(self, weights: Tensor, sizes: Sequence[int], free: int = 0) -> None:
         self.weights, self.sizes, self.free_size = weights, tuple(sizes), free
-        self._pieces = [*_sizes_of(sizes), free]
-        self._pieces.append(weights.shape[-1] - sum(self._pieces))
 
     @property
     def free(self) -> Tensor:
         """(S, F), or (S, E, F)"""
-        end = sum(self._pieces[:-1])
-        return self.weights[..., end - self.free_size : end]
+        start = sum(numbers(self.sizes))
+        return self.weights[..., start : start + self.free_size]
 
     def __call__(self, x: Tensor) -> Tensor:
         """x (S, B, in) -> (S, B, out); an ensemble's networks all see the same x, or each its own (S, E, B, in)."""
+        found = outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self.sizes)
+        return found.view(*self.weights.shape[:-1], *found.shape[1:])
+
+    def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of networks with one output, from an x (S, B, in) that they share: outputs (S, E, B), and their gradients in
+        x (S, E, B, in), both to be differentiated in the weights."""
         lead = self.weights.shape[:-1]
-        if len(lead) == 2 and x.dim() == 3:
-            x = x.unsqueeze(1).expand(-1, lead[1], -1, -1)
-        rows = x.shape[-2]
-        x = x.reshape(-1, *x.shape[-2:])
-        # Split, not sliced: its gradient is one concatenation instead of a sum of padded copies.
-        pieces = torch.split(self.weights.view(-1, self.weights.shape[-1]), self._pieces, 1)
-        layers = len(self.sizes) - 1
-        for layer in range(layers):
-            matrix = torch.unflatten(pieces[layer], 1, self.sizes[layer : layer + 2])
-            x = torch.baddbmm(pieces[layers + layer].unsqueeze(1), x, matrix)
-            if layer < layers - 1:
-                x = x.relu()
-        return x.view(*lead, rows, self.sizes[-1])
+        value, slope = outputs_and_slopes(self._rows, x, self.sizes)
+        return value.view(*lead, -1), slope.view(*lead, *slope.shape[1:])
+
+    @property
+    def _rows(self) -> Tensor:
+        """A network a row, however they are grouped."""
+        return self.weights.view(-1, self.weights.shape[-1])
+
+    def fixed(self) -> Stack:
+        """The same networks, to be used and not to be trained."""
+        return Stack(self.weights.detach(), self.sizes, self.free_size)
 
     def one(self, index: int) -> Stack:
         """One network of each member's ensemble, to be used and not to be trained."""
@@ -94,11 +97,6 @@ class Stack:
         self.weights.lerp_(other.weights, tau)
 
 
-def _sizes_of(sizes: Sequence[int]) -> list[int]:
-    """How many numbers each matrix has, then each bias."""
-    return [*(inputs * outputs for inputs, outputs in pairwise(sizes)), *sizes[1:]]
-
-
 def draw_stack(
     sources: Sequence[torch.Generator],
     sizes: Sequence[int],
@@ -110,7 +108,7 @@ def draw_stack(
 ) -> Stack:
     """A trainable stack, each member's weights drawn from its own generator (on the CPU)."""
     initial = initial or Initial()
-    used = sum(_sizes_of(sizes)) + len(free)
+    used = sum(numbers(sizes)) + len(free)
     weights = torch.zeros(len(sources), ensemble or 1, -(-used // _ALIGN) * _ALIGN)
     layers = len(sizes) - 1
     for member, source in enumerate(sources):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, squared_errors, values
+from synther.agents.critics import backup, smallest, squared_errors, values
 from synther.agents.rows import Batch
 
 
@@ -64,7 +64,7 @@ class TD3BC(Algorithm):
         with torch.no_grad():
             disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
             next_action = (self.target_actor(batch.next_observation).tanh() + disturbance).clamp(-1, 1)
-            next_value = values(self.target_critics, batch.next_observation, next_action).min(1).values
+            next_value = smallest(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, c.discount)
         loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
         self.critics_adam.minimise(loss)
