@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from synther.kernels import adam_step
+from synther.kernels.adam import adam_step
 
 
 class Adam:

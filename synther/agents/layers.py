@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from synther.kernels import product
+from synther.kernels.products import product
 
 Sizes = tuple[int, ...]
 

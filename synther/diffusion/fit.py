@@ -30,7 +30,7 @@ from synther.diffusion.gradient import loss_and_gradient
 from synther.diffusion.networks import Network
 from synther.durable import replacing
 from synther.errors import ConfigError, SyntherError
-from synther.kernels import adam_step
+from synther.kernels.adam import adam_step
 from synther.progress import Progress, Silent
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from synther.diffusion.config import NetworkConfig
-from synther.kernels import residual_block
+from synther.kernels.residual import residual_block
 
 
 class Network(nn.Module):

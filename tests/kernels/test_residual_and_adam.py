@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from synther import kernels
-from synther.kernels import adam_step, residual_block
+from synther.kernels import residual
+from synther.kernels.adam import adam_step
+from synther.kernels.residual import residual_block
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FLAGS = list(itertools.product([False, True], repeat=2))
@@ -117,12 +118,12 @@ def test_residual_block_on_the_gpu(rows, width, skip, rectify):
 @pytest.mark.cuda
 @needs_cuda
 def test_residual_block_runs_on_triton_where_its_tiles_fit():
-    if torch.cuda.get_device_capability()[0] not in (9, 10) or kernels.triton is None:
+    if torch.cuda.get_device_capability()[0] not in (9, 10) or residual.triton is None:
         pytest.skip("needs Triton and a data-centre GPU since Hopper")
     for rows, width, fits in [(128, 256, True), (384, 512, True), (100, 512, False), (128, 96, False)]:
         x, *_ = block_inputs(rows, width, torch.bfloat16, "cuda")
-        assert kernels._block_runs_on_triton(x) is fits
-        assert not kernels._block_runs_on_triton(x.float())
+        assert residual._block_runs_on_triton(x) is fits
+        assert not residual._block_runs_on_triton(x.float())
 
 
 @pytest.mark.cuda

@@ -6,10 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from synther.kernels import product
+from synther.kernels.products import product
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-SHAPES = [(4, 4, 256, 23, 256), (6, 2, 70, 256, 1), (3, 3, 17, 1, 130), (2, 2, 16, 300, 12), (1, 1, 1, 1, 1)]
+SHAPES = [
+    (4, 4, 256, 23, 256),
+    (3, 3, 100, 70, 130),
+    (6, 2, 70, 256, 1),
+    (3, 3, 17, 1, 130),
+    (2, 2, 16, 300, 12),
+    (1, 1, 1, 1, 1),
+]
 """Networks, inputs, rows, depth, columns."""
 OPTIONS = [
     (),
@@ -21,8 +28,8 @@ OPTIONS = [
 ]
 
 
-def drawn(shape, dtype, device) -> dict[str, Tensor]:
-    """Operands as a training has them: one transposed, the others windows into something wider."""
+def drawn(shape, dtype, device, transposed) -> dict[str, Tensor]:
+    """Operands as a training has them: some transposed, and windows into something wider."""
     networks, inputs, rows, depth, columns = shape
     torch.manual_seed(0)
 
@@ -30,8 +37,8 @@ def drawn(shape, dtype, device) -> dict[str, Tensor]:
         return torch.randn(*size[:-1], size[-1] + 3, dtype=dtype, device=device)[..., : size[-1]]
 
     return {
-        "a": window(inputs, depth, rows).mT,
-        "b": window(networks, depth, columns),
+        "a": window(inputs, depth, rows).mT if "a" in transposed else window(inputs, rows, depth),
+        "b": window(networks, columns, depth).mT if "b" in transposed else window(networks, depth, columns),
         "bias": window(networks, columns),
         "mask": window(networks, rows, columns),
         "out": window(networks, rows, columns),
@@ -49,8 +56,8 @@ def algebra(given: dict[str, Tensor], options: tuple[str, ...]) -> tuple[Tensor,
     return (y + g["out"] if "add" in options else y), (g["b"].sum(1) if "sums" in options else g["sums"])
 
 
-def check(shape, options, dtype, device, margin):
-    given = drawn(shape, dtype, device)
+def check(shape, options, transposed, dtype, device, margin):
+    given = drawn(shape, dtype, device, transposed)
     expected, expected_sums = algebra(given, options)
     tensors = {name: given[name] for name in ("bias", "mask", "out", "sums") if name in options}
     flags = {name: True for name in ("rectify", "add") if name in options}
@@ -63,18 +70,19 @@ def check(shape, options, dtype, device, margin):
 @pytest.mark.parametrize("options", OPTIONS, ids="-".join)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_product_is_its_definition(shape, options):
-    check(shape, options, torch.float64, "cpu", 1e-13)
+    check(shape, options, "a", torch.float64, "cpu", 1e-13)
 
 
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize(("precision", "margin"), [("highest", 2e-6), ("high", 1e-3)])
+@pytest.mark.parametrize("transposed", ["", "a", "b"])
 @pytest.mark.parametrize("options", OPTIONS, ids="-".join)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_product_on_the_gpu(shape, options, precision, margin):
+def test_product_on_the_gpu(shape, options, transposed, precision, margin):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
-        check(shape, options, torch.float32, "cuda", margin)
+        check(shape, options, transposed, torch.float32, "cuda", margin)
     finally:
         torch.set_float32_matmul_precision(before)
