@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from synther.agents.stacked import Stack
 from synther.kernels.adam import adam_step
 
 
@@ -18,21 +21,27 @@ class Adam:
         self.square = torch.zeros_like(weights, requires_grad=False)
         self.count = torch.zeros((), device=weights.device)
 
-    def minimise(self, losses: Tensor, rate: Tensor | None = None) -> None:
+    def minimise(self, losses: Tensor, **how: Any) -> None:
         """One step down `losses` (S,): each depends on its own member's weights only, so their sum serves all."""
-        self.step(self.gradient(losses), rate)
+        self.step(self.gradient(losses), **how)
 
     def gradient(self, losses: Tensor) -> Tensor:
         """Of each member's loss, in the shape of the weights."""
         return torch.autograd.grad(losses, self.weights, torch.ones_like(losses))[0]
 
     @torch.no_grad()
-    def step(self, gradient: Tensor, rate: Tensor | None = None) -> None:
-        """One step against `gradient`, at another `rate` than usual where one is given."""
+    def step(
+        self, gradient: Tensor, *, rate: Tensor | None = None, follower: Stack | None = None, tau: float = 0.0
+    ) -> None:
+        """One step against `gradient`, at another `rate` than usual where one is given.
+
+        Then the `follower`, a target network, moves by the share `tau` towards the new weights.
+        """
         self.count += 1
         adam_step(
             self.weights, self.weights, gradient, self.mean, self.square, self.count,
             self.rate if rate is None else rate, clip=None, beta1=0.9, beta2=0.999,
+            follower=None if follower is None else follower.weights, tau=tau,
         )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:

@@ -97,10 +97,9 @@ class CQL(Algorithm):
         # The loss -log_temperature (log pi + target entropy) is linear, and the target entropy is -A.
         self.temperature_adam.step(size - log_probability.detach().mean(1))
         self.actor_adam.step(actor_gradient)
-        self.critics_adam.step(critics_gradient)
+        self.critics_adam.step(critics_gradient, follower=self.target_critics, tau=self.config.tau)
         if self.config.gap is not None:
             self.multiplier_adam.step(multiplier_gradient)
-        self.target_critics.follow(self.critics, self.config.tau)
         return {
             "critic": critic_loss.detach(),
             "gap": gap.detach().mean(1),

@@ -39,10 +39,10 @@ class EDACConfig(AgentConfig):
 def similarity(gradients: Tensor) -> Tensor:
     """How alike the critics' action gradients (S, E, B, A) are: sum over pairs i != j of their cosine / (E - 1). (S,)
 
-    The sum over pairs is |sum of unit vectors|^2 - sum of |unit vector|^2.
+    The sum over pairs is |sum of unit vectors|^2 - sum of |unit vector|^2, of which the latter never changes.
     """
     unit = gradients / (torch.linalg.vector_norm(gradients, dim=-1, keepdim=True) + 1e-10)
-    pairs: Tensor = unit.sum(1).square().sum(-1) - unit.square().sum((1, 3))
+    pairs: Tensor = unit.sum(1).square().sum(-1) - unit.detach().square().sum((1, 3))
     return pairs.mean(1) / (gradients.shape[1] - 1)
 
 
@@ -74,8 +74,8 @@ class EDAC(Algorithm):
         self.actor_adam.minimise(actor_loss)
 
         critic_loss, alike = self._critic_losses(batch, there, temperature)
-        self.critics_adam.minimise(critic_loss + self.config.eta * alike)
-        self.target_critics.follow(self.critics, self.config.tau)
+        loss = critic_loss + self.config.eta * alike
+        self.critics_adam.minimise(loss, follower=self.target_critics, tau=self.config.tau)
         return {
             "critic": critic_loss.detach(),
             "similarity": alike.detach(),

@@ -76,12 +76,11 @@ class IQL(Algorithm):
 
         target = backup(batch, next_value, c.discount)
         critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).mean(1)
-        self.critics_adam.minimise(critic_loss)
-        self.target_critics.follow(self.critics, c.tau)
+        self.critics_adam.minimise(critic_loss, follower=self.target_critics, tau=c.tau)
 
         # The advantage is that from before the updates above.
         actor_loss = (advantage_weights(advantage.detach(), c.beta) * self._imitation(batch)).mean(1)
-        self.actor_adam.minimise(actor_loss, self._actor_rate())
+        self.actor_adam.minimise(actor_loss, rate=self._actor_rate())
         return {"value": value_loss.detach(), "critic": critic_loss.detach(), "actor": actor_loss.detach()}
 
     def _imitation(self, batch: Batch) -> Tensor:

@@ -91,11 +91,6 @@ class Stack:
         """A copy that nobody trains: a target network, or a policy kept as it was."""
         return Stack(self.weights.detach().clone(), self.sizes, self.free_size)
 
-    @torch.no_grad()
-    def follow(self, other: Stack, tau: float) -> None:
-        """Move by the share `tau` towards the weights of `other`."""
-        self.weights.lerp_(other.weights, tau)
-
 
 def draw_stack(
     sources: Sequence[torch.Generator],

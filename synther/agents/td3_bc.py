@@ -52,14 +52,13 @@ class TD3BC(Algorithm):
         self.critics_adam = Adam(self.critics.weights, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        losses = {"critic": self._update_critics(batch, noise)}
-        if (step + 1) % self.config.policy_every == 0:
+        delayed = (step + 1) % self.config.policy_every == 0
+        losses = {"critic": self._update_critics(batch, noise, self.config.tau if delayed else 0.0)}
+        if delayed:
             losses["actor"] = self._update_actor(batch)
-            self.target_critics.follow(self.critics, self.config.tau)
-            self.target_actor.follow(self.actor, self.config.tau)
         return losses
 
-    def _update_critics(self, batch: Batch, noise: Noise) -> Tensor:
+    def _update_critics(self, batch: Batch, noise: Noise, tau: float) -> Tensor:
         c = self.config
         with torch.no_grad():
             disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
@@ -67,12 +66,12 @@ class TD3BC(Algorithm):
             next_value = smallest(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, c.discount)
         loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
-        self.critics_adam.minimise(loss)
+        self.critics_adam.minimise(loss, follower=self.target_critics if tau else None, tau=tau)
         return loss.detach()
 
     def _update_actor(self, batch: Batch) -> Tensor:
         action = self.actor(batch.observation).tanh()
         value = values(self.critics.one(0), batch.observation, action)
         loss = policy_loss(value, action, batch.action, self.config.alpha)
-        self.actor_adam.minimise(loss)
+        self.actor_adam.minimise(loss, follower=self.target_actor, tau=self.config.tau)
         return loss.detach()

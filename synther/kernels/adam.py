@@ -27,12 +27,15 @@ def adam_step(
     beta1: float,
     beta2: float,
     epsilon: float = 1e-8,
+    follower: Tensor | None = None,
+    tau: float = 0.0,
 ) -> None:
     """Clip the gradient's norm, take one Adam step (Kingma and Ba 2015, Algorithm 1), refresh the working copy.
 
     All tensors have one shape and no gaps, and are updated in place. `weights`, `mean` and `square` are float32;
     `gradient` and `working` are in the network's type, and `working` may be `weights` itself. `step` (from 1) and
-    `rate` are scalars on the device. A `clip` of None leaves the gradient as it is.
+    `rate` are scalars on the device. A `clip` of None leaves the gradient as it is. A `follower`, such as the weights
+    of a target network, then moves by the share `tau` towards the new weights.
     """
     # Without a limit nobody reads the norm; the step stands in for it.
     norm = step if clip is None else torch.linalg.vector_norm(gradient, dtype=weights.dtype)
@@ -40,8 +43,8 @@ def adam_step(
         size = weights.numel()
         grid = (triton.cdiv(size, _BLOCK),)
         _adam_kernel[grid](
-            weights, working, gradient, mean, square, norm, step, rate,
-            size, clip or 0.0, beta1, beta2, epsilon, clip is not None, _BLOCK,
+            weights, working, gradient, mean, square, norm, step, rate, weights if follower is None else follower,
+            size, clip or 0.0, beta1, beta2, epsilon, tau, clip is not None, follower is not None, _BLOCK,
         )  # fmt: skip
         return
     clipped = gradient.to(weights.dtype)
@@ -53,14 +56,16 @@ def adam_step(
     weights.sub_(mean / spread * (rate / (1 - beta1**step)))
     if working.data_ptr() != weights.data_ptr():
         working.copy_(weights)
+    if follower is not None:
+        follower.lerp_(weights, tau)
 
 
 if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _adam_kernel(  # type: ignore[no-untyped-def]
-        weights, working, gradient, mean, square, norm, step, rate,
-        size, clip, beta1, beta2, epsilon, CLIP: tl.constexpr, BLOCK: tl.constexpr,
+        weights, working, gradient, mean, square, norm, step, rate, follower,
+        size, clip, beta1, beta2, epsilon, tau, CLIP: tl.constexpr, FOLLOW: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
@@ -79,3 +84,6 @@ if triton is not None:
         tl.store(square + at, v, inside)
         tl.store(weights + at, w, inside)
         tl.store(working + at, w.to(working.dtype.element_ty), inside)
+        if FOLLOW:
+            behind = tl.load(follower + at, inside)
+            tl.store(follower + at, behind + (w - behind) * tau, inside)

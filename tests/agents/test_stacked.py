@@ -104,14 +104,13 @@ def test_weights_depend_on_the_own_seed_only():
     assert not torch.equal(alone.weights[0, 0], alone.weights[0, 1])
 
 
-def test_a_target_moves_by_its_share():
+def test_a_target_moves_by_its_share_of_the_new_weights():
     stack = draw_stack(sources(0), SIZES, CPU)
     target = stack.clone()
-    with torch.no_grad():
-        stack.weights.add_(1)
     before = target.weights.clone()
-    target.follow(stack, 0.25)
-    torch.testing.assert_close(target.weights, before + 0.25)
+    Adam(stack.weights, 1.0).step(torch.ones_like(stack.weights), follower=target, tau=0.25)
+    torch.testing.assert_close(stack.weights.detach(), before - 1)  # Adam's first step is its rate
+    torch.testing.assert_close(target.weights, before - 0.25)
     assert not target.weights.requires_grad
 
 
@@ -127,5 +126,5 @@ def test_adam_is_adam(generator):
     torch.testing.assert_close(ours, theirs)
     assert adam.count == 10
     before = ours.detach().clone()
-    adam.step(torch.ones(2, 5), torch.tensor(0.0))
+    adam.step(torch.ones(2, 5), rate=torch.tensor(0.0))
     assert torch.equal(ours, before)

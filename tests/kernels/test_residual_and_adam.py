@@ -51,19 +51,21 @@ class Adam:
         self.mean, self.square = torch.zeros_like(weights), torch.zeros_like(weights)
         self.count = weights.new_zeros(())
         self.rate = weights.new_zeros(())
+        self.follower = weights.clone()
 
-    def step(self, gradient: torch.Tensor, rate: float, clip: float) -> None:
+    def step(self, gradient: torch.Tensor, rate: float, clip: float | None) -> None:
         self.count += 1
         self.rate.fill_(rate)
         adam_step(
-            self.weights, self.working, gradient, self.mean, self.square, self.count, self.rate, clip=clip, **ADAM
-        )
+            self.weights, self.working, gradient, self.mean, self.square, self.count, self.rate, clip=clip, **ADAM,
+            follower=self.follower, tau=0.25,
+        )  # fmt: skip
 
 
 # An update is the rate times a ratio of order 1. In float32 the bias correction 1 - 0.99^t is off by 6e-8 / 0.01, the
 # update by half of that: 3e-6 of a rate of at most 0.1 at each of six steps, 2e-6 together.
 @pytest.mark.parametrize(("dtype", "margin"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
-@pytest.mark.parametrize("clip", [0.5, 1e6], ids=["clipping", "not clipping"])
+@pytest.mark.parametrize("clip", [0.5, 1e6, None], ids=["clipping", "not clipping", "no limit"])
 def test_adam_is_pytorchs_with_clipping(dtype, margin, clip):
     torch.manual_seed(0)
     ours = Adam(torch.randn(200, dtype=dtype))
@@ -75,7 +77,8 @@ def test_adam_is_pytorchs_with_clipping(dtype, margin, clip):
         gradient = torch.randn(200, dtype=dtype) * (0.01 if step % 2 else 0.09)
         rate = 0.1 / step
         theirs.grad = gradient.clone()
-        torch.nn.utils.clip_grad_norm_([theirs], clip)
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_([theirs], clip)
         optimiser.param_groups[0]["lr"] = rate
         optimiser.step()
         ours.step(gradient, rate, clip)
@@ -94,6 +97,15 @@ def test_adam_refreshes_the_working_copy(working):
         alone.step(gradient, 0.01, 1.0)
     assert torch.equal(state.working, state.weights.to(working))
     assert torch.equal(state.weights, alone.weights)
+
+
+def test_a_follower_moves_by_its_share_of_the_new_weights():
+    state = Adam(torch.zeros(3, dtype=torch.float64))
+    for _ in range(2):  # with a constant gradient, Adam's step is its rate
+        state.step(torch.ones(3, dtype=torch.float64), 0.1, clip=None)
+    torch.testing.assert_close(state.weights, torch.full((3,), -0.2, dtype=torch.float64))
+    expected = 0.75 * (0.25 * -0.1) + 0.25 * -0.2
+    torch.testing.assert_close(state.follower, torch.full((3,), expected, dtype=torch.float64))
 
 
 def test_clipping_bounds_the_norm():
@@ -129,7 +141,7 @@ def test_residual_block_runs_on_triton_where_its_tiles_fit():
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("working", [None, torch.bfloat16], ids=["float32", "bf16"])
-@pytest.mark.parametrize("clip", [0.5, 1e6], ids=["clipping", "not clipping"])
+@pytest.mark.parametrize("clip", [0.5, 1e6, None], ids=["clipping", "not clipping", "no limit"])
 def test_adam_on_the_gpu(working, clip):
     torch.manual_seed(0)
     size = 5000  # not a multiple of the kernel's block
@@ -141,6 +153,7 @@ def test_adam_on_the_gpu(working, clip):
         exact.step(gradient.double(), 0.1 / step, clip)
         got.step(gradient.cuda(), 0.1 / step, clip)
     assert relative(got.weights, exact.weights) < 1e-6
+    assert relative(got.follower, exact.follower) < 1e-6
     # 1 - 0.99 has a relative error of 1e-6 in float32.
     assert relative(got.mean, exact.mean) < 1e-6
     assert relative(got.square, exact.square) < 2e-6
