@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
 from synther.errors import ConfigError, DataError, MissingExtra
+
+_MAZES = ("PointMaze_", "AntMaze_")
 
 
 @contextmanager
 def opened(env_id: str, **options: Any) -> Iterator[Any]:
     """The environment `env_id`, closed again when the block ends; `options` go to `gymnasium.make`.
 
-    `dm_control/cheetah-run-v0` and its like are the dm_control suite, through shimmy. MuJoCo is kept quiet meanwhile:
-    it would print its warnings and write them to a file in the working directory.
+    `dm_control/cheetah-run-v0` and its like are the dm_control suite, through shimmy; `PointMaze_UMaze-v3` and
+    `AntMaze_UMaze-v4` and theirs are gymnasium-robotics. MuJoCo is kept quiet meanwhile: it would print its warnings
+    and write them to a file in the working directory.
     """
     try:
         import gymnasium
@@ -24,8 +29,11 @@ def opened(env_id: str, **options: Any) -> Iterator[Any]:
         raise MissingExtra("gymnasium", "gym", f"running {env_id}") from None
     if env_id.startswith("dm_control/"):
         _register_suite(env_id)
+    maze = env_id.rpartition(":")[2].startswith(_MAZES)
+    if maze:
+        _register_mazes(env_id)
     with quiet_mujoco():
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _own_temporary_folder() if maze else nullcontext():
             warnings.simplefilter("ignore", DeprecationWarning)  # recorded data cannot move to a newer version
             try:
                 env = gymnasium.make(env_id, disable_env_checker=True, **options)
@@ -66,6 +74,32 @@ def _register_suite(env_id: str) -> None:
     except ImportError:
         raise MissingExtra("shimmy", "dmc", f"running {env_id}") from None
     gymnasium.register_envs(shimmy)
+
+
+def _register_mazes(env_id: str) -> None:
+    import gymnasium
+
+    try:
+        with redirect_stderr(io.StringIO()):  # it prints a notice about tasks that are no mazes
+            import gymnasium_robotics
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error.name or "gymnasium-robotics", "mazes", f"running {env_id}") from None
+    gymnasium.register_envs(gymnasium_robotics)
+
+
+@contextmanager
+def _own_temporary_folder() -> Iterator[None]:
+    """For making a maze, which is written to a file that is named by the clock and stays there when it has been read.
+
+    Processes that begin together would write the same one.
+    """
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory() as own:
+        tempfile.tempdir = own
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
 
 
 @contextmanager

@@ -40,8 +40,9 @@ _REFERENCES: dict[str, Reference] = {
 }
 """D4RL's own figures, by what an id looks like in small letters; the suite's as V-D4RL has them, return / 10.
 
-Mazes with a dense reward have other figures in D4RL, and none here. AntMaze's are for episodes that end at the goal: in
-gymnasium-robotics that is the option `continuing_task=False`.
+Mazes with a dense reward have other figures in D4RL, and none here. PointMaze's are for one goal that stays where it is
+and pays at every step, AntMaze's for episodes that end at the goal: in gymnasium-robotics these are a map with one "g"
+and `reset_target=False`, and the option `continuing_task=False`.
 """
 
 

@@ -1,0 +1,115 @@
+"""Rows of whole episodes of given policies, played by as many processes as there are cores."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.formats import gym_spaces
+from synther.data.transitions import FIELDS, Transitions
+from synther.envs.episodes import LONGEST, SIDE_BY_SIDE, Key, Step, held, play
+from synther.envs.making import opened
+from synther.envs.policies import Policy
+from synther.envs.workers import Workers, answer, cores
+from synther.errors import ConfigError
+from synther.progress import Phase, Progress, resolve
+
+Array = NDArray[Any]
+Columns = dict[str, Array]
+
+_STREAM = 2
+"""Sets these episodes apart from those of evaluations."""
+
+_AHEAD = 2
+"""Pieces of work a process that may be under way, so that none of them waits for the one that is asked for first."""
+
+
+def record(
+    env_id: str,
+    policies: Sequence[Policy],
+    rows: int,
+    *,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    processes: int | None = None,
+    name: str = "",
+    progress: Progress | bool = False,
+) -> Transitions:
+    """`rows` transitions of whole episodes, an equal share of each policy, one share after the other.
+
+    The last episode of each share is cut, as a time-out, where its rows are full. `options` go to `gymnasium.make`.
+    Rows are float32; they depend on the seed, and not on how many `processes` (None: one a core) make them. `name` is
+    what the progress is shown under.
+    """
+    if rows < len(policies):
+        raise ConfigError(f"rows must be at least {len(policies)}, one for each policy, got {rows}")
+    if seed < 0:
+        raise ConfigError(f"the seed must be 0 or more, got {seed}")
+    made = json.dumps(dict(options or {}))
+    with opened(env_id, **json.loads(made)) as one:
+        limit = getattr(one.spec, "max_episode_steps", None) or LONGEST
+        spaces = gym_spaces.action_space(one.action_space), gym_spaces.observation_space(one.observation_space)
+    bounds = pairwise(rows * number // len(policies) for number in range(len(policies) + 1))
+    shares = []
+    with (
+        Workers(cores() if processes is None else processes) as workers,
+        resolve(progress).phase(f"roll out {name or env_id}", rows) as phase,
+    ):
+        for number, (policy, (start, end)) in enumerate(zip(policies, bounds, strict=True)):
+            share = _Share(env_id, made, policy, (_STREAM, seed, number), limit)
+            shares.append(share.rows(end - start, workers, phase))
+    joined = Transitions.concatenate(shares)
+    return replace(joined, action_space=spaces[0], observation_space=spaces[1], env_id=env_id)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one policy adds: its episodes in the order of their numbers, whoever plays them and when."""
+
+    env_id: str
+    options: str
+    policy: Policy
+    key: Key
+    limit: int
+    """Steps after which an episode is cut."""
+
+    def rows(self, wanted: int, workers: Workers, phase: Phase) -> Transitions:
+        pieces: list[Columns] = []
+        begun: deque[Future[Columns]] = deque()
+        groups = count()
+        have = 0
+        while have < wanted:
+            typical = have / len(pieces) if pieces else SIDE_BY_SIDE * self.limit
+            while not begun or (len(begun) < _AHEAD * workers.count and have + len(begun) * typical < wanted):
+                keys = self._keys(next(groups))
+                begun.append(workers.submit(_recorded, self.env_id, self.options, self.policy, keys))
+            piece = answer(begun.popleft())
+            pieces.append({name: column[: wanted - have] for name, column in piece.items()})
+            phase.advance(len(pieces[-1]["reward"]))
+            have += len(pieces[-1]["reward"])
+        for future in begun:
+            future.cancel()
+        columns: dict[str, Any] = {name: np.concatenate([piece[name] for piece in pieces]) for name in FIELDS}
+        columns["timeout"][-1] = not columns["terminal"][-1]
+        return Transitions(**columns)
+
+    def _keys(self, group: int) -> list[Key]:
+        return [(*self.key, SIDE_BY_SIDE * group + slot) for slot in range(SIDE_BY_SIDE)]
+
+
+def _recorded(env_id: str, options: str, policy: Policy, keys: list[Key]) -> Columns:
+    """In a worker, which gets a copy of the policy: the rows of one episode for each key, one after another."""
+    episodes: list[list[Step]] = [[] for _ in keys]
+    for episode, step in play(held(env_id, options, len(keys)), env_id, policy, keys):
+        episodes[episode].append(step)
+    columns = zip(*(step for episode in episodes for step in episode), strict=True)
+    types = (np.float32, np.float32, np.float32, np.float32, bool, bool)
+    return {name: np.array(values, kind) for name, values, kind in zip(FIELDS, columns, types, strict=True)}
