@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from synther.kernels.products import product
+from synther.kernels.products import column_sums, product
 
 Sizes = tuple[int, ...]
 
@@ -54,21 +54,25 @@ def _views(rows: Tensor, sizes: Sizes) -> tuple[list[Tensor], list[Tensor]]:
     return matrices, parts[depth:]
 
 
-def _forward(weights: Tensor, x: Tensor, sizes: Sizes) -> list[Tensor]:
-    """What each layer puts out."""
+def _forward(weights: Tensor, x: Tensor, sizes: Sizes, places: Sequence[Tensor] | None = None) -> list[Tensor]:
+    """What each layer puts out, in its place where there are places."""
     found = []
     matrices, biases = _views(weights, sizes)
     for layer, (matrix, bias) in enumerate(zip(matrices, biases, strict=True)):
-        x = product(x, matrix, bias=bias, rectify=layer < len(matrices) - 1)
+        place = None if places is None else places[layer]
+        x = product(x, matrix, bias=bias, rectify=layer < len(matrices) - 1, out=place)
         found.append(x)
     return found
 
 
-def _backward(matrices: list[Tensor], hidden: Sequence[Tensor], last: Tensor) -> list[Tensor]:
+def _backward(
+    matrices: list[Tensor], hidden: Sequence[Tensor], last: Tensor, places: Sequence[Tensor] | None = None
+) -> list[Tensor]:
     """The gradient in what each layer puts out before its ReLU, from that in the `last` output."""
     found = [last]
-    for matrix, active in zip(reversed(matrices), reversed(hidden), strict=False):
-        found.append(product(found[-1], matrix.mT, mask=active))
+    for layer in range(len(hidden), 0, -1):
+        place = None if places is None else places[layer - 1]
+        found.append(product(found[-1], matrices[layer].mT, mask=hidden[layer - 1], out=place))
     return found[::-1]
 
 
@@ -106,27 +110,41 @@ class _Outputs(torch.autograd.Function):
 
 
 class _OutputsAndSlopes(torch.autograd.Function):
+    """A slope is linear in each matrix while the same units stay active: it has no gradient in their activity.
+
+    So a matrix has two gradients of one form, (what goes in)^T (what comes back): of the outputs, and of the slopes.
+    Both halves lie one below the other, and one product adds them up.
+    """
+
     @staticmethod
     def forward(ctx: Any, weights: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-        *hidden, last = _forward(weights, x, sizes)
+        rows = x.shape[1]
+        into, back = ([weights.new_empty(len(weights), 2 * rows, size) for size in sizes[1:]] for _ in range(2))
+        *hidden, last = _forward(weights, x, sizes, [place[:, :rows] for place in into])
         matrices, _ = _views(weights, sizes)
-        deltas = _backward(matrices, hidden, torch.ones_like(last))
-        ctx.sizes, ctx.layers = sizes, len(matrices)
-        ctx.save_for_backward(weights, x, *hidden, *deltas)
-        return last, product(deltas[0], matrices[0].mT)
+        back[-1][:, rows:] = 1
+        slopes = _backward(matrices, hidden, back[-1][:, rows:], [place[:, rows:] for place in back])
+        ctx.sizes, ctx.into, ctx.back = sizes, into, back
+        ctx.save_for_backward(weights, x)
+        return last.clone(), product(slopes[0], matrices[0].mT)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
     def backward(ctx: Any, in_value: Tensor, in_slope: Tensor) -> tuple[Tensor, None, None]:
-        """A slope is linear in each matrix while the same units stay active: it has no gradient in their activity."""
-        weights, x, *kept = ctx.saved_tensors
-        hidden, slopes = kept[: ctx.layers - 1], kept[ctx.layers - 1 :]
+        weights, x = ctx.saved_tensors
+        into, back, rows = ctx.into, ctx.back, x.shape[1]
         matrices, _ = _views(weights, ctx.sizes)
-        gradient = _in_weights(weights, [x, *hidden], _backward(matrices, hidden, in_value), ctx.sizes)
-        places, _ = _views(gradient, ctx.sizes)
-        along = in_slope
-        for layer, (matrix, place) in enumerate(zip(matrices, places, strict=True)):
-            product(along.mT, slopes[layer], out=place, add=True)
-            if layer < ctx.layers - 1:
-                along = product(along, matrix, mask=hidden[layer])
+        hidden = [place[:, :rows] for place in into[:-1]]
+        back[-1][:, :rows] = in_value
+        deltas = _backward(matrices, hidden, back[-1][:, :rows], [place[:, :rows] for place in back])
+        gradient = torch.empty_like(weights)
+        of_matrices, of_biases = _views(gradient, ctx.sizes)
+        product(x.mT, deltas[0], out=of_matrices[0], sums=of_biases[0])
+        product(in_slope.mT, back[0][:, rows:], out=of_matrices[0], add=True)
+        for layer in range(1, len(matrices)):
+            along = in_slope if layer == 1 else into[layer - 2][:, rows:]
+            product(along, matrices[layer - 1], mask=hidden[layer - 1], out=into[layer - 1][:, rows:])
+            product(into[layer - 1].mT, back[layer], out=of_matrices[layer])
+            column_sums(deltas[layer], of_biases[layer])
+        gradient[:, sum(numbers(ctx.sizes)) :].zero_()
         return gradient, None, None

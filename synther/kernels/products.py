@@ -44,8 +44,17 @@ def product(
     if mask is not None:
         y *= mask > 0
     if sums is not None:
-        sums.copy_(b.sum(1))
+        column_sums(b, sums)
     return out.add_(y) if add else out.copy_(y)
+
+
+def column_sums(b: Tensor, sums: Tensor) -> None:
+    """b (N, D, C) summed over D, into `sums` (N, C)."""
+    if triton is not None and b.is_cuda and b.dtype == torch.float32:
+        networks, depth, columns = b.shape
+        _sum_kernel[(triton.cdiv(columns, 64), networks)](b, sums, columns, depth, *b.stride(), sums.stride(0), 64, 64)
+    else:
+        sums.copy_(b.sum(1))
 
 
 def _product_triton(
@@ -104,10 +113,9 @@ def _product_cublas(
     add: bool,
     sums: Tensor | None,
 ) -> None:
-    networks, depth, columns = b.shape
+    networks, _, columns = b.shape
     if sums is not None:
-        grid = (triton.cdiv(columns, 64), networks)
-        _sum_kernel[grid](b, sums, columns, depth, *b.stride(), sums.stride(0), 64, 64)
+        column_sums(b, sums)
     if bias is None and mask is None and not rectify:
         torch.baddbmm(out, a, b, out=out) if add else torch.bmm(a, b, out=out)
         return
