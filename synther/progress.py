@@ -9,7 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
 
 
 class Phase(Protocol):
@@ -63,31 +66,49 @@ class _LinePhase:
 
 
 class Bars:
-    """A bar a phase, on a terminal."""
+    """A bar a phase, on a terminal; those of phases that are open at once stand below each other."""
+
+    def __init__(self) -> None:
+        self._shown: RichProgress | None = None
 
     @contextmanager
     def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        if self._shown is None:
+            self._shown = _bars()
+            self._shown.start()
+        bars = self._shown
+        task = bars.add_task(name, total=total, completed=start, note="")
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        with RichProgress(*columns, console=Console(stderr=True)) as bars:
-            task = bars.add_task(name, total=total, completed=start, note="")
+        class BarPhase:
+            def advance(self, amount: int, note: str = "") -> None:
+                bars.update(task, advance=amount, note=note)
 
-            class BarPhase:
-                def advance(self, amount: int, note: str = "") -> None:
-                    bars.update(task, advance=amount, note=note)
-
+        try:
             yield BarPhase()
+        finally:
+            if len(bars.task_ids) > 1:  # it stays, above those that still move
+                bars.console.print(bars.make_tasks_table([each for each in bars.tasks if each.id == task]))
+                bars.remove_task(task)
+            else:
+                bars.stop()
+                self._shown = None
+
+
+def _bars() -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    return RichProgress(*columns, console=Console(stderr=True))
 
 
 def on_stderr() -> Progress:

@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ANYONE = {"errors", "durable", "progress"}
 """Foundations, which import nothing of ours but each other."""
 
-JOINTS = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents"}
+JOINTS = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
 """What puts the rooms together may import nearly all of them."""
 
 MAY_IMPORT = {
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "presets": ANYONE | {"diffusion", "compute"},
     "model_file": ANYONE | {"data", "diffusion", "presets"},
     "synthesizer": ANYONE | {"data", "diffusion", "compute", "presets", "model_file"},
+    "replay": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer"},
     "envs": ANYONE | {"data"},
     "assess": ANYONE | {"data"},
     "baselines": ANYONE | {"data", "compute"},
@@ -38,7 +39,8 @@ MAY_IMPORT = {
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
 
 HEAVY = {"gymnasium", "h5py", "minari", "pyarrow", "stable_baselines3", "matplotlib", "mujoco", "dm_control", "shimmy"}
-HEAVY |= {"ctgan", "optuna", "pandas", "sklearn"}
+HEAVY |= {"ctgan", "optuna", "pandas", "sklearn", "scipy", "gymnasium_robotics", "rliable", "arch", "ray", "wandb"}
+HEAVY |= {"tensorboard"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from synther.agents.agent import ALGORITHMS
-from synther.agents.algorithm import AgentConfig
-from synther.agents.iql import IQLConfig
-from synther.agents.td3_bc import TD3BCConfig
 from synther.cli import options
 from synther.cli.answer import answer
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
+    from synther.agents.algorithm import AgentConfig
     from synther.data.transitions import Transitions
-    from synther.experiments.measurements import Result
+    from synther.experiments.datasets import Dataset
+    from synther.experiments.measurements import Result, Standing
+    from synther.experiments.offline import Plan
     from synther.experiments.sources import Source
 
 SAMPLES = 5_000_000
@@ -28,14 +27,14 @@ SAMPLES = 5_000_000
 class Train(options.Output):
     """Train agents on DATA, or on synthetic rows, with several seeds at once, and say how good they become.
 
-    OUT receives log.jsonl, checkpoint.safetensors and result.json. Interrupted, the same command goes on where it
-    stopped. `synther train ALGORITHM --help` shows the options of that algorithm.
+    OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. Interrupted, the same command
+    goes on where it stopped. `synther train ALGORITHM --help` shows the options of that algorithm.
     """
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
     """One of bc, td3_bc, iql, edac, cql."""
     data: tyro.conf.Positional[str] = tyro.MISSING
-    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or hopper-sac, which ships with the package."""
+    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper-sac (shipped), walker2d-medium ..."""
     out: Path = tyro.MISSING
     """Folder for the results."""
     seeds: int = 8
@@ -54,60 +53,101 @@ class Train(options.Output):
     """Of every seed; 1M and 100K are understood."""
     evaluate_every: int = 5_000
     """Updates between two evaluations; the last update is always evaluated."""
-    episodes: int = 10
-    """Of each seed and evaluation."""
+    episodes: int | None = None
+    """Of each seed and evaluation; 10 unless said, in mazes 100."""
     env_id: str | None = None
     """The environment, where DATA does not name it."""
     evaluate: bool = True
     """Train without an environment."""
     workers: int | None = None
     """Processes that play episodes; all cores but one where it is not given."""
+    tensorboard: Literal["auto", "on", "off"] = "auto"
+    """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
+    wandb: str | None = None
+    """Have Weights & Biases follow the run, in this project."""
+    folder: Annotated[Path | None, tyro.conf.arg(name="data")] = None
+    """Folder in which DATA is looked for by its name, and kept if it is made."""
+    policies: Path | None = None
+    """File of policies (.npz) with which DATA can be rolled out where it is not there."""
     device: str = "auto"
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
     precision: Literal["auto", "float32", "tf32"] = "auto"
     """auto is tf32 on a GPU and float32 on a CPU."""
     seed: int = 0
     """The first seed; the same seed on the same machine gives the same result."""
-    agent: AgentConfig = field(default_factory=TD3BCConfig)
 
 
 def run(arguments: list[str]) -> None:
-    chosen = _parse(arguments)
+    chosen, agent = _parse(arguments)
     _check(chosen)
-    from synther.experiments.offline import Plan, train_to
+    plan = _plan(chosen, agent)  # which refuses what is wrong with it before data is looked for
+    from synther.experiments import datasets
+    from synther.experiments.offline import train_to
     from synther.experiments.sources import Material
 
-    plan = Plan(
-        agent=chosen.agent,
+    dataset = datasets.read(
+        chosen.data, data=chosen.folder, policies=chosen.policies, seed=chosen.seed, progress=not chosen.quiet
+    )
+    plan = _for(dataset, plan, arguments, chosen)
+    rows = replace(dataset.rows_for(chosen.algorithm), env_id=dataset.env_id)
+    real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.seed)
+    material = Material.mixed(real, _source(chosen, real, dataset), chosen.ratio)
+    result = train_to(plan, material, chosen.out, progress=not chosen.quiet)
+    _print(chosen, result)
+
+
+def _parse(arguments: list[str], changes: dict[str, Any] | None = None) -> tuple[Train, AgentConfig]:
+    """The options of the agent follow from the algorithm, so that is looked for first.
+
+    Unless they are given, they are its defaults with `changes`.
+    """
+    if set(arguments) <= {"-h", "--help"}:
+        options.parse("train", Train, arguments)  # which leaves, without waiting for PyTorch
+    from synther.agents.agent import ALGORITHMS
+
+    name = next((word for word in arguments if word in ALGORITHMS), "td3_bc")
+    config = ALGORITHMS[name][0]
+    # A flag would be called otherwise where a data set has turned its default round.
+    plain = Annotated[config, tyro.conf.FlagConversionOff]  # type: ignore[valid-type]
+    agent = ("agent", plain, field(default_factory=lambda: config(**changes or {})))
+    kind: type[Any] = make_dataclass("Train", [agent], bases=(Train,), namespace={"__doc__": Train.__doc__})
+    chosen = options.parse("train", kind, arguments)
+    if chosen.algorithm not in ALGORITHMS:
+        raise ConfigError(f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
+    return chosen, chosen.agent
+
+
+def _plan(chosen: Train, agent: AgentConfig) -> Plan:
+    from synther.experiments.offline import Plan
+
+    return Plan(
+        agent=agent,
         updates=chosen.updates,
         seeds=chosen.seeds,
         seed=chosen.seed,
         evaluate_every=chosen.evaluate_every,
-        episodes=chosen.episodes,
+        episodes=Plan.episodes if chosen.episodes is None else chosen.episodes,
         env_id=chosen.env_id,
         evaluate=chosen.evaluate,
         workers=chosen.workers,
         device=chosen.device,
         precision=chosen.precision,
+        tensorboard=chosen.tensorboard,
+        wandb=chosen.wandb,
     )
-    real = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
-    material = Material.mixed(real, _source(chosen, real), chosen.ratio)
-    result = train_to(plan, material, chosen.out, progress=not chosen.quiet)
-    _print(chosen, result)
 
 
-def _parse(arguments: list[str]) -> Train:
-    """The options of the agent follow from the algorithm, so that is looked for first."""
-    name = next((word for word in arguments if word in ALGORITHMS), "td3_bc")
-    config = ALGORITHMS[name][0]
-    agent = ("agent", config, field(default_factory=config))
-    kind: type[Train] = make_dataclass("Train", [agent], bases=(Train,), namespace={"__doc__": Train.__doc__})
-    chosen = options.parse("train", kind, arguments)
-    if chosen.algorithm not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
-    if isinstance(chosen.agent, IQLConfig) and not any(word.startswith("--agent.decay") for word in arguments):
-        chosen.agent = replace(chosen.agent, decay_updates=max(1, chosen.updates))
-    return chosen
+def _for(dataset: Dataset, plan: Plan, arguments: list[str], chosen: Train) -> Plan:
+    """The plan with what the data set has of its own, where nothing else was asked for."""
+    changes = dict(dataset.agent.get(chosen.algorithm, {}))
+    if chosen.algorithm == "iql":  # its learning rate falls over the whole training
+        changes["decay_updates"] = plan.updates
+    return replace(
+        plan,
+        agent=_parse(arguments, changes)[1],
+        episodes=dataset.episodes if chosen.episodes is None else chosen.episodes,
+        env_options=dataset.env_options if chosen.env_id is None else {},
+    )
 
 
 def _check(chosen: Train) -> None:
@@ -129,7 +169,8 @@ def _is_model(synthetic: str | None) -> bool:
     return synthetic is not None and Path(synthetic).suffix == ".safetensors"
 
 
-def _source(chosen: Train, real: Transitions) -> Source | None:
+def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None:
+    from synther.experiments.rewarded import Rewarded
     from synther.experiments.sources import Augmented, Given, Sampled
 
     samples = SAMPLES if chosen.samples is None else chosen.samples
@@ -137,23 +178,38 @@ def _source(chosen: Train, real: Transitions) -> Source | None:
         return Augmented(chosen.augment, real, samples, chosen.seed)
     if chosen.synthetic is None:
         return None
+    source: Source
     if _is_model(chosen.synthetic):
-        return Sampled(Path(chosen.synthetic), samples, chosen.seed, chosen.device)
-    return Given(options.read_rows(chosen.synthetic))
+        source = Sampled(Path(chosen.synthetic), samples, chosen.seed, chosen.device)
+    else:
+        source = Given(options.read_rows(chosen.synthetic))
+    return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source
 
 
 def _print(chosen: Train, result: Result) -> None:
     (arm,) = result.curves
-    final, best = result.final(arm), result.best(arm)
-    figures: list[tuple[str, str]] = []
-    for name, standing in (("final", final), ("best", best)):
-        if standing is not None:
-            at = f"after {standing.updates:,} updates"
-            if standing.spread_of_scores is not None:
-                figures.append((f"{name} score", f"{standing.spread_of_scores} {at}"))
-            figures.append((f"{name} return", f"{standing.spread_of_returns} {at}"))
+    final = result.final(arm)
+    figures = [*_figures("final", final), *_figures("best", result.best(arm))]
     if final is None:
         figures.append(("evaluation", "none"))
-    figures += [("seconds", f"{result.seconds:,.0f}"), ("folder", str(chosen.out))]
+    lost = len(result.diverged[arm])
+    if lost:
+        figures.append(("diverged", f"{lost} of {chosen.seeds} seeds, which no mean counts"))
+    figures += [
+        ("seconds", f"{result.seconds:,.0f}"),
+        ("updates a second", f"{result.updates_a_second:,.0f}"),
+        ("folder", str(chosen.out)),
+    ]
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
     answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows, {chosen.seeds} seeds: mean ± deviation")
+
+
+def _figures(name: str, standing: Standing | None) -> list[tuple[str, str]]:
+    if standing is None:
+        return []
+    spreads = {"score": standing.spread_of_scores, "return": standing.spread_of_returns}
+    return [
+        (f"{name} {kind}", f"{spread} after {standing.updates:,} updates")
+        for kind, spread in spreads.items()
+        if spread is not None
+    ]

@@ -27,8 +27,8 @@ from synther.errors import ConfigError, DataError
 _STREAM = 1
 """Sets these episodes apart from those that data are made of: no policy is tested on a start it has learned from."""
 
-Played = list[tuple[float, int]]
-"""Return and length of some episodes."""
+Played = list[tuple[float, int]] | None
+"""Return and length of some episodes, or None where the policy has diverged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class Evaluation:
 
     number: int
     returns: NDArray[np.float64]
-    """(S, episodes), undiscounted"""
+    """(S, episodes), undiscounted; NaN for all of a member whose policy gave an action that is no finite number"""
     lengths: NDArray[np.int64]
-    """(S, episodes)"""
+    """(S, episodes); 0 for such a member"""
     scores: NDArray[np.float64] | None
     """(S, episodes), D4RL's normalised score, where there is one for the environment"""
 
@@ -89,7 +89,7 @@ class Evaluator:
             keys = [(_STREAM, seed, number, episode) for episode in range(self.episodes)]
             groups = [keys[first : first + SIDE_BY_SIDE] for first in range(0, len(keys), SIDE_BY_SIDE)]
             work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
-        return Pending(self.env_id, number, self.members, work)
+        return Pending(self.env_id, number, self.members, self.episodes, work)
 
     def evaluate(self, policies: Sequence[Policy], number: int = 0) -> Evaluation:
         """The same, waiting for the result."""
@@ -109,9 +109,11 @@ class Evaluator:
 class Pending:
     """An evaluation under way."""
 
-    def __init__(self, env_id: str, number: int, members: Sequence[int], work: list[list[Future[Played]]]) -> None:
+    def __init__(
+        self, env_id: str, number: int, members: Sequence[int], episodes: int, work: list[list[Future[Played]]]
+    ) -> None:
         self.number = number
-        self._env_id, self._members, self._work = env_id, members, work
+        self._env_id, self._members, self._episodes, self._work = env_id, members, episodes, work
 
     def done(self) -> bool:
         """Whether `result` has nothing to wait for."""
@@ -119,23 +121,46 @@ class Pending:
 
     def result(self) -> Evaluation:
         """Wait until every episode is over."""
-        rows = []
+        size = len(self._members), self._episodes
+        returns, lengths = np.full(size, np.nan), np.zeros(size, np.int64)
         for member, (seed, pieces) in enumerate(zip(self._members, self._work, strict=True)):
             try:
-                rows.append([episode for piece in pieces for episode in answer(piece)])
+                played = [answer(piece) for piece in pieces]
             except DataError as error:
                 for piece in (piece for others in self._work for piece in others):
                     piece.cancel()
                 raise DataError(f"evaluation {self.number}, member {member} (seed {seed}): {error}") from error
-        returns = np.array([[total for total, _ in row] for row in rows])
-        lengths = np.array([[length for _, length in row] for row in rows], np.int64)
+            if None not in played:
+                episodes = [episode for some in played for episode in some or ()]
+                returns[member], lengths[member] = zip(*episodes, strict=True)
         known = reference(self._env_id)
         return Evaluation(self.number, returns, lengths, None if known is None else known.score(returns))
+
+
+class _Diverged(Exception):
+    """A policy gave an action that is no finite number."""
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A policy whose divergence is told apart from everything else that can go wrong in an episode."""
+
+    policy: Policy
+
+    def act(self, observation: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            actions = self.policy.act(observation, rng)
+        if not np.isfinite(actions).all():
+            raise _Diverged
+        return actions
 
 
 def _played(env_id: str, options: str, frozen: bytes, keys: Sequence[Key]) -> Played:
     """In a worker: one episode for each key."""
     rewards: list[list[float]] = [[] for _ in keys]
-    for episode, step in play(held(env_id, options, len(keys)), env_id, pickle.loads(frozen), keys):
-        rewards[episode].append(step.reward)
+    try:
+        for episode, step in play(held(env_id, options, len(keys)), env_id, _Watched(pickle.loads(frozen)), keys):
+            rewards[episode].append(step.reward)
+    except _Diverged:
+        return None
     return [(math.fsum(some), len(some)) for some in rewards]

@@ -54,7 +54,10 @@ def answer(future: Future[_Answer]) -> _Answer:
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """Cores this process may use: as many as an engine has set aside for it, or all it is bound to."""
+    told = os.environ.get("SYNTHER_CORES")
+    if told is not None:
+        return int(told)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

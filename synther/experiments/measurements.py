@@ -6,9 +6,9 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation
 from synther.errors import ConfigError
+
+Episodes = list[list[float] | None]
+"""Of each member a number an episode, or None if it has diverged."""
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,9 @@ class Measurement:
     """That the training has taken so far, in all its parts if it was interrupted."""
     losses: dict[str, list[float | None]]
     """A number a member, None where it is not finite."""
-    returns: list[list[float]] | None = None
-    """Of each member's episodes. None where nobody evaluates."""
-    scores: list[list[float]] | None = None
+    returns: Episodes | None = None
+    """None where nobody evaluates."""
+    scores: Episodes | None = None
     """Those returns, normalised. None where no reference is known."""
 
     @classmethod
@@ -42,8 +47,23 @@ class Measurement:
         }
         if evaluation is None:
             return cls(updates, seconds, plain)
-        scores = None if evaluation.scores is None else evaluation.scores.tolist()
-        return cls(updates, seconds, plain, evaluation.returns.tolist(), scores)
+        scores = None if evaluation.scores is None else _episodes(evaluation.scores)
+        return cls(updates, seconds, plain, _episodes(evaluation.returns), scores)
+
+    @property
+    def diverged(self) -> list[bool]:
+        """Whether a member's losses or actions are no finite numbers. They will not become finite again."""
+        known: list[Sequence[object]] = [*self.losses.values(), *([] if self.returns is None else [self.returns])]
+        return [any(value is None for value in of_a_member) for of_a_member in zip(*known, strict=True)]
+
+    @property
+    def mean_returns(self) -> list[float | None] | None:
+        """A member, over its episodes."""
+        return None if self.returns is None else _means(self.returns)
+
+    @property
+    def mean_scores(self) -> list[float | None] | None:
+        return None if self.scores is None else _means(self.scores)
 
 
 class Log:
@@ -74,6 +94,12 @@ class Log:
         self.measurements.append(measurement)
 
 
+def by_arm(values: Sequence[_Value], arms: Sequence[str]) -> dict[str, Sequence[_Value]]:
+    """One value a member, cut into those of each arm: the seeds of the first come first."""
+    seeds = len(values) // len(arms)
+    return {arm: values[place * seeds : (place + 1) * seeds] for place, arm in enumerate(arms)}
+
+
 def _line(measurement: Measurement) -> str:
     return json.dumps(asdict(measurement), allow_nan=False) + "\n"
 
@@ -85,16 +111,27 @@ def _parsed(line: str) -> Measurement | None:
         return None
 
 
+def _episodes(found: NDArray[np.float64]) -> Episodes:
+    return [row.tolist() if np.isfinite(row).all() else None for row in found]
+
+
+def _means(episodes: Episodes) -> list[float | None]:
+    return [None if of_a_member is None else float(np.mean(of_a_member)) for of_a_member in episodes]
+
+
 @dataclass(frozen=True)
 class Spread:
-    """Of a number over the seeds. The deviation is that of those seeds, 0 for one alone."""
+    """Of a number over the seeds that have one. The deviation is that of those seeds, 0 for one alone."""
 
     mean: float
     std: float
+    seeds: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(float(np.mean(values)), float(np.std(values)))
+    def of(cls, values: Sequence[float | None]) -> Spread | None:
+        """None where no seed has a number."""
+        there = [value for value in values if value is not None]
+        return cls(float(np.mean(there)), float(np.std(there)), len(there)) if there else None
 
     def __str__(self) -> str:
         return f"{self.mean:.1f} ± {self.std:.1f}"
@@ -105,24 +142,31 @@ class Standing:
     """How good the policies of an arm were at one time."""
 
     updates: int
-    returns: tuple[float, ...]
-    """A seed, the mean of its episodes."""
-    scores: tuple[float, ...] | None
+    returns: tuple[float | None, ...]
+    """A seed, the mean of its episodes. None if it has diverged: the spreads are those of the others."""
+    scores: tuple[float | None, ...] | None
     """The same, normalised, where a reference is known."""
 
     @property
-    def spread_of_returns(self) -> Spread:
+    def diverged(self) -> int:
+        """Seeds that the spreads leave out."""
+        return self.returns.count(None)
+
+    @property
+    def spread_of_returns(self) -> Spread | None:
+        """None where all seeds have diverged."""
         return Spread.of(self.returns)
 
     @property
     def spread_of_scores(self) -> Spread | None:
+        """None where all seeds have diverged, or no reference is known."""
         return None if self.scores is None else Spread.of(self.scores)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, and mean and standard deviation of each over the seeds."""
-        score = self.spread_of_scores
-        spreads = {"return": asdict(self.spread_of_returns), "score": None if score is None else asdict(score)}
-        return {**asdict(self), **spreads}
+        """Its fields, and mean, standard deviation and number of the seeds that each is taken over."""
+        spreads = {"return": self.spread_of_returns, "score": self.spread_of_scores}
+        plain = {name: None if spread is None else asdict(spread) for name, spread in spreads.items()}
+        return {**asdict(self), **plain, "diverged": self.diverged}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Standing:
@@ -138,19 +182,37 @@ class Result:
     seconds: float
     curves: dict[str, tuple[Standing, ...]]
     """How each arm stood at each evaluation; empty where nobody evaluated."""
+    diverged: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of each arm the seeds, counted from 0, that had diverged by the end."""
+    seconds_of: dict[str, float] = field(default_factory=dict)
+    """What the seconds went into."""
+    origin: dict[str, str] = field(default_factory=dict)
+    """Version, machine and libraries, in words."""
 
     @classmethod
     def of(cls, measurements: Sequence[Measurement], arms: Sequence[str]) -> Result:
-        """Members are those of the first arm, one a seed, then those of the next."""
         last = measurements[-1]
-        return cls(last.updates, last.seconds, {arm: _curve(measurements, arms, arm) for arm in arms})
+        lost = {
+            arm: tuple(seed for seed, gone in enumerate(marks) if gone)
+            for arm, marks in by_arm(last.diverged, arms).items()
+        }
+        return cls(last.updates, last.seconds, {arm: _curve(measurements, arms, arm) for arm in arms}, lost)
+
+    @property
+    def updates_a_second(self) -> float:
+        return self.updates / self.seconds
 
     def final(self, arm: str) -> Standing | None:
         return self.curves[arm][-1] if self.curves[arm] else None
 
     def best(self, arm: str) -> Standing | None:
-        """When the mean over the seeds was highest; the first such time."""
-        return max(self.curves[arm], key=lambda standing: standing.spread_of_returns.mean, default=None)
+        """When the mean over the seeds was highest, of the times at which fewest were missing; the first such time."""
+
+        def rank(standing: Standing) -> tuple[int, float]:
+            spread = standing.spread_of_returns
+            return -standing.diverged, -math.inf if spread is None else spread.mean
+
+        return max(self.curves[arm], key=rank, default=None)
 
     def to_json(self) -> dict[str, Any]:
         arms = {}
@@ -161,25 +223,21 @@ class Result:
                 "best": None if best is None else best.to_json(),
                 "curve": [standing.to_json() for standing in curve],
             }
-        return {"updates": self.updates, "seconds": self.seconds, "arms": arms}
+        own = ("updates", "seconds", "seconds_of", "updates_a_second", "diverged", "origin")
+        return {name: getattr(self, name) for name in own} | {"arms": arms}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:
         curves = {arm: tuple(map(Standing.from_json, found["curve"])) for arm, found in content["arms"].items()}
-        return cls(content["updates"], content["seconds"], curves)
+        lost = {arm: tuple(seeds) for arm, seeds in content["diverged"].items()}
+        return cls(content["updates"], content["seconds"], curves, lost, content["seconds_of"], content["origin"])
 
 
 def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[Standing, ...]:
     curve = []
     for found in measurements:
-        if found.returns is None:
-            continue
-        seeds = len(found.returns) // len(arms)
-        own = slice(arms.index(arm) * seeds, (arms.index(arm) + 1) * seeds)
-        scores = None if found.scores is None else _means(found.scores[own])
-        curve.append(Standing(found.updates, _means(found.returns[own]), scores))
+        returns, scores = found.mean_returns, found.mean_scores
+        if returns is not None:
+            own = None if scores is None else tuple(by_arm(scores, arms)[arm])
+            curve.append(Standing(found.updates, tuple(by_arm(returns, arms)[arm]), own))
     return tuple(curve)
-
-
-def _means(episodes: list[list[float]]) -> tuple[float, ...]:
-    return tuple(float(np.mean(of_a_member)) for of_a_member in episodes)

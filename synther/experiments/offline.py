@@ -1,16 +1,17 @@
 """Offline training as one resumable run in a folder: all arms and seeds at once, evaluated while they train.
 
-An evaluation is under way while the next updates are made, and is collected before the next begins. A checkpoint is
-written at a measurement, when the log has all earlier ones. So a run that was killed goes on from its checkpoint, makes
-that evaluation again if need be, and comes to the same result.
+A few evaluations may be under way while the next updates are made. A checkpoint is written at a measurement, when the
+log has all earlier ones: the players have that one left to play meanwhile. So a run that was killed goes on from its
+checkpoint, makes that evaluation again if need be, and comes to the same result.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,12 +27,15 @@ from synther.agents.td3_bc import TD3BCConfig
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.envs.episodes import action_box
-from synther.envs.evaluation import Evaluator, Pending
+from synther.envs.evaluation import Evaluator
 from synther.envs.making import opened
 from synther.errors import ConfigError, DataError, SyntherError
+from synther.experiments import tracking
+from synther.experiments.clock import Clock
+from synther.experiments.evaluations import MOST_UNDER_WAY, Evaluations
 from synther.experiments.folder import claim, read_object, write_object
-from synther.experiments.frozen import frozen
-from synther.experiments.measurements import Log, Measurement, Result
+from synther.experiments.measurements import Log, Result
+from synther.experiments.origin import origin
 from synther.experiments.sources import Material
 from synther.progress import Phase, Progress, resolve
 
@@ -61,6 +65,8 @@ class Plan:
     """Of each member and evaluation."""
     env_id: str | None = None
     """The environment, where the data does not name it."""
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """That go to `gymnasium.make`."""
     evaluate: bool = True
     workers: int | None = None
     """Processes that play; None leaves one core to the training."""
@@ -68,6 +74,10 @@ class Plan:
     precision: Literal["auto", "float32", "tf32"] = "auto"
     checkpoint_seconds: float = 30.0
     """At least, between two checkpoints."""
+    tensorboard: tracking.Asked = "auto"
+    """Write events for TensorBoard; auto does where it is installed."""
+    wandb: str | None = None
+    """The project of Weights & Biases that follows the run."""
 
     def __post_init__(self) -> None:
         numbers = {"updates": 1, "seeds": 1, "seed": 0, "evaluate_every": 1, "episodes": 1, "workers": 1}
@@ -75,6 +85,10 @@ class Plan:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
+        try:
+            json.dumps(self.env_options)
+        except (TypeError, ValueError):
+            raise ConfigError(f"env_options must be what JSON can hold, got {self.env_options}") from None
 
     @property
     def algorithm(self) -> str:
@@ -101,7 +115,7 @@ class Plan:
 
     def description(self) -> dict[str, Any]:
         """The options that the result depends on."""
-        names = ("updates", "seeds", "seed", "evaluate_every", "episodes", "precision")
+        names = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_options", "precision")
         own = {"algorithm": self.algorithm, "agent": asdict(self.agent)}
         return own | {name: getattr(self, name) for name in names}
 
@@ -117,21 +131,19 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     for arm in material.agent_arms():
         arm.counts(plan.agent.batch)
     _rows_of([material.real], bounds, torch.device("cpu"))  # what is wrong with them is told before there is a folder
+    tracking.check(plan.tensorboard, plan.wandb)
     claim(folder, plan.description() | material.description() | {"env_id": env_id, "device": device.type})
     finished = folder / "result.json"
     if finished.exists():
         log.info("%s is finished already", folder)
         return Result.from_json(read_object(finished))
-    rows = _rows_of(material.tables(folder, progress), bounds, device)
-    members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
-    agent = Agent(plan.agent, rows, members, precision=plan.precision)
-    with ExitStack() as stack:
-        evaluator = None
-        if env_id is not None:
-            seeds = [member.seed for member in members]
-            players = Evaluator(env_id, seeds, episodes=plan.episodes, workers=plan.workers)
-            evaluator = stack.enter_context(players)
-        result = _Training(plan, agent, evaluator, list(material.arms), folder).run(progress)
+    arms = list(material.arms)
+    with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
+        rows = _rows_of(material.tables(folder, progress), bounds, device)
+        members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
+        agent = Agent(plan.agent, rows, members, precision=plan.precision)
+        with _players(plan, env_id, members) as evaluator:
+            result = _Training(plan, agent, evaluator, arms, folder, tracked).run(progress)
     write_object(finished, result.to_json())
     return result
 
@@ -141,19 +153,35 @@ def _rows_of(tables: list[Transitions], bounds: Bounds | None, device: torch.dev
     return Rows(tables, device=device, low=low, high=high)
 
 
+def _players(plan: Plan, env_id: str | None, members: list[Member]) -> AbstractContextManager[Evaluator | None]:
+    if env_id is None:
+        return nullcontext()
+    seeds = [member.seed for member in members]
+    return Evaluator(env_id, seeds, episodes=plan.episodes, workers=plan.workers, options=plan.env_options)
+
+
 class _Training:
     """From wherever the folder's checkpoint stands to the end."""
 
-    def __init__(self, plan: Plan, agent: Agent, evaluator: Evaluator | None, arms: list[str], folder: Path) -> None:
-        self.plan, self.agent, self.evaluator, self.arms = plan, agent, evaluator, arms
+    def __init__(
+        self,
+        plan: Plan,
+        agent: Agent,
+        evaluator: Evaluator | None,
+        arms: list[str],
+        folder: Path,
+        tracked: tracking.Tracking,
+    ) -> None:
+        self.plan, self.agent, self.arms = plan, agent, arms
         self.checkpoint = folder / "checkpoint.safetensors"
         if self.checkpoint.exists():
             agent.load(self.checkpoint)
             log.info("going on after %s updates", f"{agent.updates:,}")
         self.log = Log(folder / "log.jsonl", plan.measured_until(agent.updates))
-        self.pending: _Begun | None = None
+        self.evaluations = Evaluations(evaluator, self.log, arms, plan.all_seeds, tracked)
+        measured = self.log.measurements
+        self.clock = Clock(folder / "clock.json", measured[-1].seconds if measured else 0.0)
         self.began, self.first = time.monotonic(), agent.updates
-        self.seconds_before = self.log.measurements[-1].seconds if self.log.measurements else 0.0
         self.saved, self.save_seconds = self.began, 0.0
 
     def run(self, progress: Progress) -> Result:
@@ -165,63 +193,43 @@ class _Training:
                 self._train(plan.next_measured(agent.updates), phase)
                 self._measure()
                 self._save()
-            self._collect()
-        return Result.of(self.log.measurements, self.arms)
+            self._wait(0)
+        self.clock.save()
+        parts = self.clock.parts()
+        result = Result.of(self.log.measurements, self.arms)
+        return replace(result, seconds=sum(parts.values()), seconds_of=parts, origin=origin(agent.device))
 
     def _train(self, end: int, phase: Phase) -> None:
         while self.agent.updates < end:
             count = min(_SHOWN_UPDATES[self.agent.device.type], end - self.agent.updates)
             self.agent.train(count)
+            self.evaluations.collect()
             rate = (self.agent.updates - self.first) / (time.monotonic() - self.began)
-            phase.advance(count, f"{rate:,.0f} updates a second{self._latest()}")
+            phase.advance(count, f"{rate:,.0f} updates a second{self.evaluations.latest}")
 
     def _measure(self) -> None:
-        """Begin to evaluate the agent as it is now, after the evaluation before has come to its end."""
-        losses, updates = self.agent.losses(), self.agent.updates  # waits for the device
-        seconds = self.seconds_before + time.monotonic() - self.began
-        self._collect()
-        evaluation = None
-        if self.evaluator is not None:
-            evaluation = self.evaluator.start(frozen(self.agent.policy()), self.plan.number_of(updates))
-        self.pending = _Begun(updates, seconds, losses, evaluation)
+        """Begin to evaluate the agent as it is now."""
+        compute.synchronize(self.agent.device)
+        seconds = self.clock.seconds
+        self._wait(MOST_UNDER_WAY - 1)
+        self.evaluations.begin(self.agent, self.plan.number_of(self.agent.updates), seconds)
 
-    def _collect(self) -> None:
-        if self.pending is not None:
-            self.log.append(self.pending.measurement())
-            self.pending = None
+    def _wait(self, left: int) -> None:
+        with self.clock.counting("waiting"):
+            self.evaluations.wait(left)
 
     def _save(self) -> None:
-        """The last checkpoint is the agent that the run leaves behind."""
-        now = time.monotonic()
+        """Where it is time. The last checkpoint is the agent that the run leaves behind."""
         wait = max(self.plan.checkpoint_seconds, self.save_seconds / _CHECKPOINT_SHARE)
-        if now - self.saved >= wait or self.agent.updates == self.plan.updates:
+        if time.monotonic() - self.saved < wait and self.agent.updates < self.plan.updates:
+            return
+        self._wait(1)
+        began = time.monotonic()
+        with self.clock.counting("checkpoints"):
             self.agent.save(self.checkpoint)
-            self.saved = time.monotonic()
-            self.save_seconds = self.saved - now
-
-    def _latest(self) -> str:
-        """The latest score of each arm, or return, for the display."""
-        if not self.log.measurements:
-            return ""
-        result = Result.of(self.log.measurements[-1:], self.arms)
-        stands = {arm: result.final(arm) for arm in self.arms}
-        shown = [f"{arm} {(s.spread_of_scores or s.spread_of_returns).mean:.1f}" for arm, s in stands.items() if s]
-        return "".join(f", {text}" for text in shown)
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """A measurement whose episodes are being played."""
-
-    updates: int
-    seconds: float
-    losses: dict[str, NDArray[np.float32]]
-    evaluation: Pending | None
-
-    def measurement(self) -> Measurement:
-        """Wait for its episodes."""
-        evaluation = None if self.evaluation is None else self.evaluation.result()
-        return Measurement.of(self.updates, self.seconds, self.losses, evaluation)
+        self.clock.save()
+        self.saved = time.monotonic()
+        self.save_seconds = self.saved - began
 
 
 def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | None]:
@@ -236,7 +244,7 @@ def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | No
     if env_id is None or (bounds is not None and not plan.evaluate):
         return None, bounds
     try:
-        with opened(env_id) as env:
+        with opened(env_id, **plan.env_options) as env:
             box = action_box(env, env_id)
             sizes = _flat_size(env.observation_space), len(box[0])
     except SyntherError as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -44,6 +46,48 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(train, tmp_path):
     assert final["return"]["mean"] == pytest.approx(np.mean(final["returns"]))
     assert final["scores"] == pytest.approx([100 * (r + 20.272305) / (3234.3 + 20.272305) for r in final["returns"]])
     assert lines[1][2:] == f"{final['score']['mean']:.1f} ± {final['score']['std']:.1f} after 40 updates".split()
+
+
+def test_help_does_not_wait_for_torch():
+    script = "import sys; from synther.cli import main; main(['train', '--help']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--evaluate-every" in done.stdout
+
+
+def test_a_name_brings_the_settings_of_its_data_set(train, rows, tmp_path):
+    (tmp_path / "data").mkdir()
+    real = replace(rows, timeout=np.arange(300) % 25 == 7, env_id=None)
+    write(tmp_path / "data" / "hopper-medium.npz", real)
+    write(tmp_path / "synthetic.npz", rows[:50])
+    command = ("hopper-medium", "--data", tmp_path / "data", "--synthetic", tmp_path / "synthetic.npz", *QUICK)
+    assert train("iql", *command, "--no-evaluate", "--out", tmp_path / "iql").code == 0
+    found = described(tmp_path / "iql")
+    assert (found["agent"]["deterministic"], found["agent"]["decay_updates"], found["episodes"]) == (True, 40, 10)
+    ends = np.flatnonzero(real.terminal | real.timeout)
+    returns = [part.sum() for part in np.split(real.reward.astype(float), ends + 1)[:-1]]
+    assert found["synthetic"]["synthetic"]["rewards"] == [pytest.approx(1000 / np.ptp(returns), rel=1e-5), 0]
+    other = ("--agent.deterministic", "False", "--episodes", "3")
+    assert train("iql", *command, "--no-evaluate", *other, "--out", tmp_path / "other").code == 0
+    found = described(tmp_path / "other")
+    assert (found["agent"]["deterministic"], found["episodes"]) == (False, 3)
+    assert train("td3_bc", *command, "--no-evaluate", "--out", tmp_path / "td3_bc").code == 0
+    assert "rewards" not in described(tmp_path / "td3_bc")["synthetic"]["synthetic"]
+    code, _, err = train("td3_bc", *command, "--out", tmp_path / "evaluated")
+    assert code == 2
+    assert "has 11 observation and 3 action columns, the data 2 and 1" in err
+
+
+def test_diverged_seeds_are_said(train, data, tmp_path, monkeypatch, caplog):
+    def train_all_but_one(agent, updates: int) -> None:
+        agent.updates += updates
+        agent._round.losses["actor"][1] = float("nan")
+
+    monkeypatch.setattr("synther.agents.agent.Agent.train", train_all_but_one)
+    code, text, _ = train("bc", data, "--out", tmp_path / "run", "--no-evaluate", *QUICK)
+    assert code == 0
+    assert "1 of 2 seeds, which no mean counts" in text
+    assert "seed 1 of arm 'real' has diverged after 20 updates" in caplog.text
 
 
 def test_an_environment_that_is_not_there(train, data, tmp_path, caplog):
@@ -102,6 +146,8 @@ def test_options_of_an_algorithm(train, data, tmp_path):
         (("--evaluate-every", "0"), "evaluate_every must be at least 1, got 0"),
         (("--env-id", "Nowhere-v0"), "'Nowhere-v0' is not an environment of Gymnasium"),
         (("--env-id", "Pendulum-v1", "--no-evaluate"), "names an environment and --no-evaluate refuses it"),
+        (("--data", "nowhere"), "nowhere is not a folder"),
+        (("--policies", "nowhere.npz"), "nowhere.npz: no such file; expected an archive of policies"),
         (("--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
     ],
 )

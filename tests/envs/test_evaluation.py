@@ -143,9 +143,16 @@ def test_wrong_policies(evaluator: Evaluator) -> None:
         evaluator.start([pushing(0)] * 3, number=-1)
     with pytest.raises(DataError, match=r"evaluation 5, member 1 \(seed 9\): Pendulum-v1: .* 3 columns"):
         evaluator.evaluate([pushing(0), pushing(0, inputs=4), pushing(0)], number=5)
-    with pytest.raises(DataError, match=r"member 2 \(seed 4\): .* diverged"):
-        evaluator.evaluate([pushing(0), pushing(0), pushing(np.nan)])
     assert evaluator.evaluate([pushing(0)] * 3).returns.shape == (3, 7)  # the workers live on
+
+
+def test_a_policy_that_has_diverged_spoils_no_other(evaluator: Evaluator) -> None:
+    expected = evaluator.evaluate([swinging(0)] * 3)
+    overflowing = MlpPolicy(((np.full((3, 2), 1e38), np.zeros(2)), (np.array([[1e38], [-1e38]]), np.zeros(1))))
+    found = evaluator.evaluate([swinging(0), pushing(np.nan), overflowing])
+    np.testing.assert_array_equal(found.returns[0], expected.returns[0])
+    assert np.isnan(found.returns[1:]).all()
+    assert (found.lengths == [[200] * 7, [0] * 7, [0] * 7]).all()
 
 
 def test_broken_environments_and_dead_workers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

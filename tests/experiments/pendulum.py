@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +30,19 @@ def swings(count: int = 60, *, seed: int = 0, shift: float = 0.0, env_id: str | 
 class Guess:
     """In the place of an Evaluator: an episode's return is what the policy does in one state, of its own number."""
 
-    def __init__(self, env_id: str, members: Sequence[int], *, episodes: int, workers: int | None) -> None:
+    slow = False
+    """Whether episodes only end when somebody waits for them."""
+
+    def __init__(
+        self, env_id: str, members: Sequence[int], *, episodes: int, workers: int | None, options: Mapping[str, Any]
+    ) -> None:
         self.members, self.episodes = members, episodes
 
     def start(self, policies: Sequence[MlpPolicy], number: int) -> Guessed:
         assert len(policies) == len(self.members)
         draws = [np.random.default_rng((seed, number)).normal(size=(self.episodes, 3)) for seed in self.members]
-        return Guessed(number, [policy.act(seen)[:, 0] for policy, seen in zip(policies, draws, strict=True)])
+        returns = [policy.act(seen)[:, 0] for policy, seen in zip(policies, draws, strict=True)]
+        return Guessed(number, returns, not self.slow)
 
     def __enter__(self) -> Guess:
         return self
@@ -45,8 +52,11 @@ class Guess:
 
 
 class Guessed:
-    def __init__(self, number: int, returns: Sequence[np.ndarray]) -> None:
-        self.number, self.returns = number, np.array(returns, np.float64)
+    def __init__(self, number: int, returns: Sequence[np.ndarray], over: bool) -> None:
+        self.number, self.returns, self.over = number, np.array(returns, np.float64), over
+
+    def done(self) -> bool:
+        return self.over
 
     def result(self) -> Evaluation:
         return Evaluation(self.number, self.returns, np.ones(self.returns.shape, np.int64), 10 * self.returns)

@@ -12,9 +12,9 @@ from synther.errors import ConfigError
 from synther.experiments.measurements import Log, Measurement, Result, Spread
 
 
-def measured(updates: int, returns: list[list[float]] | None = None) -> Measurement:
-    scores = None if returns is None else [[10 * value for value in row] for row in returns]
-    return Measurement(updates, updates / 10, {"critic": [0.5, None]}, returns, scores)
+def measured(updates: int, returns: list[list[float] | None] | None = None) -> Measurement:
+    scores = None if returns is None else [row and [10 * value for value in row] for row in returns]
+    return Measurement(updates, updates / 10, {"critic": [0.5] * len(returns or [0, 0])}, returns, scores)
 
 
 @pytest.fixture
@@ -68,13 +68,27 @@ def test_a_line_is_strict_json(tmp_path):
     plain = json.loads((tmp_path / "log.jsonl").read_text(), parse_constant=pytest.fail)
     assert plain["losses"] == {"critic": [None, None, 1.0]}
     assert (plain["returns"], plain["scores"]) == ([[1, 1]] * 3, None)
+    assert found.diverged == [True, True, False]
     assert Measurement.of(5, 1.5, losses, None).returns is None
 
 
+def test_a_member_without_returns_has_diverged(tmp_path):
+    returns = np.array([[1, 2], [np.nan, np.nan]])
+    evaluation = Evaluation(1, returns, np.ones((2, 2), np.int64), 10 * returns)
+    found = Measurement.of(5, 1.5, {"actor": np.ones(2, np.float32)}, evaluation)
+    Log(tmp_path / "log.jsonl", []).append(found)
+    assert Log(tmp_path / "log.jsonl", [5]).measurements == [found]
+    assert (found.returns, found.scores) == ([[1, 2], None], [[10, 20], None])
+    assert (found.mean_returns, found.mean_scores) == ([1.5, None], [15, None])
+    assert found.diverged == [False, True]
+
+
 def test_spread():
-    assert Spread.of([1.0, 3.0]) == Spread(2.0, 1.0)
-    assert Spread.of([7.0]) == Spread(7.0, 0.0)
-    assert str(Spread(48.06, 0.31)) == "48.1 ± 0.3"
+    assert Spread.of([1.0, 3.0]) == Spread(2.0, 1.0, 2)
+    assert Spread.of([7.0]) == Spread(7.0, 0.0, 1)
+    assert Spread.of([None, 1.0, None, 3.0]) == Spread(2.0, 1.0, 2)
+    assert Spread.of([None, None]) is None
+    assert str(Spread(48.06, 0.31, 8)) == "48.1 ± 0.3"
 
 
 @pytest.fixture
@@ -92,9 +106,9 @@ def test_final_best_and_curve(result):
     assert (result.updates, result.seconds) == (12, 1.2)
     assert [standing.returns for standing in result.curves["a"]] == [(1, 3), (4, 8), (2, 2)]
     assert [standing.returns for standing in result.curves["b"]] == [(0, 0), (1, 3), (2, 4)]
-    assert result.final("a").spread_of_returns == Spread(2, 0)
-    assert result.best("a").spread_of_returns == Spread(6, 2)
-    assert result.best("a").spread_of_scores == Spread(60, 20)
+    assert result.final("a").spread_of_returns == Spread(2, 0, 2)
+    assert result.best("a").spread_of_returns == Spread(6, 2, 2)
+    assert result.best("a").spread_of_scores == Spread(60, 20, 2)
     assert result.best("a").updates == 10
     assert result.best("b") == result.final("b") == result.curves["b"][-1]
 
@@ -102,9 +116,30 @@ def test_final_best_and_curve(result):
 def test_to_json_and_back(result):
     plain = json.loads(json.dumps(result.to_json()))
     assert Result.from_json(plain) == result
-    assert plain["arms"]["a"]["best"]["score"] == {"mean": 60, "std": 20}
+    assert plain["arms"]["a"]["best"]["score"] == {"mean": 60, "std": 20, "seeds": 2}
     assert plain["arms"]["b"]["final"]["returns"] == [2, 4]
     assert [standing["updates"] for standing in plain["arms"]["a"]["curve"]] == [5, 10, 12]
+
+
+def test_diverged_seeds_are_left_out_and_counted():
+    curve = {5: [[1], [3]], 10: [[2], [4]], 12: [None, [9]], 15: [None, None]}
+    found = [measured(updates, rows) for updates, rows in curve.items()]
+    assert Result.of(found[:2], ["a"]).diverged == {"a": ()}
+    result = Result.of(found[:3], ["a"])
+    assert result.diverged == {"a": (0,)}
+    assert (result.final("a").diverged, result.final("a").spread_of_scores) == (1, Spread(90, 0, 1))
+    assert result.best("a").updates == 10  # one lucky seed does not stand for two
+    plain = json.loads(json.dumps(result.to_json()))
+    assert Result.from_json(plain) == result
+    assert plain["diverged"] == {"a": [0]}
+    assert plain["arms"]["a"]["final"] == {
+        "updates": 12, "returns": [None, 9], "scores": [None, 90], "diverged": 1,
+        "return": {"mean": 9, "std": 0, "seeds": 1}, "score": {"mean": 90, "std": 0, "seeds": 1},
+    }  # fmt: skip
+    lost = Result.of(found[3:], ["a"])
+    assert lost.final("a").spread_of_returns is lost.final("a").spread_of_scores is None
+    assert lost.to_json()["arms"]["a"]["best"]["return"] is None
+    assert Result.from_json(lost.to_json()) == lost
 
 
 def test_nobody_evaluated():

@@ -4,92 +4,29 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
-from contextlib import contextmanager
+import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from synther import Synthesizer, write
+from synther import Synthesizer
 from synther.agents.agent import Agent
 from synther.agents.iql import IQLConfig
 from synther.agents.policy import load_policy
-from synther.agents.td3_bc import TD3BCConfig
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import offline
 from synther.experiments.frozen import frozen
-from synther.experiments.measurements import Log, Result
-from synther.experiments.offline import Plan, train_to
+from synther.experiments.measurements import Result
+from synther.experiments.offline import Plan
 from synther.experiments.sources import Augmented, Given, Material, Sampled
 
 from .pendulum import Guess, Guessed, swings
+from .trainings import FILES, PLAN, SMALL, TIMES, StopAt, Stopped, files, logged, run, same
 
-SMALL = TD3BCConfig(width=8, depth=1, batch=8, learning_rate=1e-2)
-PLAN = Plan(SMALL, updates=45, seeds=2, evaluate_every=10, episodes=3, checkpoint_seconds=0, device="cpu")
-TIMES = [10, 20, 30, 40, 45]
-FILES = ["checkpoint.safetensors", "log.jsonl", "result.json", "run.json"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def saved_every_time(monkeypatch) -> None:
-    """However long it takes, against the rest of so short a training."""
-    monkeypatch.setattr(offline, "_CHECKPOINT_SHARE", float("inf"))
-
-
-@pytest.fixture
-def quick(monkeypatch) -> None:
-    """Evaluations that start no process."""
-    monkeypatch.setattr(offline, "Evaluator", Guess)
-
-
-def run(folder: Path, plan: Plan = PLAN, material: Material | None = None, progress=False):
-    return train_to(plan, material or Material(swings()), folder, progress=progress)
-
-
-def logged(folder: Path) -> list[dict]:
-    """What was measured, apart from the time it took."""
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir())
-
-
-def same(one: Path, other: Path) -> bool:
-    tensors = [load_file(folder / "checkpoint.safetensors") for folder in (one, other)]
-    assert tensors[0].keys() == tensors[1].keys()
-    equal = all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
-    return equal and logged(one) == logged(other) and files(one) == files(other)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(offline, "Evaluator", Guess)
-        run(folder)
-    return folder
-
-
-@pytest.fixture
-def done(finished, quick) -> Path:
-    """A run that nothing has stopped, and others like it to be begun."""
-    return finished
+pytestmark = pytest.mark.usefixtures("one_thread", "saved_every_time")
 
 
 def test_evaluated_in_its_environment(tmp_path):
@@ -105,6 +42,39 @@ def test_evaluated_in_its_environment(tmp_path):
     assert lines[-1]["scores"] is None
     assert result.final("real").returns == pytest.approx(expected.mean(1))
     assert Result.from_json(json.loads((tmp_path / "run" / "result.json").read_text())) == result
+
+
+def test_options_of_the_environment(tmp_path):
+    plan = replace(PLAN, updates=10, episodes=1, workers=1, env_options={"max_episode_steps": 5, "g": 0.0})
+    run(tmp_path / "run", plan)
+    (line,) = logged(tmp_path / "run")
+    # Without gravity, five steps cost at most pi^2 + 0.1 * 8^2 + 0.001 * 2^2 each.
+    assert all(-5 * 16.3 < total <= 0 for (total,) in line["returns"])
+    for other in ({}, {"max_episode_steps": 6, "g": 0.0}):
+        with pytest.raises(ConfigError, match="holds a run with another env_options"):
+            run(tmp_path / "run", replace(plan, env_options=other))
+    with pytest.raises(ConfigError, match="env_options must be what JSON can hold"):
+        replace(plan, env_options={"maze": {1, 2}})
+
+
+def test_what_the_time_went_into_and_where(tmp_path, quick, monkeypatch):
+    for owner, name in ((Guessed, "result"), (Agent, "save")):
+        whole = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, whole=whole: (time.sleep(0.02), whole(*given))[1])
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", progress=StopAt(30))  # two checkpoints, and an evaluation or two
+    result = run(tmp_path / "run")
+    parts = result.seconds_of
+    assert sum(parts.values()) == pytest.approx(result.seconds)
+    assert 0.1 <= parts["checkpoints"] <= 0.4  # of both lives
+    assert parts["training"] > 0
+    assert result.updates_a_second == pytest.approx(45 / result.seconds)
+    kept = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert kept["seconds_of"] == parts
+    assert kept["origin"].keys() == {"synther", "machine", "python"}
+    seconds = [json.loads(line)["seconds"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert seconds == sorted(seconds)
+    assert seconds[-1] < result.seconds
 
 
 def test_the_log_has_a_line_a_measurement(done):
@@ -136,133 +106,6 @@ def test_same_seed_same_result_and_others_differ(done, tmp_path):
     one, other = logged(done)[-1], logged(tmp_path / "next")[-1]
     np.testing.assert_allclose(other["returns"], one["returns"][1:], rtol=1e-4)
     assert not np.allclose(one["returns"][0], one["returns"][1])
-
-
-class Stopped(Exception):
-    pass
-
-
-class StopAt:
-    """A progress display that brings the work down after so many updates."""
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        self.now, self.start, self.done = name, start, start
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-        if self.now == "train" and self.done >= self.place:
-            raise Stopped
-
-
-@pytest.mark.parametrize(("places", "kept"), [([10], 0), ([30, 40], 30), ([45], 40), ([20, 20, 45], 40)], ids=str)
-def test_stopped_while_it_trains(done, places, kept, tmp_path):
-    for place in places:
-        with pytest.raises(Stopped):
-            run(tmp_path / "run", progress=StopAt(place))
-        assert not (tmp_path / "run" / "result.json").exists()
-    rest = StopAt(1_000)
-    run(tmp_path / "run", progress=rest)
-    assert (rest.start, rest.done) == (kept, 45)
-    assert same(done, tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "after", "call"),
-    [
-        *((Guessed, "result", False, call) for call in (1, 3)),
-        *((Log, "append", after, call) for after in (False, True) for call in (1, 4)),
-        *((Agent, "save", after, call) for after in (False, True) for call in (1, 3, 5)),
-        (offline, "write_object", False, 1),
-    ],
-    ids=str,
-)
-def test_stopped_anywhere_else(done, owner, name, after, call, tmp_path, monkeypatch):
-    whole, calls = getattr(owner, name), 0
-
-    def stopping(*given):
-        nonlocal calls
-        calls += 1
-        if calls == call and not after:
-            raise Stopped
-        answer = whole(*given)
-        if calls == call:
-            raise Stopped
-        return answer
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, stopping)
-        with pytest.raises(Stopped):
-            run(tmp_path / "run")
-    run(tmp_path / "run")
-    assert same(done, tmp_path / "run")
-
-
-def test_without_a_recent_checkpoint_it_goes_back_further(done, tmp_path):
-    seldom = replace(PLAN, checkpoint_seconds=1e9)
-    with pytest.raises(Stopped):
-        run(tmp_path / "run", seldom, progress=StopAt(40))
-    assert [line["updates"] for line in logged(tmp_path / "run")] == [10, 20]  # and one was under way
-    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
-    run(tmp_path / "run", seldom)
-    assert same(done, tmp_path / "run")
-
-
-KILLER = """
-import os, random, signal, sys, time
-from contextlib import contextmanager
-from pathlib import Path
-import torch
-from synther import read
-from synther.experiments import offline
-from synther.agents.td3_bc import TD3BCConfig
-from synther.experiments.offline import Plan, train_to
-from synther.experiments.sources import Material
-
-class Slow:
-    @contextmanager
-    def phase(self, name, total, start=0):
-        yield self
-    def advance(self, amount, note=""):
-        time.sleep(0.05)
-
-torch.set_num_threads(1)
-offline._CHECKPOINT_SHARE = float("inf")
-material, folder = Material(read(sys.argv[1])), Path(sys.argv[2])
-plan = {plan}
-kills = 0
-while True:
-    worker = os.fork()
-    if not worker:
-        train_to(plan, material, folder, progress=Slow())
-        os._exit(0)
-    time.sleep(random.uniform(0.02, 0.3 + 0.2 * kills))
-    os.kill(worker, signal.SIGKILL)
-    status = os.waitpid(worker, 0)[1]
-    if os.WIFEXITED(status):
-        print(kills, os.WEXITSTATUS(status))
-        break
-    kills += 1
-"""
-
-
-def test_killed_again_and_again_it_still_ends_with_the_same_files(tmp_path):
-    plan = replace(PLAN, evaluate=False, updates=150)
-    rows = swings(env_id=None)  # nothing to import first, in every life
-    run(tmp_path / "done", plan, Material(rows))
-    write(tmp_path / "real.npz", rows)
-    script = KILLER.replace("{plan}", repr(plan))
-    command = [sys.executable, "-c", script, str(tmp_path / "real.npz"), str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    kills, code = map(int, ended.stdout.split())
-    assert kills >= 2
-    assert code == 0, ended.stderr
-    assert same(tmp_path / "done", tmp_path / "run")
 
 
 def test_a_finished_run_does_nothing_again(done, monkeypatch):

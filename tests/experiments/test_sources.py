@@ -7,11 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from synther import Synthesizer
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
-from synther.experiments.sources import Augmented, Given, Material
+from synther.experiments.generators import Fitted, Maker, Plan
+from synther.experiments.sources import Augmented, Generated, Given, Material
+from synther.presets import preset
+from synther.progress import Silent
 
 from .pendulum import swings
+
+TINY = preset(
+    "laptop",
+    network={"width": 16, "depth": 1, "embedding": 8},
+    fit={"steps": 20, "evaluate_every": 10},
+    sampler={"steps": 2},
+    data={"threshold": "half"},
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +58,68 @@ def test_material_that_cannot_be():
         Augmented("salt", real, 5)
     with pytest.raises(ConfigError, match="the number of samples must be"):
         Material.mixed(real, Augmented("additive", real, 0))
+
+
+def generated(store, name="diffusion", real=None, **options) -> Generated:
+    plan = Plan(**{"settings": TINY, "samples": 50, "trials": 0, "epochs": 1, "device": "cpu", **options})
+    return Generated(name, swings() if real is None else real, plan, store)
+
+
+def rows_of(source: Generated):
+    return source.rows(source.store / "not used", Silent())
+
+
+def test_a_generator_is_fitted_once_for_all_who_ask(tmp_path, monkeypatch):
+    first = rows_of(generated(tmp_path))
+    model = Synthesizer(TINY, device="cpu").fit(swings(), progress=False)
+    assert first.equals(model.sample(50, progress=False))
+    monkeypatch.setattr(Synthesizer, "fit", pytest.fail)
+    assert rows_of(generated(tmp_path)).equals(first)
+    assert rows_of(generated(tmp_path, samples=20)).equals(first[:20])
+    (folder,) = tmp_path.iterdir()
+    assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "run.json"]
+
+
+@pytest.mark.parametrize(
+    "other", [{"real": swings(seed=1)}, {"seed": 1}, {"settings": TINY.changed(fit={"steps": 10})}]
+)
+def test_other_data_and_options_have_a_model_of_their_own(tmp_path, other):
+    one, another = rows_of(generated(tmp_path)), rows_of(generated(tmp_path, **other))
+    assert not one.equals(another)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_fit_that_was_killed_goes_on(tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    def killed(self, path):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Synthesizer, "save", killed)
+        with pytest.raises(Killed):
+            rows_of(generated(tmp_path))
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "model.safetensors.checkpoint").exists()
+    assert rows_of(generated(tmp_path)).equals(rows_of(generated(tmp_path / "whole")))
+    assert not (folder / "model.safetensors.checkpoint").exists()
+
+
+def test_what_cannot_be_saved_keeps_its_rows(tmp_path, monkeypatch):
+    made = swings(50, seed=3)
+    monkeypatch.setattr(Maker, "_from_table", lambda self, name, folder: (made, Fitted(0.0, 0, {})))
+    assert rows_of(generated(tmp_path, "tvae")).equals(made)
+    monkeypatch.setattr(Maker, "_from_table", pytest.fail)
+    assert rows_of(generated(tmp_path, "tvae")).equals(made)
+    assert [len(list(folder.glob("synthetic.npz"))) for folder in tmp_path.iterdir()] == [1]
+
+
+def test_generators_that_cannot_be(tmp_path):
+    with pytest.raises(ConfigError, match="unknown generator 'vae': expected one of diffusion, tvae, ctgan"):
+        generated(tmp_path, "vae")
+    with pytest.raises(DataError, match="a generator cannot be fitted on 1 row"):
+        Material.mixed(swings(), generated(tmp_path, real=swings(1)))
+    described = generated(tmp_path).description()
+    assert (described["generator"], described["samples"], described["seed"]) == ("diffusion", 50, 0)
+    assert list(tmp_path.iterdir()) == []

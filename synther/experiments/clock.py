@@ -1,0 +1,41 @@
+"""How long a run has taken, in all its lives, and what for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from synther.experiments.folder import read_object, write_object
+
+
+class Clock:
+    """Goes on from what was saved at `path`, or from the `least` that the run is known to have taken."""
+
+    def __init__(self, path: Path, least: float) -> None:
+        self.path = path
+        before = read_object(path) if path.exists() else {"seconds": 0.0, "waiting": 0.0, "checkpoints": 0.0}
+        self._began = time.monotonic() - max(before.pop("seconds"), least)
+        self._parts: dict[str, float] = before
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    @contextmanager
+    def counting(self, part: Literal["waiting", "checkpoints"]) -> Iterator[None]:
+        """Time that is no training: waiting for evaluations, or writing checkpoints."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._parts[part] += time.monotonic() - began
+
+    def parts(self) -> dict[str, float]:
+        """Of the seconds: those of training, and the others."""
+        return {"training": self.seconds - sum(self._parts.values()), **self._parts}
+
+    def save(self) -> None:
+        write_object(self.path, {"seconds": self.seconds, **self._parts})

@@ -1,0 +1,36 @@
+"""One run after another, in this process."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from synther.errors import SyntherError
+from synther.experiments.engines.ownership import driver_lock, owned, worker_lock
+from synther.experiments.engines.task import Named, Outcome, Task
+from synther.progress import Progress
+
+log = logging.getLogger(__name__)
+
+
+def run_here(tasks: Sequence[Task], out: Path, progress: Progress) -> list[Outcome]:
+    """Each when its turn comes: what another process has begun by then is left to it."""
+    return [_outcome(task, out / task.name, progress) for task in tasks]
+
+
+def _outcome(task: Task, folder: Path, progress: Progress) -> Outcome:
+    began = time.monotonic()
+    error = None
+    try:
+        if task.done(folder):
+            return Outcome(task.name, was_done=True)
+        with owned(driver_lock(folder)), owned(worker_lock(folder)):
+            task.execute(folder, Named(progress, task.name))
+    except SyntherError as refusal:
+        error = str(refusal)
+    except Exception as defect:
+        log.exception("%s failed", task.name)
+        error = f"{type(defect).__name__}: {defect}"
+    return Outcome(task.name, time.monotonic() - began, error)

@@ -1,0 +1,71 @@
+"""Who works on something: a lock that ends with its owner's process, however that ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import gethostname
+from uuid import uuid4
+
+from synther.errors import SyntherError
+
+
+class Owned(SyntherError):
+    """Somebody else works on it."""
+
+
+@contextmanager
+def owned(lock: Path, *, patience: float = 0.0) -> Iterator[str]:
+    """Own the file `lock` and what it stands for, or wait `patience` seconds for it and raise `Owned`.
+
+    Yields what the file says while it is owned, which nobody else writes into any file.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    handle = _acquire(lock, time.monotonic() + patience)
+    try:
+        text = f"process {os.getpid()} on {gethostname()} ({uuid4().hex})"
+        os.ftruncate(handle, 0)
+        os.write(handle, text.encode())
+        yield text
+    finally:
+        lock.unlink(missing_ok=True)  # while it is ours: who opened it in the meantime finds it gone and opens another
+        os.close(handle)
+
+
+def driver_lock(folder: Path) -> Path:
+    """Of the process that has a run done in `folder`."""
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def worker_lock(folder: Path) -> Path:
+    """Of the process that does it, which may outlive a driver that was killed."""
+    return folder.with_name(f".{folder.name}.worker.lock")
+
+
+def _acquire(lock: Path, until: float) -> int:
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(lock, handle):
+                return handle
+            os.close(handle)
+        except BlockingIOError:
+            owner = os.read(handle, 1_000).decode().partition(" (")[0]
+            os.close(handle)
+            if time.monotonic() >= until:
+                raise Owned(
+                    f"{owner or 'another process'} works on it, says {lock}: wait until it is done, or stop it"
+                ) from None
+            time.sleep(0.2)
+
+
+def _is(lock: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(lock))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,34 @@
+"""All experiments by name. Runs of the same name are the same run, whoever asks for it: it is trained once."""
+
+from __future__ import annotations
+
+from synther.errors import ConfigError
+from synther.experiments.paper import evidence, offline_tables
+from synther.experiments.paper.experiment import Experiment
+
+_ALL = (
+    offline_tables.full_eval(),
+    offline_tables.vae_gan(),
+    offline_tables.subsample(),
+    offline_tables.barchart(),
+    offline_tables.larger(),
+    offline_tables.upsample(),
+    offline_tables.network(),
+    offline_tables.antmaze(),
+    offline_tables.mixture(),
+    offline_tables.compression(),
+    offline_tables.rliable(),
+    evidence.agents(),
+    evidence.mixed_subsample(),
+    evidence.mixed_eval(),
+    evidence.mixed_larger(),
+    evidence.fractions(),
+)
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}
+
+
+def experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"unknown experiment {name!r}: expected one of {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[name]

@@ -1,0 +1,104 @@
+"""Pictures of an experiment: bars or lines of final scores, probabilities of improvement, learning curves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from synther.experiments import curves, statistics
+from synther.experiments.curves import Bar, Curve
+from synther.experiments.measurements import Standing
+from synther.experiments.paper.experiment import Experiment, Lines
+from synther.experiments.paper.findings import Comparison, Entry, Finding
+from synther.experiments.paper.tables import Table
+
+Entries = Mapping[str, Mapping[str, Entry]]
+
+_ARMS = 8
+"""That a picture can show."""
+
+
+def draw(table: Table, out: Path) -> list[Path]:
+    """What there is to draw so far, into `out`; returns the files."""
+    experiment = table.experiment
+    return [
+        *_bars(experiment, table.rows, out),
+        *(file for lines in experiment.lines for file in _lines(experiment, lines, table.rows, out)),
+        *_improvements(experiment, table.comparisons, out),
+        *(file for name, finding in table.found.items() for file in _curves(name, finding, out / "curves")),
+    ]
+
+
+def _bars(experiment: Experiment, rows: Entries, out: Path) -> Iterator[Path]:
+    groups: dict[str, dict[str, Bar]] = {}
+    for row, cells in rows.items():
+        for column, cell in cells.items():
+            if cell.mean is not None:
+                group, arm = (row, column) if experiment.bars == "rows" else (column, row)
+                reference = None if cell.paper is None else cell.paper.mean
+                groups.setdefault(group, {})[arm] = Bar(cell.mean, cell.std or 0.0, reference)
+    if experiment.bars is not None and groups:
+        path = out / f"{experiment.name}.png"
+        shown = [cell for cells in rows.values() for cell in cells.values()]
+        curves.bars(groups, path, title=_honest(experiment.about, shown))
+        yield path
+
+
+def _lines(experiment: Experiment, lines: Lines, rows: Entries, out: Path) -> Iterator[Path]:
+    series = {}
+    for column in lines.columns:
+        cells = {place: rows[row][column] for row, place in lines.places.items()}
+        there = [(place, cell.mean, cell.std or 0.0) for place, cell in cells.items() if cell.mean is not None]
+        if there:
+            at, mean, std = np.array(there).T
+            series[column] = Curve(at, mean, mean - std, mean + std)
+    if series:
+        words = {"share": ("share of the rows", curves.share), "rows": ("rows sampled", curves.count)}
+        xlabel, tick = words[lines.unit]
+        suffix = "" if len(experiment.lines) == 1 else "-" + _slug(lines.title)
+        path = out / f"{experiment.name}{suffix}.png"
+        shown = [rows[row][column] for row in lines.places for column in lines.columns]
+        curves.lines(series, path, title=_honest(lines.title, shown), xlabel=xlabel, tick=tick)
+        yield path
+
+
+def _improvements(experiment: Experiment, comparisons: Sequence[Comparison], out: Path) -> Iterator[Path]:
+    if comparisons:
+        path = out / f"{experiment.name}-improvement.png"
+        found = {(one.one, one.other): one.improvement for one in comparisons}
+        statistics.plot_improvement(found, path, title=experiment.about)
+        yield path
+
+
+def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
+    """As many pictures as the arms of the run need."""
+    if finding.result is None:
+        return
+    drawn = {arm: curve for arm, standings in finding.result.curves.items() if (curve := _curve(standings))}
+    arms = list(drawn)
+    for number, start in enumerate(range(0, len(arms), _ARMS)):
+        path = folder / (f"{name}.png" if number == 0 else f"{name}-{number + 1}.png")
+        title = f"{name}*" if finding.departures else name
+        curves.plot({arm: drawn[arm] for arm in arms[start : start + _ARMS]}, path, title=title)
+        yield path
+
+
+def _curve(standings: Sequence[Standing]) -> Curve | None:
+    """Of the seeds that never diverged."""
+    scores = [standing.scores for standing in standings if standing.scores is not None]
+    kept = [seed for seed in zip(*scores, strict=True) if None not in seed]
+    if not kept or len(scores) < len(standings):
+        return None
+    return Curve.of([standing.updates for standing in standings], np.array(kept, np.float64).T)
+
+
+def _honest(title: str, shown: Sequence[Entry]) -> str:
+    """A picture of shorter runs must not pass for one of whole ones."""
+    return f"{title} (* not as the experiment asks)" if any(cell.departed for cell in shown) else title
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9_]+", "-", title.lower()).strip("-")

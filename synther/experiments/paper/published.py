@@ -1,0 +1,145 @@
+"""The paper's own figures (Lu et al. 2023) by table: mean and standard deviation of the final score.
+
+Data sets are called what D4RL calls them; the paper's "mixed" is medium-replay, its "medexp" medium-expert.
+"""
+
+from __future__ import annotations
+
+Pair = tuple[float, float]
+"""Mean and standard deviation."""
+
+FULL_EVAL: dict[str, dict[str, tuple[Pair, Pair]]] = {
+    "halfcheetah-random": {"td3_bc": ((11.3, 0.8), (12.2, 1.1)), "iql": ((15.2, 1.2), (17.2, 3.4))},
+    "halfcheetah-medium-replay": {
+        "td3_bc": ((44.8, 0.7), (45.9, 0.9)),
+        "iql": ((43.5, 0.4), (46.6, 0.2)),
+        "edac": ((62.1, 1.3), (63.0, 1.3)),
+    },
+    "halfcheetah-medium": {
+        "td3_bc": ((48.1, 0.2), (49.9, 1.2)),
+        "iql": ((48.3, 0.1), (49.6, 0.3)),
+        "edac": ((67.7, 1.2), (65.1, 1.3)),
+    },
+    "halfcheetah-medium-expert": {
+        "td3_bc": ((90.8, 7.0), (87.2, 11.1)),
+        "iql": ((94.6, 0.2), (93.3, 2.6)),
+        "edac": ((104.8, 0.7), (94.1, 10.1)),
+    },
+    "walker2d-random": {"td3_bc": ((0.6, 0.3), (2.3, 1.9)), "iql": ((4.1, 0.8), (4.2, 0.3))},
+    "walker2d-medium-replay": {
+        "td3_bc": ((85.6, 4.6), (90.5, 4.3)),
+        "iql": ((82.6, 8.0), (83.3, 5.9)),
+        "edac": ((87.1, 3.2), (89.8, 1.5)),
+    },
+    "walker2d-medium": {
+        "td3_bc": ((82.7, 5.5), (84.8, 1.4)),
+        "iql": ((84.0, 5.4), (84.7, 5.5)),
+        "edac": ((93.4, 1.6), (93.4, 2.4)),
+    },
+    "walker2d-medium-expert": {
+        "td3_bc": ((110.0, 0.4), (110.2, 0.5)),
+        "iql": ((111.7, 0.6), (111.4, 0.7)),
+        "edac": ((114.8, 0.9), (114.7, 1.2)),
+    },
+    "hopper-random": {"td3_bc": ((8.6, 0.3), (14.6, 9.4)), "iql": ((7.2, 0.2), (7.7, 0.1))},
+    "hopper-medium-replay": {
+        "td3_bc": ((64.4, 24.8), (53.4, 15.5)),
+        "iql": ((84.6, 13.5), (103.2, 0.4)),
+        "edac": ((99.7, 0.9), (101.4, 0.8)),
+    },
+    "hopper-medium": {
+        "td3_bc": ((60.4, 4.0), (63.4, 4.2)),
+        "iql": ((62.8, 6.0), (72.0, 4.5)),
+        "edac": ((101.7, 0.3), (102.4, 0.5)),
+    },
+    "hopper-medium-expert": {
+        "td3_bc": ((101.1, 10.5), (105.4, 9.7)),
+        "iql": ((106.2, 6.1), (90.8, 17.9)),
+        "edac": ((105.2, 11.6), (109.7, 0.2)),
+    },
+    "maze2d-umaze": {
+        "td3_bc": ((29.4, 14.2), (37.6, 14.4)),
+        "iql": ((37.7, 2.0), (41.0, 0.7)),
+        "edac": ((95.3, 7.4), (99.1, 18.6)),
+    },
+    "maze2d-medium": {
+        "td3_bc": ((59.5, 41.9), (65.2, 36.1)),
+        "iql": ((35.5, 1.0), (35.1, 2.6)),
+        "edac": ((57.0, 4.0), (66.4, 10.9)),
+    },
+    "maze2d-large": {
+        "td3_bc": ((97.1, 29.3), (92.5, 38.5)),
+        "iql": ((49.6, 22.0), (60.8, 5.3)),
+        "edac": ((95.6, 26.5), (143.3, 21.7)),
+    },
+}
+"""tab:full_eval: original data, SynthER."""
+
+LOCOMOTION = tuple(name for name in FULL_EVAL if not name.startswith("maze2d"))
+MAZES = tuple(name for name in FULL_EVAL if name.startswith("maze2d"))
+
+AVERAGES: dict[str, dict[str, tuple[Pair, Pair]]] = {
+    "locomotion average": {
+        "td3_bc": ((59.0, 4.9), (60.0, 5.1)),
+        "iql": ((62.1, 3.5), (63.7, 3.5)),
+        "edac": ((92.9, 2.4), (92.6, 2.1)),
+    },
+    "maze average": {
+        "td3_bc": ((62.0, 28.2), (65.1, 29.7)),
+        "iql": ((40.9, 8.3), (45.6, 2.9)),
+        "edac": ((82.6, 12.6), (102.9, 17.1)),
+    },
+}
+"""Of tab:full_eval."""
+
+LARGER: dict[str, tuple[Pair, Pair]] = {
+    "halfcheetah-random": ((11.0, 0.7), (12.8, 0.8)),
+    "halfcheetah-medium-replay": ((44.8, 1.1), (48.0, 0.5)),
+    "halfcheetah-medium": ((50.2, 1.8), (53.3, 0.4)),
+    "halfcheetah-medium-expert": ((95.5, 5.4), (100.1, 2.7)),
+    "walker2d-random": ((2.6, 2.1), (4.3, 1.7)),
+    "walker2d-medium-replay": ((76.4, 9.9), (93.6, 3.6)),
+    "walker2d-medium": ((84.5, 1.7), (87.2, 1.2)),
+    "walker2d-medium-expert": ((110.3, 0.5), (110.2, 0.3)),
+    "hopper-random": ((10.3, 5.6), (19.5, 11.2)),
+    "hopper-medium-replay": ((62.4, 21.6), (86.8, 12.8)),
+    "hopper-medium": ((61.9, 5.9), (65.1, 4.7)),
+    "hopper-medium-expert": ((104.6, 9.4), (109.7, 4.1)),
+}
+"""tab:td3bc_larger: TD3+BC with the larger network on original data, on SynthER's."""
+
+LARGER_AVERAGE: tuple[Pair, Pair] = ((59.5, 5.5), (65.9, 3.7))
+
+VAE_GAN: dict[str, dict[str, Pair]] = {
+    "diffusion": {"td3_bc": (45.9, 0.9), "iql": (46.6, 0.2)},
+    "tvae": {"td3_bc": (27.1, 2.1), "iql": (15.2, 2.2)},
+    "ctgan": {"td3_bc": (24.3, 1.9), "iql": (15.9, 2.4)},
+}
+"""tab:vae_gan_comparison, its right half."""
+
+NETWORK: dict[tuple[str, int], Pair] = {
+    ("mlp", 2): (86.8, 18.7),
+    ("mlp", 4): (89.9, 17.9),
+    ("mlp", 6): (100.4, 6.9),
+    ("residual", 2): (78.5, 11.3),
+    ("residual", 4): (99.3, 14.7),
+    ("residual", 6): (101.1, 10.5),
+}
+"""tab:network_ablations: kind and depth of the denoiser."""
+
+ANTMAZE: dict[str, tuple[Pair, Pair]] = {
+    "antmaze-umaze": ((70.8, 39.2), (88.9, 4.4)),
+    "antmaze-medium-play": ((0.3, 0.4), (0.5, 0.7)),
+    "antmaze-large-play": ((0.0, 0.0), (0.0, 0.0)),
+}
+"""tab:antmaze_offline: original data, SynthER."""
+
+HALF_AVERAGE: dict[str, Pair] = {"td3_bc": (59.2, 3.7), "iql": (62.7, 5.1)}
+"""tab:appendix_mixture: the locomotion average of half real, half synthetic rows."""
+
+COMPRESSION: dict[str, tuple[float, float, float]] = {
+    "walker2d-medium-replay": (12.6, 6.5, 1.9),
+    "walker2d-medium": (42.0, 6.5, 6.5),
+    "walker2d-medium-expert": (84.0, 6.5, 12.9),
+}
+"""tab:compression_statistics: millions of numbers in the data, of parameters in the denoiser, and their ratio."""

@@ -1,0 +1,120 @@
+"""An experiment's table, from the folders of its runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from synther.errors import MissingExtra
+from synther.experiments.paper.experiment import Experiment
+from synther.experiments.paper.findings import Comparison, Entry, Finding, average, comparison, entry, findings
+from synther.experiments.runs import Run
+
+log = logging.getLogger(__name__)
+
+RUNS = "runs"
+"""The folder of all runs, which the experiments share."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is known of an experiment so far."""
+
+    experiment: Experiment
+    found: dict[str, Finding]
+    rows: dict[str, dict[str, Entry]]
+    averages: dict[str, dict[str, Entry]]
+    comparisons: tuple[Comparison, ...]
+
+    @classmethod
+    def of(cls, experiment: Experiment, out: Path) -> Table:
+        """From the runs in `out`."""
+        found = findings(experiment, out / RUNS)
+        rows = {name: {col: entry(cell, found) for col, cell in row.items()} for name, row in experiment.table.items()}
+        averages = {
+            line.name: {column: average(line, column, rows) for column in experiment.columns}
+            for line in experiment.averages
+        }
+        return cls(experiment, found, rows, averages, _comparisons(experiment, found))
+
+    def lines(self) -> list[list[str]]:
+        """A header, then a line a row."""
+        columns = self.experiment.columns
+        header = [self.experiment.label or self.experiment.name, *columns]
+        body = [*self.rows.items(), *self.averages.items()]
+        return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
+
+    def title(self) -> str:
+        return f"{self.experiment.about}; {len(self.found)} of {len(self.experiment.jobs)} runs are finished"
+
+    def notes(self) -> list[str]:
+        """What the numbers are, and what is to be kept in mind."""
+        own = (*self._legend(), *map(str, self.comparisons), *self._departures(), *self._lost(), *self._data())
+        return [*own, *self.experiment.remarks]
+
+    def to_json(self, origin: dict[str, str]) -> dict[str, Any]:
+        plain = {name: {column: asdict(cell) for column, cell in row.items()} for name, row in self.rows.items()}
+        means = {name: {column: asdict(cell) for column, cell in row.items()} for name, row in self.averages.items()}
+        runs = {
+            name: {
+                "departures": list(finding.departures),
+                "facts": finding.facts,
+                "seconds": None if finding.result is None else finding.result.seconds,
+            }
+            for name, finding in self.found.items()
+        }
+        return {
+            "experiment": self.experiment.name,
+            "label": self.experiment.label,
+            "origin": origin,
+            "rows": plain,
+            "averages": means,
+            "comparisons": [found.to_json() for found in self.comparisons],
+            "notes": self.notes(),
+            "runs": runs,
+            "unfinished": [job.name for job in self.experiment.jobs if job.name not in self.found],
+        }
+
+    def _legend(self) -> Iterable[str]:
+        runs = [job for job in self.experiment.jobs if isinstance(job, Run)]
+        if runs:
+            updates, seeds = (sorted({getattr(run, name) for run in runs}) for name in ("updates", "seeds"))
+            told = [" or ".join(f"{number:,}" for number in numbers) for numbers in (seeds, updates)]
+            yield f"Mean ± standard deviation of the final score over {told[0]} seeds after {told[1]} updates."
+        if any(cell.paper for row in self.experiment.table.values() for cell in row.values()):
+            yield "In brackets: the paper's figure."
+
+    def _departures(self) -> Iterable[str]:
+        same: dict[tuple[str, ...], list[str]] = {}
+        for name, finding in self.found.items():
+            if finding.departures:
+                same.setdefault(finding.departures, []).append(name)
+        for departures, names in same.items():
+            yield f"* not as the experiment asks: {', '.join(departures)}. So: {', '.join(names)}."
+
+    def _lost(self) -> Iterable[str]:
+        for name, finding in self.found.items():
+            for arm, values in finding.values.items():
+                if None in values:
+                    yield f"{values.count(None)} of {len(values)} seeds of {arm} in {name} diverged and are left out."
+
+    def _data(self) -> Iterable[str]:
+        jobs = {job.name: job for job in self.experiment.jobs if isinstance(job, Run)}
+        told = {
+            f"{jobs[name].data}: {finding.facts['rows']:,} rows, {finding.facts['data']}."
+            for name, finding in self.found.items()
+            if name in jobs
+        }
+        return sorted(told)
+
+
+def _comparisons(experiment: Experiment, found: dict[str, Finding]) -> tuple[Comparison, ...]:
+    try:
+        made = [comparison(contrast, experiment, found) for contrast in experiment.contrasts]
+    except MissingExtra as missing:
+        log.warning("the table goes without comparisons: %s", missing)
+        return ()
+    return tuple(one for one in made if one is not None)

@@ -1,0 +1,49 @@
+"""An experiment's table as files: Markdown for people, JSON for machines, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from synther.durable import replacing
+from synther.experiments.folder import write_object
+from synther.experiments.paper.drawing import draw
+from synther.experiments.paper.findings import Finding
+from synther.experiments.paper.tables import Table
+
+
+def write(table: Table, out: Path, origin: dict[str, str]) -> list[Path]:
+    """`NAME.md`, `NAME.json` and the pictures into `out`; returns what was written."""
+    full = {**origin, **_trained(table.found.values())}
+    name = table.experiment.name
+    write_object(out / f"{name}.json", table.to_json(full))
+    with replacing(out / f"{name}.md") as beside:
+        beside.write_text(_markdown(table, full))
+    return [out / f"{name}.md", out / f"{name}.json", *draw(table, out)]
+
+
+def _markdown(table: Table, origin: dict[str, str]) -> str:
+    longest = max(map(len, origin), default=0)
+    head = [f"    {(name + ':').ljust(longest + 1)} {value}" for name, value in origin.items()]
+    notes = [f"- {note}" for note in table.notes()]
+    title = f"# {table.experiment.label or table.experiment.name}: {table.experiment.about}"
+    return "\n".join([title, "", *head, "", *_drawn(table.lines()), "", *notes, ""])
+
+
+def _drawn(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    drawn = ["| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True)) + " |" for line in lines]
+    drawn.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return drawn
+
+
+def _trained(found: Iterable[Finding]) -> dict[str, str]:
+    """With which commands, by which version, on which machines."""
+    facts: dict[str, dict[str, None]] = {"trained by": {}, "trained with": {}, "trained on": {}}
+    for finding in found:
+        origin = {} if finding.result is None else finding.result.origin
+        told = (finding.facts.get("command"), origin.get("synther"), origin.get("machine"))
+        for seen, text in zip(facts.values(), told, strict=True):
+            if text:
+                seen[text] = None
+    return {name: "; ".join(seen) for name, seen in facts.items() if seen}

@@ -1,0 +1,181 @@
+"""Measurements shown while a run goes on: TensorBoard events in its folder, and Weights & Biases where asked for.
+
+Both are fed by the lines of the log alone, from its first one each time the run is taken up. So they show every
+measurement once, whatever happened to the run. What keeps them from it does not keep agents from training.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+
+from synther.errors import ConfigError, MissingExtra, SyntherError
+from synther.experiments.folder import read_object, write_object
+from synther.experiments.measurements import Measurement, by_arm
+
+log = logging.getLogger(__name__)
+
+Asked = Literal["auto", "on", "off"]
+"""Auto is on where the library is installed."""
+
+
+class Tracker(Protocol):
+    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None:
+        """What was measured after so many updates, and so many seconds of the run."""
+
+    def close(self, failed: bool) -> None:
+        """The run is over, or has failed."""
+
+
+class Tracking:
+    """All trackers of the run in `folder`. One that fails is told of once and then left alone."""
+
+    def __init__(self, folder: Path, arms: Sequence[str], *, tensorboard: Asked, wandb: str | None) -> None:
+        self._arms, self._before = arms, (0, 0.0)
+        self._trackers: dict[str, Tracker] = {}
+        if _wanted(tensorboard):
+            with self._forgiving("TensorBoard"):
+                self._trackers["TensorBoard"] = _TensorBoard(folder)
+        if wandb is not None:
+            with self._forgiving("Weights & Biases"):
+                self._trackers["Weights & Biases"] = _WeightsAndBiases(folder, wandb)
+
+    def write(self, measurement: Measurement) -> None:
+        found = figures(measurement, self._arms)
+        updates, seconds = self._before
+        if measurement.seconds > seconds:
+            found["speed/updates_a_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
+        self._before = measurement.updates, measurement.seconds
+        for name, tracker in list(self._trackers.items()):
+            with self._forgiving(name):
+                tracker.write(measurement.updates, measurement.seconds, found)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        for name, tracker in list(self._trackers.items()):
+            with self._forgiving(name):
+                tracker.close(failed=kind is not None)
+
+    @contextmanager
+    def _forgiving(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except SyntherError:
+            raise
+        except Exception as error:  # a full disk, a lost network, whatever their libraries raise
+            self._trackers.pop(name, None)
+            log.warning("%s is given up (%s: %s): training goes on", name, type(error).__name__, error)
+
+
+def check(tensorboard: Asked, wandb: str | None) -> None:
+    """Say what is not installed, of what was asked for, before there is a folder."""
+    if tensorboard == "on":
+        _tensorboard()
+    if wandb is not None:
+        _wandb()
+
+
+def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:
+    """Mean, lowest and highest of every number over an arm's seeds, without those that have diverged."""
+    numbers = {"score": measurement.mean_scores, "return": measurement.mean_returns, **measurement.losses}
+    found: dict[str, float] = {}
+    for name, values in numbers.items():
+        for arm, own in by_arm(values or (), arms).items():
+            there = [value for value in own if value is not None]
+            if there:
+                summary = {"mean": float(np.mean(there)), "lowest": min(there), "highest": max(there)}
+                found |= {f"{name}/{arm}/{kind}": value for kind, value in summary.items()}
+    for arm, gone in by_arm(measurement.diverged, arms).items():
+        found[f"diverged/{arm}"] = float(sum(gone))
+    return found
+
+
+class _TensorBoard:
+    """Events in a folder of their own, which is written anew each time: nobody could take out what was forgotten."""
+
+    def __init__(self, folder: Path) -> None:
+        own = folder / "tensorboard"
+        if own.exists():
+            shutil.rmtree(own)
+        self._began = (folder / "run.json").stat().st_mtime
+        self._writer = _tensorboard().SummaryWriter(str(own))
+
+    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, updates, walltime=self._began + seconds)
+        self._writer.flush()
+
+    def close(self, failed: bool) -> None:
+        self._writer.close()
+
+
+class _WeightsAndBiases:
+    """One run of theirs for one of ours, known by an id that is kept in `wandb.json`.
+
+    What was measured before is written again, as far as they do not have it: online they say so, and offline runs that
+    an earlier life has left are removed.
+    """
+
+    def __init__(self, folder: Path, project: str) -> None:
+        wandb = _wandb()
+        kept = folder / "wandb.json"
+        known = read_object(kept) if kept.exists() else {}
+        if known.get("project") != project:
+            known = {"project": project, "id": secrets.token_hex(8)}
+            write_object(kept, known)
+        for left in (folder / "wandb").glob("offline-run-*"):
+            shutil.rmtree(left)
+        try:
+            self._run = wandb.init(
+                project=project,
+                id=known["id"],
+                resume="allow",
+                name=folder.resolve().name,
+                dir=folder,
+                config=read_object(folder / "run.json"),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except wandb.errors.UsageError as error:
+            raise ConfigError(f"Weights & Biases: {error} Or set WANDB_MODE=offline, or leave --wandb out") from None
+
+    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None:
+        if updates >= self._run.step:  # they take each number once, and in order
+            self._run.log({**figures, "seconds": seconds}, step=updates, commit=True)
+
+    def close(self, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))
+
+
+def _wanted(tensorboard: Asked) -> bool:
+    if tensorboard == "auto":
+        try:
+            _tensorboard()
+        except MissingExtra as error:
+            log.info("%s", error)
+            return False
+    return tensorboard != "off"
+
+
+def _tensorboard() -> Any:
+    try:
+        from torch.utils import tensorboard
+    except ImportError:
+        raise MissingExtra("tensorboard", "track", "writing TensorBoard events") from None
+    return tensorboard
+
+
+def _wandb() -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtra("wandb", "track", "following a run with Weights & Biases") from None
+    return wandb

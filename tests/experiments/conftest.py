@@ -1,0 +1,48 @@
+"""A training that nothing has stopped, and ways to begin others like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from synther.experiments import offline
+
+from .pendulum import Guess
+from .trainings import run
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def saved_every_time(monkeypatch) -> None:
+    """However long it takes, against the rest of so short a training."""
+    monkeypatch.setattr(offline, "_CHECKPOINT_SHARE", float("inf"))
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """Evaluations that start no process."""
+    monkeypatch.setattr(offline, "Evaluator", Guess)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(offline, "Evaluator", Guess)
+        run(folder)
+    return folder
+
+
+@pytest.fixture
+def done(finished, quick) -> Path:
+    """A run that nothing has stopped, and others like it to be begun."""
+    return finished

@@ -1,0 +1,170 @@
+"""One after another, and what every engine refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from synther.errors import ConfigError, MissingExtra
+from synther.experiments.engines import Outcome, run_all
+from synther.experiments.engines.ownership import Owned, driver_lock, owned, worker_lock
+from synther.experiments.engines.ray_cluster import Share, _check_address, connected
+from synther.progress import Lines
+
+from .counting import NUMBERS, Broken, Counting, Refusing
+
+
+def test_the_others_go_on(tmp_path, capsys, caplog):
+    out = tmp_path / "out"
+    tasks = [Refusing("bad", tmp_path), Broken("broken", tmp_path), Counting("good", tmp_path)]
+    bad, broken, good = run_all(tasks, out, progress=Lines())
+    assert bad.error == "expected rows, got none: choose another file"
+    assert broken.error == "ZeroDivisionError: a defect"
+    assert "counting.py" in caplog.text
+    assert good.error is None
+    assert good.seconds > 0
+    assert json.loads((out / "good" / "result.json").read_text()) == NUMBERS
+    assert "good: count: 100 % of 5" in capsys.readouterr().err
+    assert {path.name for path in out.iterdir()} == {"good"}
+
+
+def test_what_is_done_is_left_alone(tmp_path):
+    task = Counting("one", tmp_path)
+    run_all([task], tmp_path / "out", progress=False)
+    assert run_all([task], tmp_path / "out", progress=False) == [Outcome("one", was_done=True)]
+    assert task.begun_at() == [0]
+
+
+def test_ctrl_c_stops_at_once(tmp_path):
+    @dataclass(frozen=True)
+    class Interrupted(Counting):
+        def before(self, index: int) -> None:
+            raise KeyboardInterrupt
+
+    other = Counting("other", tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_all([Interrupted("one", tmp_path), other], tmp_path / "out", progress=False)
+    assert other.begun_at() == []
+    assert run_all([other], tmp_path / "out", progress=False)[0].error is None
+
+
+@pytest.mark.parametrize("lock", [driver_lock, worker_lock])
+def test_what_another_process_works_on_is_left_to_it(tmp_path, lock):
+    """And a lock that its owner could not remove holds nobody up."""
+    out, task = tmp_path / "out", Counting("one", tmp_path)
+    code = (
+        "import sys, os, pathlib\n"
+        "from synther.experiments.engines.ownership import owned\n"
+        "with owned(pathlib.Path(sys.argv[1])):\n"
+        "    print('owned', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    os._exit(1)\n"
+    )
+    command = [sys.executable, "-c", code, str(lock(out / "one"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout.readline() == "owned\n"
+        (outcome,) = run_all([task], out, progress=False)
+        assert f"process {owner.pid} on " in outcome.error
+        assert task.begun_at() == []
+        owner.stdin.close()
+    assert lock(out / "one").exists()
+    assert run_all([task], out, progress=False)[0].error is None
+
+
+def test_a_lock_can_be_waited_for(tmp_path):
+    lock = tmp_path / "lock"
+    with owned(lock), pytest.raises(Owned), owned(lock, patience=0.3):
+        pass
+    code = (
+        "import sys, fcntl, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, 2); print(1, flush=True); time.sleep(0.4)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE) as owner:
+        owner.stdout.readline()
+        with owned(lock, patience=20) as text:
+            assert lock.read_text() == text
+    assert not lock.exists()
+
+
+@dataclass
+class Named:
+    name: str
+    executed: list[Path] = field(default_factory=list)
+
+    def done(self, folder: Path) -> bool:
+        return False
+
+    def execute(self, folder: Path, progress: object) -> None:
+        self.executed.append(folder)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", ".hidden"])
+def test_names_that_are_no_folder(tmp_path, name):
+    with pytest.raises(ConfigError, match="that of a folder"):
+        run_all([Named(name)], tmp_path, progress=False)
+
+
+def test_refusals_come_before_any_work(tmp_path):
+    task, file = Named("one"), tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ConfigError, match="several called one"):
+        run_all([task, Named("one")], tmp_path, progress=False)
+    with pytest.raises(ConfigError, match="is a file"):
+        run_all([task], file, progress=False)
+    with pytest.raises(ConfigError, match="expected local or ray"):
+        run_all([task], tmp_path, engine="slurm", progress=False)
+    for wrong in ({"attempts": 0}, {"gpus": -1}, {"gpus": 1.5}, {"cpus": 0}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be"):
+            run_all([task], tmp_path, engine="ray", progress=False, **wrong)
+    assert task.executed == []
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_ray_is_an_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"synther\[ray\]"), connected(None):
+        pass
+
+
+@pytest.mark.parametrize("address", ["somewhere", "ray://10.0.0.1:10001", "localhost:many"])
+def test_what_is_no_address(address):
+    with pytest.raises(ConfigError, match=r"such as 10\.0\.0\.1:6379"):
+        _check_address(address)
+
+
+def test_nobody_answers():
+    """And whoever does is taken for a cluster."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="ray start"):
+            _check_address(address)
+        listener.listen()
+        _check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "machines", "expected"),
+    [
+        (None, None, [{"CPU": 4.0}], (0, 1)),
+        (None, None, [{"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0}], (1, 8)),
+        (0.25, None, [{"CPU": 16.0, "GPU": 1.0}], (0.25, 4)),
+        (0.1, None, [{"CPU": 4.0, "GPU": 1.0}], (0.1, 1)),
+        (2, None, [{"CPU": 16.0, "GPU": 1.0}, {"CPU": 32.0, "GPU": 4.0}], (2, 16)),
+        (None, 3, [{"CPU": 4.0, "GPU": 2.0}], (1, 3)),
+        (0, None, [{"CPU": 4.0, "GPU": 2.0}], (0, 1)),
+    ],
+)
+def test_the_share_of_a_run(gpus, cpus, machines, expected):
+    assert Share.checked(gpus, cpus).of(machines) == expected
+
+
+@pytest.mark.parametrize(("gpus", "cpus"), [(2, 1), (None, 9), (1, 5)])
+def test_no_machine_has_it(gpus, cpus):
+    with pytest.raises(ConfigError, match="they have 1 GPUs and 4 cores, 0 GPUs and 8 cores"):
+        Share.checked(gpus, cpus).of([{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}])

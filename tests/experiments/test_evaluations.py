@@ -1,0 +1,145 @@
+"""Evaluations under way: written down in order, waited for only when asked, and what becomes of diverged members."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.agents.agent import ALGORITHMS, Agent
+from synther.agents.rows import Member, Rows
+from synther.envs.evaluation import Evaluation
+from synther.errors import SyntherError
+from synther.experiments import offline
+from synther.experiments.evaluations import Evaluations
+from synther.experiments.measurements import Log
+from synther.experiments.sources import Given, Material
+from synther.experiments.tracking import Tracking
+
+from .pendulum import swings
+from .trainings import PLAN, SMALL, StopAt, Stopped, logged, run
+
+pytestmark = pytest.mark.usefixtures("one_thread", "saved_every_time")
+
+
+class Players:
+    """Play when told to; whoever waits for them in vain is told so."""
+
+    def __init__(self) -> None:
+        self.games: list[Game] = []
+
+    def start(self, policies, number: int) -> Game:
+        self.games.append(Game(number))
+        return self.games[-1]
+
+
+class Game:
+    def __init__(self, number: int) -> None:
+        self.number, self.over = number, False
+
+    def done(self) -> bool:
+        return self.over
+
+    def result(self) -> Evaluation:
+        assert self.over, "it was waited for"
+        return Evaluation(self.number, np.full((2, 1), 1.0), np.ones((2, 1), np.int64), None)
+
+
+def agent_of(config=SMALL) -> Agent:
+    return Agent(config, Rows([swings()], device=torch.device("cpu"), low=[-2.0], high=[2.0]), [Member(0), Member(1)])
+
+
+def test_written_down_in_order_and_never_waited_for(tmp_path):
+    players, log, agent = Players(), Log(tmp_path / "log.jsonl", []), agent_of()
+    unseen = Tracking(tmp_path, ["real"], tensorboard="off", wandb=None)
+    evaluations = Evaluations(players, log, ["real"], [0, 1], unseen)
+    for number in (1, 2, 3):
+        agent.train(1)
+        evaluations.begin(agent, number, float(number))
+        evaluations.collect()
+
+    def known() -> list[int]:
+        return [found.updates for found in Log(log.path, [1, 2, 3][: len(log.measurements)]).measurements]
+
+    for over, expected in ((1, []), (0, [1, 2]), (2, [1, 2, 3])):  # the second is over first
+        players.games[over].over = True
+        evaluations.collect()
+        assert known() == expected
+    assert evaluations.latest == ", real 1.0"
+    evaluations.begin(agent, 4, 4.0)
+    evaluations.wait(1)
+    with pytest.raises(AssertionError, match="it was waited for"):
+        evaluations.wait(0)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_diverged_member_spoils_no_other(name):
+    config = ALGORITHMS[name][0](width=8, depth=1, batch=8)
+    fine, poisoned = agent_of(config), agent_of(config)
+    with torch.no_grad():
+        poisoned.algorithm.actor.weights[0] = np.nan
+    fine.train(21)
+    poisoned.train(21)
+    seen = np.ones((1, 3), np.float32)
+    assert np.isnan(poisoned.act(seen)[0]).all()
+    np.testing.assert_array_equal(poisoned.act(seen)[1], fine.act(seen)[1])
+    assert np.isnan(poisoned.losses()["actor"][0])
+    np.testing.assert_array_equal([v[1] for v in poisoned.losses().values()], [v[1] for v in fine.losses().values()])
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Members whose actors are lost after 20 updates."""
+
+    def poison(*members: int) -> None:
+        class Poisoned(Agent):
+            def train(self, updates: int) -> None:
+                super().train(updates)
+                if self.updates >= 20:
+                    with torch.no_grad():
+                        self.algorithm.actor.weights[list(members)] = np.nan
+
+        monkeypatch.setattr(offline, "Agent", Poisoned)
+
+    return poison
+
+
+def test_a_run_goes_on_without_a_diverged_member(done, poison, tmp_path, caplog):
+    poison(0)
+    result = run(tmp_path / "run")
+    lines, whole = logged(tmp_path / "run"), logged(done)
+    assert lines[0] == whole[0]
+    for line, expected in zip(lines[1:], whole[1:], strict=True):
+        assert (line["returns"], line["scores"]) == ([None, expected["returns"][1]], [None, expected["scores"][1]])
+    assert caplog.text.count("diverged") == 1
+    assert "seed 0 of arm 'real' has diverged after 20 updates: no mean counts it from here on" in caplog.text
+    final = result.final("real")
+    assert (final.diverged, final.spread_of_returns.seeds) == (1, 1)
+    assert final.spread_of_returns.mean == pytest.approx(np.mean(whole[-1]["returns"][1]))
+    assert result.diverged == {"real": (0,)}
+    with pytest.raises(Stopped):
+        run(tmp_path / "again", progress=StopAt(40))
+    run(tmp_path / "again")
+    assert [line["returns"] for line in logged(tmp_path / "again")] == [line["returns"] for line in lines]
+
+
+def test_an_arm_may_lose_all_its_members(quick, poison, tmp_path):
+    poison(2, 3)
+    arms = {"real": {"real": 1.0}, "other": {"synthetic": 1.0}}
+    result = run(tmp_path / "run", material=Material(swings(), {"synthetic": Given(swings(seed=1))}, arms))
+    assert result.final("real").diverged == 0
+    assert result.final("other").spread_of_returns is None
+    kept = json.loads((tmp_path / "run" / "result.json").read_text(), parse_constant=pytest.fail)
+    assert kept["diverged"] == {"real": [], "other": [0, 1]}
+
+
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_when_all_have_diverged_it_ends(quick, poison, evaluate, tmp_path):
+    poison(0, 1)
+    for _ in range(2):  # started again, it says so again
+        with pytest.raises(SyntherError, match=r"all 2 members have diverged after [23]0 updates: .*learning-rate"):
+            run(tmp_path / "run", replace(PLAN, evaluate=evaluate))
+    assert not (tmp_path / "run" / "result.json").exists()

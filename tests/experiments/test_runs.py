@@ -1,0 +1,147 @@
+"""Trainings as data: written down, sent on, executed once."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from synther import write
+from synther.agents.agent import Agent
+from synther.errors import ConfigError
+from synther.experiments import datasets, offline
+from synther.experiments.measurements import Result
+from synther.experiments.runs import Place, Recipe, Run, execute_all
+from synther.synthesizer import Synthesizer
+
+from .pendulum import Guess, swings
+
+TINY = {
+    "network": {"width": 16, "depth": 1, "embedding": 8},
+    "fit": {"steps": 20, "evaluate_every": 10},
+    "sampler": {"steps": 2},
+    "data": {"threshold": "half"},
+}
+RUN = Run(
+    "swings-td3_bc",
+    "swings",
+    "td3_bc",
+    {"real": {"real": 1.0}, "half": {"synthetic": 0.5, "real": 0.5}, "noise": {"additive": 1.0}},
+    {"synthetic": Recipe(samples=40, preset="laptop", changes=TINY), "additive": Recipe("additive", None)},
+    fraction=0.5,
+    agent={"width": 8, "depth": 1, "batch": 8},
+    updates=20,
+    seeds=2,
+    evaluate_every=10,
+    episodes=2,
+)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Place:
+    """With data, and evaluations that start no process."""
+    monkeypatch.setattr(offline, "Evaluator", Guess)
+    write(tmp_path / "data" / "swings.npz", swings())
+    return Place(tmp_path / "models", tmp_path / "data", device="cpu", command="synther paper run x")
+
+
+def execute(run: Run, tmp_path: Path, place: Place) -> str | None:
+    """What went wrong."""
+    (outcome,) = execute_all([run], tmp_path / "runs", place, progress=False)
+    return outcome.error
+
+
+def read(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_to_json_and_back():
+    assert Run.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
+    assert pickle.loads(pickle.dumps(RUN)) == RUN
+    with pytest.raises(ConfigError, match="this is no run that this version knows: colour, seeds is missing, or new"):
+        Run.from_json({name: value for name, value in RUN.to_json().items() if name != "seeds"} | {"colour": 1})
+
+
+def test_what_is_changed_and_what_is_not():
+    changed = RUN.changed(updates=5, samples=30, preset="fast")
+    sources = {
+        "synthetic": Recipe(samples=30, preset="fast", changes=TINY),
+        "additive": Recipe("additive", None, preset="fast"),
+    }
+    assert changed == replace(RUN, updates=5, sources=sources)
+    assert RUN.changed(samples=1_000) == RUN.changed() == RUN
+    for wrong, text in (
+        ({"updates": 0}, "updates must be at least 1, got 0"),
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"samples": 0}, "samples must be at least 1, got 0"),
+        ({"preset": "auto"}, "unknown preset 'auto': expected one of best, paper, fast, laptop"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            RUN.changed(**wrong)
+
+
+def test_all_arms_train_together_on_a_share_of_the_rows(tmp_path, place):
+    assert execute(RUN, tmp_path, place) is None
+    folder = tmp_path / "runs" / RUN.name
+    assert sorted(file.name for file in folder.iterdir()) == ["facts.json", "run.json", "training"]
+    assert Run.from_json(read(folder / "run.json")) == RUN
+    assert read(folder / "facts.json") == {"command": "synther paper run x", "data": "read from swings.npz", "rows": 30}
+    result = Result.from_json(read(RUN.result(folder)))
+    assert {arm: len(curve) for arm, curve in result.curves.items()} == {"real": 2, "half": 2, "noise": 2}
+    described = read(folder / "training" / "run.json")
+    assert described["synthetic"]["additive"]["samples"] == 30  # as many as there are real ones
+    assert (described["agent"]["width"], described["episodes"], described["env_id"]) == (8, 2, "Pendulum-v1")
+
+
+def test_what_is_done_is_not_done_again_and_not_even_read(tmp_path, place, monkeypatch):
+    assert execute(RUN, tmp_path, place) is None
+    for owner, name in ((datasets, "read"), (Agent, "train"), (Synthesizer, "fit")):
+        monkeypatch.setattr(owner, name, pytest.fail)
+    (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
+    assert (outcome.error, outcome.was_done) == (None, True)
+    refused = execute(RUN.changed(updates=30), tmp_path, place)
+    assert refused is not None
+    assert "holds a run with another updates: choose another --out" in refused
+
+
+def test_algorithms_share_the_generator_and_a_kill_loses_no_fit(tmp_path, place, monkeypatch):
+    def killed(self, updates):
+        raise KeyboardInterrupt
+
+    other = replace(RUN, name="swings-bc", algorithm="bc")
+    with monkeypatch.context() as patched:
+        patched.setattr(Agent, "train", killed)
+        with pytest.raises(KeyboardInterrupt):
+            execute(RUN, tmp_path, place)
+    monkeypatch.setattr(Synthesizer, "fit", pytest.fail)
+    assert execute(RUN, tmp_path, place) is None
+    assert execute(other, tmp_path, place) is None
+    assert len(list((tmp_path / "models").iterdir())) == 1
+
+
+def test_data_that_cannot_be_found_stops_nobody_else(tmp_path, place):
+    lost = replace(RUN, name="lost", data="walker2d-medium")
+    wrong = replace(RUN, name="wrong", algorithm="sac")
+    odd = replace(RUN, name="odd", agent={"colour": 1})
+    outcomes = execute_all([lost, wrong, odd, RUN], tmp_path / "runs", place, progress=False)
+    assert [outcome.error is None for outcome in outcomes] == [False, False, False, True]
+    assert "walker2d-medium" in str(outcomes[0].error)
+    assert str(outcomes[1].error) == "unknown algorithm 'sac': expected one of bc, td3_bc, iql, edac, cql"
+    assert "unknown option td3_bc.colour: expected one of width" in str(outcomes[2].error)
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == [RUN.name]
+
+
+def test_options_are_those_of_the_run_then_of_the_data_then_defaults(tmp_path, place, monkeypatch):
+    found = datasets.read("swings", data=place.data)
+    changes = {"iql": {"expectile": 0.9, "beta": 10.0, "depth": 3}}
+    monkeypatch.setattr(datasets, "read", lambda *given, **named: replace(found, agent=changes, episodes=3))
+    run = replace(RUN, algorithm="iql", arms={"real": {"real": 1.0}}, sources={}, episodes=None)
+    assert execute(run, tmp_path, place) is None
+    described = read(tmp_path / "runs" / run.name / "training" / "run.json")
+    agent = described["agent"]
+    assert (agent["expectile"], agent["beta"], agent["depth"], agent["tau"]) == (0.9, 10.0, 1, 0.005)
+    assert agent["decay_updates"] == 20  # over the whole training
+    assert described["episodes"] == 3

@@ -1,0 +1,152 @@
+"""What TensorBoard and Weights & Biases are shown is what the log holds, once, whatever happened to the run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from synther.errors import ConfigError, MissingExtra
+from synther.experiments.measurements import Measurement
+from synther.experiments.sources import Given, Material
+from synther.experiments.tracking import figures
+
+from .pendulum import swings
+from .trainings import PLAN, TIMES, StopAt, Stopped, events, logged, run, same
+
+pytestmark = pytest.mark.usefixtures("one_thread", "saved_every_time")
+
+SHOWN = replace(PLAN, tensorboard="on")
+
+
+def two_arms() -> Material:
+    arms = {"real": {"real": 1.0}, "other": {"synthetic": 1.0}}
+    return Material(swings(), {"synthetic": Given(swings(seed=1))}, arms)
+
+
+def expected(folder: Path, arms: list[str]) -> dict[str, list[tuple[int, float]]]:
+    """The same of the log, in the plainest words."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in logged(folder):
+        of_members = dict(line["losses"])
+        for name, rows in (("return", line["returns"]), ("score", line["scores"])):
+            of_members[name] = [sum(episodes) / len(episodes) for episodes in rows]
+        for name, values in of_members.items():
+            for place, arm in enumerate(arms):
+                own = values[2 * place : 2 * place + 2]
+                for kind, value in (("mean", sum(own) / 2), ("lowest", min(own)), ("highest", max(own))):
+                    found.setdefault(f"{name}/{arm}/{kind}", []).append((line["updates"], pytest.approx(value)))
+        for arm in arms:
+            found.setdefault(f"diverged/{arm}", []).append((line["updates"], 0.0))
+    return found
+
+
+def test_events_are_the_log_also_after_interruptions(tmp_path, quick):
+    for place in (30, 45):
+        with pytest.raises(Stopped):
+            run(tmp_path / "run", SHOWN, two_arms(), StopAt(place))
+    run(tmp_path / "run", SHOWN, two_arms())
+    found = events(tmp_path / "run")
+    speed = found.pop("speed/updates_a_second")
+    assert found == expected(tmp_path / "run", ["real", "other"])
+    seconds = [json.loads(line)["seconds"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    rates = np.diff([0, *TIMES]) / np.diff([0, *seconds])
+    assert speed == [(updates, pytest.approx(rate)) for updates, rate in zip(TIMES, rates, strict=True)]
+
+
+def test_figures_leave_out_what_has_diverged():
+    found = Measurement(5, 1.0, {"actor": [1.0, None, None, None]}, [[1.0, 3.0], None, None, None], None)
+    assert figures(found, ["a", "b"]) == {
+        "return/a/mean": 2.0, "return/a/lowest": 2.0, "return/a/highest": 2.0,
+        "actor/a/mean": 1.0, "actor/a/lowest": 1.0, "actor/a/highest": 1.0,
+        "diverged/a": 1.0, "diverged/b": 2.0,
+    }  # fmt: skip
+
+
+def test_a_tracker_that_fails_is_told_of_once_and_training_goes_on(done, tmp_path, monkeypatch, caplog):
+    def full(*given, **named):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(SummaryWriter, "add_scalar", full)
+    run(tmp_path / "run", SHOWN)
+    assert logged(tmp_path / "run") == logged(done)
+    said = [record.message for record in caplog.records]
+    assert said == ["TensorBoard is given up (OSError: no space left on device): training goes on"]
+
+
+def test_where_tensorboard_is_not_installed(done, tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.delattr("torch.utils.tensorboard")
+    with pytest.raises(MissingExtra, match=r"TensorBoard events needs tensorboard.*pip install 'synther\[track\]'"):
+        run(tmp_path / "run", SHOWN)
+    assert list(tmp_path.iterdir()) == []
+    with caplog.at_level(logging.INFO):
+        run(tmp_path / "run", replace(PLAN, tensorboard="auto"))
+    assert caplog.text.count("pip install 'synther[track]'") == 1
+    assert same(done, tmp_path / "run")
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """Of the offline run in `folder`: a file in the format of LevelDB's log, with a record of theirs each."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    content = file.read_bytes()
+    assert len(content) < 32_768
+    at, lines = 7, []
+    while at < len(content):
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        assert kind == 1  # a record in one piece
+        record = Record.FromString(content[at + 7 : at + 7 + length])
+        at += 7 + length
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            lines.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return lines
+
+
+def test_weights_and_biases_offline(tmp_path, quick, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    followed = replace(PLAN, wandb="pendulum")
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", followed, progress=StopAt(30))
+    before = json.loads((tmp_path / "run" / "wandb.json").read_text())
+    run(tmp_path / "run", followed)
+    assert json.loads((tmp_path / "run" / "wandb.json").read_text()) == before
+    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    assert (before["project"], file.name) == ("pendulum", f"run-{before['id']}.wandb")
+    lines = history(tmp_path / "run")
+    assert [line["_step"] for line in lines] == TIMES
+    for name, values in expected(tmp_path / "run", ["real"]).items():
+        assert [(line["_step"], line[name]) for line in lines] == values
+
+
+def test_weights_and_biases_without_a_key_a_network_or_the_library(done, tmp_path, monkeypatch, caplog):
+    import wandb
+
+    def failing(error: Exception):
+        def init(**given):
+            raise error
+
+        return init
+
+    followed = replace(PLAN, wandb="pendulum")
+    no_key = wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
+    monkeypatch.setattr(wandb, "init", failing(no_key))
+    with pytest.raises(ConfigError, match=r"Weights & Biases: No API key .* set WANDB_MODE=offline"):
+        run(tmp_path / "run", followed)
+    monkeypatch.setattr(wandb, "init", failing(wandb.errors.CommError("no network")))
+    run(tmp_path / "run", followed)
+    assert "Weights & Biases is given up (CommError: no network): training goes on" in caplog.text
+    assert logged(tmp_path / "run") == logged(done)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtra, match=r"needs wandb.*pip install 'synther\[track\]'"):
+        run(tmp_path / "other", followed)
+    assert not (tmp_path / "other").exists()

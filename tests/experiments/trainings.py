@@ -1,0 +1,82 @@
+"""A short training of a pendulum's agent, run in a folder, brought down, and looked at afterwards."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from synther.agents.td3_bc import TD3BCConfig
+from synther.experiments.offline import Plan, train_to
+from synther.experiments.sources import Material
+
+from .pendulum import swings
+
+SMALL = TD3BCConfig(width=8, depth=1, batch=8, learning_rate=1e-2)
+PLAN = Plan(
+    SMALL,
+    updates=45,
+    seeds=2,
+    evaluate_every=10,
+    episodes=3,
+    checkpoint_seconds=0,
+    device="cpu",
+    tensorboard="off",
+)
+TIMES = [10, 20, 30, 40, 45]
+FILES = ["checkpoint.safetensors", "clock.json", "log.jsonl", "result.json", "run.json"]
+
+
+def run(folder: Path, plan: Plan = PLAN, material: Material | None = None, progress=False):
+    return train_to(plan, material or Material(swings()), folder, progress=progress)
+
+
+def logged(folder: Path) -> list[dict]:
+    """What was measured, apart from the time it took."""
+    file = folder / "log.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def same(one: Path, other: Path) -> bool:
+    tensors = [load_file(folder / "checkpoint.safetensors") for folder in (one, other)]
+    assert tensors[0].keys() == tensors[1].keys()
+    equal = all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
+    return equal and logged(one) == logged(other) and files(one) == files(other)
+
+
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """As TensorBoard itself reads them: of each series, the updates and the value of every event."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder / "tensorboard"))
+    found.Reload()
+    return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopAt:
+    """A progress display that brings the work down after so many updates."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0):
+        self.now, self.start, self.done = name, start, start
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+        if self.now == "train" and self.done >= self.place:
+            raise Stopped
