@@ -123,7 +123,7 @@ class Recipe:
     def changed(self, samples: int | None, preset: str | None) -> Recipe:
         """With at most so many samples, and another preset, where they are given."""
         most = self.samples if samples is None or self.samples is None else min(samples, self.samples)
-        return replace(self, samples=most, preset=preset or self.preset)
+        return replace(self, samples=most, preset=preset if preset and self.generator == "diffusion" else self.preset)
 
     def source(self, real: Transitions, place: Place, seed: int) -> Source:
         from synther.experiments import generators
@@ -200,7 +200,8 @@ class Run:
         dataset = datasets.read(self.data, data=place.data, policies=place.policies, seed=self.seed, progress=progress)
         material, plan = self._material(dataset, place), self._plan(dataset, place)
         claim(folder, self.to_json())
-        origin = dataset.origin.replace(f"{place.data}/", "")  # where a folder lies on this machine is nobody's business
+        # Where the folder of data lies on this machine is nobody's business.
+        origin = dataset.origin.replace(f"{place.data}/", "")
         facts = {"command": place.command, "data": origin, "rows": len(material.real)}
         write_object(folder / "facts.json", facts)
         train_to(plan, material, folder / "training", progress=progress)

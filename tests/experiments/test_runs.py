@@ -67,11 +67,8 @@ def test_to_json_and_back():
 
 def test_what_is_changed_and_what_is_not():
     changed = RUN.changed(updates=5, samples=30, preset="fast")
-    sources = {
-        "synthetic": Recipe(samples=30, preset="fast", changes=TINY),
-        "additive": Recipe("additive", None, preset="fast"),
-    }
-    assert changed == replace(RUN, updates=5, sources=sources)
+    synthetic = Recipe(samples=30, preset="fast", changes=TINY)
+    assert changed == replace(RUN, updates=5, sources=RUN.sources | {"synthetic": synthetic})
     assert RUN.changed(samples=1_000) == RUN.changed() == RUN
     for wrong, text in (
         ({"updates": 0}, "updates must be at least 1, got 0"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def findings(experiment: Experiment, runs: Path) -> dict[str, Finding]:
 def _finding(job: Job, folder: Path) -> Finding | None:
     if not job.result(folder).exists():
         return None
-    departures = tuple(departures_of(job.to_json(), read_object(folder / "run.json")))
+    departures = _outermost_first(departures_of(job.to_json(), read_object(folder / "run.json")))
     found = read_object(job.result(folder))
     if isinstance(job, Sizes):
         return Finding({arm: (value,) for arm, value in found.items()}, departures)
@@ -57,6 +57,11 @@ def departures_of(wanted: Mapping[str, Any], found: Mapping[str, Any], where: st
             yield from departures_of(one, other, f"{where}{name}.")
         elif one != other:
             yield f"{where}{name} {_text(other)} instead of {_text(one)}"
+
+
+def _outermost_first(departures: Iterable[str]) -> tuple[str, ...]:
+    """The number of updates says more than that of a source's samples."""
+    return tuple(sorted(departures, key=lambda text: text.partition(" ")[0].count(".")))
 
 
 def _text(value: Any) -> str:

@@ -79,9 +79,10 @@ class Table:
         }
 
     def _legend(self) -> Iterable[str]:
-        runs = [job for job in self.experiment.jobs if isinstance(job, Run)]
-        if runs:
-            updates, seeds = (sorted({getattr(run, name) for run in runs}) for name in ("updates", "seeds"))
+        done = [finding for finding in self.found.values() if finding.result is not None]
+        if done:
+            seeds = sorted({len(values) for finding in done for values in finding.values.values()})
+            updates = sorted({finding.result.updates for finding in done if finding.result is not None})
             told = [" or ".join(f"{number:,}" for number in numbers) for numbers in (seeds, updates)]
             yield f"Mean ± standard deviation of the final score over {told[0]} seeds after {told[1]} updates."
         if any(cell.paper for row in self.experiment.table.values() for cell in row.values()):

@@ -123,9 +123,10 @@ def test_a_shorter_run_is_never_shown_as_the_whole_one(out):
     assert table.lines()[3] == ["c", "2.0 ± 1.0* (10.0 ± 1.0)", "2.0 ± 0.0*"]
     assert table.lines()[5][1] == f"{(15 + 40 + 2) / 3:.1f} ± 2.0*"
     assert (
-        "* not as the experiment asks: sources.synthetic.samples 1,000 instead of 5,000,000, sources.synthetic.preset "
-        "fast instead of paper, updates 100 instead of 1,000,000. So: c." in table.notes()
+        "* not as the experiment asks: updates 100 instead of 1,000,000, sources.synthetic.samples 1,000 instead of "
+        "5,000,000, sources.synthetic.preset fast instead of paper. So: c." in table.notes()
     )
+    assert table.notes()[0].endswith("over 2 seeds after 100 or 1,000,000 updates.")
     assert table.to_json({})["rows"]["c"]["original"]["departed"]
 
 

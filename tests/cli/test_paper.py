@@ -1,0 +1,117 @@
+"""`synther paper`: what it lists, runs, shows and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from synther.experiments.paper import catalogue
+from synther.experiments.paper.experiment import Cell, Experiment, Figure
+from synther.experiments.runs import Run
+
+SMALL = {"width": 8, "depth": 1, "batch": 8}
+REAL = Run("hopper-bc", "hopper-sac", "bc", {"real": {"real": 1.0}}, fraction=0.01, agent=SMALL, updates=20, episodes=1)
+LOST = replace(REAL, name="walker2d-bc", data="walker2d-medium")
+EXAMPLE = Experiment(
+    "example",
+    "",
+    "two small runs",
+    (REAL, LOST),
+    {run.data: {"BC": Cell(run.name, "real", Figure(12.3, 4.5))} for run in (REAL, LOST)},
+)
+
+
+@pytest.fixture
+def paper(synther, monkeypatch, tmp_path):
+    """The command, with a small experiment more and no data but what ships with the package."""
+    monkeypatch.setitem(catalogue.EXPERIMENTS, "example", EXAMPLE)
+    monkeypatch.setenv("SYNTHER_CACHE", str(tmp_path / "cache"))
+    return lambda *arguments: synther("paper", *arguments)
+
+
+def test_the_list(paper):
+    code, text, err = paper("list")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in text.splitlines()]
+    assert ["full_eval", "tab:full_eval", "42"] in [line[:3] for line in lines]
+    assert ["mixed-subsample", "2"] in [line[:2] for line in lines]
+    found = json.loads(paper("list", "--json").out)
+    assert found.keys() == catalogue.EXPERIMENTS.keys()
+    assert found["agents"]["runs"][0]["data"] == "halfcheetah-medium"
+
+
+def test_run_and_table(paper, tmp_path):
+    out = tmp_path / "out"
+    command = ("run", "example", "--out", out, "--seeds", "2", "--device", "cpu", "--workers", "1", "--quiet")
+    code, text, err = paper(*command)
+    assert code == 2
+    assert err == "synther: 1 of 2 runs are not finished: walker2d-bc\n"
+    assert re.search(r"hopper-bc +done in \d+ s", text)
+    assert "walker2d-medium" in text  # why it is not
+    code, text, _ = paper(*command, "--only", "hopper", "--json")
+    assert code == 0
+    (outcome,) = json.loads(text)["runs"]
+    assert (outcome["name"], outcome["was_done"], outcome["error"]) == ("hopper-bc", True, None)
+    code, text, err = paper("table", "example", "--out", out)
+    assert (code, err) == (0, "")
+    assert "two small runs; 1 of 2 runs are finished" in text
+    assert "* not as the experiment asks: seeds 2 instead of 8. So: hopper-bc." in text
+    assert "- (12.3 ± 4.5)" in text
+    found = json.loads(paper("table", "example", "--out", out, "--json").out)
+    result = json.loads((out / "runs" / "hopper-bc" / "training" / "result.json").read_text())
+    cell = found["rows"]["hopper-sac"]["BC"]
+    assert (cell["mean"], cell["seeds"]) == (result["arms"]["real"]["final"]["score"]["mean"], 2)
+    recorded = json.loads((out / "example.json").read_text())["origin"]
+    assert recorded["command"] == f"synther paper table example --out {out} --json"
+    assert recorded["trained by"].startswith("synther paper run example")
+    assert (out / "curves" / "hopper-bc.png").exists()
+    code, text, _ = paper("run", "example", "--out", out, "--seeds", "1", "--only", "hopper", "--quiet")
+    assert code == 2
+    assert "holds a run with another seeds: choose another --out" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("run", "tables"), "unknown experiment 'tables': expected one of full_eval, vae_gan"),
+        (("table", "tables"), "unknown experiment 'tables': expected one of full_eval, vae_gan"),
+        (
+            ("run", "example", "--only", "ant", "maze"),
+            "no run of example has ant or maze in its name: expected some of",
+        ),
+        (("run", "example", "--updates", "0"), "updates must be at least 1, got 0"),
+        (("run", "full_eval", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
+        (("run", "full_eval", "--samples", "0"), "samples must be at least 1, got 0"),
+        (("run", "example", "--data", "nowhere"), "--data nowhere: no such folder"),
+        (("run", "example", "--policies", "nowhere.npz"), "--policies nowhere.npz: no such file"),
+        (("run", "example", "--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
+        (("run", "example", "--gpus", "0.5"), "--gpus and --address are for a cluster: give --engine ray too"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(paper, tmp_path, options, text):
+    code, out, err = paper(*options, "--out", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert err.startswith("synther: ")
+    assert err.count("\n") == 1
+    assert text in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_and_list_wait_for_no_torch(paper):
+    assert paper("wrong").code == 2
+    assert paper().code == 2
+    for action in ("run", "table", "list"):
+        code, text, _ = paper(action, "--help")
+        assert code == 0
+        assert text.startswith("usage: synther paper ")
+        assert "--evaluate-every" in text
+    script = "import sys; from synther.cli import paper\n"
+    script += "try: paper.run(['run', '--help'])\nexcept SystemExit: pass\n"
+    script += "paper.run(['list'])\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.endswith("False\n")
