@@ -94,13 +94,13 @@ def _product_tile(b: Tensor, rows: int, columns: int, depth: int) -> dict[str, i
 def _product_runs_on_triton(a: Tensor, b: Tensor) -> bool:
     """Whether one kernel beats cuBLAS and a pass over its result: where the product is small, thin, or shares inputs.
 
-    Measured on an H200 (`benchmarks/agents.py` shows what comes of it): with 256 x 256 x 256, up to 80 networks; where
+    Measured on an H200 (`benchmarks/agents.py` shows what comes of it): with 256 x 256 x 256, up to 160 networks; where
     depth has gaps in both operands, as in the gradient of a matrix, none.
     """
     rows, depth, columns = a.shape[1], *b.shape[1:]
     if len(a) < len(b) or min(rows, depth, columns) < 64:
         return True
-    return a.stride(2) == 1 and len(b) * rows * depth * columns <= 80 * 256**3
+    return a.stride(2) == 1 and len(b) * rows * depth * columns <= 160 * 256**3
 
 
 def _product_cublas(
