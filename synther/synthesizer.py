@@ -28,6 +28,7 @@ from synther.diffusion.fit import fit
 from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network
 from synther.diffusion.start import ROUNDS, Moments, Start, match
+from synther.diffusion.warm import rearranged
 from synther.errors import ConfigError, DataError
 from synther.model_file import FitRecord, Fitted
 from synther.presets import Settings, preset
@@ -108,11 +109,15 @@ class Synthesizer:
         self,
         rows: Transitions,
         *,
+        start: Synthesizer | None = None,
+        held_out: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
         """Learn the distribution of `rows`.
 
+        With `start`, a fitted model of the same network, the weights begin as its. `held_out` (N,) says which rows to
+        measure the loss on, without it a random share of them; rows that `start` has learned tell little.
         With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there;
         remove it once the model is saved.
         """
@@ -132,6 +137,8 @@ class Synthesizer:
             settings.noise,
             seed=self.seed,
             precision=self.precision,
+            start=None if start is None else self._weights_of(start, layout),
+            held_out=None if held_out is None else torch.from_numpy(held_out),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             progress=progress,
         )
@@ -144,6 +151,14 @@ class Synthesizer:
         self._sampler(settings.sampler, progress)
         self._calibration(settings.sampler, progress)
         return self
+
+    def _weights_of(self, start: Synthesizer, layout: Layout) -> Network:
+        """Another model's network for the columns of `layout`, which may have come or gone since."""
+        if start.settings.network != self.settings.network:
+            mine, other = self.settings.network, start.settings.network
+            raise ConfigError(f"a fit of {mine} cannot start from one of {other}: expected the same network")
+        before = {name: column for column, name in enumerate(start._model.layout.names)}
+        return rearranged(start.network, [before.get(name) for name in layout.names]).to(self.device)
 
     def _calibration(self, config: SamplerConfig, progress: Progress) -> Calibration:
         """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own."""

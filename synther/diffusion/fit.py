@@ -156,17 +156,22 @@ def fit(
     *,
     seed: int = 0,
     precision: compute.Precision = "auto",
+    start: Network | None = None,
+    held_out: Tensor | None = None,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> FitResult:
     """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are.
 
-    With a `checkpoint` path the fit's state is kept there, and a fit with the same arguments goes on from it.
+    It begins from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) says which
+    rows to hold out; without it a random share is. With a `checkpoint` path the fit's state is kept there, and a fit
+    with the same arguments goes on from it.
     """
     precision = compute.pick_precision(precision, rows.device)
     advice = "lower fit.batch or network.width, or fit on a share of the rows"
     with compute.matmul_precision(precision), compute.working_on(rows.device, advice):
-        return _fit(rows, network, config, noise, seed, precision, checkpoint, progress or Silent())
+        given = (seed, precision, start, held_out)
+        return _fit(rows, network, config, noise, *given, checkpoint, progress or Silent())
 
 
 def _fit(
@@ -176,21 +181,26 @@ def _fit(
     noise: NoiseConfig,
     seed: int,
     precision: compute.Precision,
+    start: Network | None,
+    chosen: Tensor | None,
     checkpoint: Path | None,
     progress: Progress,
 ) -> FitResult:
     device = rows.device
-    fitted, held_out = _split(rows, config.holdout, seed)
+    fitted, held_out = _split(rows, config.holdout, seed) if chosen is None else _split_as(rows, chosen)
     if config.patience is not None and held_out is None:
         raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
     with torch.random.fork_rng(devices=[]):
         compute.reseed(torch.default_generator, seed, _WEIGHTS)
         network = Network(rows.shape[1], network_config)
+    if start is not None:
+        network.load_state_dict(start.state_dict())
     trainer = _Trainer(network, rows, fitted, config, noise, seed, compute.working_dtype(precision))
     average = trainer.averaged_network()
     result = FitResult(average, 0, 0.0)
     best = trainer.average.clone()
-    identity = _identity(rows, network_config, config, noise, seed, precision) if checkpoint is not None else ""
+    given = (network_config, config, noise, seed, precision, start, chosen)
+    identity = _identity(rows, *given) if checkpoint is not None else ""
     if checkpoint is not None and checkpoint.exists():
         _load_checkpoint(checkpoint, trainer, best, result, identity)
         log.info("going on from step %d of %s", result.steps, checkpoint)
@@ -271,6 +281,14 @@ def _split(rows: Tensor, holdout: float, seed: int) -> tuple[Tensor, Tensor | No
     return order[count:], rows[order[:count]]
 
 
+def _split_as(rows: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The same where somebody else has chosen. Of many held-out rows an even share is measured."""
+    chosen, fitted = held_out.to(rows.device).nonzero()[:, 0], (~held_out).to(rows.device).nonzero()[:, 0]
+    if len(held_out) != len(rows) or not len(fitted):
+        raise ConfigError(f"expected one mark a row, {len(rows)}, and a row to fit on; got {len(held_out)} marks")
+    return fitted, rows[chosen[:: -(-len(chosen) // _HELD_OUT_ROWS)]] if len(chosen) else None
+
+
 @torch.no_grad()
 def _held_out_loss(network: Network, rows: Tensor, noise: NoiseConfig, seed: int) -> float:
     """The loss on the held-out rows under the same noise every time."""
@@ -280,9 +298,17 @@ def _held_out_loss(network: Network, rows: Tensor, noise: NoiseConfig, seed: int
 
 def _identity(rows: Tensor, *settings: Any) -> str:
     """What a checkpoint must have in common with a fit that goes on from it."""
-    described = [asdict(s) if hasattr(s, "__dataclass_fields__") else s for s in settings]
-    digest = hashlib.sha256(rows.cpu().contiguous().numpy().data).hexdigest()
-    return json.dumps([list(rows.shape), digest, described, rows.device.type])
+    described = [_described(setting) for setting in settings if setting is not None]
+    return json.dumps([list(rows.shape), _described(rows), described, rows.device.type])
+
+
+def _described(part: Any) -> Any:
+    """A word for JSON in place of what is too long for it."""
+    if isinstance(part, Network):
+        return [_described(tensor) for tensor in part.state_dict().values()]
+    if isinstance(part, Tensor):
+        return hashlib.sha256(part.cpu().contiguous().numpy().data).hexdigest()
+    return asdict(part) if hasattr(part, "__dataclass_fields__") else part
 
 
 def _save_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:

@@ -1,0 +1,96 @@
+"""A refresh in another process, which never blocks the agent. The two speak through the files of a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from synther.errors import SyntherError
+from synther.progress import Silent
+from synther.replay.refit import Generation, Job
+from synther.synthesizer import Synthesizer
+
+
+class Failed(SyntherError):
+    """A process that ended without a result."""
+
+
+class Background:
+    """A job under way. It ends with this object, and with the process that began it."""
+
+    def __init__(self, job: Job) -> None:
+        self._device, self._precision = job.device, job.precision
+        self._folder = Path(tempfile.mkdtemp(prefix="synther-refresh-"))
+        try:
+            job.save(self._folder)
+            self._process = _started(self._folder)
+        except (OSError, SafetensorError) as error:  # no room for its files, or no process to be had
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise Failed(f"it could not begin: {error}") from error
+        self._end = weakref.finalize(self, _end, self._process, self._folder)
+
+    @property
+    def done(self) -> bool:
+        return self._process.poll() is not None
+
+    def result(self) -> Generation:
+        """What the job gave, once it is done; `Failed` says why where it gave nothing."""
+        try:
+            if self._process.wait() != 0:
+                said = (self._folder / "errors").read_text(errors="replace").strip().splitlines()
+                raise Failed(f"{said[-1] if said else 'no word'} (exit code {self._process.returncode})")
+            return self._read()
+        finally:
+            self._end()
+
+    def _read(self) -> Generation:
+        folder = self._folder
+        model = Synthesizer.load(folder / "model.safetensors", device=self._device, precision=self._precision)
+        rows = load_file(folder / "rows.safetensors")["rows"]
+        return Generation(model, rows, **json.loads((folder / "seconds.json").read_text()))
+
+    def close(self) -> None:
+        """End the process, whether it is done or not."""
+        self._end()
+
+
+def work(folder: Path) -> None:
+    """What the other process does."""
+    generation = Job.load(folder).run(Silent())
+    generation.model.save(folder / "model.safetensors")
+    save_file({"rows": generation.rows}, folder / "rows.safetensors")
+    seconds = {"fit_seconds": generation.fit_seconds, "sample_seconds": generation.sample_seconds}
+    (folder / "seconds.json").write_text(json.dumps(seconds))
+
+
+def _started(folder: Path) -> subprocess.Popen[bytes]:
+    """A process that finds the modules that this one finds, and takes as many threads."""
+    modules = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    threads = str(torch.get_num_threads())
+    with (folder / "errors").open("wb") as errors:
+        # Not multiprocessing, which runs the caller's script a second time where it has no __main__ guard.
+        return subprocess.Popen(
+            [sys.executable, "-m", "synther.replay.worker", str(folder)],
+            env={**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": threads},
+            stdin=subprocess.PIPE,
+            stdout=errors,
+            stderr=errors,
+        )
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    process.kill()
+    process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,139 @@
+"""How a row of experience lies in one line of a matrix, and what a batch is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther.data import spaces
+from synther.data.spaces import Box, Space
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+Matrix = NDArray[np.float32]
+
+_EXACT = 2**24
+"""The largest integer up to which float32 has them all."""
+
+
+class Batch(NamedTuple):
+    """B rows on the device of the replay, as windows into one tensor."""
+
+    observation: Tensor
+    """(B, O)"""
+    action: Tensor
+    """(B, A) as float32; integers as int64, and (B,) where there is one discrete action"""
+    reward: Tensor
+    """(B,)"""
+    next_observation: Tensor
+    """(B, O)"""
+    terminal: Tensor
+    """(B,), 0 or 1"""
+    synthetic: Tensor
+    """(B,) bool: which rows are generated"""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Observation, action, reward, terminal, next observation, as float32."""
+
+    observation: int
+    action: int
+    whole: bool = False
+    """Actions are integers,"""
+    flat: bool = False
+    """and one integer a row."""
+    action_space: Space | None = None
+    observation_space: Space | None = None
+
+    @classmethod
+    def of(cls, rows: Transitions) -> Columns:
+        """Those of `rows`, the first that anybody has seen."""
+        action = rows.action.reshape(len(rows), -1)
+        boxed = any(isinstance(part, Box) for part in rows.action_space or ())
+        whole = rows.action.dtype.kind in "iu" and not boxed
+        flat = whole and rows.action.ndim == 1
+        size = rows.observation.shape[1], action.shape[1]
+        return cls(*size, whole, flat, rows.action_space, rows.observation_space)
+
+    @property
+    def width(self) -> int:
+        return 2 * self.observation + self.action + 2
+
+    @cached_property
+    def _places(self) -> dict[str, slice]:
+        pair = self.observation + self.action
+        return {
+            "observation": slice(0, self.observation),
+            "action": slice(self.observation, pair),
+            "reward": slice(pair, pair + 1),
+            "terminal": slice(pair + 1, pair + 2),
+            "next_observation": slice(pair + 2, None),
+        }
+
+    def pack(self, rows: Transitions) -> Matrix:
+        """(N, width); refuse rows of other shapes, and values that float32 cannot hold."""
+        matrix = np.empty((len(rows), self.width), np.float32)
+        with np.errstate(over="ignore"):
+            for name, place in self._places.items():
+                values, into = getattr(rows, name).reshape(len(rows), -1), matrix[:, place]
+                if values.shape[1] != into.shape[1]:
+                    raise DataError(
+                        f"{name} has {values.shape[1]} columns, earlier rows had {into.shape[1]}: expected the same; "
+                        "a replay buffer belongs to one environment"
+                    )
+                into[:] = values
+        if not np.isfinite(matrix).all():
+            raise DataError("a value is too large for float32, in which rows are kept: divide it by a constant")
+        if self.whole:
+            actions = rows.action.ravel()
+            wrong = (actions != np.rint(actions)) | (np.abs(actions) > _EXACT)
+            if wrong.any():
+                raise DataError(
+                    f"action is {actions[wrong][0]}: expected integers up to {_EXACT:,}, as earlier rows had"
+                )
+        return matrix
+
+    def transitions(self, matrix: Matrix, timeout: NDArray[np.bool_] | None = None) -> Transitions:
+        """The rows of a matrix (N, width) that `pack` made."""
+        fields = {name: matrix[:, place] for name, place in self._places.items()}
+        action = fields["action"].astype(np.int64) if self.whole else fields["action"]
+        return Transitions(
+            observation=fields["observation"],
+            action=action[:, 0] if self.flat else action,
+            reward=fields["reward"][:, 0],
+            next_observation=fields["next_observation"],
+            terminal=fields["terminal"][:, 0],
+            timeout=timeout,
+            action_space=self.action_space,
+            observation_space=self.observation_space,
+        )
+
+    def batch(self, rows: Tensor, synthetic: Tensor) -> Batch:
+        """Rows (B, width) by name."""
+        fields = {name: rows[:, place] for name, place in self._places.items()}
+        action = fields["action"].long() if self.whole else fields["action"]
+        return Batch(
+            observation=fields["observation"],
+            action=action[:, 0] if self.flat else action,
+            reward=fields["reward"][:, 0],
+            next_observation=fields["next_observation"],
+            terminal=fields["terminal"][:, 0],
+            synthetic=synthetic,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        named = {name: getattr(self, name) for name in ("observation", "action", "whole", "flat")}
+        known = {name: spaces.to_json(getattr(self, name)) for name in ("action_space", "observation_space")}
+        return {**named, **known}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Columns:
+        known = {name: spaces.from_json(entry[name]) for name in ("action_space", "observation_space")}
+        return cls(**{**entry, **known})

@@ -1,0 +1,66 @@
+"""A replay in a folder: rows and counters in one file, the generator in another.
+
+`replay.safetensors` says which file has its generator, and is written last, in one step. So a replay that was killed
+while it was saved is there as it was saved before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from synther.durable import replacing
+from synther.errors import FormatError
+from synther.synthesizer import Synthesizer
+
+FORMAT = "synther-replay-1"
+
+_ROWS, _MODELS = "replay.safetensors", ("model-0.safetensors", "model-1.safetensors")
+
+
+def write(
+    path: str | os.PathLike[str], described: Mapping[str, Any], tensors: dict[str, Tensor], model: Synthesizer | None
+) -> None:
+    """Put a replay into a folder, in the place of the one that may be there."""
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise FormatError(f"{path} is a file: expected the name of a folder for the replay")
+    old = _metadata(folder / _ROWS).get("model") if (folder / _ROWS).exists() else None
+    free = _MODELS[old == _MODELS[0]]
+    if model is not None:
+        model.save(folder / free)
+    metadata = {"format": FORMAT, "replay": json.dumps(described), "model": "" if model is None else free}
+    with replacing(folder / _ROWS) as beside:
+        beside.write_bytes(save(tensors, metadata))
+    for name in _MODELS:
+        if name != metadata["model"]:
+            (folder / name).unlink(missing_ok=True)
+
+
+def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dict[str, Tensor], Synthesizer | None]:
+    """What `write` was given."""
+    file = Path(path) / _ROWS
+    if not file.is_file():
+        raise FormatError(f"{path}: no such replay; expected a folder written by SyntheticReplay.save")
+    metadata = _metadata(file)
+    if metadata.get("format") != FORMAT:
+        raise FormatError(f"{file} is no replay: expected format {FORMAT!r}, got {metadata.get('format')!r}")
+    with safe_open(file, "pt") as opened:
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
+    model = Synthesizer.load(Path(path) / metadata["model"], device=device) if metadata["model"] else None
+    return json.loads(metadata["replay"]), tensors, model
+
+
+def _metadata(file: Path) -> dict[str, str]:
+    try:
+        with safe_open(file, "pt") as opened:
+            return opened.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise FormatError(f"{file} is no safetensors file, or a truncated one ({error})") from None

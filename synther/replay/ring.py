@@ -1,0 +1,58 @@
+"""A ring of rows on a device: the newest `capacity` of all that were added."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from synther import compute
+from synther.errors import ConfigError, DataError
+
+
+class Ring:
+    """Rows (capacity, width) of which the oldest give way to the newest."""
+
+    def __init__(self, capacity: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        if capacity < 1:
+            raise ConfigError(f"capacity must be at least 1, got {capacity}")
+        self.capacity, self.device = capacity, device
+        with compute.working_on(device, "lower the capacity or the samples of the replay, or keep it on the CPU"):
+            self.matrix = torch.empty(capacity, width, device=device, dtype=dtype)
+        self.added = 0
+        """Rows that were ever added."""
+
+    def __len__(self) -> int:
+        return min(self.added, self.capacity)
+
+    def add(self, rows: Tensor) -> None:
+        """Rows (N, width), as many as one likes, oldest first."""
+        if rows.dim() != 2 or rows.shape[1] != self.matrix.shape[1]:
+            raise DataError(f"rows have shape {tuple(rows.shape)}: expected (rows, {self.matrix.shape[1]})")
+        count = rows.shape[0]
+        newest = rows if count <= self.capacity else rows[-self.capacity :]
+        kept = newest.shape[0]
+        first = (self.added + count - kept) % self.capacity
+        until_end = min(kept, self.capacity - first)
+        self.matrix[first : first + until_end] = newest[:until_end]
+        if until_end < kept:
+            self.matrix[: kept - until_end] = newest[until_end:]
+        self.added += count
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """`count` rows, each drawn uniformly from all that are there. (count, width)"""
+        if not self.added:
+            raise DataError("there are no rows to sample from yet: add some first")
+        return self.matrix[torch.randint(len(self), (count,), generator=generator, device=self.device)]
+
+    def by_age(self) -> Tensor:
+        """All rows, oldest first: a copy. (len, width)"""
+        oldest = self.added % self.capacity if self.added > self.capacity else 0
+        return torch.cat([self.matrix[oldest : len(self)], self.matrix[:oldest]])
+
+    def restore(self, rows: Tensor, added: int) -> None:
+        """Become the ring whose rows were these `by_age` after so many were added, each at its old place."""
+        if len(rows) != min(added, self.capacity):
+            expected = min(added, self.capacity)
+            raise DataError(f"expected the {expected} rows of a ring after {added} were added, got {len(rows)}")
+        self.added = added - len(rows)
+        self.add(rows)

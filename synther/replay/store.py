@@ -1,0 +1,62 @@
+"""Real and synthetic rows of the same columns, each in its ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from synther.data.transitions import Transitions
+from synther.replay.columns import Columns
+from synther.replay.ring import Ring
+
+
+class Store:
+    """The newest `capacity` real and `samples` synthetic rows on a device."""
+
+    def __init__(self, columns: Columns, capacity: int, samples: int, device: torch.device) -> None:
+        self.columns = columns
+        self.real = Ring(capacity, columns.width, device)
+        self.synthetic = Ring(samples, columns.width, device)
+        self.timeout = Ring(capacity, 1, torch.device("cpu"), torch.bool)  # no part of a batch
+        self.timeouts_known = True
+
+    def add(self, rows: Transitions) -> None:
+        """More real rows, or an error before any of them is there."""
+        matrix = self.columns.pack(rows)
+        self.real.add(torch.from_numpy(matrix))
+        cut = np.zeros(len(rows), bool) if rows.timeout is None else rows.timeout
+        self.timeout.add(torch.from_numpy(cut)[:, None])
+        self.timeouts_known &= rows.timeout is not None
+
+    def transitions(self) -> Transitions:
+        """The real rows, oldest first, with their timeouts where those were always given."""
+        timeout = self.timeout.by_age()[:, 0].numpy() if self.timeouts_known else None
+        return self.columns.transitions(self.real.by_age().cpu().numpy(), timeout)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All rows, for a file."""
+        return {name: getattr(self, name).by_age() for name in ("real", "synthetic", "timeout")}
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the rows."""
+        rings = {"real": self.real, "synthetic": self.synthetic}
+        described: dict[str, Any] = {name: [ring.capacity, ring.added] for name, ring in rings.items()}
+        return described | {"columns": self.columns.to_json(), "timeouts_known": self.timeouts_known}
+
+    @classmethod
+    def restored(cls, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> Store:
+        """The store that `to_json` and `tensors` came from, with every row at its old place."""
+        (capacity, real), (samples, synthetic) = entry["real"], entry["synthetic"]
+        store = cls(Columns.from_json(entry["columns"]), capacity, samples, device)
+        store.timeouts_known = entry["timeouts_known"]
+        for ring, name, added in (
+            (store.real, "real", real),
+            (store.synthetic, "synthetic", synthetic),
+            (store.timeout, "timeout", real),
+        ):
+            ring.restore(tensors[name], added)
+        return store

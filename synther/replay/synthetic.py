@@ -1,0 +1,278 @@
+"""`SyntheticReplay`: a replay buffer whose batches are partly generated, for an agent that is still learning."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from synther import compute
+from synther.data import spaces
+from synther.data.spaces import Space
+from synther.data.transitions import Transitions
+from synther.diffusion.fit import Diverged
+from synther.errors import ConfigError, DataError, FormatError
+from synther.presets import Settings
+from synther.presets import preset as named
+from synther.progress import Progress, resolve
+from synther.replay import files
+from synther.replay.background import Background, Failed
+from synther.replay.columns import Batch, Columns
+from synther.replay.mixture import Mixture
+from synther.replay.refit import Generation, Job, Refit, Refresh, settings_for
+from synther.replay.store import Store
+from synther.synthesizer import Synthesizer, check_count
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = ("capacity", "refresh_every", "samples", "refit", "replace", "background", "seed", "precision")
+_BATCHES, _FITS, _HELD_OUT = range(3)  # streams of random numbers, so that no two purposes share one
+
+
+class SyntheticReplay:
+    """The newest `capacity` real rows and `samples` synthetic ones, generated anew every `refresh_every` real rows.
+
+        replay = SyntheticReplay(1_000_000)
+        replay.add(observation, action, reward, next_observation, terminal)
+        batch = replay.sample(256)
+
+    `ratio` is the synthetic share of a batch. `preset` is a preset's name or a `Settings`. `refit="warm"` begins each
+    fit from the weights of the one before and stops it early; "scratch" fits a new network, as in the paper. A refresh
+    replaces the oldest `replace` of the synthetic rows, 1 all of them. With `background` it happens in another process.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        ratio: float = 0.5,
+        refresh_every: int = 10_000,
+        samples: int = 1_000_000,
+        preset: str | Settings = "auto",
+        refit: Refit = "warm",
+        replace: float = 1.0,
+        background: bool = False,
+        shuffled: bool = True,
+        action_space: Space | None = None,
+        observation_space: Space | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        precision: compute.Precision = "auto",
+        progress: Progress | bool = True,
+    ) -> None:
+        self.capacity = _at_least_one("capacity", capacity)
+        self.refresh_every = _at_least_one("refresh_every", refresh_every)
+        self.samples = check_count(samples)
+        if refit not in get_args(Refit):
+            raise ConfigError(f"refit must be one of {', '.join(get_args(Refit))}, got {refit!r}")
+        if not 0 < replace <= 1:
+            raise ConfigError(
+                f"replace, the share of synthetic rows a refresh replaces, must lie in (0, 1], got {replace}"
+            )
+        self.device = compute.pick_device(device)
+        self.precision = compute.pick_precision(precision, self.device)
+        gpu = self.device.type == "cuda"
+        self.settings = named(preset, gpu=gpu) if isinstance(preset, str) else preset
+        self.refit: Refit = refit
+        self.replace, self.background, self.seed, self.progress = replace, background, seed, progress
+        self.spaces: dict[str, Any] = {"action_space": action_space, "observation_space": observation_space}
+        self.mixture = Mixture(ratio, shuffled=shuffled)
+        self.generator = compute.generator(self.device, seed, _BATCHES)
+        self.history: list[Refresh] = []
+        """What came of each refresh."""
+        self.model: Synthesizer | None = None
+        """The generator of the latest refresh that was kept."""
+        self._store: Store | None = None
+        self._running: tuple[Refresh, Background] | None = None
+
+    @property
+    def store(self) -> Store:
+        """The rows, whose columns are known from the first one on."""
+        if self._store is None:
+            raise DataError("the replay is empty: add rows first")
+        return self._store
+
+    @property
+    def added(self) -> int:
+        """Real rows that were ever added."""
+        return 0 if self._store is None else self._store.real.added
+
+    def __len__(self) -> int:
+        """Real rows that are there."""
+        return 0 if self._store is None else len(self._store.real)
+
+    def add(
+        self,
+        observation: ArrayLike,
+        action: ArrayLike,
+        reward: ArrayLike,
+        next_observation: ArrayLike,
+        terminal: ArrayLike,
+        timeout: ArrayLike | None = None,
+    ) -> None:
+        """One row: (O,), (A,) or an integer, a number, (O,) and a flag; or N rows, with an axis N before each of these.
+
+        Rows that cannot be experience are refused, and none of the call is kept. A refresh that is due happens here.
+        """
+        fields: dict[str, Any] = {
+            "observation": observation,
+            "action": action,
+            "reward": reward,
+            "next_observation": next_observation,
+            "terminal": terminal,
+            "timeout": timeout,
+        }
+        if np.ndim(observation) == 1:
+            fields = {name: None if value is None else _one_row(value) for name, value in fields.items()}
+        rows = Transitions(**fields, **self.spaces)
+        store = self._store or Store(Columns.of(rows), self.capacity, self.samples, self.device)
+        store.add(rows)
+        self._store = store
+        self._collect()
+        if self._due():
+            self.refresh()
+
+    def sample(self, batch: int) -> Batch:
+        """`batch` rows drawn with replacement: real ones until there are synthetic ones, then at the ratio."""
+        if _at_least_one("batch", batch) > self.capacity:
+            raise ConfigError(f"a batch of {batch} rows is more than the capacity, {self.capacity}: raise the capacity")
+        store = self.store
+        self._collect()
+        return store.columns.batch(*self.mixture.draw(store.real, store.synthetic, batch, self.generator))
+
+    def transitions(self) -> Transitions:
+        """The real rows, oldest first, with their timeouts where those were always given."""
+        return self.store.transitions()
+
+    def refresh(self) -> None:
+        """Fit on the real rows and generate, now: while the caller waits, or in the background."""
+        self.close()
+        job = self._job()
+        begun = Refresh(len(self.history), self.added, len(self), job.samples)
+        try:
+            if self.background:
+                self._running = begun, Background(job)
+            else:
+                self._keep(begun, job.run(resolve(self.progress)))
+        except (Diverged, DataError, Failed) as error:
+            self._failed(begun, error)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """A folder with all that `load` needs to give the batches, refits and rows that would have come here.
+
+        A refresh under way in the background is not waited for: it is due again after loading.
+        """
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        options |= {"ratio": self.mixture.ratio, "shuffled": self.mixture.shuffled}
+        options |= {name: spaces.to_json(space) for name, space in self.spaces.items()}
+        described = {
+            "options": options | {"preset": self.settings.to_json()},
+            "device": self.device.type,
+            "mixed": self.mixture.mixed,
+            "history": [dataclasses.asdict(refresh) for refresh in self.history],
+            "store": None if self._store is None else self._store.to_json(),
+        }
+        tensors = {} if self._store is None else self._store.tensors()
+        files.write(path, described, {**tensors, "generator": self.generator.get_state()}, self.model)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], *, device: str = "auto", progress: Progress | bool = True
+    ) -> SyntheticReplay:
+        """A saved replay. On another kind of device it goes on with other random numbers."""
+        kind = compute.pick_device(device).type
+        described, tensors, model = files.read(path, device)
+        try:
+            options = described["options"]
+            options["preset"] = Settings.from_json(options["preset"])
+            options |= {name: spaces.from_json(options[name]) for name in ("action_space", "observation_space")}
+            if kind != described["device"]:
+                options["precision"] = "auto"
+            replay = cls(**options, device=device, progress=progress)
+            replay.model = model
+            replay.mixture.mixed = described["mixed"]
+            replay.history = [Refresh(**entry) for entry in described["history"]]
+            if described["store"] is not None:
+                replay._store = Store.restored(described["store"], tensors, replay.device)
+            if kind == described["device"]:
+                replay.generator.set_state(tensors["generator"])
+            return replay
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise FormatError(f"{path} is a damaged replay: {error}") from error
+
+    def close(self) -> None:
+        """End a refresh that is under way in the background; it is due again with the next row."""
+        if self._running is not None:
+            self._running[1].close()
+            self._running = None
+
+    def _due(self) -> bool:
+        last = self.history[-1].added if self.history else 0
+        overdue = self.added // self.refresh_every > last // self.refresh_every
+        return overdue and self._running is None and self.mixture.ratio > 0
+
+    def _job(self) -> Job:
+        store, held_out = self.store, self._held_out()
+        start = self.model if self.refit == "warm" else None
+        settings = settings_for(self.settings, self.refit, first=start is None, measured=bool(held_out.any()))
+        return Job(
+            store.columns,
+            store.real.by_age().cpu().numpy(),
+            held_out,
+            settings,
+            samples=max(1, round(self.replace * self.samples)) if len(store.synthetic) else self.samples,
+            seed=_seed_of(self.seed, len(self.history)),
+            device=str(self.device),
+            precision=self.precision,
+            start=start,
+        )
+
+    def _held_out(self) -> NDArray[np.bool_]:
+        """Which real rows no fit may learn from: once and for all, so that a warm start has not seen them either."""
+        draws = np.random.PCG64([self.seed, _HELD_OUT])
+        draws.advance(self.added - len(self))
+        chosen: NDArray[np.bool_] = np.random.Generator(draws).random(len(self)) < self.settings.fit.holdout
+        return chosen & (not chosen.all())
+
+    def _collect(self) -> None:
+        """Take over what a refresh in the background has come to, if it is over."""
+        if self._running is None or not self._running[1].done:
+            return
+        begun, background = self._running
+        self._running = None
+        try:
+            self._keep(begun, background.result())
+        except Failed as error:
+            self._failed(begun, error)
+
+    def _keep(self, begun: Refresh, generation: Generation) -> None:
+        self.model = generation.model
+        self.store.synthetic.add(torch.from_numpy(generation.rows))
+        self.history.append(generation.recorded(begun))
+        log.info("refresh after %s rows: %s", f"{begun.added:,}", self.history[-1])
+
+    def _failed(self, begun: Refresh, error: Exception) -> None:
+        self.history.append(dataclasses.replace(begun, reason=str(error)))
+        kept = "the old synthetic rows stay" if self.model is not None else "batches stay real"
+        log.warning("the refresh after %s rows failed, %s: %s", f"{begun.added:,}", kept, error)
+
+
+def _one_row(value: Any) -> Any:
+    return value[None] if isinstance(value, Tensor) else np.asarray(value)[None]
+
+
+def _seed_of(seed: int, number: int) -> int:
+    """Of a fit and its samples: below 2**31, where a `Synthesizer` keeps streams of its own."""
+    return int(np.random.SeedSequence([seed, _FITS, number]).generate_state(1)[0]) >> 1
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ConfigError(f"{name} must be a whole number and at least 1, got {value!r}")
+    return int(value)

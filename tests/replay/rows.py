@@ -1,0 +1,38 @@
+"""Rows that carry a number, a generator that takes no time, and replays made of both."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synther import Settings, Transitions, preset
+from synther.replay.synthetic import SyntheticReplay
+
+TINY: Settings = preset(
+    "laptop",
+    network={"width": 16, "depth": 1, "embedding": 8, "frequencies": 4},
+    fit={"steps": 20, "evaluate_every": 10, "batch": 32},
+    sampler={"steps": 2, "refine": 0},
+    data={"scaling": "standard", "spikes": False, "threshold": "half", "terminals": "generated"},
+)
+
+
+def numbered(first: int, count: int, discrete: bool = False) -> dict[str, np.ndarray]:
+    """`count` rows whose reward counts from `first` + 1/4 on, which is no whole number; the rest follows from it."""
+    number = np.arange(first, first + count)
+    angle = number[:, None] * np.array([0.1, 0.37, 0.05])
+    return {
+        "observation": np.sin(angle).astype(np.float32),
+        "action": number % 4 if discrete else np.cos(angle[:, :2]).astype(np.float32),
+        "reward": (number + 0.25).astype(np.float32),
+        "next_observation": np.sin(angle + 0.1).astype(np.float32),
+        "terminal": number % 7 == 0,
+    }
+
+
+def some(count: int, discrete: bool = False) -> Transitions:
+    return Transitions(**numbered(0, count, discrete))
+
+
+def tiny(capacity: int = 1000, **options) -> SyntheticReplay:
+    options = {"refresh_every": 100, "samples": 300, "preset": TINY, "device": "cpu", "progress": False, **options}
+    return SyntheticReplay(capacity, **options)

@@ -1,0 +1,119 @@
+"""A refresh in another process, which is real here but has little to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from synther.replay import worker
+from synther.replay.synthetic import SyntheticReplay
+
+from .rows import TINY, numbered, tiny
+
+ENDLESS = TINY.changed(fit={"steps": 10**9, "patience": 10**9, "evaluate_every": 10**9})
+
+
+def until_over(replay: SyntheticReplay) -> None:
+    _, background = replay._running
+    background._process.wait(60)
+
+
+def test_batches_stay_old_until_the_new_rows_are_there_and_are_those_of_the_foreground():
+    replay, waited = tiny(background=True), tiny()
+    for one in (replay, waited):
+        one.add(**numbered(0, 100))
+    assert replay.history == []
+    assert not replay.sample(64).synthetic.any()
+    folder = replay._running[1]._folder
+    replay.add(**numbered(100, 150))  # another is due meanwhile: it has to wait for this one
+    until_over(replay)
+    assert int(replay.sample(64).synthetic.sum()) == 32
+    assert [(r.added, r.kept) for r in replay.history] == [(100, True)]
+    assert replay.history[0].held_out == waited.history[0].held_out
+    assert np.array_equal(replay.store.synthetic.by_age(), waited.store.synthetic.by_age())
+    assert not folder.exists()
+    replay.add(**numbered(250, 1))
+    assert replay._running is not None
+    assert replay._running[0].added == 251
+    replay.close()
+
+
+def test_a_process_that_dies_leaves_the_old_rows_and_is_tried_again(caplog):
+    replay = tiny(background=True, preset=ENDLESS)
+    replay.add(**numbered(0, 100))
+    folder = replay._running[1]._folder
+    replay._running[1]._process.kill()
+    until_over(replay)
+    with caplog.at_level(logging.WARNING):
+        replay.add(**numbered(100, 50))
+    assert "the refresh after 100 rows failed, batches stay real: " in caplog.text
+    assert "exit code -9" in replay.history[0].reason
+    assert not folder.exists()
+    assert replay._running is None
+    replay.add(**numbered(150, 50))
+    assert replay._running is not None
+    replay.close()
+
+
+def test_what_a_process_said_last_is_the_reason(monkeypatch, tmp_path):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho first >&2\necho no memory >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    replay = tiny(background=True)
+    replay.add(**numbered(0, 100))
+    until_over(replay)
+    replay.sample(4)
+    assert replay.history[0].reason == "no memory (exit code 3)"
+
+
+def test_a_process_that_cannot_begin_stops_nobody(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    replay = tiny(background=True)
+    replay.add(**numbered(0, 100))
+    assert "it could not begin" in replay.history[0].reason
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_process_says_in_one_line_what_went_wrong(monkeypatch, tmp_path):
+    monkeypatch.setattr(worker, "_leave_with_parent", lambda: None)
+    monkeypatch.setattr(os, "nice", lambda niceness: niceness)
+    replay = tiny(ratio=0, preset=TINY.changed(fit={"learning_rate": 1e30}))
+    replay.add(**numbered(0, 100))
+    replay._job().save(tmp_path)
+    with pytest.raises(SystemExit, match=r"the loss is .* lower fit\.learning_rate"):
+        worker.main(tmp_path)
+
+
+def test_saved_while_a_refresh_is_under_way_it_is_due_again(tmp_path):
+    replay = tiny(background=True, preset=ENDLESS)
+    replay.add(**numbered(0, 100))
+    replay.save(tmp_path / "replay")
+    replay.close()
+    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
+    loaded.add(**numbered(100, 1))
+    assert loaded._running is not None
+    loaded.close()
+
+
+def test_the_process_ends_with_the_replay():
+    replay = tiny(background=True, preset=ENDLESS)
+    replay.add(**numbered(0, 100))
+    process, folder = replay._running[1]._process, replay._running[1]._folder
+    del replay
+    assert process.poll() is not None
+    assert not folder.exists()
+
+
+def test_the_process_ends_with_the_one_that_began_it():
+    replay = tiny(background=True, preset=ENDLESS)
+    replay.add(**numbered(0, 100))
+    process = replay._running[1]._process
+    assert process.poll() is None
+    process.stdin.close()  # as the system does for a process that was killed
+    assert process.wait(60) == 1

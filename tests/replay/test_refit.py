@@ -1,0 +1,106 @@
+"""Warm and cold fits, and which rows no fit learns from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, Transitions
+from synther.errors import ConfigError
+from synther.replay.refit import PATIENCE, WARM_SHARE, settings_for
+
+from .rows import TINY, numbered, tiny
+
+ROWS = Transitions(**numbered(0, 400))
+
+
+def test_a_warm_fit_begins_where_a_cold_one_has_yet_to_come():
+    held_out = np.arange(len(ROWS)) % 5 == 0
+    network = {"width": 32, "depth": 2}
+    long, short = (TINY.changed(network=network, fit={"steps": n, "learning_rate": 3e-3}) for n in (800, 40))
+    before = Synthesizer(long, device="cpu").fit(ROWS[:300], held_out=held_out[:300], progress=False)
+    warm, cold = (
+        Synthesizer(short, device="cpu", seed=1).fit(ROWS, start=start, held_out=held_out, progress=False)
+        for start in (before, None)
+    )
+    assert warm.measured["held_out"] < 0.8 * cold.measured["held_out"]
+
+
+def test_another_network_is_no_start():
+    small, large = (Synthesizer(TINY.changed(network={"width": width}), device="cpu") for width in (16, 32))
+    small.fit(ROWS, progress=False)
+    with pytest.raises(ConfigError, match=r"width=32.* cannot start from .*width=16"):
+        large.fit(ROWS, start=small, progress=False)
+
+
+@pytest.mark.parametrize("refit", ["warm", "scratch"])
+def test_what_a_refresh_starts_from(refit, monkeypatch):
+    starts, fit = [], Synthesizer.fit
+
+    def spy(self, rows, *, start=None, **options):
+        starts.append(start)
+        return fit(self, rows, start=start, **options)
+
+    monkeypatch.setattr(Synthesizer, "fit", spy)
+    replay = tiny(refit=refit, preset=TINY.changed(fit={"steps": 100}))
+    replay.add(**numbered(0, 100))
+    first = replay.model
+    replay.add(**numbered(100, 100))
+    assert starts == [None, first if refit == "warm" else None]
+    assert [refresh.steps for refresh in replay.history] == ([100, 20] if refit == "warm" else [100, 100])
+
+
+def test_how_long_a_refresh_fits():
+    settings = TINY.changed(fit={"steps": 1000})
+    assert settings_for(settings, "scratch", first=False, measured=True) == settings
+    first, later = (settings_for(settings, "warm", first=first, measured=True).fit for first in (True, False))
+    assert (first.steps, first.patience) == (1000, PATIENCE)
+    assert (later.steps, later.patience) == (WARM_SHARE * 1000, PATIENCE)
+    assert settings_for(settings, "warm", first=True, measured=False).fit.patience is None
+    own = settings.changed(fit={"patience": 2})
+    assert settings_for(own, "warm", first=False, measured=True).fit.patience == 2
+
+
+def test_a_held_out_row_is_held_out_for_good():
+    replay = tiny(capacity=150, ratio=0)
+    replay.settings = TINY.changed(fit={"holdout": 0.3})
+    replay.add(**numbered(0, 100))
+    first = replay._held_out()
+    replay.add(**numbered(100, 150))
+    second = replay._held_out()
+    assert len(second) == 150
+    # No row older than 100 is left of the first hundred: compare with one that forgets nothing.
+    whole = tiny(capacity=1000, ratio=0)
+    whole.settings = replay.settings
+    whole.add(**numbered(0, 250))
+    everything = whole._held_out()
+    assert np.array_equal(first, everything[:100])
+    assert np.array_equal(second, everything[100:])
+    # Five standard deviations of 250 draws at 0.3.
+    assert abs(everything.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / 250)
+
+
+def test_few_rows_are_never_all_held_out():
+    replay = tiny(ratio=0)
+    replay.settings = TINY.changed(fit={"holdout": 0.999})
+    replay.add(**numbered(0, 2))
+    assert not replay._held_out().any()
+
+
+def test_two_rows_are_enough_for_a_refresh():
+    replay = tiny(refresh_every=2)
+    replay.add(**numbered(0, 2))
+    assert replay.history[0].kept
+    assert replay.history[0].held_out is None
+
+
+def test_a_column_that_begins_to_vary_joins_a_warm_fit():
+    replay = tiny()
+    rows = numbered(0, 100)
+    rows["terminal"][:] = False
+    replay.add(**rows)
+    assert replay.model is not None
+    assert "terminal" not in replay.model.layout.names
+    replay.add(**numbered(100, 100))
+    assert replay.history[-1].kept
+    assert "terminal" in replay.model.layout.names

@@ -1,0 +1,226 @@
+"""What an agent sees of a `SyntheticReplay`: rows in, batches out, refreshes in between."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from synther.data.spaces import Box, Discrete
+from synther.errors import ConfigError, DataError
+from synther.replay.synthetic import SyntheticReplay
+
+from .rows import TINY, numbered, some, tiny
+from .watch import Watch
+
+
+def test_one_by_one_or_together():
+    singly, together = tiny(), tiny()
+    rows = numbered(0, 20)
+    together.add(**rows)
+    for row in range(20):
+        singly.add(**{name: array[row] for name, array in rows.items()})
+    assert singly.transitions().equals(together.transitions())
+    assert len(singly) == singly.added == 20
+    for one, other in zip(singly.sample(50), together.sample(50), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_plain_python_values_and_tensors_are_rows_too():
+    replay = tiny()
+    replay.add([0.0, 1.0], [0.5], 2.0, [1.0, 1.0], False)
+    replay.add(torch.zeros(2), torch.ones(1), torch.tensor(1.0), torch.ones(2), torch.tensor(True), timeout=True)
+    rows = replay.transitions()
+    assert rows.reward.tolist() == [2.0, 1.0]
+    assert rows.terminal.tolist() == [False, True]
+    assert rows.timeout is None  # of the first row nobody knows
+
+
+def test_timeouts_are_kept_where_they_were_always_given():
+    replay = tiny(capacity=30)
+    cut = np.arange(50) % 9 == 0
+    replay.add(**numbered(0, 50), timeout=cut)
+    assert np.array_equal(replay.transitions().timeout, cut[-30:])
+
+
+def test_after_wrap_around_the_newest_rows_are_there():
+    replay = tiny(capacity=30, refresh_every=1000)
+    for first in range(0, 200, 20):
+        replay.add(**numbered(first, 20))
+    kept = [number + 0.25 for number in range(170, 200)]
+    assert replay.transitions().reward.tolist() == kept
+    assert set(replay.sample(30).reward.tolist()) <= set(kept)
+    assert (len(replay), replay.added) == (30, 200)
+
+
+def test_batches_are_real_first_and_mixed_later():
+    replay = tiny()
+    replay.add(**numbered(0, 99))
+    assert not replay.sample(64).synthetic.any()
+    replay.add(**numbered(99, 1))
+    for _ in range(3):
+        batch = replay.sample(64)
+        assert int(batch.synthetic.sum()) == 32
+        recorded = (batch.reward - 0.25).frac() == 0  # which no generated reward is
+        assert torch.equal(recorded, ~batch.synthetic)
+
+
+def test_the_schedule():
+    replay = tiny(preset=TINY.changed(fit={"steps": 1}))
+    for first, count in ((0, 60), (60, 39), (99, 1), (100, 50), (150, 250), (400, 99), (499, 1)):
+        replay.add(**numbered(first, count))
+    # Whoever adds 250 rows at once is not made to wait for more than one fit on all of them.
+    assert [refresh.added for refresh in replay.history] == [100, 400, 500]
+    assert [refresh.number for refresh in replay.history] == [0, 1, 2]
+    assert all(refresh.kept and refresh.rows == refresh.added for refresh in replay.history)
+    assert all(refresh.fit_seconds > 0 and refresh.sample_seconds > 0 for refresh in replay.history)
+
+
+def test_with_ratio_0_nothing_is_fitted():
+    replay = tiny(ratio=0)
+    replay.add(**numbered(0, 300))
+    assert replay.history == []
+    assert not replay.sample(10).synthetic.any()
+
+
+@pytest.mark.parametrize(("replace", "drawn"), [(1.0, 300), (0.2, 60)])
+def test_a_refresh_replaces_all_or_the_oldest(replace, drawn):
+    replay = tiny(replace=replace)
+    replay.add(**numbered(0, 100))
+    before = replay.store.synthetic.by_age()
+    replay.add(**numbered(100, 100))
+    after = replay.store.synthetic.by_age()
+    assert [refresh.samples for refresh in replay.history] == [300, drawn]
+    assert len(before) == len(after) == 300
+    assert torch.equal(after[: 300 - drawn], before[drawn:])
+    model = replay.model
+    assert model is not None
+    fresh = model.sample(drawn, seed=model.seed, progress=False)
+    assert np.array_equal(after[300 - drawn :].numpy(), replay.store.columns.pack(fresh))
+
+
+def test_discrete_actions():
+    replay = tiny(action_space=(Discrete(4),))
+    replay.add(**numbered(0, 100, discrete=True))
+    batch = replay.sample(100)
+    assert batch.action.dtype == torch.int64
+    assert batch.action.shape == (100,)
+    assert set(batch.action[batch.synthetic].tolist()) <= {0, 1, 2, 3}
+
+
+def test_generated_actions_keep_to_their_box():
+    replay = tiny(action_space=(Box.uniform(-1, 1, 2),))
+    replay.add(**numbered(0, 100))
+    assert replay.store.synthetic.by_age()[:, 3:5].abs().max() <= 1
+
+
+def test_the_seed_decides_about_everything():
+    def batches(seed: int) -> torch.Tensor:
+        replay = tiny(seed=seed)
+        for first in (0, 100, 200):
+            replay.add(**numbered(first, 100))
+        return torch.cat([replay.sample(64).reward for _ in range(3)])
+
+    assert torch.equal(batches(1), batches(1))
+    assert not torch.equal(batches(1), batches(2))
+
+
+def test_a_refresh_shows_its_progress():
+    watch = Watch()
+    tiny(progress=watch).add(**numbered(0, 100))
+    assert watch.names == ["fit", "sample"]
+
+
+def test_a_refit_that_diverges_keeps_the_old_rows_and_says_so(caplog):
+    replay = tiny()
+    replay.add(**numbered(0, 100))
+    before, model = replay.store.synthetic.by_age(), replay.model
+    good, replay.settings = replay.settings, TINY.changed(fit={"learning_rate": 1e30})
+    with caplog.at_level(logging.WARNING):
+        replay.add(**numbered(100, 100))
+    assert "the refresh after 200 rows failed, the old synthetic rows stay: the loss is" in caplog.text
+    assert [refresh.kept for refresh in replay.history] == [True, False]
+    assert "lower fit.learning_rate" in replay.history[-1].reason
+    assert torch.equal(replay.store.synthetic.by_age(), before)
+    assert replay.model is model
+    assert int(replay.sample(64).synthetic.sum()) == 32
+    replay.settings = good
+    replay.add(**numbered(200, 100))
+    assert replay.history[-1].kept
+
+
+def test_rows_from_which_nothing_can_be_learned_leave_batches_real(caplog):
+    replay = tiny()
+    replay.add(**{name: np.repeat(array[:1], 100, 0) for name, array in numbered(0, 1).items()})
+    assert "failed, batches stay real: all 100 rows are equal" in caplog.text
+    assert not replay.sample(10).synthetic.any()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"observation": np.array([0.0, np.nan, 0.0])}, r"observation\[0, 1\] is nan"),
+        ({"reward": np.inf}, r"reward\[0\] is inf"),
+        ({"action": np.zeros(3)}, "the space has 2 columns, the array 3"),
+        (
+            {"observation": np.zeros(4), "next_observation": np.zeros(4)},
+            "observation has 4 columns, earlier rows had 3",
+        ),
+        ({"terminal": 0.5}, r"terminal\[0\] is 0.5: expected 0 or 1"),
+        ({"observation": np.zeros((2, 3))}, "expected"),
+        ({"action": np.array([0.0, 1.5])}, r"action\[0, 1\] is 1.5, outside the space"),
+    ],
+)
+def test_bad_rows_are_refused_and_not_kept(fields, message):
+    replay = tiny(action_space=(Box.uniform(-1, 1, 2),))
+    replay.add(**numbered(0, 10))
+    row = {name: array[0] for name, array in numbered(10, 1).items()}
+    with pytest.raises(DataError, match=message):
+        replay.add(**{**row, **fields})
+    assert replay.transitions().equals(some(10).with_spaces((Box.uniform(-1, 1, 2),)))
+
+
+def test_a_bad_row_among_good_ones_keeps_all_of_them_out():
+    replay = tiny()
+    rows = numbered(0, 10)
+    rows["reward"][7] = np.nan
+    with pytest.raises(DataError, match=r"reward\[7\] is nan"):
+        replay.add(**rows)
+    assert len(replay) == 0
+    replay.add(**numbered(0, 10, discrete=True))  # nor do they say what later rows must look like
+
+
+def test_sampling_from_nothing():
+    for call in (lambda: tiny().sample(1), lambda: tiny().transitions(), lambda: tiny().refresh()):
+        with pytest.raises(DataError, match="the replay is empty: add rows first"):
+            call()
+
+
+@pytest.mark.parametrize("batch", [0, -1, 2.5, True, 31])
+def test_batches_that_cannot_be(batch):
+    replay = tiny(capacity=30)
+    replay.add(**numbered(0, 10))
+    with pytest.raises(ConfigError, match="batch"):
+        replay.sample(batch)
+    assert len(replay.sample(30).reward) == 30  # more than there are rows is no trouble
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": 0}, "capacity must be a whole number and at least 1, got 0"),
+        ({"refresh_every": 0}, "refresh_every must be"),
+        ({"samples": 0}, "number of samples"),
+        ({"ratio": 2}, "ratio"),
+        ({"replace": 0}, "replace"),
+        ({"refit": "cold"}, "refit must be one of warm, scratch, got 'cold'"),
+        ({"preset": "none"}, "unknown preset 'none'"),
+        ({"device": "tpu"}, "device must be"),
+        ({"seed": -1}, "seed must be at least 0"),
+    ],
+)
+def test_options_outside_their_range(options, message):
+    with pytest.raises(ConfigError, match=message):
+        SyntheticReplay(**{"capacity": 10, "device": "cpu", **options})
