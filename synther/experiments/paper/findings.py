@@ -39,7 +39,12 @@ def findings(experiment: Experiment, runs: Path) -> dict[str, Finding]:
 def _finding(job: Job, folder: Path) -> Finding | None:
     if not job.result(folder).exists():
         return None
-    departures = _outermost_first(departures_of(job.to_json(), read_object(folder / "run.json")))
+    # How often a run was evaluated on its way changes nothing of where it ends.
+    wanted, done = (
+        {name: value for name, value in content.items() if name != "evaluate_every"}
+        for content in (job.to_json(), read_object(folder / "run.json"))
+    )
+    departures = _outermost_first(departures_of(wanted, done))
     found = read_object(job.result(folder))
     if isinstance(job, Sizes):
         return Finding({arm: (value,) for arm, value in found.items()}, departures)
