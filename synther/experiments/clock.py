@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from synther.experiments.folder import read_object, write_object
 
@@ -25,13 +24,17 @@ class Clock:
         return time.monotonic() - self._began
 
     @contextmanager
-    def counting(self, part: Literal["waiting", "checkpoints"]) -> Iterator[None]:
+    def counting(self, part: str) -> Iterator[None]:
         """Time that is no training: waiting for evaluations, or writing checkpoints."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self._parts[part] += time.monotonic() - began
+            self.add(part, time.monotonic() - began)
+
+    def add(self, part: str, seconds: float) -> None:
+        """Count what takes too little time, too often, to be stopped for."""
+        self._parts[part] = self._parts.get(part, 0.0) + seconds
 
     def parts(self) -> dict[str, float]:
         """Of the seconds: those of training, and the others."""

@@ -6,11 +6,12 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from synther.agents.agent import Agent
+from synther.agents.policy import Policy
 from synther.envs.evaluation import Evaluator, Pending
 from synther.errors import SyntherError
 from synther.experiments.frozen import frozen
@@ -41,6 +42,15 @@ class _Begun:
         return Measurement.of(self.updates, self.seconds, self.losses, evaluation)
 
 
+class Learning(Protocol):
+    """Agents in training, offline or online."""
+
+    @property
+    def updates(self) -> int: ...
+    def policy(self) -> Policy: ...
+    def losses(self) -> dict[str, NDArray[np.float32]]: ...
+
+
 class Evaluations:
     """Measurements are begun, and written down in that order as soon as they and those before them are done.
 
@@ -59,7 +69,7 @@ class Evaluations:
         for measurement in written.measurements:
             self._tell(measurement)
 
-    def begin(self, agent: Agent, number: int, seconds: float) -> None:
+    def begin(self, agent: Learning, number: int, seconds: float) -> None:
         """Measure the agent as it is now, after so many seconds, and return at once."""
         pending = None if self._evaluator is None else self._evaluator.start(frozen(agent.policy()), number)
         self._begun.append(_Begun(agent.updates, seconds, agent.losses(), pending))

@@ -1,0 +1,262 @@
+"""Agents that act while they learn: every step of the environment is one captured round of updates of all members.
+
+Everything random in a step is a function of (a member's seed, the number of the step). So members learn together as
+they would alone, and a training that was stopped and taken up again goes on as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from safetensors.torch import save
+from torch import Tensor
+
+from synther import compute
+from synther.agents import policy
+from synther.agents.algorithm import ROUNDS, Noise, Shape
+from synther.agents.growing import Growing, Places
+from synther.agents.policy import Policy, Scales
+from synther.agents.sac import SAC, SACConfig
+from synther.durable import replacing
+from synther.errors import ConfigError, DataError, FormatError
+
+_ACTING = 2  # a stream beside those of algorithm.py
+_ACTING_STEPS = 1_000  # of which the numbers are drawn together
+_RANDOM_BITS = 62  # of a number that picks a row by its remainder: the bias is one row in 2^62 / N
+
+
+class Learner:
+    """`learner.act(observations)`, `learner.add(rows)`, `learner.train()`, for S environments at once, step by step.
+
+    `low` and `high` (A,) are the bounds of the actions. Of each batch the share `ratio` is synthetic, once a member was
+    given its `samples` synthetic rows. `auto` lets a GPU multiply in tf32.
+    """
+
+    def __init__(
+        self,
+        config: SACConfig,
+        seeds: Sequence[int],
+        observation: int,
+        low: ArrayLike,
+        high: ArrayLike,
+        *,
+        capacity: int,
+        samples: int = 0,
+        ratio: float = 0.5,
+        device: torch.device,
+        precision: Literal["auto", "float32", "tf32"] = "auto",
+    ) -> None:
+        if not seeds:
+            raise ConfigError("a learner needs at least one seed, got none")
+        if precision not in ("auto", "float32", "tf32"):
+            raise ConfigError(f"precision must be auto, float32 or tf32, got {precision!r}")
+        self.config, self.seeds, self.device = config, tuple(seeds), device
+        on_gpu = device.type == "cuda"
+        self.precision: compute.Precision = ("tf32" if on_gpu else "float32") if precision == "auto" else precision
+        self.rounds = 0
+        """Steps that were learned from."""
+        with self._working():
+            self.rows = Growing(
+                len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device
+            )
+            shape = Shape(observation, self.rows.action_size, self.seeds, device)
+            self.algorithm = SAC(config, shape)
+            self._round = _Round(self.algorithm, self.rows, Places(self.rows, config.batch, ratio), self.seeds)
+            self._actor = _Actor(self.algorithm, shape)
+        low_high = (torch.from_numpy(bound).to(device) for bound in (self.rows.low, self.rows.high))
+        size = len(self.seeds), observation
+        scales = Scales(torch.zeros(size, device=device), torch.ones(size, device=device), *low_high)
+        self._policy = Policy(self.algorithm.actor, scales, self.algorithm.squash)
+        self._draws = _Draws(self.seeds, self.rows.action_size)
+        self._train: Callable[[], None] | None = None
+
+    @property
+    def updates(self) -> int:
+        """Of the critics."""
+        return self.rounds * self.config.utd
+
+    def act(self, observations: ArrayLike, *, stochastic: bool = True) -> NDArray[np.float32]:
+        """An action (S, A) of every member, within its bounds, for an observation (S, O) each.
+
+        Those of one step are the same however often they are asked for.
+        """
+        seen = np.asarray(observations, np.float32)
+        expected = (len(self.seeds), self.rows.observation_size)
+        if seen.shape != expected:
+            raise DataError(f"expected observations of shape {expected}, got {seen.shape}")
+        normal = self._draws.normal(self.rows.added)
+        with self._working():
+            return self._scaled(self._actor(seen, normal if stochastic else np.zeros_like(normal)))
+
+    def guess(self) -> NDArray[np.float32]:
+        """A uniform action (S, A) of every member."""
+        return self._scaled(self._draws.uniform(self.rows.added))
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        """What came of a step, one row (S, width) of every member, or of several, (S, N, width). See `Growing`."""
+        self.rows.add(rows[:, None] if rows.ndim == 2 else rows)
+
+    def generate(self, member: int, rows: NDArray[np.float32]) -> None:
+        """Give a member its synthetic rows (samples, width), in the place of older ones."""
+        self.rows.generate(member, rows)
+        self._round.places.settle()
+
+    def train(self) -> None:
+        """The updates of one step. On a GPU they may still be running when this returns."""
+        if not len(self.rows):
+            raise DataError("there are no rows to learn from yet: add some first")
+        with self._working():
+            self._round.draw(self.rounds)
+            if self._train is None:
+                self._train = compute.capture(self._round.run, self.device, list(self.state().values()))
+            self._train()
+            self.rounds += 1
+            self._round.draw(self.rounds)  # while a GPU is busy, and not when it is waited for
+
+    def losses(self) -> dict[str, NDArray[np.float32]]:
+        """Each member's losses (S,) in the latest round. Waits for the device."""
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self._round.losses.items()}
+
+    def policy(self, device: torch.device | None = None) -> Policy:
+        """The policies as they are now, without their noise; on the CPU unless said otherwise."""
+        return self._policy.copy(device or torch.device("cpu"))
+
+    def state(self) -> dict[str, Tensor]:
+        """What changes from round to round, beside their number and the rows."""
+        return self.algorithm.state() | {f"losses.{name}": tensor for name, tensor in self._round.losses.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what `load` needs to go on, and `load_policy` to act. Rows are not part of it."""
+        tensors = {name: tensor.detach().contiguous() for name, tensor in self.state().items()}
+        tensors |= self._policy.scales.tensors()
+        described = self._described() | {"rounds": self.rounds, "added": self.rows.added}
+        described |= {"policy": self._policy.described()}
+        with replacing(path) as beside:
+            beside.write_bytes(save(tensors, {"format": policy.FORMAT, "agent": json.dumps(described)}))
+
+    @torch.no_grad()
+    def load(self, path: str | os.PathLike[str]) -> int:
+        """Go on from a file that a learner of the same config and seeds has written.
+
+        Answers how many real rows that one had been given: they are to be added again, synthetic ones too.
+        """
+        described, tensors = policy.read(path)
+        own = json.loads(json.dumps(self._described()))
+        other = [name for name in own if own[name] != described.get(name)]
+        if other:
+            raise ConfigError(f"{path} belongs to a learner with another {', '.join(other)}: choose another place")
+        state = self.state()
+        rounds, added = described.get("rounds"), described.get("added")
+        if not isinstance(rounds, int) or not isinstance(added, int) or not state.keys() <= tensors.keys():
+            raise FormatError(f"{path} is a damaged learner: part of it is missing")
+        for name, tensor in state.items():
+            tensor.copy_(tensors[name])
+        self.rounds = rounds
+        return added
+
+    def _described(self) -> dict[str, Any]:
+        """What a learner must have in common with one that goes on from its file."""
+        environment = {"observation": self.rows.observation_size, "low": self.rows.low, "high": self.rows.high}
+        plain = {name: np.asarray(value).tolist() for name, value in environment.items()}
+        return {"algorithm": "sac", "config": asdict(self.config), "seeds": self.seeds, "environment": plain}
+
+    def _scaled(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
+        """From [-1, 1] into the bounds."""
+        low, high = self.rows.low, self.rows.high
+        scaled: NDArray[np.float32] = np.clip(low + (high - low) * (0.5 * (action + 1)), low, high)
+        return scaled
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        advice = "train fewer seeds together, or lower agent.batch, agent.width, the capacity or the samples"
+        with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
+            yield
+
+
+class _Round:
+    """The updates of one step, their random numbers in tensors that stay where they are."""
+
+    def __init__(self, algorithm: SAC, rows: Growing, places: Places, seeds: Sequence[int]) -> None:
+        self.algorithm, self.rows, self.places, self.seeds = algorithm, rows, places, seeds
+        device, size = rows.device, (len(seeds), algorithm.config.utd, algorithm.config.batch)
+        self.losses = {name: torch.zeros(len(seeds), device=device) for name in algorithm.losses}
+        self._random = torch.zeros(size, dtype=torch.int64, device=device)
+        self._normal = torch.zeros(*size, algorithm.normals, device=device)
+        self._uniform = torch.zeros(*size, algorithm.uniforms, device=device)
+        self._source = torch.Generator(device)
+        self._drawn: int | None = None
+
+    def draw(self, number: int) -> None:
+        """The numbers of round `number`: for each member the same as if it were the only one."""
+        if number == self._drawn:
+            return
+        for index, seed in enumerate(self.seeds):
+            compute.reseed(self._source, seed, ROUNDS, number)
+            self._random[index].random_(0, 1 << _RANDOM_BITS, generator=self._source)
+            self._normal[index].normal_(generator=self._source)
+            self._uniform[index].uniform_(-1, 1, generator=self._source)
+        self._drawn = number
+
+    def run(self) -> None:
+        batches = self.rows.batch(self.places.fill(self._random))
+        for name, loss in self.algorithm.updates(batches, Noise(self._normal, self._uniform)).items():
+            self.losses[name].copy_(loss)
+
+
+class _Actor:
+    """All members' actions in one captured forward pass, so that a step of the environment does not wait long."""
+
+    def __init__(self, algorithm: SAC, shape: Shape) -> None:
+        self.algorithm, self.shape = algorithm, shape
+        self._given = torch.zeros(len(shape.seeds), shape.observation + shape.action, device=shape.device)
+        self._action = torch.zeros(len(shape.seeds), shape.action, device=shape.device)
+        self._run: Callable[[], None] | None = None
+
+    def __call__(self, observation: NDArray[np.float32], noise: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Within [-1, 1], (S, A)."""
+        self._given.copy_(torch.from_numpy(np.hstack([observation, noise])))
+        if self._run is None:
+            self._run = compute.capture(self._forward, self.shape.device, [])
+        self._run()
+        return self._action.cpu().numpy().copy()
+
+    @torch.no_grad()
+    def _forward(self) -> None:
+        given, size = self._given.unsqueeze(1), self.shape.observation
+        self._action.copy_(self.algorithm.act(given[..., :size], given[..., size:])[0].squeeze(1))
+
+
+class _Draws:
+    """The numbers that members act by, many steps at a time."""
+
+    def __init__(self, seeds: Sequence[int], size: int) -> None:
+        self.seeds, self.size = seeds, size
+        self._block: int | None = None
+        self._normal, self._uniform = np.zeros((2, 0, 0, 0), np.float32)
+
+    def normal(self, step: int) -> NDArray[np.float32]:
+        """(S, A)"""
+        self._draw(step // _ACTING_STEPS)
+        return self._normal[:, step % _ACTING_STEPS]
+
+    def uniform(self, step: int) -> NDArray[np.float32]:
+        """(S, A), within [-1, 1)"""
+        self._draw(step // _ACTING_STEPS)
+        return self._uniform[:, step % _ACTING_STEPS]
+
+    def _draw(self, block: int) -> None:
+        if block == self._block:
+            return
+        sources = [np.random.default_rng((_ACTING, seed, block)) for seed in self.seeds]
+        size = _ACTING_STEPS, self.size
+        self._normal = np.stack([source.standard_normal(size, np.float32) for source in sources])
+        self._uniform = np.stack([2 * source.random(size, np.float32) - 1 for source in sources])
+        self._block = block

@@ -1,0 +1,143 @@
+"""SAC (Haarnoja et al. 2018) and REDQ (Chen et al. 2021) as one learner: they differ in how many critics there are.
+
+SAC has two and trusts the lower one. REDQ has ten, of which a random two say what the others learn, so that it stands
+twenty updates for every step of the environment. One update of policy and temperature follows `utd` of the critics.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from synther.agents.adam import Adam
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.critics import backup, squared_errors, values
+from synther.agents.critics import smallest as lowest_of
+from synther.agents.gaussian import squashed
+from synther.agents.rows import Batch
+from synther.agents.stacked import Initial, Stack
+from synther.errors import ConfigError
+
+LOG_DEVIATION = (-20.0, 2.0)
+"""As in SAC's own code and in REDQ's, which the paper used: EDAC's -5 would keep a policy from becoming certain."""
+
+
+@dataclass(frozen=True)
+class SACConfig(AgentConfig):
+    normalize: bool = field(default=False, init=False)  # no rows are there yet to take a mean of
+    discount: float = 0.99
+    tau: float = 0.005
+    """How far the target critics move with every update."""
+    critics: int = 2
+    smallest: int = 2
+    """Critics, drawn anew for every update, whose lowest value is the target."""
+    utd: int = 1
+    """Updates of the critics for each step of the environment, of which the last also updates the policy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._share("discount", "tau")
+        self._at_least(1, "critics", "smallest", "utd")
+        if self.smallest > self.critics:
+            raise ConfigError(f"agent.smallest must be at most agent.critics, {self.critics}, got {self.smallest}")
+        if self.batch < self.critics:
+            raise ConfigError(f"agent.batch must be at least agent.critics, {self.critics}, got {self.batch}")
+
+
+SAC_CONFIG, REDQ_CONFIG = SACConfig(), SACConfig(critics=10, utd=20)
+
+
+@dataclass(frozen=True)
+class _Glorot(Initial):
+    """Uniform weights that keep the variance of what passes through, biases 0 (Glorot and Bengio 2010): REDQ's."""
+
+    def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
+        bound = math.sqrt(6 / (inputs + outputs))
+        return torch.empty(inputs, outputs).uniform_(-bound, bound, generator=source), torch.zeros(outputs)
+
+
+def chosen(critics: Stack, subset: Tensor) -> Stack:
+    """Of each member's critics those that `subset` (S, count) names, counted from 0."""
+    members, ensemble = critics.weights.shape[:2]
+    first = torch.arange(0, members * ensemble, ensemble, device=subset.device).unsqueeze(1)
+    rows = critics.weights.flatten(0, 1).index_select(0, (first + subset).flatten())
+    return Stack(rows.view(*subset.shape, -1), critics.sizes, critics.free_size)
+
+
+class SAC(Algorithm):
+    losses: ClassVar[tuple[str, ...]] = ("critic", "actor", "temperature", "entropy")
+
+    def __init__(self, config: SACConfig, shape: Shape) -> None:
+        self.config, self.shape = config, shape
+        self.normals, self.uniforms, self.period = 2 * shape.action, 1, config.utd
+        pair = shape.observation + shape.action
+        self.actor = shape.stack(0, (shape.observation, *config.hidden, 2 * shape.action), initial=_Glorot())
+        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.critics, initial=_Glorot())
+        self.target_critics = self.critics.clone()
+        self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.temperature_adam = Adam(self.log_temperature, config.learning_rate)
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        alone = Batch(*(part.unsqueeze(1) for part in batch))
+        return self.updates(alone, Noise(*(part.unsqueeze(1) for part in noise)), step)
+
+    def updates(self, batches: Batch, noise: Noise, step: int = 0) -> dict[str, Tensor]:
+        """Several updates in a row, an axis (S, updates, B, ...), which reach no further than to that of the policy.
+
+        Until then the policy and the temperature stay as they are: all next values but the critics' part of them are
+        found at once.
+        """
+        c = self.config
+        count = batches.reward.shape[1]
+        here, there = noise.normal.chunk(2, -1)
+        with torch.no_grad():
+            next_action, log_probability = self.act(batches.next_observation.flatten(1, 2), there.flatten(1, 2))
+            cost = self.log_temperature.exp().unsqueeze(1) * log_probability
+        next_action, cost = (torch.unflatten(part, 1, (count, -1)) for part in (next_action, cost))
+        # The first numbers of a batch rank the critics: those with the largest are a random subset.
+        subsets = noise.uniform[:, :, : c.critics, 0].topk(c.smallest, sorted=False).indices
+        losses: dict[str, Tensor] = {}
+        for number in range(count):
+            batch = Batch(*(part[:, number] for part in batches))
+            losses["critic"] = self._update_critics(batch, next_action[:, number], cost[:, number], subsets[:, number])
+        if (step + count) % c.utd == 0:
+            losses |= self._update_policy(batch, here[:, -1])
+        return losses
+
+    def act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (S, B, A) within [-1, 1] and their log-probability (S, B); without noise, those of the mean."""
+        mean, log_deviation = self.actor(observation).chunk(2, -1)
+        return squashed(mean, log_deviation.clamp(*LOG_DEVIATION), noise)
+
+    def _update_critics(self, batch: Batch, next_action: Tensor, cost: Tensor, subset: Tensor) -> Tensor:
+        """From the actions (S, B, A) that follow, and what their certainty costs, temperature log pi (S, B)."""
+        c = self.config
+        with torch.no_grad():
+            targets = self.target_critics if c.smallest == c.critics else chosen(self.target_critics, subset)
+            lowest = lowest_of(values(targets, batch.next_observation, next_action))
+            target = backup(batch, lowest - cost, c.discount)
+        loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
+        self.critics_adam.minimise(loss, follower=self.target_critics, tau=c.tau)
+        return loss.detach()
+
+    def _update_policy(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
+        """The policy, then the temperature, which rises where the entropy is below its target, -A.
+
+        The policy follows the mean of all critics, as REDQ does; the paper's SAC, which is REDQ's code with two
+        critics, does so too, where SAC's own paper takes the lower one.
+        """
+        temperature = self.log_temperature.exp()
+        action, log_probability = self.act(batch.observation, noise)
+        value = values(self.critics.fixed(), batch.observation, action).mean(1)
+        loss = (temperature.unsqueeze(1) * log_probability - value).mean(1)
+        self.actor_adam.minimise(loss)
+        entropy = -log_probability.detach().mean(1)
+        # The loss log_temperature (entropy - target) is linear, and the target is -A.
+        self.temperature_adam.step(entropy + self.shape.action)
+        return {"actor": loss.detach(), "temperature": temperature, "entropy": entropy}

@@ -1,0 +1,276 @@
+"""Environments that go on step by step while somebody learns from them: one a seed, in one process or in several.
+
+A step of MuJoCo takes 0.1 to 0.5 ms and a message to another process and back 0.3 ms (`docs/online.md`): several
+processes pay for several environments, and never for a single one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.formats import gym_spaces
+from synther.data.spaces import Space
+from synther.envs.episodes import action_box
+from synther.envs.making import opened
+from synther.envs.workers import cores
+from synther.errors import ConfigError, DataError, SyntherError
+
+Array = NDArray[np.float32]
+
+_STREAM = 3
+"""Sets these episodes apart from those of evaluations and of recorded data."""
+
+
+_PATIENCE = 5.0
+"""Seconds in which a process may end by itself."""
+
+
+class Stepped(NamedTuple):
+    """What came of a step of some environments."""
+
+    rows: Array
+    """(S, width): observation, action, reward, terminal, next observation"""
+    timeouts: NDArray[np.bool_]
+    """(S,): whose episode was cut here, as by a time limit, and is in no terminal state"""
+    observations: Array
+    """(S, O): what is seen now, after a new beginning where an episode was over"""
+
+
+class Worlds:
+    """One environment for each of `seeds`. Use it as a context manager, or close it.
+
+    How an episode begins depends on its seed and on the number of the step before which it does, and on nothing else:
+    not on the other seeds, nor on the `processes` (None: as many as are free and of use). `options` go to
+    `gymnasium.make`.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        seeds: Sequence[int],
+        *,
+        options: Mapping[str, Any] | None = None,
+        processes: int | None = None,
+    ) -> None:
+        if not seeds or (processes is not None and processes < 1):
+            raise ConfigError(f"expected a seed and a process at least, got {list(seeds)} and {processes}")
+        made = json.dumps(dict(options or {}))
+        self.low, self.high, self.action_space, self.observation_space, self.observation_size = _known(env_id, made)
+        wanted = min(len(seeds), max(1, cores() - 1) if processes is None else processes)
+        self._ends = np.cumsum([len(some) for some in np.array_split(np.arange(len(seeds)), wanted)])
+        groups = [list(some) for some in np.split(np.array(seeds), self._ends[:-1])]
+        self._stack = ExitStack()
+        try:
+            place = _Here if wanted == 1 else _There
+            self._places: list[_Place] = [place(env_id, made, own) for own in groups]
+            for one in self._places:
+                self._stack.callback(one.close)
+        except BaseException:
+            self._stack.close()
+            raise
+        self.observations = np.zeros((len(seeds), self.observation_size), np.float32)
+        """What every seed sees now. (S, O)"""
+
+    def begin(self, step: int) -> None:
+        """Start all environments over, before the step of that number."""
+        for place in self._places:
+            place.ask("begin", step)
+        self.observations = np.concatenate(self._answers())
+
+    def step(self, actions: Array, number: int) -> Stepped:
+        """One action (S, A) each, the step of that `number`. An environment that is over starts over."""
+        for place, own in zip(self._places, np.split(actions, self._ends[:-1]), strict=True):
+            place.ask("step", own, number)
+        stepped = Stepped(*(np.concatenate(part) for part in zip(*self._answers(), strict=True)))
+        self.observations = stepped.observations
+        return stepped
+
+    def _answers(self) -> list[Any]:
+        """Of all places, before what went wrong in one of them is told."""
+        found = [place.answer() for place in self._places]
+        for one in found:
+            if isinstance(one, SyntherError):
+                raise one
+        return found
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+class _World:
+    """One environment."""
+
+    def __init__(self, env: Any, env_id: str, seed: int) -> None:
+        self.env, self.env_id, self.seed = env, env_id, seed
+        self._size = gym_spaces.width(env.observation_space)
+        self.here: Array = np.zeros(self._size, np.float32)
+
+    def reset(self, step: int) -> None:
+        start = int(np.random.SeedSequence((_STREAM, self.seed, step)).generate_state(1)[0])
+        where = f"reset(seed={start}) before step {step}"
+        raw, _ = self._attempt(where, self.env.reset, seed=start)
+        self.here = self._flat(raw, where)
+
+    def step(self, action: Array, number: int) -> tuple[Array, bool]:
+        """The row of a step, and whether the episode was only cut after it."""
+        where = f"step {number}"
+        taken = np.array(action, self.env.action_space.dtype)
+        raw, reward, terminated, truncated, _ = self._attempt(where, self.env.step, taken)
+        if not math.isfinite(reward):
+            raise DataError(f"{self._who} returned the reward {reward} in {where}: expected a finite number")
+        following = self._flat(raw, where)
+        row = np.concatenate([self.here, action, [reward, bool(terminated)], following], dtype=np.float32)
+        self.here = following
+        if terminated or truncated:
+            self.reset(number + 1)
+        return row, bool(truncated and not terminated)
+
+    @property
+    def _who(self) -> str:
+        return f"{self.env_id} of seed {self.seed}"
+
+    def _attempt(self, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        try:
+            return call(*given, **named)
+        except Exception as error:  # whatever somebody's environment raises
+            raise DataError(f"{self._who} failed in {what}: {type(error).__name__}: {error}") from error
+
+    def _flat(self, observation: Any, where: str) -> Array:
+        """A copy as float32: some environments write into the same array each time."""
+        import gymnasium
+
+        if isinstance(observation, np.ndarray):
+            flat = np.array(observation, np.float32).reshape(-1)
+        else:
+            space = self.env.observation_space
+            flat = np.array(self._attempt(where, gymnasium.spaces.flatten, space, observation), np.float32)
+        if len(flat) != self._size:
+            raise DataError(f"{self._who} returned {len(flat)} numbers in {where}: its space has {self._size}")
+        if not np.isfinite(flat).all():
+            column = int(np.argmin(np.isfinite(flat)))
+            raise DataError(f"{self._who} returned {flat[column]} in observation column {column} in {where}")
+        return flat
+
+
+class _Place(Protocol):
+    """Where some of the environments are."""
+
+    def ask(self, what: str, *given: Any) -> None:
+        """To `begin` or to `step`."""
+
+    def answer(self) -> Any:
+        """What came of it, an error included."""
+
+    def close(self) -> None: ...
+
+
+class _Here:
+    """In this process."""
+
+    def __init__(self, env_id: str, options: str, seeds: Sequence[int]) -> None:
+        self._stack = ExitStack()
+        made = [self._stack.enter_context(opened(env_id, **json.loads(options))) for _ in seeds]
+        self._worlds = [_World(env, env_id, int(seed)) for env, seed in zip(made, seeds, strict=True)]
+        self._answer: Any = None
+
+    def ask(self, what: str, *given: Any) -> None:
+        try:
+            self._answer = self._begin(*given) if what == "begin" else self._step(*given)
+        except SyntherError as error:
+            self._answer = error
+
+    def answer(self) -> Any:
+        return self._answer
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _begin(self, step: int) -> Array:
+        for world in self._worlds:
+            world.reset(step)
+        return self._observations()
+
+    def _step(self, actions: Array, number: int) -> Stepped:
+        taken = [world.step(action, number) for world, action in zip(self._worlds, actions, strict=True)]
+        rows, timeouts = zip(*taken, strict=True)
+        return Stepped(np.stack(rows), np.array(timeouts), self._observations())
+
+    def _observations(self) -> Array:
+        return np.stack([world.here for world in self._worlds])
+
+
+class _There:
+    """In a process of their own, which ends with this one."""
+
+    def __init__(self, env_id: str, options: str, seeds: Sequence[int]) -> None:
+        # Not forked: the caller may hold threads of torch, which a fork would leave locked.
+        spawn = multiprocessing.get_context("spawn")
+        self._pipe, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_serve, args=(theirs, env_id, options, seeds), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def ask(self, what: str, *given: Any) -> None:
+        with suppress(OSError):  # of one that is dead, which `answer` tells
+            self._pipe.send((what, *given))
+
+    def answer(self) -> Any:
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            return SyntherError(
+                "a process that runs environments died: put the body of your script under "
+                "`if __name__ == '__main__':`, or free some memory"
+            )
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join(_PATIENCE)
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(pipe: Connection, env_id: str, options: str, seeds: Sequence[int]) -> None:
+    """What such a process does, until nobody is at the other end of its pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too; its parent sees to its end
+    with suppress(EOFError, OSError), ExitStack() as stack:
+        place: _Here | None = None
+        while True:
+            what, *given = pipe.recv()
+            try:
+                if place is None:
+                    place = _Here(env_id, options, seeds)
+                    stack.callback(place.close)
+                place.ask(what, *given)
+                found = place.answer()
+            except SyntherError as error:
+                found = error
+            # Without its cause, which may be of a kind that only this process can make.
+            pipe.send(DataError(str(found)) if isinstance(found, SyntherError) else found)
+
+
+def _known(env_id: str, options: str) -> tuple[Array, Array, Space, Space, int]:
+    """Bounds of the actions, both spaces, and the numbers of an observation."""
+    with opened(env_id, **json.loads(options)) as env:
+        low, high = action_box(env, env_id)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise DataError(f"{env_id} takes actions within {low} and {high}: expected finite bounds")
+        spaces = gym_spaces.action_space(env.action_space), gym_spaces.observation_space(env.observation_space)
+        width = gym_spaces.width(env.observation_space)
+    return low.astype(np.float32), high.astype(np.float32), *spaces, width

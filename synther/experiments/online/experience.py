@@ -1,0 +1,80 @@
+"""All real rows of a run: in memory, and in files that each hold the rows of one leg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from synther.data.transitions import Transitions
+from synther.durable import replacing
+from synther.errors import ConfigError
+from synther.replay.columns import Columns
+
+Array = NDArray[np.float32]
+
+
+class Experience:
+    """Rows of S seeds in the order in which they came, with a mark where an episode was cut.
+
+    A file is written once and never again, so that a checkpoint costs what came since the last one.
+    """
+
+    def __init__(self, folder: Path, columns: Columns) -> None:
+        self.folder, self.columns = folder, columns
+        self.steps = 0
+        self._legs: list[Array] = []  # (S, N, width + 1): the last column is the mark
+        self._since: list[Array] = []  # (S, width + 1) each
+
+    def append(self, rows: Array, timeouts: NDArray[np.bool_]) -> None:
+        """What came of one step: (S, width) and (S,)."""
+        self._since.append(np.hstack([rows, timeouts[:, None].astype(np.float32)]))
+        self.steps += 1
+
+    def cut(self) -> None:
+        """Mark the newest rows as the end of their episodes, but for those that ended in a terminal state."""
+        newest = self._since[-1]
+        newest[:, -1] = 1 - newest[:, self.columns.observation + self.columns.action + 1]
+
+    def save(self) -> None:
+        """Write what came since the last file was written."""
+        if self._since:
+            self._legs.append(np.stack(self._since, axis=1))
+            self._since = []
+            with replacing(self._file(self.steps)) as beside:
+                save_file({"rows": self._legs[-1]}, beside)
+
+    def load(self, ends: Sequence[int]) -> None:
+        """Go on after legs that ended after so many steps each."""
+        try:
+            self._legs = [load_file(self._file(end))["rows"] for end in ends]
+        except (OSError, SafetensorError, KeyError) as error:
+            raise ConfigError(
+                f"{self.folder} has lost rows ({error}): choose another --out, or remove the run's folder"
+            ) from None
+        self.steps = sum(leg.shape[1] for leg in self._legs)
+        self._since = []
+
+    def rows(self, newest: int) -> Array:
+        """The newest rows of every seed, oldest first. (S, N, width)"""
+        return self._all()[:, -newest:, :-1]
+
+    def transitions(self, env_id: str) -> Transitions:
+        """All rows: those of the first seed, then those of the next. The last of each is the end of an episode."""
+        if self._since:
+            self.cut()
+        every = self._all()
+        flat = every.reshape(-1, every.shape[2])
+        return replace(self.columns.transitions(flat[:, :-1], timeout=flat[:, -1] > 0), env_id=env_id)
+
+    def _all(self) -> Array:
+        parts = [*self._legs, *([np.stack(self._since, axis=1)] if self._since else [])]
+        return np.concatenate(parts, axis=1)
+
+    def _file(self, end: int) -> Path:
+        return self.folder / f"{end:010}.safetensors"

@@ -1,0 +1,205 @@
+"""Rounds of updates on rows that grow, and agents that learn a small problem while they act in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from synther.agents.agent import Agent
+from synther.agents.learner import Learner
+from synther.agents.policy import load_policy
+from synther.agents.rows import Member
+from synther.agents.sac import SACConfig
+from synther.errors import ConfigError, DataError, FormatError
+
+from .steps import HIGH, LOW, WIDE, A, experience
+from .tables import CONFIGS, CPU, table
+from .tables import rows as some_rows
+
+SMALL = {"width": 8, "batch": 6, "learning_rate": 1e-2}
+FORMS = {
+    "sac": SACConfig(**SMALL),
+    "sac, five updates": SACConfig(**SMALL, utd=5),
+    "redq": SACConfig(**SMALL, critics=4, utd=3),
+}
+every = pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)
+
+
+def learner(config=FORMS["sac"], seeds=(3, 4, 8), **options) -> Learner:
+    options = {"capacity": 40, "samples": 20, "device": CPU, **options}
+    return Learner(config, seeds, WIDE, LOW, HIGH, **options)
+
+
+def lived(config, seeds=(3, 4, 8), steps: int = 12, own: Learner | None = None) -> Learner:
+    """Some steps, the last of them with synthetic rows for all but the second of (3, 4, 8)."""
+    agent = own or learner(config, seeds)
+    for step in range(agent.rows.added, agent.rows.added + steps):
+        if step == 6:
+            for member, seed in enumerate(seeds):
+                if seed != 4:
+                    agent.generate(member, experience(20, 100 + seed))
+        agent.add(np.concatenate([experience(1, 1_000 * seed + step, 1) for seed in seeds]))
+        agent.train()
+    return agent
+
+
+def assert_same(one: Learner, other: Learner) -> None:
+    for name, tensor in one.state().items():
+        assert torch.equal(tensor, other.state()[name]), name
+
+
+@every
+def test_members_together_equal_each_alone(config):
+    together = lived(config)
+    seen = experience(3, 7)[:, :WIDE]
+    for index, seed in enumerate(together.seeds):
+        alone = lived(config, (seed,))
+        for name, tensor in together.state().items():
+            if tensor.dim():
+                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+        both = together.act(seen)[index], alone.act(seen[index : index + 1])[0]
+        np.testing.assert_allclose(*both, rtol=1e-3, atol=1e-3)
+        np.testing.assert_array_equal(together.guess()[index], alone.guess()[0])
+
+
+@every
+def test_resumed_equals_uninterrupted(config, tmp_path):
+    whole = lived(config, steps=12)
+    first = lived(config, steps=5)
+    first.save(tmp_path / "agent.safetensors")
+    second = learner(config)
+    second.add(np.stack([np.concatenate([experience(1, 1_000 * seed + t) for t in range(5)]) for seed in (3, 4, 8)]))
+    second.train()  # has drawn and learned something else before
+    assert second.load(tmp_path / "agent.safetensors") == 5
+    assert (second.rounds, second.rows.added) == (5, 5)
+    lived(config, steps=7, own=second)
+    assert_same(whole, second)
+    seen = experience(3, 7)[:, :WIDE]
+    np.testing.assert_array_equal(whole.act(seen), second.act(seen))
+
+
+def test_a_round_has_utd_updates_of_the_critics_and_one_of_the_policy():
+    agent = lived(FORMS["sac, five updates"], steps=4)
+    counts = {
+        name: getattr(agent.algorithm, f"{name}_adam").count.item() for name in ("critics", "actor", "temperature")
+    }
+    assert counts == {"critics": 20, "actor": 4, "temperature": 4}
+    assert (agent.rounds, agent.updates) == (4, 20)
+
+
+def test_losses_are_those_of_the_last_update():
+    losses = lived(FORMS["redq"]).losses()
+    assert set(losses) == {"critic", "actor", "temperature", "entropy"}
+    for values in losses.values():
+        assert values.shape == (3,)
+        assert np.isfinite(values).all()
+        assert (values != 0).all()
+
+
+def test_actions_stay_in_their_bounds_and_have_the_policys_distribution():
+    agent, count = learner(seeds=(1,)), 400
+    seen = np.ones((1, WIDE), np.float32)
+    drawn = []
+    for _ in range(count):
+        drawn.append(agent.act(seen)[0])
+        agent.add(experience(1, 0, 1))
+    assert (drawn >= LOW).all()
+    assert (drawn <= HIGH).all()
+    inner = np.arctanh(np.clip((drawn - LOW) / (HIGH - LOW) * 2 - 1, -1 + 1e-6, 1 - 1e-6))
+    mean, log_deviation = agent.algorithm.actor(torch.ones(1, 1, WIDE)).detach().numpy()[0, 0].reshape(2, A)
+    standard = (inner - mean) / np.exp(log_deviation)
+    assert np.abs(standard.mean(0)).max() < 5 / count**0.5
+    assert np.abs(standard.std(0) - 1).max() < 5 / (2 * count) ** 0.5
+    still = agent.act(seen, stochastic=False)[0]
+    np.testing.assert_allclose(still, LOW + (HIGH - LOW) * (np.tanh(mean) + 1) / 2, rtol=1e-5)
+    np.testing.assert_allclose(agent.policy().act(seen)[0, 0], still, rtol=1e-5)
+
+
+def test_guesses_are_uniform_and_every_members_own():
+    agent, count = learner(seeds=(1, 2)), 1_500  # more than are drawn together
+    drawn = []
+    for _ in range(count):
+        drawn.append(agent.guess())
+        agent.add(experience(1, 0, 2))
+    share = (np.array(drawn) - LOW) / (HIGH - LOW)
+    assert share.min() >= 0
+    assert share.max() <= 1
+    assert np.abs(share.mean(0) - 0.5).max() < 5 / np.sqrt(12 * count)
+    assert np.abs(share.std(0) - 12**-0.5).max() < 0.02
+    for one, other in ((share[:, 0], share[:, 1]), (share[:500], share[1_000:])):
+        assert np.abs(np.corrcoef(one.reshape(len(one), -1)[:, 0], other.reshape(len(one), -1)[:, 0])[0, 1]) < 0.2
+
+
+def test_a_file_acts_without_its_learner(tmp_path):
+    agent = lived(FORMS["sac"])
+    agent.save(tmp_path / "agent.safetensors")
+    seen = experience(3, 7)[:, :WIDE]
+    policy = load_policy(tmp_path / "agent.safetensors")
+    np.testing.assert_allclose(policy.act(seen[:, None])[:, 0], agent.act(seen, stochastic=False), rtol=1e-5, atol=1e-6)
+
+
+def test_files_of_others_are_refused(tmp_path):
+    file = tmp_path / "agent.safetensors"
+    lived(FORMS["sac"], steps=2).save(file)
+    with pytest.raises(ConfigError, match="another config"):
+        learner(FORMS["redq"]).load(file)
+    with pytest.raises(ConfigError, match="another seeds"):
+        learner(seeds=(3, 4)).load(file)
+    with pytest.raises(ConfigError, match="another environment"):
+        Learner(FORMS["sac"], (3, 4, 8), WIDE + 1, LOW, HIGH, capacity=4, device=CPU).load(file)
+    with pytest.raises(FormatError, match="no such file"):
+        learner().load(tmp_path / "none")
+    offline = Agent(CONFIGS["td3_bc"], some_rows(table()), [Member(3)])
+    offline.save(file)
+    with pytest.raises(ConfigError, match="another algorithm, config, seeds"):
+        learner().load(file)
+
+
+def test_what_cannot_be():
+    with pytest.raises(ConfigError, match="at least one seed"):
+        learner(seeds=())
+    with pytest.raises(ConfigError, match="precision"):
+        learner(precision="bf16")
+    with pytest.raises(ConfigError, match=r"lie in \[0, 1\], got 1.5"):
+        learner(ratio=1.5)
+    with pytest.raises(ConfigError, match="capacity"):
+        learner(capacity=0)
+    with pytest.raises(DataError, match="no rows"):
+        learner().train()
+    with pytest.raises(DataError, match=r"expected observations of shape \(3, 3\), got \(2, 3\)"):
+        learner().act(np.zeros((2, WIDE)))
+
+
+# A point on a line that is to be brought to the origin: x' = x + a / 2, r = -x'^2. Best is a = clip(-2 x).
+
+POINT = {"width": 32, "batch": 32, "learning_rate": 2e-2, "discount": 0.5, "tau": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("config", "synthetic"),
+    [(SACConfig(**POINT), False), (SACConfig(**POINT, critics=4, utd=2), True)],
+    ids=["sac", "redq with synthetic rows"],
+)
+def test_learns_while_it_acts(config, synthetic):
+    agent = Learner(config, (0, 1), 1, [-1.0], [1.0], capacity=200, samples=300, device=CPU)
+    draw = np.random.default_rng(0)
+
+    def happened(here, action):
+        there = here + action / 2
+        return np.hstack([here, action, -(there**2), np.zeros_like(here), there]).astype(np.float32), there
+
+    for step in range(200):
+        if step % 5 == 0:
+            here = draw.uniform(-1, 1, (2, 1))
+        rows, here = happened(here, agent.guess() if step < 50 else agent.act(here))
+        agent.add(rows)
+        if step == 70 and synthetic:
+            for member in range(2):
+                agent.generate(member, happened(*draw.uniform(-1, 1, (2, 300, 1)))[0])
+        if step >= 50:
+            agent.train()
+    starts = np.linspace(-1, 1, 21, dtype=np.float32)[:, None]
+    best = np.clip(-2 * starts[:, 0], -1, 1)
+    errors = ((agent.policy().act(starts)[..., 0] - best) ** 2).mean(1)
+    assert (errors < 0.1 * (best**2).mean()).all()

@@ -1,0 +1,128 @@
+"""`synther online`: what it prints, what it refuses, which options become which plan."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
+from synther.cli import online
+from synther.errors import ConfigError
+from synther.experiments.online import Plan, Upsampling
+from synther.presets import PRESETS
+
+QUICK = (
+    *("--steps", "24", "--evaluate-every", "12", "--checkpoint-every", "12", "--random-steps", "6", "--seeds", "2"),
+    *("--episodes", "1", "--workers", "1", "--device", "cpu", "--tensorboard", "off"),
+    *("--agent.width", "8", "--agent.depth", "1", "--agent.batch", "8"),
+)
+
+
+@pytest.fixture
+def run(capsys, monkeypatch) -> Callable[..., str]:
+    """What the verb prints on stdout."""
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def call(*arguments: object) -> str:
+        capsys.readouterr()
+        online.run(list(map(str, arguments)))
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path) -> Callable[..., Plan]:
+    """The plan that would have been run."""
+    found: list[Plan] = []
+
+    def kept(plan, folder, progress):
+        found.append(plan)
+        raise KeyboardInterrupt
+
+    def plan(*arguments: object) -> Plan:
+        monkeypatch.setattr("synther.experiments.online.train_to", kept)
+        with pytest.raises(KeyboardInterrupt):
+            online.run([*map(str, arguments), "--out", str(tmp_path / "out")])
+        return found[-1]
+
+    return plan
+
+
+def test_a_table_for_a_person_and_an_object_for_a_machine(run, tiny, tmp_path):
+    upsampled = ("--synthetic", "--refresh-every", "12", "--samples", "20", *tiny)
+    command = ("Pendulum-v1", "--utd", "2", "--out", tmp_path / "run", *upsampled, *QUICK)
+    text = run(*command, "--quiet")
+    assert text.startswith("sac_synther in Pendulum-v1, 2 seeds: mean ± deviation")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert [line[:2] for line in lines[1:3]] == [["final", "return"], ["best", "return"]]
+    assert lines[1][-3:] == ["after", "24", "steps"]
+    assert "environments" in text
+    assert "generators" in text
+    found = json.loads(run(*command, "--json", "--quiet"))
+    assert (found["env"], found["agent"], found["updates"]) == ("Pendulum-v1", "sac_synther", 24)
+    described = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (described["agent"]["utd"], described["upsampling"]["samples"]) == (2, 20)
+    with pytest.raises(ConfigError, match="another agent"):
+        run(*command, "--utd", "3", "--quiet")
+
+
+def test_the_agent_chooses_the_defaults_of_its_options(planned):
+    assert planned("A-v0").agent == SAC_CONFIG
+    assert planned("A-v0", "--agent", "redq").agent == REDQ_CONFIG
+    assert planned("A-v0", "--agent=redq", "--utd", 5, "--agent.width", 64).agent == SACConfig(
+        critics=10, utd=5, width=64
+    )
+    assert planned("A-v0", "--utd", 20, "--agent.critics", 3).agent == SACConfig(critics=3, utd=20)
+
+
+def test_options_become_a_plan(planned):
+    plan = planned("A-v0", "--steps", "200K", "--seeds", 3, "--seed", 5, "--precision", "float32", "--device", "cpu")
+    assert plan == Plan("A-v0", steps=200_000, seeds=3, seed=5, precision="float32", device="cpu")
+    plan = planned("A-v0", "--synthetic", "--preset", "paper", "--refit", "scratch", "--ratio", 0.25, "--samples", "2M")
+    paper = Upsampling(PRESETS["paper"], samples=2_000_000, ratio=0.25, refit="scratch")
+    assert plan == Plan("A-v0", upsampling=paper)
+    plan = planned("A-v0", "--synthetic", "--preset", "laptop", "--fit.steps", 7)
+    assert plan.upsampling == Upsampling(PRESETS["laptop"].changed(fit={"steps": 7}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--steps", "0"), "steps must be at least 1"),
+        (("--synthetic", "--ratio", "2"), "ratio"),
+        (("--utd", "0"), "utd must be at least 1"),
+        (("--seed", "-1"), "--seed must be at least 0"),
+        (("--synthetic", "--fit.minutes", "3"), "set fit.steps"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(run, arguments, says, tmp_path):
+    with pytest.raises(ConfigError, match=says):
+        run("Pendulum-v1", "--out", tmp_path / "run", *arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_does_not_wait_for_torch():
+    script = (
+        "import sys; from synther.cli.online import run\ntry: run(['--help'])\nfinally: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--refresh-every" in done.stdout
+    assert "--utd" in done.stdout
+    assert "--minutes" not in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+def test_help_for_an_environment_has_the_agents_options(run, capsys):
+    with pytest.raises(SystemExit):
+        run("Pendulum-v1", "--help")
+    shown = capsys.readouterr().out
+    assert "--agent.critics" in shown
+    assert "--agent.utd" not in shown
+    assert "normalize" not in shown

@@ -1,0 +1,84 @@
+"""When legs end, what is measured and refreshed then, and what a plan refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from synther.agents.sac import REDQ_CONFIG
+from synther.errors import ConfigError
+from synther.experiments.online import Plan, Upsampling
+from synther.experiments.online.plan import for_environment
+from synther.presets import PRESETS
+
+from .runs import LEGS, PLAN, TIMES, UPSAMPLING
+
+
+def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
+    assert PLAN.legs_until(55) == LEGS
+    assert replace(PLAN, upsampling=None).legs_until(55) == [15, 30, 45, 55]
+    assert [step for step in LEGS if PLAN.is_refreshed(step)] == [20, 40]
+    assert not replace(PLAN, steps=40).is_refreshed(40)  # nobody would learn from it
+    assert not replace(PLAN, upsampling=None).is_refreshed(20)
+
+
+def test_measurements_are_numbered_and_the_last_step_is_one():
+    assert PLAN.measured_until(55) == TIMES
+    assert PLAN.measured_until(54) == TIMES[:-1]
+    assert PLAN.measured_until(9) == []
+    assert [step for step in range(1, 56) if PLAN.is_measured(step)] == TIMES
+    assert [PLAN.number_of(step) for step in TIMES] == [1, 2, 3, 4, 5, 6]
+
+
+def test_names():
+    assert PLAN.name == "sac_synther"
+    assert Plan("A-v0", REDQ_CONFIG).name == "redq"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every"),
+        ({"workers": 0}, "workers"),
+        ({"env_options": {"a": {1}}}, "JSON"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be(change, says):
+    with pytest.raises(ConfigError, match=says):
+        replace(PLAN, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ratio": 0.0}, r"ratio.* \(0, 1\], got 0.0"),
+        ({"refit": "cold"}, "warm, scratch, got 'cold'"),
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"settings": UPSAMPLING.settings.changed(fit={"minutes": 1.0})}, "no run comes out like another"),
+    ],
+    ids=str,
+)
+def test_what_upsampling_cannot_be(change, says):
+    with pytest.raises(ConfigError, match=says):
+        replace(UPSAMPLING, **change)
+
+
+def test_rewards_of_the_suite_are_not_scaled():
+    best = PRESETS["best"]
+    assert for_environment(best, "Walker2d-v4") is best
+    changed = for_environment(best, "dm_control/cheetah-run-v0")
+    assert changed.data.scaling == {"reward": "none", "default": "blend"}
+    assert changed.changed(data={"scaling": "blend"}) == best
+    asked = best.changed(data={"scaling": {"reward": "minmax"}})
+    assert for_environment(asked, "dm_control/cheetah-run-v0") == asked
+
+
+def test_the_defaults_are_the_papers():
+    plan = Plan("A-v0", upsampling=Upsampling(PRESETS["paper"]))
+    assert (plan.steps, plan.seeds, plan.random_steps, plan.capacity, plan.episodes) == (100_000, 6, 5_000, 10**6, 10)
+    assert plan.upsampling is not None
+    assert (plan.upsampling.refresh_every, plan.upsampling.samples, plan.upsampling.ratio) == (10_000, 10**6, 0.5)

@@ -1,0 +1,230 @@
+"""What an online run leaves behind, what it learns, and what becomes of one that goes wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from synther import Synthesizer, read
+from synther.agents.learner import Learner
+from synther.agents.policy import load_policy
+from synther.agents.sac import SACConfig
+from synther.diffusion.fit import Diverged
+from synther.errors import ConfigError, DataError, SyntherError
+from synther.experiments.measurements import Result
+from synther.experiments.online import Plan
+from synther.replay.refit import Job
+
+from .runs import LEGS, PLAN, SMALL, TIMES, UPSAMPLING, files, logged, refreshes, run, same
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+POINT = Plan(
+    "Point-v0",
+    SMALL,
+    steps=20,
+    seeds=2,
+    random_steps=6,
+    checkpoint_every=8,
+    evaluate_every=10,
+    episodes=1,
+    device="cpu",
+    tensorboard="off",
+)
+
+
+def test_what_a_run_leaves_behind(finished):
+    assert files(finished) == [
+        "checkpoint.safetensors", "clock.json", "generator-3-0000000040.safetensors",
+        "generator-4-0000000040.safetensors", "log.jsonl", "refreshes.json", "replay.npz", "result.json", "run.json",
+    ]  # fmt: skip
+    assert [line["updates"] for line in logged(finished)] == TIMES
+    result = Result.from_json(json.loads((finished / "result.json").read_text()))
+    assert result.updates == 55
+    assert [standing.updates for standing in result.curves["sac_synther"]] == TIMES
+    assert set(result.seconds_of) == {"training", "waiting", "checkpoints", "environments", "generators"}
+    assert sum(result.seconds_of.values()) == pytest.approx(result.seconds)
+    assert min(result.seconds_of.values()) > 0
+    agent = load_policy(finished / "checkpoint.safetensors")
+    assert agent.act(np.zeros((1, 3))).shape == (2, 1, 1)
+    assert Synthesizer.load(finished / "generator-4-0000000040.safetensors").record.rows == 40
+
+
+def test_rows_are_those_of_the_environment_in_order(finished):
+    rows = read(finished / "replay.npz")
+    assert (len(rows), rows.env_id) == (110, "Pendulum-v1")
+    assert not rows.terminal.any()
+    assert rows.action_space is not None
+    for seed in range(2):
+        own = rows[55 * seed : 55 * (seed + 1)]
+        assert (np.flatnonzero(own.timeout) + 1).tolist() == LEGS
+        going = ~own.timeout[:-1]
+        np.testing.assert_array_equal(own.observation[1:][going], own.next_observation[:-1][going])
+        assert (own.observation[1:][~going] != own.next_observation[:-1][~going]).any(1).all()
+    assert len(np.unique(rows.observation, axis=0)) == 110
+    assert np.abs(rows.action).max() > 1.0  # of a box that reaches to 2
+
+
+def test_each_refresh_is_on_record(finished):
+    found = refreshes(finished)
+    assert [(entry["seed"], entry["added"], entry["rows"]) for entry in found] == [
+        (3, 20, 20), (4, 20, 20), (3, 40, 40), (4, 40, 40)
+    ]  # fmt: skip
+    assert [entry["steps"] for entry in found] == [20, 20, 4, 4]  # the second fits are warm
+    assert all(entry["kept"] and entry["held_out"] > 0 for entry in found)
+
+
+def test_a_finished_run_is_not_run_again(finished, monkeypatch):
+    monkeypatch.delattr("synther.experiments.online.training._Training")
+    assert run(finished).updates == 55
+
+
+def test_members_together_act_and_learn_as_each_alone(finished, tmp_path):
+    run(tmp_path / "alone", replace(PLAN, seeds=1, seed=4))
+    alone, rows = read(tmp_path / "alone" / "replay.npz"), read(finished / "replay.npz")
+    np.testing.assert_allclose(alone.observation, rows.observation[55:], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(alone.action, rows.action[55:], rtol=1e-2, atol=1e-3)
+
+
+def test_without_upsampling_and_from_scratch(tmp_path):
+    run(tmp_path / "real", replace(PLAN, upsampling=None))
+    run(tmp_path / "scratch", replace(PLAN, upsampling=replace(UPSAMPLING, refit="scratch")))
+    assert [line["updates"] for line in logged(tmp_path / "real")] == TIMES
+    assert not (tmp_path / "real" / "refreshes.json").exists()
+    assert [entry["steps"] for entry in refreshes(tmp_path / "scratch")] == [20] * 4
+    one, other = (load_file(tmp_path / name / "checkpoint.safetensors")["actor"] for name in ("real", "scratch"))
+    assert not one.equal(other)
+
+
+def test_other_options_are_refused(finished):
+    for change in ({"steps": 60}, {"agent": SACConfig(width=9)}, {"upsampling": None}, {"checkpoint_every": 20}):
+        with pytest.raises(ConfigError, match=f"another {next(iter(change))}"):
+            run(finished, replace(PLAN, **change))
+
+
+def test_lost_rows_are_noticed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("synther.experiments.online.training._Training._write_rows", lambda own: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path, POINT)
+    (tmp_path / "experience" / "0000000008.safetensors").unlink()
+    with pytest.raises(ConfigError, match="lost rows"):
+        run(tmp_path, POINT)
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_a_refit_that_diverges_keeps_the_old_generator_and_says_so(call, tmp_path, monkeypatch, caplog):
+    whole, calls = Job.run, 0
+
+    def diverging(job, progress):
+        nonlocal calls
+        calls += 1
+        if calls == call:  # the first, or the second, of seed 3
+            raise Diverged("the loss is nan after 7 steps")
+        return whole(job, progress)
+
+    monkeypatch.setattr(Job, "run", diverging)
+    with caplog.at_level(logging.WARNING, "synther"):
+        run(tmp_path)
+    stays = "batches stay real" if call == 1 else "the rows of step 20 stay"
+    assert caplog.messages == [
+        f"the refresh of seed 3 after {20 * (1 + call // 2)} steps failed, {stays}: the loss is nan after 7 steps"
+    ]
+    kept = [(entry["seed"], entry["added"], entry["kept"]) for entry in refreshes(tmp_path)]
+    assert kept == [(3, 20, call != 1), (4, 20, True), (3, 40, call != 3), (4, 40, True)]
+    names = [name for name in files(tmp_path) if name.startswith("generator-3")]
+    assert names == [f"generator-3-{40 if call == 1 else 20:010}.safetensors"]
+
+
+def test_stopped_while_its_generator_diverges(tmp_path, monkeypatch):
+    """The rows of the old generator are drawn again."""
+    whole = Job.run
+
+    def diverging(job, progress):
+        if len(job.real) == 40:
+            raise Diverged("the loss is nan")
+        return whole(job, progress)
+
+    monkeypatch.setattr(Job, "run", diverging)
+    run(tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(Job, "run", lambda job, progress: 1 / 0 if len(job.real) == 40 else whole(job, progress))
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path / "run")
+    run(tmp_path / "run")
+    assert same(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize(("at", "steps"), [(1, 0), (18, 17)])
+@pytest.mark.parametrize("fault", ["raises", "nan", "reward", "grows"])
+def test_an_environment_that_fails_takes_no_rows_with_it(fault, at, steps, tmp_path):
+    with pytest.raises(DataError, match="Point-v0 of seed 0") as failure:
+        run(tmp_path, replace(POINT, env_options={"fault": fault, "at": at}))
+    file = tmp_path / "replay.npz"
+    assert file.exists() == bool(steps)
+    if steps:
+        assert str(failure.value).endswith(f"the {steps} steps before it are in {file}")
+        rows = read(file)
+        assert len(rows) == 2 * steps
+        assert rows.timeout is not None
+        assert rows.timeout[[steps - 1, -1]].all()
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_seed_that_diverges_is_told_and_the_others_go_on(tmp_path, monkeypatch, caplog):
+    whole = Learner.train
+
+    def diverging(learner):
+        whole(learner)
+        if learner.rounds == 3:
+            learner.algorithm.state()["actor"][0] = np.nan
+
+    monkeypatch.setattr(Learner, "train", diverging)
+    with caplog.at_level(logging.WARNING, "synther"):
+        result = run(tmp_path, POINT)
+    assert caplog.messages == ["seed 0 of arm 'sac' has diverged after 10 updates: no mean counts it from here on"]
+    assert result.diverged == {"sac": (0,)}
+    assert [standing.returns[0] for standing in result.curves["sac"]] == [None, None]
+    assert len(read(tmp_path / "replay.npz")) == 40
+    with pytest.raises(SyntherError, match="all 1 members have diverged"):
+        run(tmp_path / "all", replace(POINT, seeds=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"env_id": "Nowhere-v0"}, DataError),
+        ({"env_options": {"fault": "discrete"}}, DataError),
+        ({"upsampling": replace(UPSAMPLING, ratio=0.01)}, ConfigError),
+        ({"device": "abacus"}, ConfigError),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_run_leaves_no_folder(change, error, tmp_path):
+    with pytest.raises(error):
+        run(tmp_path / "run", replace(POINT, **change))
+    assert not (tmp_path / "run").exists()
+
+
+def test_learns_to_bring_a_point_to_the_origin(tmp_path):
+    agent = SACConfig(width=32, batch=32, learning_rate=2e-2, discount=0.5, tau=0.1)
+    plan = replace(POINT, agent=agent, steps=200, random_steps=50, checkpoint_every=100, env_options={"reach": 3.0})
+    run(tmp_path, plan)
+    starts = np.linspace(-1, 1, 21, dtype=np.float32)[:, None]
+    best = 3 * np.clip(-2 * starts[:, 0], -1, 1)
+    found = load_policy(tmp_path / "checkpoint.safetensors").act(starts)[..., 0]
+    assert (((found - best) ** 2).mean(1) < 0.1 * (best**2).mean()).all()
+
+
+def test_real_evaluations(tmp_path: Path, monkeypatch):
+    monkeypatch.undo()
+    plan = replace(POINT, env_id="Pendulum-v1", workers=1)
+    result = run(tmp_path, plan)
+    assert [standing.updates for standing in result.curves["sac"]] == [10, 20]
+    assert all(-2_000 < value < 0 for standing in result.curves["sac"] for value in standing.returns)
