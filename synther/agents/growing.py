@@ -75,15 +75,7 @@ class Growing:
 
     def batch(self, rows: Tensor) -> Batch:
         """Rows (S, ..., width) by name."""
-        size, pair = self.observation_size, self.observation_size + self.action_size
-        return Batch(
-            observation=rows[..., :size],
-            action=rows[..., size:pair],
-            reward=rows[..., pair],
-            terminal=rows[..., pair + 1],
-            next_observation=rows[..., pair + 2 :],
-            pair=rows[..., :pair],
-        )
+        return Batch.of(rows, self.observation_size, self.action_size)
 
     def _scaled(self, rows: NDArray[np.float32], shape: tuple[int, ...]) -> Tensor:
         """A copy with actions within [-1, 1]."""

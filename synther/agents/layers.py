@@ -54,12 +54,12 @@ def _views(rows: Tensor, sizes: Sizes) -> tuple[list[Tensor], list[Tensor]]:
     return matrices, parts[depth:]
 
 
-def _forward(weights: Tensor, x: Tensor, sizes: Sizes, places: Sequence[Tensor] | None = None) -> list[Tensor]:
-    """What each layer puts out, in its place where there are places."""
+def _forward(weights: Tensor, x: Tensor, sizes: Sizes, places: Sequence[Tensor] = ()) -> list[Tensor]:
+    """What each layer puts out, in its place where it has one."""
     found = []
     matrices, biases = _views(weights, sizes)
     for layer, (matrix, bias) in enumerate(zip(matrices, biases, strict=True)):
-        place = None if places is None else places[layer]
+        place = places[layer] if layer < len(places) else None
         x = product(x, matrix, bias=bias, rectify=layer < len(matrices) - 1, out=place)
         found.append(x)
     return found
@@ -119,14 +119,16 @@ class _OutputsAndSlopes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
         rows = x.shape[1]
-        into, back = ([weights.new_empty(len(weights), 2 * rows, size) for size in sizes[1:]] for _ in range(2))
+        into, back = (
+            [weights.new_empty(len(weights), 2 * rows, size) for size in part] for part in (sizes[1:-1], sizes[1:])
+        )
         *hidden, last = _forward(weights, x, sizes, [place[:, :rows] for place in into])
         matrices, _ = _views(weights, sizes)
         back[-1][:, rows:] = 1
         slopes = _backward(matrices, hidden, back[-1][:, rows:], [place[:, rows:] for place in back])
         ctx.sizes, ctx.into, ctx.back = sizes, into, back
         ctx.save_for_backward(weights, x)
-        return last.clone(), product(slopes[0], matrices[0].mT)
+        return last, product(slopes[0], matrices[0].mT)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
@@ -134,7 +136,7 @@ class _OutputsAndSlopes(torch.autograd.Function):
         weights, x = ctx.saved_tensors
         into, back, rows = ctx.into, ctx.back, x.shape[1]
         matrices, _ = _views(weights, ctx.sizes)
-        hidden = [place[:, :rows] for place in into[:-1]]
+        hidden = [place[:, :rows] for place in into]
         back[-1][:, :rows] = in_value
         deltas = _backward(matrices, hidden, back[-1][:, :rows], [place[:, :rows] for place in back])
         gradient = torch.empty_like(weights)

@@ -47,6 +47,19 @@ class Batch(NamedTuple):
     pair: Tensor
     """(S, B, O + A): observation and action side by side"""
 
+    @classmethod
+    def of(cls, rows: Tensor, observation: int, action: int) -> Batch:
+        """Rows (..., width) of observation, action, reward, terminal, next observation, by name."""
+        pair = observation + action
+        return cls(
+            observation=rows[..., :observation],
+            action=rows[..., observation:pair],
+            reward=rows[..., pair],
+            terminal=rows[..., pair + 1],
+            next_observation=rows[..., pair + 2 :],
+            pair=rows[..., :pair],
+        )
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -141,15 +154,7 @@ class Rows:
 
     def batch(self, rows: Tensor) -> Batch:
         """Rows (S, B, width) by name."""
-        size, pair = self.observation_size, self.observation_size + self.action_size
-        return Batch(
-            observation=rows[..., :size],
-            action=rows[..., size:pair],
-            reward=rows[..., pair],
-            terminal=rows[..., pair + 1],
-            next_observation=rows[..., pair + 2 :],
-            pair=rows[..., :pair],
-        )
+        return Batch.of(rows, self.observation_size, self.action_size)
 
     def _bound(self, name: str, value: ArrayLike | None, default: float) -> Tensor:
         bound = torch.full((self.action_size,), default) if value is None else _column(value)
