@@ -105,16 +105,13 @@ class _Trainer:
 
     def run_round(self, number: int, steps: int, rates: Tensor) -> None:
         """Steps `number * round_steps` onwards, `steps` of them (fewer than a whole round only at the very end)."""
-        compute.reseed(self.generator, self.seed, _ROUNDS, number)
         count = self.round_steps * self.batch
-        picked = torch.randint(len(self.fitted), (count,), generator=self.generator, device=self.device)
-        problem = edm.draw_problem(self.rows[self.fitted[picked]], self.noise, self.generator)
+        problem = draw_round(self.rows, self.fitted, self.noise, self.generator, self.seed, number, count)
         self.inputs.copy_(problem.inputs.view_as(self.inputs))
         self.features.copy_(self.network.features(problem.level).view_as(self.features))
         self.target.copy_(problem.target.view_as(self.target))
         self.rates[:steps] = rates
-        # NOTE[paper]: the average warms up, so that a short fit is no average with the weights it started from.
-        self.average_rate.fill_(max(1 - self.config.ema_decay, (1 + number) ** (-2 / 3)))
+        self.average_rate.fill_(average_rate(self.config, number))
         if steps == self.round_steps:
             self._captured()
         else:
@@ -187,17 +184,9 @@ def _fit(
     progress: Progress,
 ) -> FitResult:
     device = rows.device
-    fitted, held_out = _split(rows, config.holdout, seed) if chosen is None else _split_as(rows, chosen)
-    if config.patience is not None and held_out is None:
-        raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
-    with torch.random.fork_rng(devices=[]):
-        compute.reseed(torch.default_generator, seed, _WEIGHTS)
-        network = Network(rows.shape[1], network_config)
-    if start is not None:
-        network.load_state_dict(start.state_dict())
+    network, fitted, held_out = begin(rows, network_config, config, seed, start, chosen)
     trainer = _Trainer(network, rows, fitted, config, noise, seed, compute.working_dtype(precision))
-    average = trainer.averaged_network()
-    result = FitResult(average, 0, 0.0)
+    result = FitResult(trainer.averaged_network(), 0, 0.0)
     best = trainer.average.clone()
     given = (network_config, config, noise, seed, precision, start, chosen)
     identity = _identity(rows, *given) if checkpoint is not None else ""
@@ -208,27 +197,17 @@ def _fit(
     saved_at, saved_when = result.steps, result.seconds
 
     with progress.phase("fit", config.steps, result.steps) as phase:
-        while result.steps < config.steps and not _is_over(result, config):
-            steps = min(_stretch(config, result), config.steps - result.steps)
-            rates = _learning_rates(config, result.steps, steps, result.seconds).to(device)
+        while not is_over(result, config):
+            rates = next_rates(config, result).to(device)
+            steps = len(rates)
             trainer.loss_sum.zero_()
             for first in range(0, steps, trainer.round_steps):
                 some = min(trainer.round_steps, steps - first)
                 trainer.run_round((result.steps + first) // trainer.round_steps, some, rates[first : first + some])
             loss = float(trainer.loss_sum) / steps  # waits for the device
-            result.steps += steps
-            result.seconds = time.monotonic() - began
-            entry = {"step": result.steps, "loss": loss, "seconds": result.seconds}
-            if held_out is not None:
-                entry["held_out"] = _held_out_loss(average, held_out, noise, seed)
-            if not all(map(math.isfinite, entry.values())):
-                raise Diverged(f"the loss is {loss} at step {result.steps}: lower fit.learning_rate, or scale the data")
-            losses = [e["held_out"] for e in result.history if "held_out" in e]
-            if held_out is not None and entry["held_out"] <= min(losses, default=math.inf):
+            if measure(result, steps, loss, time.monotonic() - began, held_out, noise, seed):
                 best.copy_(trainer.average)
-            result.history.append(entry)
-            note = f"loss {loss:.4f}" + (f", held out {entry['held_out']:.4f}" if held_out is not None else "")
-            phase.advance(steps, note)
+            phase.advance(steps, noted(result.history[-1]))
             due = result.steps - saved_at >= config.checkpoint_every or result.seconds - saved_when >= _SAVE_SECONDS
             if checkpoint is not None and due:
                 _save_checkpoint(checkpoint, trainer, best, result, identity)
@@ -239,6 +218,74 @@ def _fit(
     if checkpoint is not None:
         _save_checkpoint(checkpoint, trainer, best, result, identity)
     return result
+
+
+def begin(
+    rows: Tensor,
+    network_config: NetworkConfig,
+    config: FitConfig,
+    seed: int,
+    start: Network | None,
+    chosen: Tensor | None,
+) -> tuple[Network, Tensor, Tensor | None]:
+    """The network that a fit begins with, which rows are fitted, as indices (M,), and the held-out rows themselves."""
+    fitted, held_out = _split(rows, config.holdout, seed) if chosen is None else _split_as(rows, chosen)
+    if config.patience is not None and held_out is None:
+        raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
+    with torch.random.fork_rng(devices=[]):
+        compute.reseed(torch.default_generator, seed, _WEIGHTS)
+        network = Network(rows.shape[1], network_config)
+    if start is not None:
+        network.load_state_dict(start.state_dict())
+    return network, fitted, held_out
+
+
+def draw_round(
+    rows: Tensor, fitted: Tensor, noise: NoiseConfig, source: torch.Generator, seed: int, number: int, count: int
+) -> edm.Problem:
+    """What the `count` rows of a whole round ask of the network: a function of (seed, round number)."""
+    compute.reseed(source, seed, _ROUNDS, number)
+    picked = torch.randint(len(fitted), (count,), generator=source, device=rows.device)
+    return edm.draw_problem(rows[fitted[picked]], noise, source)
+
+
+def average_rate(config: FitConfig, number: int) -> float:
+    """How far the average moves towards the weights at the end of round `number`."""
+    # NOTE[paper]: the average warms up, so that a short fit is no average with the weights it started from.
+    warming: float = (1 + number) ** (-2 / 3)
+    return max(1 - config.ema_decay, warming)
+
+
+def measure(
+    result: FitResult,
+    steps: int,
+    loss: float,
+    seconds: float,
+    held_out: Tensor | None,
+    noise: NoiseConfig,
+    seed: int,
+) -> bool:
+    """Record that `steps` more were taken, and what came of them; whether no held-out loss was lower so far."""
+    result.steps += steps
+    result.seconds = seconds
+    entry = {"step": result.steps, "loss": loss, "seconds": seconds}
+    if held_out is not None:
+        entry["held_out"] = _held_out_loss(result.network, held_out, noise, seed)
+    if not all(map(math.isfinite, entry.values())):
+        raise Diverged(f"the loss is {loss} at step {result.steps}: lower fit.learning_rate, or scale the data")
+    result.history.append(entry)
+    return held_out is not None and entry["held_out"] <= min(e["held_out"] for e in result.history)
+
+
+def noted(entry: dict[str, float]) -> str:
+    """A measurement in words, for progress."""
+    return f"loss {entry['loss']:.4f}" + (f", held out {entry['held_out']:.4f}" if "held_out" in entry else "")
+
+
+def next_rates(config: FitConfig, result: FitResult) -> Tensor:
+    """The learning rates of the steps until the next measurement."""
+    steps = min(_stretch(config, result), config.steps - result.steps)
+    return _learning_rates(config, result.steps, steps, result.seconds)
 
 
 def _stretch(config: FitConfig, result: FitResult) -> int:
@@ -253,8 +300,10 @@ def _stretch(config: FitConfig, result: FitResult) -> int:
     return -(-wanted // config.ema_every) * config.ema_every
 
 
-def _is_over(result: FitResult, config: FitConfig) -> bool:
-    """Whether time or patience has run out."""
+def is_over(result: FitResult, config: FitConfig) -> bool:
+    """Whether steps, time or patience have run out."""
+    if result.steps >= config.steps:
+        return True
     if config.minutes is not None and result.seconds >= 60 * config.minutes:
         return True
     if config.patience is None or not result.history:

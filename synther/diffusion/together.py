@@ -1,0 +1,254 @@
+"""Fitting the denoisers of several seeds together: their weights in one stack, their steps in one captured round.
+
+Each member has its own rows, streams of random numbers, norm of the gradient, average and held-out loss, as in a fit
+alone; rounding in the products aside it ends with the same weights. A member whose patience has run out, or whose loss
+is no longer a number, leaves the stack, and the others go on without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from synther import compute
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
+from synther.diffusion.fit import (
+    Diverged,
+    FitResult,
+    average_rate,
+    begin,
+    draw_round,
+    is_over,
+    measure,
+    next_rates,
+    noted,
+)
+from synther.diffusion.flat import FlatWeights
+from synther.diffusion.networks import Network
+from synther.diffusion.stacked import losses_and_gradients, windows
+from synther.errors import ConfigError
+from synther.kernels.adam import adam_step
+from synther.progress import Progress, Silent
+
+
+@dataclass
+class _Member:
+    """One of the fits: what is its own, and what has become of it."""
+
+    rows: Tensor
+    fitted: Tensor
+    held_out: Tensor | None
+    seed: int
+    result: FitResult
+    source: torch.Generator
+    best: Tensor | None = None
+    """The averaged weights (P,) with the lowest held-out loss, where a patience may run out."""
+    diverged: Diverged | None = None
+
+    def measure(
+        self, steps: int, loss: float, seconds: float, average: Tensor, config: FitConfig, noise: NoiseConfig
+    ) -> None:
+        """Record what came of `steps` more steps, after which the averaged weights are `average` (P,)."""
+        try:
+            is_best = measure(self.result, steps, loss, seconds, self.held_out, noise, self.seed)
+        except Diverged as error:
+            self.diverged = error.with_traceback(None)  # which leads to the rows, and would keep them alive
+            return
+        if is_best and config.patience is not None:
+            self.best = average.clone()
+
+    def is_over(self, config: FitConfig) -> bool:
+        return self.diverged is not None or is_over(self.result, config)
+
+
+@dataclass
+class _State:
+    """What changes from round to round. All but the last are (S, P), a row a member."""
+
+    weights: Tensor
+    average: Tensor
+    adam_mean: Tensor
+    adam_square: Tensor
+    adam_step: Tensor
+
+    @classmethod
+    def initial(cls, weights: Tensor) -> _State:
+        mean, square = torch.zeros_like(weights), torch.zeros_like(weights)
+        return cls(weights, weights.clone(), mean, square, weights.new_zeros(()))
+
+    def of(self, places: list[int]) -> _State:
+        """A copy with some of the members only."""
+        mean, square = self.adam_mean[places], self.adam_square[places]
+        return _State(self.weights[places], self.average[places], mean, square, self.adam_step)
+
+
+class _Trainer:
+    """The members that go on, all at the same step, and a stretch of steps as a function of their state."""
+
+    def __init__(
+        self,
+        members: list[_Member],
+        state: _State,
+        flat: FlatWeights,
+        config: FitConfig,
+        noise: NoiseConfig,
+        dtype: torch.dtype,
+    ) -> None:
+        self.members, self.state, self.config, self.noise = members, state, config, noise
+        network, device = members[0].result.network, state.weights.device
+        self.skip, self.batch, self.round_steps = network.skip, config.batch_for(len(members[0].rows)), config.ema_every
+        self.working = state.weights.to(dtype)  # the weights themselves, where they have this type
+        self.gradient = torch.zeros_like(self.working)
+        self.parameters, self.gradients = windows(flat, self.working), windows(flat, self.gradient)
+        self.loss_sums = torch.zeros(len(members), device=device)
+        # What a round is given: its noisy rows, its learning rates, how far the averages move at its end.
+        size = (self.round_steps, len(members), self.batch)
+        self.inputs = torch.zeros(*size, network.columns, device=device, dtype=dtype)
+        self.features = torch.zeros(*size, network.level_in.in_features, device=device, dtype=dtype)
+        self.target = torch.zeros(*size, network.columns, device=device)
+        self.rates = torch.zeros(self.round_steps, device=device)
+        self.average_rate = torch.zeros((), device=device)
+        for member, average in zip(members, state.average, strict=True):
+            flat.bind(member.result.network, average)
+        changing = [*vars(state).values(), self.working, self.loss_sums]
+        self._captured = compute.capture(self._whole_round, device, changing)
+
+    def run(self, first: int, rates: Tensor) -> list[float]:
+        """Steps `first` onwards, one for each of the `rates`. Returns the mean loss of each member."""
+        self.loss_sums.zero_()
+        for at, some in enumerate(torch.split(rates.to(self.rates.device), self.round_steps)):
+            self._run_round(first // self.round_steps + at, some)
+        return [total / len(rates) for total in self.loss_sums.tolist()]  # waits for the device
+
+    def _run_round(self, number: int, rates: Tensor) -> None:
+        """A round, of fewer steps than a whole one only at the very end."""
+        count = self.round_steps * self.batch
+        for place, member in enumerate(self.members):
+            rows, fitted, source, seed = member.rows, member.fitted, member.source, member.seed
+            inputs, level, target = draw_round(rows, fitted, self.noise, source, seed, number, count)
+            features = member.result.network.features(level)
+            for drawn, given in ((inputs, self.inputs), (features, self.features), (target, self.target)):
+                given[:, place] = drawn.view(self.round_steps, self.batch, -1)
+        self.rates[: len(rates)] = rates
+        self.average_rate.fill_(average_rate(self.config, number))
+        if len(rates) == self.round_steps:
+            self._captured()
+        else:
+            self._steps(len(rates))
+
+    def _whole_round(self) -> None:
+        self._steps(self.round_steps)
+
+    def _steps(self, count: int) -> None:
+        for step in range(count):
+            self._step(step)
+        self.state.average.lerp_(self.state.weights, self.average_rate)
+
+    def _step(self, step: int) -> None:
+        s, c = self.state, self.config
+        given = (self.features[step], self.inputs[step], self.target[step])
+        self.loss_sums.add_(losses_and_gradients(self.parameters, *given, self.gradients, skip=self.skip))
+        s.adam_step.add_(1)
+        # In turn, because each has the norm of its own gradient. The time goes into reading and writing the weights.
+        for member in range(len(self.members)):
+            adam_step(
+                s.weights[member], self.working[member], self.gradient[member], s.adam_mean[member],
+                s.adam_square[member], s.adam_step, self.rates[step], clip=c.clip, beta1=c.beta1, beta2=c.beta2,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of what is captured: on a CPU it refers back to the trainer, which would keep the rows alive."""
+        del self._captured
+
+
+def fit_together(
+    rows: Sequence[Tensor],
+    network: NetworkConfig,
+    config: FitConfig,
+    noise: NoiseConfig,
+    *,
+    seeds: Sequence[int],
+    precision: compute.Precision = "auto",
+    start: Sequence[Network | None] | None = None,
+    held_out: Sequence[Tensor | None] | None = None,
+    progress: Progress | None = None,
+) -> list[FitResult | Diverged]:
+    """Fit a denoiser for each of the `rows` (N, D), scaled, N as each has it, on the device where they are.
+
+    Every member comes out as from `fit` with its rows, its seed, its `start` and its marks in `held_out`; one that
+    diverges as the error that `fit` would have raised. Seconds are those of all members together, a budget of minutes
+    is theirs, too.
+    """
+    starts = [None] * len(rows) if start is None else start
+    marks = [None] * len(rows) if held_out is None else held_out
+    _check(rows, seeds, starts, marks, config)
+    device = rows[0].device
+    precision = compute.pick_precision(precision, device)
+    advice = "fit fewer seeds together, lower fit.batch or network.width, or fit on a share of the rows"
+    with compute.matmul_precision(precision), compute.working_on(device, advice):
+        members = []
+        for given, seed, one, chosen in zip(rows, seeds, starts, marks, strict=True):
+            first, fitted, kept = begin(given, network, config, seed, one, chosen)
+            result = FitResult(first.to(device).requires_grad_(False), 0, 0.0)
+            members.append(_Member(given, fitted, kept, seed, result, torch.Generator(device)))
+        _fit(members, config, noise, compute.working_dtype(precision), progress or Silent())
+    return [member.diverged or member.result for member in members]
+
+
+def _fit(members: list[_Member], config: FitConfig, noise: NoiseConfig, dtype: torch.dtype, progress: Progress) -> None:
+    flat = FlatWeights(members[0].result.network)
+    state = _State.initial(torch.stack([flat.gather(member.result.network) for member in members]))
+    going, began = members, time.monotonic()
+    with progress.phase("fit", config.steps) as phase:
+        while going:
+            trainer = _Trainer(going, state, flat, config, noise, dtype)
+            staying = list(range(len(going)))
+            while len(staying) == len(going):
+                rates = next_rates(config, going[0].result)
+                losses = trainer.run(going[0].result.steps, rates)
+                seconds = time.monotonic() - began
+                for member, loss, average in zip(going, losses, state.average, strict=True):
+                    member.measure(len(rates), loss, seconds, average, config, noise)
+                phase.advance(len(rates), _noted(going))
+                staying = [place for place, member in enumerate(going) if not member.is_over(config)]
+            trainer.close()
+            for place in set(range(len(going))).difference(staying):
+                best = going[place].best
+                flat.bind(going[place].result.network, state.average[place].clone() if best is None else best)
+            state, going = state.of(staying), [going[place] for place in staying]
+
+
+def _check(
+    rows: Sequence[Tensor],
+    seeds: Sequence[int],
+    starts: Sequence[Network | None],
+    marks: Sequence[Tensor | None],
+    config: FitConfig,
+) -> None:
+    counts = [len(each) for each in (rows, seeds, starts, marks)]
+    if not rows or len(set(counts)) > 1:
+        raise ConfigError(
+            "expected rows, a seed, and where given a start and held-out marks for each of at least one member, "
+            "got {} of rows, {} seeds, {} starts, {} of marks".format(*counts)
+        )
+    columns, places = {each.shape[1] for each in rows}, {each.device for each in rows}
+    if len(columns) > 1 or len(places) > 1:
+        raise ConfigError(
+            f"expected rows of one width on one device, got {sorted(columns)} columns on {sorted(map(str, places))}: "
+            "fit the others apart"
+        )
+    batches = {config.batch_for(len(each)) for each in rows}
+    if len(batches) > 1:
+        raise ConfigError(f"the numbers of rows call for batches of {sorted(batches)}: set fit.batch to one for all")
+
+
+def _noted(members: list[_Member]) -> str:
+    """The latest measurements in words, for progress: their means."""
+    latest = [member.result.history[-1] for member in members if member.diverged is None]
+    names = [name for name in ("loss", "held_out") if latest and all(name in entry for entry in latest)]
+    means = {name: sum(entry[name] for entry in latest) / len(latest) for name in names}
+    return f"{noted(means)}, {len(latest)} going" if means else "diverged"

@@ -1,0 +1,287 @@
+"""Denoisers that are fitted together are those that are fitted alone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from synther import compute
+from synther.diffusion import together
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
+from synther.diffusion.fit import Diverged, FitResult, fit
+from synther.diffusion.flat import FlatWeights
+from synther.diffusion.gradient import loss_and_gradient
+from synther.diffusion.networks import Network
+from synther.diffusion.stacked import losses_and_gradients, windows
+from synther.diffusion.together import fit_together
+from synther.errors import ConfigError
+
+TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
+OPTIONS = {"steps": 45, "batch": 16, "evaluate_every": 10}
+SEEDS = [5, 0, 7]
+small = st.integers(1, 7)
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def rows(count: int, seed: int = 0, columns: int = 3) -> Tensor:
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed))
+
+
+# Of other sizes, and of scales that make the second's gradients far larger than the others'.
+DATA = [rows(200), 30 * rows(150, 1), rows(333, 2)]
+
+
+def run(data: list[Tensor] = DATA, network: NetworkConfig = TINY, how: dict | None = None, **options):
+    config = FitConfig(**{**OPTIONS, **options})
+    return fit_together(data, network, config, NoiseConfig(), seeds=SEEDS[: len(data)], **(how or {}))
+
+
+def alone(member: int, data: Tensor | None = None, network: NetworkConfig = TINY, how: dict | None = None, **options):
+    config, given = FitConfig(**{**OPTIONS, **options}), DATA[member] if data is None else data
+    return fit(given, network, config, NoiseConfig(), seed=SEEDS[member], **(how or {}))
+
+
+def assert_same(one: FitResult | Diverged, other: FitResult, margin: float = 1e-6) -> None:
+    """Weights of order 0.1 to 1 in float32. Libraries may add up the products of one matrix and of many in other
+    orders; where they do not, not a bit differs. An Adam step is of the order of the learning rate, 3e-4."""
+    assert isinstance(one, FitResult)
+    assert one.steps == other.steps
+    for (name, a), b in zip(one.network.named_parameters(), other.network.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=margin, msg=lambda text, name=name: f"{name}: {text}")
+    assert torch.equal(one.network.frequencies, other.network.frequencies)
+    assert [set(entry) for entry in one.history] == [set(entry) for entry in other.history]
+    for a, b in zip(one.history, other.history, strict=True):
+        assert {**a, "seconds": 0} == pytest.approx({**b, "seconds": 0}, rel=max(1e-5, 10 * margin))
+
+
+@pytest.mark.parametrize("kind", ["residual", "mlp"])
+@settings(max_examples=20, deadline=None)
+@given(
+    members=st.integers(1, 4), batch=small, columns=small, width=small, depth=st.integers(1, 3), embedding=small,
+    frequencies=small, seed=small,
+)  # fmt: skip
+def test_gradients_are_those_of_each_network(kind, members, batch, columns, width, depth, embedding, frequencies, seed):
+    torch.manual_seed(seed)
+    shape = NetworkConfig(kind, width, depth, embedding, frequencies)
+    networks = [Network(columns, shape).double().requires_grad_(False) for _ in range(members)]
+    flat = FlatWeights(networks[0])
+    stack = torch.stack([flat.gather(network) for network in networks]).double()
+    for network, vector in zip(networks, stack, strict=True):
+        flat.bind(network, vector)
+    gradient = torch.full_like(stack, torch.nan)
+    given, target = torch.randn(2, members, batch, columns, dtype=torch.float64)
+    levels = torch.randn(members, batch, 1, dtype=torch.float64)
+    features = torch.stack([network.features(level) for network, level in zip(networks, levels, strict=True)])
+
+    parameters, gradients = windows(flat, stack), windows(flat, gradient)
+    losses = losses_and_gradients(parameters, features, given, target, gradients, skip=kind == "residual")
+
+    for place, network in enumerate(networks):
+        expected = torch.full_like(stack[place], torch.nan)
+        into = dict(zip(flat.names, flat.views(expected), strict=True))
+        loss = loss_and_gradient(network, features[place], given[place], target[place], into)
+        torch.testing.assert_close(losses[place], loss, rtol=1e-12, atol=0)
+        # The gaps between parameters stay untouched in both.
+        torch.testing.assert_close(gradient[place], expected, rtol=1e-10, atol=1e-13, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["residual", "mlp"])
+def test_together_is_each_alone(kind):
+    network = NetworkConfig(kind, width=16, depth=2, embedding=8, frequencies=4)
+    results = run(network=network)
+    for member, result in enumerate(results):
+        assert_same(result, alone(member, network=network))
+        assert result.network.skip == (kind == "residual")
+
+
+def test_each_gradient_is_clipped_by_its_own_norm():
+    results = run(clip=0.5)
+    for member, result in enumerate(results):
+        assert_same(result, alone(member, clip=0.5))
+    # The limit matters: what the members share by mistake would show.
+    with pytest.raises(AssertionError):
+        assert_same(results[1], alone(1, clip=1e9), margin=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of CPUs without bf16, where something else serves
+def test_a_working_copy_is_rounded_the_weights_are_not():
+    results = run(how={"precision": "bf16"}, steps=20)
+    for member, result in enumerate(results):
+        # Where a library adds up in another order, activations differ by bf16's 2^-8: the margin is of four steps.
+        assert_same(result, alone(member, how={"precision": "bf16"}, steps=20), margin=1.2e-3)
+        assert all(parameter.dtype == torch.float32 for parameter in result.network.parameters())
+    weight = results[0].network.block_weight
+    assert not torch.equal(weight, weight.bfloat16().float())
+
+
+def test_one_member_and_no_held_out_rows():
+    (result,) = run(DATA[:1], holdout=0)
+    assert_same(result, alone(0, holdout=0))
+    assert set(result.history[-1]) == {"step", "loss", "seconds"}
+
+
+def test_same_seeds_same_weights_and_the_callers_random_stream_is_left_alone():
+    before = torch.get_rng_state()
+    one, other = run(), run()
+    assert torch.equal(torch.get_rng_state(), before)
+    for a, b in zip(one, other, strict=True):
+        assert all(torch.equal(p, q) for p, q in zip(a.network.parameters(), b.network.parameters(), strict=True))
+
+
+def test_members_begin_and_hold_out_as_they_are_told():
+    torch.manual_seed(3)
+    starts = [Network(3, TINY).requires_grad_(False), None, Network(3, TINY).requires_grad_(False)]
+    marks = [torch.arange(200) % 4 == 0, None, torch.zeros(333, dtype=torch.bool)]
+    kept = starts[0].block_weight.clone()
+    results = run(how={"start": starts, "held_out": marks})
+    for member, result in enumerate(results):
+        assert_same(result, alone(member, how={"start": starts[member], "held_out": marks[member]}))
+    assert torch.equal(starts[0].block_weight, kept)
+    assert ["held_out" in result.history[0] for result in results] == [True, True, False]
+
+
+class Watch:
+    """A progress display that remembers."""
+
+    def __init__(self) -> None:
+        self.amounts: list[int] = []
+        self.notes: list[str] = []
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0):
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.amounts.append(amount)
+        self.notes.append(note)
+
+
+PATIENT = {"steps": 4000, "learning_rate": 3e-3, "holdout": 0.5, "evaluate_every": 50, "ema_decay": 0.9, "patience": 2}
+
+
+def test_patience_ends_each_when_it_would_alone():
+    data, watch = [rows(40), rows(24, 1), rows(400, 2)], Watch()
+    results = run(data, how={"progress": watch}, **PATIENT)
+    steps = [result.steps for result in results]
+    assert min(steps) < max(steps) < 4000, "all end at one time: this shows nothing"
+    for member, result in enumerate(results):
+        # Hundreds of steps at ten times the usual rate: what is rounded apart has time to grow.
+        assert_same(result, alone(member, data[member], **PATIENT), margin=1e-4)
+    assert sum(watch.amounts) == max(steps)
+    assert [note.split(", ")[-1] for note in watch.notes[:: len(watch.notes) - 1]] == ["3 going", "1 going"]
+
+
+def test_the_weights_of_one_are_no_part_of_anothers():
+    one, other, _ = run()
+    held = [next(result.network.parameters()).untyped_storage() for result in (one, other)]
+    assert held[0].data_ptr() != held[1].data_ptr()
+    assert held[0].nbytes() == 4 * FlatWeights(one.network).size
+
+
+def test_one_that_diverges_leaves_the_others_alone():
+    broken = DATA[1].clone()
+    broken[::2] = torch.nan
+    first, error, last = run([DATA[0], broken, DATA[2]])
+    assert isinstance(error, Diverged)
+    assert str(error) == "the loss is nan at step 10: lower fit.learning_rate, or scale the data"
+    assert_same(first, alone(0))
+    assert_same(last, alone(2))
+
+
+def test_the_rows_are_let_go_whatever_comes_out():
+    data = [rows(50), torch.full((60, 3), torch.nan)]
+    seen = [weakref.ref(each) for each in data]
+    gc.disable()
+    try:
+        results = run(data)
+        del data
+        assert [each() for each in seen] == [None, None]
+    finally:
+        gc.enable()
+    assert [type(result) for result in results] == [FitResult, Diverged]
+
+
+def test_all_may_diverge():
+    watch = Watch()
+    results = run(learning_rate=1e30, how={"progress": watch})
+    assert [type(result) for result in results] == [Diverged] * 3
+    assert watch.notes[-1] == "diverged"
+
+
+def test_a_budget_of_minutes_is_that_of_all(monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(together, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    results = run(steps=5000, ema_every=1, evaluate_every=1, minutes=0.5)
+    assert [result.steps for result in results] == [30] * 3  # one second a step
+    assert [result.seconds for result in results] == [30.0] * 3
+
+
+WRONG = {
+    "no members": ([], {}, {}, r"at least one member, got 0 of rows, 0 seeds"),
+    "seeds": (DATA[:2], {"seeds": [1]}, {}, r"got 2 of rows, 1 seeds, 2 starts, 2 of marks"),
+    "starts": (DATA[:2], {"start": [None]}, {}, r"got 2 of rows, 2 seeds, 1 starts, 2 of marks"),
+    "marks": (DATA[:2], {"held_out": [None] * 3}, {}, r"got 2 of rows, 2 seeds, 2 starts, 3 of marks"),
+    "columns": ([rows(9), rows(9, columns=4)], {}, {}, r"rows of one width on one device, got \[3, 4\] columns"),
+    "batches": ([rows(9), torch.zeros(800_000, 3)], {}, {"batch": None}, r"batches of \[256, 1024\]: set fit\.batch"),
+    "patience": ([rows(200), rows(3)], {}, {"patience": 2}, r"fit\.patience needs held-out rows: .* of 3 rows is none"),
+}
+
+
+@pytest.mark.parametrize(("data", "how", "options", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_fitted_together_is_refused_at_once(data, how, options, message):
+    watch, given = Watch(), {"seeds": SEEDS[: len(data)], **how}
+    config = FitConfig(**{**OPTIONS, **options})
+    with pytest.raises(ConfigError, match=message):
+        fit_together(data, TINY, config, NoiseConfig(), progress=watch, **given)
+    assert not watch.amounts
+
+
+def on_gpu(member: int) -> Tensor:
+    return rows(10_000 + 100 * member, member, columns=12).cuda()
+
+
+WIDE = NetworkConfig(width=256, depth=3)
+LONGER = {"steps": 105, "batch": 256, "evaluate_every": 50}
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize("precision", ["bf16", "tf32", "float32"])
+def test_captured_is_uncaptured(monkeypatch, precision):
+    data, how = [on_gpu(member) for member in range(3)], {"precision": precision}
+    captured = run(data, WIDE, how, **LONGER)
+    monkeypatch.setattr(compute, "capture", lambda update, device, state: update)
+    for one, other in zip(captured, run(data, WIDE, how, **LONGER), strict=True):
+        # The same kernels in the same order. A rehearsal that is not undone moves weights by 3e-4.
+        assert_same(one, other, margin=1e-5)
+
+
+@pytest.mark.cuda
+@needs_cuda
+@pytest.mark.parametrize(("precision", "margin"), [("bf16", 1e-2), ("float32", 1e-4)])
+def test_together_is_each_alone_there_too(precision, margin):
+    data, how = [on_gpu(member) for member in range(3)], {"precision": precision}
+    for member, result in enumerate(run(data, WIDE, how, **LONGER)):
+        expected = alone(member, data[member], WIDE, how, **LONGER)
+        # Kernels for one and for many products add up in other orders: losses agree to a few roundings of the type.
+        losses = [[entry["held_out"] for entry in each.history] for each in (result, expected)]
+        assert losses[0] == pytest.approx(losses[1], rel=margin)
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_one_that_leaves_is_captured_without():
+    data = [on_gpu(0), torch.full((500, 12), torch.nan, device="cuda"), on_gpu(2)]
+    first, error, last = run(data, WIDE, {"precision": "float32"}, **LONGER)
+    assert isinstance(error, Diverged)
+    for member, result in ((0, first), (2, last)):
+        expected = alone(member, data[member], WIDE, {"precision": "float32"}, **LONGER)
+        assert result.history[-1]["held_out"] == pytest.approx(expected.history[-1]["held_out"], rel=1e-4)
