@@ -16,6 +16,7 @@ VERBS = {
     "compare": "several generators on the same data: diffusion, TVAE, CTGAN, noise",
     "train": "train agents on real or synthetic data, many seeds at once, and score them",
     "online": "let agents act and learn, on real and synthetic rows, many seeds at once",
+    "collect": "keep experience as a data set: episodes of a policy, or the buffer of an online run",
     "paper": "the paper's experiments: list them, run them, show their tables beside the paper's figures",
     "inspect": "say what a data file or a model file holds",
     "presets": "list the presets and what they choose",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Paper(options.Output):
-    """The paper's offline experiments, and our own on data that can be had anywhere.
+    """The paper's experiments, offline and online, and our own on data that can be had anywhere.
 
     `list` names them. `run NAME` trains all that one of them asks for: OUT/runs receives a folder a run, which other
     experiments share, OUT/models the fitted generators. What is done is left alone, and interrupted, the same command
@@ -40,7 +40,7 @@ class Paper(options.Output):
     policies: Path | None = None
     """File of policies (.npz) with which data sets can be rolled out that are not there."""
     updates: int | None = None
-    """Of every seed, where the experiment's number is not wanted; the table says so. 1M and 100K are understood."""
+    """Of every seed (online: steps), instead of the experiment's number; the table says so. 100K is understood."""
     seeds: int | None = None
     """Trainings at once, instead of the experiment's number."""
     evaluate_every: int | None = None
@@ -95,6 +95,7 @@ def _list(chosen: Paper) -> None:
 
 
 def _run(chosen: Paper, command: str) -> None:
+    from synther.experiments.online_runs import OnlineRun
     from synther.experiments.paper.catalogue import experiment
     from synther.experiments.paper.tables import RUNS
     from synther.experiments.runs import Place, Run, execute_all
@@ -112,7 +113,7 @@ def _run(chosen: Paper, command: str) -> None:
     data, policies = (path if path is None else path.expanduser().resolve() for path in (chosen.data, chosen.policies))
     place = Place(out / "models", data, policies, chosen.device, chosen.workers, command)
     outcomes = execute_all(
-        [job.changed(**changes) if isinstance(job, Run) else job for job in jobs],
+        [job.changed(**changes) if isinstance(job, Run | OnlineRun) else job for job in jobs],
         out / RUNS,
         place,
         engine=chosen.engine,

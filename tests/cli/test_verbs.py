@@ -236,6 +236,7 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
         "compare": [data, "--generators", "noise", "--samples", 20, "--out", tmp_path / "compared"],
         "train": ["bc", data, "--out", tmp_path / "trained", "--seeds", 1, "--updates", 10, "--no-evaluate"],
         "online": ["Pendulum-v1", "--out", tmp_path / "online", "--seeds", 1, "--steps", 9, "--episodes", 1],
+        "collect": ["Pendulum-v1", "--steps", 20, "--out", tmp_path / "rows.npz"],
         "paper": ["list"],
         "inspect": [data],
         "presets": [],

@@ -1,0 +1,104 @@
+"""`synther collect`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther import Transitions, read, write
+from synther.cli import collect
+from synther.errors import ConfigError, DataError, FormatError
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path) -> Callable[..., str]:
+    """What the verb prints on stdout, in an empty folder."""
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("SYNTHER_CORES", "1")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> str:
+        capsys.readouterr()
+        collect.run(list(map(str, arguments)))
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_an_environment(run):
+    found = json.loads(run("Hopper-v4", "--steps", "0.3K", "--out", "minari:mine/hopper-v0", "--json"))
+    rows = read("mine/hopper-v0")
+    assert (found["data"], found["env_id"], found["rows"]) == ("mine/hopper-v0", "Hopper-v4", 300)
+    assert found["episodes"] - found["whole"] in (0, 1)
+    assert 0 < found["mean_return"] < 100
+    assert 0 < found["score"] < 5
+    assert (len(rows), rows.env_id) == (300, "Hopper-v4")
+
+
+def test_options_reach_the_roll_out(run, rows, monkeypatch):
+    asked = []
+    whole = replace(rows, timeout=np.arange(300) == 299)
+
+    def kept(*given, **named):
+        asked.append((given, named))
+        return whole
+
+    monkeypatch.setattr("synther.experiments.collect.roll_out", kept)
+    run("A-v0", "--out", "a.npz")
+    agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3)
+    run("A-v0", "--out", "b.npz", "--quiet", "--steps", "2K", *agent, "--seed", 7)
+    assert asked == [
+        (("A-v0", "random", 100_000), {"member": None, "noise": None, "seed": 0, "progress": True}),
+        (("A-v0", "x.safetensors", 2_000), {"member": 2, "noise": 0.3, "seed": 7, "progress": False}),
+    ]
+    assert read("b.npz").equals(whole)
+
+
+def run_folder(folder: Path, rows: Transitions) -> Path:
+    """What an online run leaves, as far as anybody looks at it."""
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5}))
+    (folder / "result.json").write_text("{}")
+    write(folder / "replay.npz", rows)
+    return folder
+
+
+def test_a_run(run, rows, tmp_path):
+    kept = replace(rows, timeout=np.arange(300) == 299)
+    folder = run_folder(tmp_path / "run", kept)
+    text = run(folder, "--out", "kept.hdf5")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert [line[0] for line in lines] == ["environment", "rows", "episodes", "return", "data"]
+    assert lines[1:3] == [["rows", "300"], ["episodes", "31,", "1", "of", "them", "cut"]]
+    assert read("kept.hdf5").equals(kept)
+    with pytest.raises(ConfigError, match=r"kept\.hdf5 exists and is not replaced"):
+        run(folder, "--out", "kept.hdf5")
+    for option, value in (("steps", 5), ("policy", "random"), ("member", 0), ("noise", 0.1), ("seed", 0)):
+        with pytest.raises(ConfigError, match=f"is a run, whose rows are there already: --{option} is for"):
+            run(folder, "--out", "new.npz", f"--{option}", value)
+    assert not Path("new.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        (("Nowhere-v0",), DataError, "'Nowhere-v0' is not an environment of Gymnasium"),
+        (("empty",), FormatError, "a folder that `synther online` has written"),
+        (("Pendulum-v1", "--policy", "guess"), ConfigError, "expected random, FILE.npz:ENV/LEVEL or AGENT"),
+        (("Pendulum-v1", "--steps", "0"), ConfigError, "rows must be at least 1"),
+        (("Pendulum-v1", "--seed", "-1"), ConfigError, "seed must be 0 or more"),
+        (("Pendulum-v1", "--noise", "0.1"), ConfigError, "are for an agent's file"),
+    ],
+    ids=str,
+)
+def test_what_is_refused(run, tmp_path, arguments, kind, says):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(kind, match=says):
+        run(*arguments, "--out", "new.npz")
+    assert [file.name for file in tmp_path.iterdir()] == ["empty"]
