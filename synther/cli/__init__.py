@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SyntherError as error:
         return _failed(2, str(error))
     except KeyboardInterrupt:
-        return _failed(1, "interrupted; the same command goes on from what was saved")
+        return _failed(1, "interrupted; the same command goes on from what was saved, or begins again")
     except SystemExit as stop:  # tyro leaves this way after --help and after arguments it does not understand
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
