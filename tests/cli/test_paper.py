@@ -40,6 +40,7 @@ def test_the_list(paper):
     lines = [line.split() for line in text.splitlines()]
     assert ["full_eval", "tab:full_eval", "42"] in [line[:3] for line in lines]
     assert ["mixed-subsample", "2"] in [line[:2] for line in lines]
+    assert ["online", "fig:online_dmc", "18"] in [line[:3] for line in lines]
     found = json.loads(paper("list", "--json").out)
     assert found.keys() == catalogue.EXPERIMENTS.keys()
     assert found["agents"]["runs"][0]["data"] == "halfcheetah-medium"
@@ -86,6 +87,8 @@ def test_run_and_table(paper, tmp_path):
         ),
         (("run", "example", "--updates", "0"), "updates must be at least 1, got 0"),
         (("run", "full_eval", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
+        (("run", "online", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
+        (("run", "online", "--updates", "0"), "steps must be at least 1, got 0"),
         (("run", "full_eval", "--samples", "0"), "samples must be at least 1, got 0"),
         (("run", "example", "--data", "nowhere"), "--data nowhere: no such folder"),
         (("run", "example", "--policies", "nowhere.npz"), "--policies nowhere.npz: no such file"),

@@ -52,7 +52,11 @@ class TestTrouble:
 
     def test_an_interrupt_says_how_to_go_on(self, synther, failing):
         failing(KeyboardInterrupt())
-        assert synther("presets") == (1, "", "synther: interrupted; the same command goes on from what was saved, or begins again\n")
+        assert synther("presets") == (
+            1,
+            "",
+            "synther: interrupted; the same command goes on from what was saved, or begins again\n",
+        )
 
 
 class TestProcesses:
@@ -95,7 +99,10 @@ class TestProcesses:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
-        assert err.splitlines()[-1] == "synther: interrupted; the same command goes on from what was saved, or begins again"
+        assert (
+            err.splitlines()[-1]
+            == "synther: interrupted; the same command goes on from what was saved, or begins again"
+        )
         assert "Traceback" not in err
         assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]
 

@@ -65,7 +65,7 @@ class TestFit:
         assert (
             synther("fit", data, "--out", tmp_path / "m.safetensors", "--fraction", 0.5, "--seed", 3, *tiny).code == 0
         )
-        from synther.synthesizer import fingerprint
+        from synther.data.fingerprint import fingerprint
 
         record = Synthesizer.load(tmp_path / "m.safetensors").record
         assert (record.rows, record.data) == (150, fingerprint(rows.subsample(0.5, 3)))
