@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from synther.errors import ConfigError
-from synther.experiments.paper import evidence, offline_tables
+from synther.experiments.paper import evidence, offline_tables, online_tables
 from synther.experiments.paper.experiment import Experiment
 
 _ALL = (
@@ -18,11 +18,15 @@ _ALL = (
     offline_tables.mixture(),
     offline_tables.compression(),
     offline_tables.rliable(),
+    online_tables.online(),
     evidence.agents(),
     evidence.mixed_subsample(),
     evidence.mixed_eval(),
     evidence.mixed_larger(),
     evidence.fractions(),
+    online_tables.online_first(),
+    online_tables.online_100k(),
+    online_tables.online_200k(),
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

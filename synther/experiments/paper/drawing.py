@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -28,7 +29,8 @@ def draw(table: Table, out: Path) -> list[Path]:
         *_bars(experiment, table.rows, out),
         *(file for lines in experiment.lines for file in _lines(experiment, lines, table.rows, out)),
         *_improvements(experiment, table.comparisons, out),
-        *(file for name, finding in table.found.items() for file in _curves(name, finding, out / "curves")),
+        *_summary(table, out),
+        *(_curves_of_rows(table, out / "curves") if experiment.is_online else _curves_of_runs(table, out / "curves")),
     ]
 
 
@@ -73,11 +75,40 @@ def _improvements(experiment: Experiment, comparisons: Sequence[Comparison], out
         yield path
 
 
+def _summary(table: Table, out: Path) -> Iterator[Path]:
+    if table.summary is not None:
+        path = out / f"{table.experiment.name}-summary.png"
+        shown = [cell for cells in table.rows.values() for cell in cells.values()]
+        statistics.plot(table.summary.columns, path, title=_honest(table.experiment.about, shown))
+        yield path
+
+
+def _curves_of_rows(table: Table, folder: Path) -> Iterator[Path]:
+    """The columns of a row in one picture: each is a run of its own."""
+    for row, cells in table.experiment.table.items():
+        drawn = {}
+        for column, cell in cells.items():
+            result = table.found[cell.run].result if cell.run in table.found else None
+            curve = None if result is None else _curve(result.curves[cell.arm], "returns")
+            if curve is not None:
+                drawn[column] = curve
+        if drawn:
+            path = folder / f"{table.experiment.name}-{_slug(row)}.png"
+            title = _honest(row, [table.rows[row][column] for column in drawn])
+            curves.plot(drawn, path, title=title, xlabel="steps", ylabel="return")
+            yield path
+
+
+def _curves_of_runs(table: Table, folder: Path) -> Iterator[Path]:
+    for name, finding in table.found.items():
+        yield from _curves(name, finding, folder)
+
+
 def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
     """As many pictures as the arms of the run need."""
     if finding.result is None:
         return
-    drawn = {arm: curve for arm, standings in finding.result.curves.items() if (curve := _curve(standings))}
+    drawn = {arm: curve for arm, standings in finding.result.curves.items() if (curve := _curve(standings, "scores"))}
     arms = list(drawn)
     for number, start in enumerate(range(0, len(arms), _ARMS)):
         path = folder / (f"{name}.png" if number == 0 else f"{name}-{number + 1}.png")
@@ -86,11 +117,11 @@ def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
         yield path
 
 
-def _curve(standings: Sequence[Standing]) -> Curve | None:
+def _curve(standings: Sequence[Standing], shown: Literal["scores", "returns"]) -> Curve | None:
     """Of the seeds that never diverged."""
-    scores = [standing.scores for standing in standings if standing.scores is not None]
-    kept = [seed for seed in zip(*scores, strict=True) if None not in seed]
-    if not kept or len(scores) < len(standings):
+    found = [getattr(standing, shown) for standing in standings]
+    kept = [] if None in found else [seed for seed in zip(*found, strict=True) if None not in seed]
+    if not kept:
         return None
     return Curve.of([standing.updates for standing in standings], np.array(kept, np.float64).T)
 

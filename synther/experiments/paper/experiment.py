@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from synther.experiments.online_runs import OnlineRun
 from synther.experiments.runs import Job
 
 
@@ -22,7 +23,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Cell:
-    """An arm of a run, of which the table shows the final score."""
+    """An arm of a run, of which the table shows the final score, or online the final return."""
 
     run: str
     arm: str
@@ -78,6 +79,11 @@ class Experiment:
     @property
     def columns(self) -> list[str]:
         return list(dict.fromkeys(column for row in self.table.values() for column in row))
+
+    @property
+    def is_online(self) -> bool:
+        """Whether agents learn while they act: tables then show returns, after steps, as the paper does."""
+        return any(isinstance(job, OnlineRun) for job in self.jobs)
 
     def chosen(self, only: Sequence[str]) -> list[Job]:
         """The jobs whose name has one of these texts in it; all, where there are none."""

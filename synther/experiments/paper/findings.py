@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from synther.experiments.folder import read_object
 from synther.experiments.measurements import Result, Spread
+from synther.experiments.online_runs import OnlineRun
 from synther.experiments.paper.experiment import Average, Cell, Contrast, Experiment, Figure
 from synther.experiments.paper.sizes import Sizes
 from synther.experiments.runs import Job
-from synther.experiments.statistics import Interval, aggregate, improvement
+from synther.experiments.statistics import Aggregate, Interval, aggregate, improvement
+
+Array = NDArray[np.float64]
+
+Values = dict[str, tuple[float | None, ...]]
+"""Of each arm a number a seed, None where it has diverged."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """A finished job."""
 
-    values: dict[str, tuple[float | None, ...]]
-    """Of each arm the final score of each seed, None where it has diverged."""
+    values: Values
+    """Of each arm what the table shows of each seed: its final score, or online its final return."""
     departures: tuple[str, ...] = ()
     """In which it is not the job that the experiment asks for: `updates 20 instead of 1,000,000`."""
     facts: dict[str, Any] = field(default_factory=dict)
     result: Result | None = None
     """Of a training."""
+
+    @property
+    def scores(self) -> Values:
+        """Of each arm the final score of each seed, by which tasks are put together."""
+        return self.values if self.result is None else _finals(self.result, "scores")
 
 
 def findings(experiment: Experiment, runs: Path) -> dict[str, Finding]:
@@ -49,9 +61,14 @@ def _finding(job: Job, folder: Path) -> Finding | None:
     if isinstance(job, Sizes):
         return Finding({arm: (value,) for arm, value in found.items()}, departures)
     result = Result.from_json(found)
-    finals = {arm: result.final(arm) for arm in result.curves}
-    values = {arm: final.scores for arm, final in finals.items() if final is not None and final.scores is not None}
+    values = _finals(result, "returns" if isinstance(job, OnlineRun) else "scores")
     return Finding(values, departures, read_object(folder / "facts.json"), result)
+
+
+def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:
+    """Of the arms that were evaluated; scores only where a reference is known."""
+    finals = {arm: getattr(curve[-1], shown) for arm, curve in result.curves.items() if curve}
+    return {arm: values for arm, values in finals.items() if values is not None}
 
 
 def departures_of(wanted: Mapping[str, Any], found: Mapping[str, Any], where: str = "") -> Iterator[str]:
@@ -145,24 +162,51 @@ def _interval(found: Interval, digits: int) -> str:
 
 
 def comparison(contrast: Contrast, experiment: Experiment, found: Mapping[str, Finding]) -> Comparison | None:
-    """None where fewer than two tasks are finished. Seeds beyond those that every task has are left out."""
-    columns: tuple[list[Sequence[float]], list[Sequence[float]]] = ([], [])
-    for row in experiment.table.values():
-        pair = [_scores(row.get(name), found) for name in (contrast.one, contrast.other)]
-        if all(pair):
-            for column, scores in zip(columns, pair, strict=True):
-                column.append(scores)
-    if len(columns[0]) < 2:
+    """None where fewer than two tasks are finished."""
+    one, other = _together((contrast.one, contrast.other), experiment, found)
+    seeds, tasks = one.shape
+    if tasks < 2:
         return None
-    seeds = min(len(scores) for column in columns for scores in column)
-    one, other = (np.array([scores[:seeds] for scores in column]).T for column in columns)
     iqm = {name: figures.iqm for name, figures in aggregate({"one": one, "other": other}).items()}
-    better = improvement(one, other)
-    return Comparison(contrast.one, contrast.other, len(columns[0]), seeds, better, iqm["one"], iqm["other"])
+    return Comparison(contrast.one, contrast.other, tasks, seeds, improvement(one, other), iqm["one"], iqm["other"])
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All columns over the tasks that are finished in each of them."""
+
+    tasks: int
+    seeds: int
+    columns: dict[str, Aggregate]
+
+    def __str__(self) -> str:
+        told = [
+            f"{column} {_interval(found.iqm, 1)} (mean {_interval(found.mean, 1)}, median {_interval(found.median, 1)})"
+            for column, found in self.columns.items()
+        ]
+        return f"Interquartile mean of the score, {self.tasks} tasks, {self.seeds} seeds: {'; '.join(told)}."
+
+
+def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:
+    """None where fewer than two tasks are finished. A column of which nothing is finished yet is left out."""
+    cells = {column: [row.get(column) for row in experiment.table.values()] for column in experiment.columns}
+    begun = [column for column, of_it in cells.items() if any(_scores(cell, found) for cell in of_it)]
+    scores = dict(zip(begun, _together(begun, experiment, found), strict=True))
+    seeds, tasks = next(iter(scores.values())).shape if scores else (0, 0)
+    return Summary(tasks, seeds, aggregate(scores)) if tasks >= 2 else None
+
+
+def _together(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> list[Array]:
+    """Of each column the scores (seeds, tasks), of the tasks that all have finished and the seeds that each has."""
+    tasks = [[_scores(row.get(column), found) for column in columns] for row in experiment.table.values()]
+    done = [task for task in tasks if all(task)]
+    seeds = min((len(scores) for task in done for scores in task), default=0)
+    kept = np.array([[scores[:seeds] for scores in task] for task in done], np.float64)
+    return list(kept.reshape(len(done), len(columns), seeds).transpose(1, 2, 0))
 
 
 def _scores(cell: Cell | None, found: Mapping[str, Finding]) -> Sequence[float]:
     """Of the seeds that have one."""
     if cell is None or cell.run not in found:
         return ()
-    return [score for score in found[cell.run].values.get(cell.arm, ()) if score is not None]
+    return [score for score in found[cell.run].scores.get(cell.arm, ()) if score is not None]

@@ -10,7 +10,17 @@ from typing import Any
 
 from synther.errors import MissingExtra
 from synther.experiments.paper.experiment import Experiment
-from synther.experiments.paper.findings import Comparison, Entry, Finding, average, comparison, entry, findings
+from synther.experiments.paper.findings import (
+    Comparison,
+    Entry,
+    Finding,
+    Summary,
+    average,
+    comparison,
+    entry,
+    findings,
+    summary,
+)
 from synther.experiments.runs import Run
 
 log = logging.getLogger(__name__)
@@ -28,6 +38,8 @@ class Table:
     rows: dict[str, dict[str, Entry]]
     averages: dict[str, dict[str, Entry]]
     comparisons: tuple[Comparison, ...]
+    summary: Summary | None
+    """Of an online experiment, over two tasks or more."""
 
     @classmethod
     def of(cls, experiment: Experiment, out: Path) -> Table:
@@ -38,7 +50,7 @@ class Table:
             line.name: {column: average(line, column, rows) for column in experiment.columns}
             for line in experiment.averages
         }
-        return cls(experiment, found, rows, averages, _comparisons(experiment, found))
+        return cls(experiment, found, rows, averages, *_statistics(experiment, found))
 
     def lines(self) -> list[list[str]]:
         """A header, then a line a row."""
@@ -52,7 +64,8 @@ class Table:
 
     def notes(self) -> list[str]:
         """What the numbers are, and what is to be kept in mind."""
-        own = (*self._legend(), *map(str, self.comparisons), *self._departures(), *self._lost(), *self._data())
+        over_tasks = [*([] if self.summary is None else [str(self.summary)]), *map(str, self.comparisons)]
+        own = (*self._legend(), *over_tasks, *self._departures(), *self._lost(), *self._data(), *self._minutes())
         return [*own, *self.experiment.remarks]
 
     def to_json(self, origin: dict[str, str]) -> dict[str, Any]:
@@ -72,6 +85,7 @@ class Table:
             "origin": origin,
             "rows": plain,
             "averages": means,
+            "summary": None if self.summary is None else asdict(self.summary),
             "comparisons": [found.to_json() for found in self.comparisons],
             "notes": self.notes(),
             "runs": runs,
@@ -84,7 +98,10 @@ class Table:
             seeds = sorted({len(values) for finding in done for values in finding.values.values()})
             updates = sorted({finding.result.updates for finding in done if finding.result is not None})
             told = [" or ".join(f"{number:,}" for number in numbers) for numbers in (seeds, updates)]
-            yield f"Mean ± standard deviation of the final score over {told[0]} seeds after {told[1]} updates."
+            what, when = ("return", "steps") if self.experiment.is_online else ("score", "updates")
+            yield f"Mean ± standard deviation of the final {what} over {told[0]} seeds after {told[1]} {when}."
+        if self.experiment.is_online:
+            yield "A step is one decision in the environment of every seed: no action is repeated."
         if any(cell.paper for row in self.experiment.table.values() for cell in row.values()):
             yield "In brackets: the paper's figure."
 
@@ -111,11 +128,24 @@ class Table:
         }
         return sorted(told)
 
+    def _minutes(self) -> Iterable[str]:
+        """Of online runs, which the paper compares by what they take, too."""
+        taken: dict[str, list[float]] = {}
+        for row in self.experiment.table.values() if self.experiment.is_online else ():
+            for column, cell in row.items():
+                result = self.found[cell.run].result if cell.run in self.found else None
+                if result is not None:
+                    taken.setdefault(column, []).append(result.seconds / 60)
+        if taken:
+            told = ", ".join(f"{column} {sum(minutes) / len(minutes):,.1f}" for column, minutes in taken.items())
+            yield f"Minutes of a run, all its seeds at once, on average: {told}."
 
-def _comparisons(experiment: Experiment, found: dict[str, Finding]) -> tuple[Comparison, ...]:
+
+def _statistics(experiment: Experiment, found: dict[str, Finding]) -> tuple[tuple[Comparison, ...], Summary | None]:
     try:
         made = [comparison(contrast, experiment, found) for contrast in experiment.contrasts]
+        over_all = summary(experiment, found) if experiment.is_online else None
     except MissingExtra as missing:
         log.warning("the table goes without comparisons: %s", missing)
-        return ()
-    return tuple(one for one in made if one is not None)
+        return (), None
+    return tuple(one for one in made if one is not None), over_all

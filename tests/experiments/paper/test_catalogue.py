@@ -9,6 +9,7 @@ import pytest
 
 from synther.agents.agent import ALGORITHMS
 from synther.errors import ConfigError
+from synther.experiments.online_runs import OnlineRun
 from synther.experiments.paper import published
 from synther.experiments.paper.catalogue import EXPERIMENTS, experiment
 from synther.experiments.paper.experiment import Experiment
@@ -23,6 +24,8 @@ def test_runs_are_plain_data_whose_arms_have_their_sources(wanted: Experiment):
     assert len({job.name for job in wanted.jobs}) == len(wanted.jobs)
     for job in wanted.jobs:
         plain = json.loads(json.dumps(job.to_json()))
+        if isinstance(job, OnlineRun):
+            assert OnlineRun.from_json(plain) == job
         if not isinstance(job, Run):
             continue
         assert Run.from_json(plain) == job
@@ -37,6 +40,7 @@ def test_runs_are_plain_data_whose_arms_have_their_sources(wanted: Experiment):
 @ALL
 def test_every_cell_shows_an_arm_that_is_trained(wanted: Experiment):
     arms = {job.name: set(job.arms) for job in wanted.jobs if isinstance(job, Run)}
+    arms |= {job.name: {job.arm} for job in wanted.jobs if isinstance(job, OnlineRun)}
     sizes = {job.name: {"numbers", "parameters", "ratio"} for job in wanted.jobs if job.name not in arms}
     for row in wanted.table.values():
         for cell in row.values():
@@ -70,7 +74,8 @@ def test_runs_of_one_name_are_one_run():
 @pytest.mark.parametrize(
     ("name", "figures"),
     [("full_eval", 84), ("vae_gan", 6), ("larger", 36), ("network", 6), ("antmaze", 6), ("mixture", 48),
-     ("compression", 9), ("agents", 6), ("mixed-eval", 24), ("mixed-larger", 12), ("subsample", 0), ("upsample", 0)],
+     ("compression", 9), ("agents", 6), ("mixed-eval", 24), ("mixed-larger", 12), ("subsample", 0), ("upsample", 0),
+     ("online", 0), ("online-100k", 0)],
 )  # fmt: skip
 def test_every_figure_of_the_paper_has_its_cell(name, figures):
     cells = [cell for row in EXPERIMENTS[name].table.values() for cell in row.values()]
@@ -113,6 +118,39 @@ def test_the_papers_hyperparameters():
         "real", "synthetic", "additive", "multiplicative", "dynamics"
     ]  # fmt: skip
     assert runs["walker2d-mixed-15pct-td3_bc-ours"].fraction == 0.15
+
+
+def test_the_papers_online_settings():
+    runs = {job.name: job for job in experiment("online").jobs if isinstance(job, OnlineRun)}
+    assert len(runs) == 18
+    assert all(run.steps == (200_000 if "dm_control" in run.env_id else 100_000) for run in runs.values())
+    assert {(run.seeds, run.random_steps) for run in runs.values()} == {(6, 5_000)}
+    assert {(run.arm, run.utd) for run in runs.values()} == {("sac", 1), ("redq", 20), ("sac_synther", 20)}
+    made = runs["halfcheetah-100k-synther-utd20-paper"].synthetic
+    assert made is not None
+    assert (made.samples, made.refresh_every, made.ratio, made.refit) == (1_000_000, 10_000, 0.5, "scratch")
+    network, sampler = made.settings().network, made.settings().sampler
+    assert (network.width, network.depth, network.embedding, sampler.kind, sampler.steps) == (1024, 6, 256, "sde", 128)
+
+
+def test_our_online_evidence():
+    first, all_tasks, longer = (experiment(name) for name in ("online-first", "online-100k", "online-200k"))
+    assert [len(block.jobs) for block in (first, all_tasks, longer)] == [8, 24, 12]
+    assert all(job in all_tasks.jobs for job in first.jobs)
+    columns = ["SAC (UTD 1)", "SAC (UTD 20)", "REDQ (UTD 20)", "SAC (SynthER, UTD 20)"]
+    assert first.columns == all_tasks.columns == longer.columns == columns
+    assert [job.name for job in first.jobs][4:] == [
+        "cheetah-run-100k-sac-utd1", "cheetah-run-100k-sac-utd20", "cheetah-run-100k-redq-utd20",
+        "cheetah-run-100k-synther-utd20",
+    ]  # fmt: skip
+    for job in (*all_tasks.jobs, *longer.jobs):
+        assert isinstance(job, OnlineRun)
+        assert job.seeds == 6
+        assert job.synthetic is None or job.synthetic.refit == "warm"
+    (others,) = [remark for remark in first.remarks if "others print" in remark]
+    assert "cheetah-run REDQ 607, SynthER 729, PGR 817, MR.Q (UTD 1) 648, SimBa-SAC (UTD 2) 559" in others
+    assert "steps here are decisions" in others
+    assert "quadruped" not in others
 
 
 def test_choosing_runs_and_experiments():

@@ -1,0 +1,208 @@
+"""Where the time of an online run goes, for one seed and for six: one command, two tables.
+
+    python benchmarks/online.py                                  # the GPU where there is one, else the CPU
+    python benchmarks/online.py --seeds 1 --refits warm          # one of the columns
+
+SAC with 20 updates a step and synthetic replay, 100K steps, extrapolated from a few thousand: a run of `synther online`
+whose parts are timed, with the device waited for between them. On a GPU generators are the paper's: 6 x 1024, 100K
+steps of batch 256 (a warm refit 20K), 1M rows from 128 steps of the sampler, nine times. No fit stops early, as a warm
+one may. On a CPU all is small, which shows that it works and no more. Agents that have learned little fall early:
+evaluations take longer in the end than here, while the agents go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from machine import origin, print_table
+
+from synther.agents.learner import Learner
+from synther.agents.sac import SACConfig
+from synther.compute import pick_device, synchronize
+from synther.envs.stepping import Worlds
+from synther.experiments.online import Plan, Upsampling, train_to
+from synther.experiments.online.refreshing import Refreshing
+from synther.presets import Settings, preset
+
+_STEPS = 100_000
+_WARM_UP = 50  # steps of the last leg that are not counted
+_NEVER = 10**9
+_MINUTES = {"scratch": 20, "warm": 12}
+_SHARE, _SIX_OVER_ONE = 0.15, 3.0
+
+_ACTING, _STEPPING, _TRAINING, _REFRESHING = "acting", "stepping the environment", "training", "refreshing"
+_FITTING, _SAMPLING = "fitting", "sampling"
+
+Parts = dict[str, float]
+
+
+@dataclass
+class Watch:
+    """Seconds of each kind of work, one after another, and when each began."""
+
+    device: torch.device
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    began: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        work = {_ACTING: (Learner, "act"), _STEPPING: (Worlds, "step"), _TRAINING: (Learner, "train")}
+        work |= {_REFRESHING: (Refreshing, "refresh")}
+        with ExitStack() as stack:
+            for name, (owner, method) in work.items():
+                self.seconds[name], self.began[name] = [], []
+                stack.enter_context(patch.object(owner, method, self._timed(name, getattr(owner, method))))
+            yield
+
+    def _timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*given: Any, **named: Any) -> Any:
+            synchronize(self.device)
+            began = time.perf_counter()
+            answer = work(*given, **named)
+            synchronize(self.device)
+            self.began[name].append(began)
+            self.seconds[name].append(time.perf_counter() - began)
+            return answer
+
+        return timed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="Walker2d-v4")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 6])
+    parser.add_argument("--refits", nargs="*", choices=_MINUTES, default=list(_MINUTES))
+    parser.add_argument("--out", type=Path, help="also write the tables to this file")
+    chosen = parser.parse_args()
+    device = pick_device(chosen.device)
+    head = origin()
+    print("\n".join(head))
+    found = {}
+    for seeds in chosen.seeds:
+        for refit in chosen.refits:
+            found[seeds, refit] = _extrapolated(_plan(chosen.env, seeds, refit, device), device)
+            print(f"{_seeds(seeds)}, {refit}: {sum(found[seeds, refit].values()) / 60:.1f} minutes", flush=True)
+    title = f"SAC, 20 updates a step, synthetic replay: {_STEPS:,} steps of {chosen.env}, seconds and share"
+    tables = [title, print_table(*_parts_table(found)), "", print_table(*_targets_table(found))]
+    if chosen.out:
+        chosen.out.write_text("\n".join([*("    " + line for line in head), "", *tables, ""]))
+
+
+def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> Plan:
+    """As short as it can be: a warm run needs a second refresh, for the first begins from nothing."""
+    every, whole = (2_000, True) if device.type == "cuda" else (100, False)
+    settings = _settings(whole).changed(fit={"patience": _NEVER})
+    upsampling = Upsampling(
+        settings, every, 1_000_000 if whole else 2_000, refit="warm" if refit == "warm" else "scratch"
+    )
+    steps = every * (3 if refit == "warm" else 2)
+    return Plan(
+        env_id,
+        SACConfig(utd=20) if whole else SACConfig(utd=20, width=32, batch=32),
+        steps=steps,
+        seeds=seeds,
+        upsampling=upsampling,
+        random_steps=every // 2,
+        evaluate_every=steps,
+        device=str(device),
+        tensorboard="off",
+    )
+
+
+def _settings(whole: bool) -> Settings:
+    if whole:
+        return preset("paper", network={"embedding": 256})
+    return preset("laptop", network={"width": 32, "depth": 1}, fit={"steps": 100}, sampler={"steps": 4, "refine": 0})
+
+
+def _extrapolated(plan: Plan, device: torch.device) -> Parts:
+    """Seconds of every part of a whole run, from a short one."""
+    assert plan.upsampling is not None
+    whole = replace(plan, steps=_STEPS, random_steps=5_000, evaluate_every=5_000)
+    whole = replace(whole, upsampling=replace(plan.upsampling, refresh_every=10_000))
+    watch = Watch(device)
+    with tempfile.TemporaryDirectory() as folder, watch.watching():
+        called = time.perf_counter()
+        result = train_to(plan, Path(folder) / "run", progress=False)
+        returned = time.perf_counter()
+        refreshes = json.loads((Path(folder) / "run" / "refreshes.json").read_text())["refreshes"]
+    saving = result.seconds_of["checkpoints"] / len(plan.legs_until(plan.steps))
+    waiting = result.seconds_of["waiting"]
+    stepped = watch.began[_STEPPING]
+    outside = stepped[0] - called + returned - stepped[-1]
+    each = _of_a_step(watch, plan)
+    learning = whole.steps - whole.random_steps
+    parts = {name: seconds * (learning if name in (_ACTING, _TRAINING) else _STEPS) for name, seconds in each.items()}
+    parts |= _of_generators(watch.seconds[_REFRESHING], refreshes, sum(map(whole.is_refreshed, range(_STEPS))))
+    between = sum(parts.values()) / whole.number_of(_STEPS)  # while the players are at work
+    late = max(0.0, waiting - between) * (whole.number_of(_STEPS) - 1)
+    return {
+        **parts,
+        "waiting for evaluations": waiting + late,
+        "checkpoints": saving * len(whole.legs_until(_STEPS)),
+        "beginning and end": outside - waiting - saving,
+    }
+
+
+def _of_a_step(watch: Watch, plan: Plan) -> Parts:
+    """Seconds, on average over the last leg, in which half of every batch is synthetic."""
+    count = plan.steps - plan.legs_until(plan.steps)[-2] - _WARM_UP
+    began = watch.began[_STEPPING][-count:]
+    # From the one stepping to the next: it, the training after it, and the acting before the next.
+    each = {name: float(np.mean(watch.seconds[name][-count:-1])) for name in (_STEPPING, _TRAINING)}
+    each = {_ACTING: float(np.mean(watch.seconds[_ACTING][1 - count :])), **each}
+    return {**each, "the rest of a step": (began[-1] - began[0]) / (count - 1) - sum(each.values())}
+
+
+def _of_generators(taken: list[float], refreshes: list[dict[str, Any]], times: int) -> Parts:
+    """The first refresh, and the others as the last; a record is one seed's, and sampling is done one by one."""
+    steps = sorted({entry["added"] for entry in refreshes})
+    drawn = [sum(entry["sample_seconds"] for entry in refreshes if entry["added"] == step) for step in steps]
+    fitted = [all_of_it - sampled for all_of_it, sampled in zip(taken, drawn, strict=True)]
+    return {_FITTING: fitted[0] + (times - 1) * fitted[-1], _SAMPLING: drawn[0] + (times - 1) * drawn[-1]}
+
+
+def _parts_table(found: dict[tuple[int, str], Parts]) -> tuple[list[str], list[list[str]]]:
+    names = next(iter(found.values()))
+    whole = {column: sum(parts.values()) for column, parts in found.items()}
+    lines = [
+        [name, *(f"{parts[name]:,.1f} s, {parts[name] / whole[column]:.1%}" for column, parts in found.items())]
+        for name in names
+    ]
+    minutes = ["all", *(f"{seconds / 60:.1f} min" for seconds in whole.values())]
+    return ["part", *(f"{_seeds(seeds)}, {refit}" for seeds, refit in found)], [*lines, minutes]
+
+
+def _targets_table(found: dict[tuple[int, str], Parts]) -> tuple[list[str], list[list[str]]]:
+    lines = []
+    for (seeds, refit), parts in found.items():
+        seconds = sum(parts.values())
+        if seeds == 1:
+            lines.append([f"one seed, {refit}", f"at most {_MINUTES[refit]} min", f"{seconds / 60:.1f} min"])
+        if seeds == 1 and refit == "warm":
+            share = (parts[_FITTING] + parts[_SAMPLING]) / seconds
+            lines.append(["its generator's share", f"under {_SHARE:.0%}", f"{share:.1%}"])
+        if seeds == 6 and (1, refit) in found:
+            times = seconds / sum(found[1, refit].values())
+            lines.append([f"six seeds, {refit}, over one", f"at most {_SIX_OVER_ONE:g} times", f"{times:.2f} times"])
+    return ["on one H200", "asked", "found here"], lines
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Online trainings as plain data, beside the offline ones of `runs`: an environment, an agent, and for how many steps.
+
+A run has a folder as those have: `run.json`, `facts.json`, and in `training/` what `online.train_to` leaves behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from synther.errors import ConfigError
+from synther.experiments.folder import claim, write_object
+from synther.experiments.runs import Place
+from synther.presets import PRESETS, Settings
+from synther.progress import Progress
+
+if TYPE_CHECKING:
+    from synther.agents.sac import SACConfig
+    from synther.experiments.online import Plan, Upsampling
+    from synther.replay.refit import Refit
+
+Algorithm = Literal["sac", "redq"]
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """How rows beside the real ones are made while agents learn; the numbers are the paper's."""
+
+    preset: str = "best"
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of the preset."""
+    samples: int = 1_000_000
+    refresh_every: int = 10_000
+    ratio: float = 0.5
+    refit: Refit = "warm"
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:  # nor auto, which is another one on another machine
+            raise ConfigError(f"unknown preset {self.preset!r}: expected one of {', '.join(PRESETS)}")
+        _at_least_one(self, "samples", "refresh_every")
+
+    def settings(self) -> Settings:
+        return PRESETS[self.preset].changed(**self.changes)
+
+    def changed(self, samples: int | None, preset: str | None) -> Synthetic:
+        """With at most so many samples, and another preset, where they are given."""
+        most = self.samples if samples is None else min(samples, self.samples)
+        return replace(self, samples=most, preset=preset or self.preset)
+
+    def upsampling(self) -> Upsampling:
+        from synther.experiments.online import Upsampling
+
+        return Upsampling(self.settings(), self.refresh_every, self.samples, self.ratio, self.refit)
+
+
+@dataclass(frozen=True)
+class OnlineRun:
+    """One training: all seeds of an agent in one environment."""
+
+    name: str
+    """Also of its folder."""
+    env_id: str
+    algorithm: Algorithm = "sac"
+    utd: int = 1
+    """Updates of the critics for each step."""
+    synthetic: Synthetic | None = None
+    """None learns from real rows alone."""
+    agent: dict[str, Any] = field(default_factory=dict)
+    """Options of the algorithm that are not its defaults."""
+    steps: int = 100_000
+    """Decisions of every seed: no action is repeated."""
+    seeds: int = 6
+    seed: int = 0
+    random_steps: int = 5_000
+    evaluate_every: int = 5_000
+    episodes: int = 10
+    """Of each seed and evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in get_args(Algorithm):
+            raise ConfigError(f"unknown agent {self.algorithm!r}: expected one of {', '.join(get_args(Algorithm))}")
+        _at_least_one(self, "utd", "steps", "seeds", "evaluate_every", "episodes")
+
+    @property
+    def arm(self) -> str:
+        """What its result calls it."""
+        return self.algorithm if self.synthetic is None else f"{self.algorithm}_synther"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        known = {option.name for option in fields(cls)}
+        if content.keys() != known:
+            wrong = ", ".join(sorted(content.keys() ^ known))
+            raise ConfigError(f"this is no online run that this version knows: {wrong} is missing, or new")
+        made = content["synthetic"]
+        return cls(**{**content, "synthetic": None if made is None else Synthetic(**made)})
+
+    def changed(
+        self,
+        *,
+        updates: int | None = None,
+        seeds: int | None = None,
+        evaluate_every: int | None = None,
+        samples: int | None = None,
+        preset: str | None = None,
+    ) -> OnlineRun:
+        """As `Run.changed`; `updates` are steps of the environment."""
+        own = {"steps": updates, "seeds": seeds, "evaluate_every": evaluate_every}
+        given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
+        synthetic = None if self.synthetic is None else self.synthetic.changed(samples, preset)
+        return replace(self, **given, synthetic=synthetic)
+
+    def execute(self, folder: Path, place: Place, progress: Progress) -> None:
+        """Train in `folder`, or go on there."""
+        from synther.envs.making import opened
+        from synther.experiments.online import train_to
+
+        plan = self._plan(place)
+        with opened(self.env_id):
+            pass  # an environment that is not to be had leaves no folder behind
+        claim(folder, self.to_json())
+        write_object(folder / "facts.json", {"command": place.command})
+        train_to(plan, folder / "training", progress=progress)
+
+    def result(self, folder: Path) -> Path:
+        return folder / "training" / "result.json"
+
+    def _plan(self, place: Place) -> Plan:
+        from synther.experiments.online import Plan
+
+        names = ("steps", "seeds", "seed", "random_steps", "evaluate_every", "episodes")
+        return Plan(
+            self.env_id,
+            self._agent(),
+            upsampling=None if self.synthetic is None else self.synthetic.upsampling(),
+            workers=place.workers,
+            device=place.device,
+            **{name: getattr(self, name) for name in names},
+        )
+
+    def _agent(self) -> SACConfig:
+        from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
+
+        default = REDQ_CONFIG if self.algorithm == "redq" else SAC_CONFIG
+        known = [option.name for option in fields(default) if option.init and option.name != "utd"]
+        for option in self.agent:
+            if option not in known:
+                raise ConfigError(f"unknown option {self.algorithm}.{option}: expected one of {', '.join(known)}")
+        return replace(default, **self.agent, utd=self.utd)
+
+
+def _at_least_one(config: Any, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}")

@@ -1,0 +1,124 @@
+"""Online runs as plain data, executed in their folders and not twice."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from synther.errors import ConfigError
+from synther.experiments.measurements import Result
+from synther.experiments.online import training
+from synther.experiments.online_runs import OnlineRun, Synthetic
+from synther.experiments.runs import Place, execute_all
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+TINY = {
+    "network": {"width": 8, "depth": 1, "embedding": 8},
+    "fit": {"steps": 10, "evaluate_every": 10},
+    "sampler": {"steps": 2, "refine": 0},
+}
+RUN = OnlineRun(
+    "pendulum-synther",
+    "Pendulum-v1",
+    utd=3,
+    synthetic=Synthetic("laptop", TINY, samples=20, refresh_every=20),
+    agent={"width": 8, "depth": 1, "batch": 8},
+    steps=30,
+    seeds=2,
+    random_steps=10,
+    evaluate_every=15,
+    episodes=1,
+)
+REDQ = replace(RUN, name="pendulum-redq", algorithm="redq", utd=2, synthetic=None, agent=RUN.agent | {"batch": 10})
+
+
+def execute(runs, tmp_path):
+    place = Place(tmp_path / "models", device="cpu", command="synther paper run x")
+    return execute_all(runs, tmp_path / "runs", place, progress=False)
+
+
+def test_to_json_and_back():
+    for run in (RUN, REDQ):
+        assert OnlineRun.from_json(json.loads(json.dumps(run.to_json()))) == run
+        assert pickle.loads(pickle.dumps(run)) == run
+    with pytest.raises(ConfigError, match="no online run that this version knows: colour, steps is missing, or new"):
+        OnlineRun.from_json({name: value for name, value in RUN.to_json().items() if name != "steps"} | {"colour": 1})
+
+
+def test_what_is_changed_and_what_is_not():
+    changed = RUN.changed(updates=5, seeds=1, samples=7, preset="fast")
+    made = Synthetic("fast", TINY, samples=7, refresh_every=20)
+    assert changed == replace(RUN, steps=5, seeds=1, synthetic=made)
+    assert RUN.changed(samples=1_000) == RUN.changed() == RUN
+    assert REDQ.changed(preset="fast", samples=1, evaluate_every=3) == replace(REDQ, evaluate_every=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: RUN.changed(updates=0), "steps must be at least 1, got 0"),
+        (lambda: RUN.changed(samples=0), "samples must be at least 1, got 0"),
+        (lambda: RUN.changed(preset="auto"), "unknown preset 'auto': expected one of best, paper, fast, laptop"),
+        (lambda: replace(RUN, algorithm="ppo"), "unknown agent 'ppo': expected one of sac, redq"),
+    ],
+)
+def test_bad_numbers_and_names(make, text):
+    with pytest.raises(ConfigError, match=text):
+        make()
+
+
+def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
+    assert [outcome.error for outcome in execute([RUN, REDQ], tmp_path)] == [None, None]
+    described = {}
+    for run in (RUN, REDQ):
+        folder = tmp_path / "runs" / run.name
+        assert OnlineRun.from_json(json.loads((folder / "run.json").read_text())) == run
+        assert json.loads((folder / "facts.json").read_text()) == {"command": "synther paper run x"}
+        result = Result.from_json(json.loads(run.result(folder).read_text()))
+        assert {arm: [standing.updates for standing in curve] for arm, curve in result.curves.items()} == {
+            run.arm: [15, 30]
+        }
+        described[run.name] = json.loads((folder / "training" / "run.json").read_text())
+    sac, redq = (described[run.name] for run in (RUN, REDQ))
+    assert (sac["agent"]["critics"], sac["agent"]["utd"], sac["agent"]["width"]) == (2, 3, 8)
+    assert (redq["agent"]["critics"], redq["agent"]["smallest"], redq["agent"]["utd"]) == (10, 2, 2)
+    assert (sac["env_id"], sac["steps"], sac["seeds"], sac["random_steps"]) == ("Pendulum-v1", 30, 2, 10)
+    assert (sac["upsampling"]["samples"], sac["upsampling"]["settings"]["network"]["width"]) == (20, 8)
+    assert redq["upsampling"] is None
+    monkeypatch.setattr(training, "_Training", pytest.fail)
+    assert [outcome.was_done for outcome in execute([RUN, REDQ], tmp_path)] == [True, True]
+    (refused,) = execute([RUN.changed(updates=40)], tmp_path)
+    assert "holds a run with another steps: choose another --out" in str(refused.error)
+
+
+def test_killed_and_started_again_it_comes_to_the_same(tmp_path, monkeypatch):
+    def killed(training, progress):
+        raise KeyboardInterrupt
+
+    execute([RUN], tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(training._Training, "_refresh", killed)
+        with pytest.raises(KeyboardInterrupt):
+            execute([RUN], tmp_path / "killed")
+    assert [outcome.error for outcome in execute([RUN], tmp_path / "killed")] == [None]
+    found = [
+        Result.from_json(json.loads(RUN.result(tmp_path / name / "runs" / RUN.name).read_text())).curves
+        for name in ("whole", "killed")
+    ]
+    assert found[0] == found[1]
+
+
+def test_what_cannot_be_run_leaves_no_folder_and_stops_nobody_else(tmp_path):
+    lost = replace(REDQ, name="lost", env_id="Nowhere-v0")
+    odd = replace(REDQ, name="odd", agent={"colour": 1})
+    wrong = replace(RUN, name="wrong", synthetic=replace(RUN.synthetic, refit="cold"))
+    errors = [str(outcome.error) for outcome in execute([lost, odd, wrong, REDQ], tmp_path)]
+    assert "Nowhere-v0" in errors[0]
+    assert "unknown option redq.colour: expected one of width" in errors[1]
+    assert "refit must be one of warm, scratch, got 'cold'" in errors[2]
+    assert errors[3] == "None"
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == [REDQ.name]
