@@ -70,7 +70,8 @@ def _register_suite(env_id: str) -> None:
 
     import_suite(env_id)
     try:
-        import shimmy
+        with redirect_stderr(io.StringIO()):  # it looks for the old gym too, which prints a notice about itself
+            import shimmy
     except ImportError:
         raise MissingExtra("shimmy", "dmc", f"running {env_id}") from None
     gymnasium.register_envs(shimmy)
