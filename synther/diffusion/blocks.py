@@ -15,7 +15,7 @@ from synther.diffusion.denoiser import Denoiser
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Start
 
-_STREAM = 4  # of random numbers; fit.py has those before it
+_STREAM = 4  # of random numbers; fit.py and held_out.py have those before it
 
 
 class BlockSampler:

@@ -7,37 +7,32 @@ that was killed and taken up again ends with the weights of one that was not.
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
 import logging
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
-from torch.nn import functional
 
 from synther import compute
 from synther.diffusion import edm
+from synther.diffusion.checkpoint import Checkpoint
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
 from synther.diffusion.flat import FlatWeights
 from synther.diffusion.gradient import loss_and_gradient
+from synther.diffusion.held_out import held_out_loss, split, split_as
 from synther.diffusion.networks import Network
-from synther.durable import replacing
 from synther.errors import ConfigError, SyntherError
 from synther.kernels.adam import adam_step
 from synther.progress import Progress, Silent
 
 log = logging.getLogger(__name__)
 
-# Streams of random numbers, so that no two purposes share one.
-_WEIGHTS, _ROUNDS, _SPLIT, _HELD_OUT = range(4)
-_HELD_OUT_ROWS = 10_000
+# Streams of random numbers, so that no two purposes share one; held_out.py and blocks.py have those after them.
+_WEIGHTS, _ROUNDS = range(2)
 _SAVE_SECONDS = 60  # a slow machine does not wait for `checkpoint_every` steps
 
 
@@ -50,6 +45,10 @@ class FitResult:
     seconds: float
     history: list[dict[str, float]] = field(default_factory=list)
     """For each measurement: step, loss (mean since the last one), held_out (where rows were held out), seconds."""
+
+    def course(self) -> dict[str, Any]:
+        """All but the network, for JSON."""
+        return {"steps": self.steps, "seconds": self.seconds, "history": self.history}
 
 
 class Diverged(SyntherError):
@@ -188,11 +187,12 @@ def _fit(
     trainer = _Trainer(network, rows, fitted, config, noise, seed, compute.working_dtype(precision))
     result = FitResult(trainer.averaged_network(), 0, 0.0)
     best = trainer.average.clone()
-    given = (network_config, config, noise, seed, precision, start, chosen)
-    identity = _identity(rows, *given) if checkpoint is not None else ""
-    if checkpoint is not None and checkpoint.exists():
-        _load_checkpoint(checkpoint, trainer, best, result, identity)
-        log.info("going on from step %d of %s", result.steps, checkpoint)
+    state, kept = {**trainer.state(), "best": best}, None
+    if checkpoint is not None:
+        kept = Checkpoint(checkpoint, rows, network_config, config, noise, seed, precision, start, chosen)
+        if checkpoint.exists():
+            result = replace(result, **kept.load(state))
+            log.info("going on from step %d of %s", result.steps, checkpoint)
     began = time.monotonic() - result.seconds
     saved_at, saved_when = result.steps, result.seconds
 
@@ -209,14 +209,14 @@ def _fit(
                 best.copy_(trainer.average)
             phase.advance(steps, noted(result.history[-1]))
             due = result.steps - saved_at >= config.checkpoint_every or result.seconds - saved_when >= _SAVE_SECONDS
-            if checkpoint is not None and due:
-                _save_checkpoint(checkpoint, trainer, best, result, identity)
+            if kept is not None and due:
+                kept.save(state, result.course())
                 saved_at, saved_when = result.steps, result.seconds
     del trainer._captured  # on a CPU it refers back to the trainer, which would keep the rows alive
     if config.patience is not None:
         trainer.average.copy_(best)
-    if checkpoint is not None:
-        _save_checkpoint(checkpoint, trainer, best, result, identity)
+    if kept is not None:
+        kept.save(state, result.course())
     return result
 
 
@@ -229,7 +229,7 @@ def begin(
     chosen: Tensor | None,
 ) -> tuple[Network, Tensor, Tensor | None]:
     """The network that a fit begins with, which rows are fitted, as indices (M,), and the held-out rows themselves."""
-    fitted, held_out = _split(rows, config.holdout, seed) if chosen is None else _split_as(rows, chosen)
+    fitted, held_out = split(rows, config.holdout, seed) if chosen is None else split_as(rows, chosen)
     if config.patience is not None and held_out is None:
         raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
     with torch.random.fork_rng(devices=[]):
@@ -270,7 +270,7 @@ def measure(
     result.seconds = seconds
     entry = {"step": result.steps, "loss": loss, "seconds": seconds}
     if held_out is not None:
-        entry["held_out"] = _held_out_loss(result.network, held_out, noise, seed)
+        entry["held_out"] = held_out_loss(result.network, held_out, noise, seed)
     if not all(map(math.isfinite, entry.values())):
         raise Diverged(f"the loss is {loss} at step {result.steps}: lower fit.learning_rate, or scale the data")
     result.history.append(entry)
@@ -318,66 +318,3 @@ def _learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -
     if config.minutes is not None:
         done = done.clamp(min=min(seconds / (60 * config.minutes), 1.0))
     return (config.learning_rate * 0.5 * (1 + torch.cos(math.pi * done))).float()
-
-
-def _split(rows: Tensor, holdout: float, seed: int) -> tuple[Tensor, Tensor | None]:
-    """Which rows are fitted, as indices (M,), and the held-out rows themselves."""
-    # NOTE[paper]: the reference fits on every row and measures nothing.
-    count = min(round(holdout * len(rows)), _HELD_OUT_ROWS, len(rows) - 1)
-    if count == 0:
-        return torch.arange(len(rows), device=rows.device), None
-    order = torch.randperm(len(rows), generator=compute.generator(torch.device("cpu"), seed, _SPLIT)).to(rows.device)
-    return order[count:], rows[order[:count]]
-
-
-def _split_as(rows: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The same where somebody else has chosen. Of many held-out rows an even share is measured."""
-    chosen, fitted = held_out.to(rows.device).nonzero()[:, 0], (~held_out).to(rows.device).nonzero()[:, 0]
-    if len(held_out) != len(rows) or not len(fitted):
-        raise ConfigError(f"expected one mark a row, {len(rows)}, and a row to fit on; got {len(held_out)} marks")
-    return fitted, rows[chosen[:: -(-len(chosen) // _HELD_OUT_ROWS)]] if len(chosen) else None
-
-
-@torch.no_grad()
-def _held_out_loss(network: Network, rows: Tensor, noise: NoiseConfig, seed: int) -> float:
-    """The loss on the held-out rows under the same noise every time."""
-    inputs, level, target = edm.draw_problem(rows, noise, compute.generator(rows.device, seed, _HELD_OUT))
-    return float(functional.mse_loss(network(inputs, level), target))
-
-
-def _identity(rows: Tensor, *settings: Any) -> str:
-    """What a checkpoint must have in common with a fit that goes on from it."""
-    described = [_described(setting) for setting in settings if setting is not None]
-    return json.dumps([list(rows.shape), _described(rows), described, rows.device.type])
-
-
-def _described(part: Any) -> Any:
-    """A word for JSON in place of what is too long for it."""
-    if isinstance(part, Network):
-        return [_described(tensor) for tensor in part.state_dict().values()]
-    if isinstance(part, Tensor):
-        return hashlib.sha256(part.cpu().contiguous().numpy().data).hexdigest()
-    return asdict(part) if hasattr(part, "__dataclass_fields__") else part
-
-
-def _save_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
-    described = {"steps": result.steps, "seconds": result.seconds, "history": result.history}
-    metadata = {"identity": identity, "result": json.dumps(described)}
-    with replacing(path) as beside:  # not save_file, which leaves a file of its own behind when it is killed
-        beside.write_bytes(save({**trainer.state(), "best": best}, metadata))
-
-
-def _load_checkpoint(path: Path, trainer: _Trainer, best: Tensor, result: FitResult, identity: str) -> None:
-    try:
-        with safe_open(path, "pt", device=str(trainer.device)) as file:
-            metadata = file.metadata() or {}
-            if metadata.get("identity") != identity:
-                raise ConfigError(
-                    f"{path} belongs to a fit with other data or options: delete it, or choose another place"
-                )
-            for name, tensor in {**trainer.state(), "best": best}.items():
-                tensor.copy_(file.get_tensor(name))
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} is no checkpoint that can be read ({error}): delete it to start afresh") from None
-    for name, value in json.loads(metadata["result"]).items():
-        setattr(result, name, value)

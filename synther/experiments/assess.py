@@ -17,6 +17,7 @@ from synther.assess.dynamics import Simulator, dynamics_error
 from synther.assess.fidelity import at_most, compare
 from synther.assess.judge import assess
 from synther.assess.process import MAX_LEVELS, MAX_ROWS, project
+from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.diffusion import edm
 from synther.diffusion.blocks import BlockSampler
@@ -26,7 +27,7 @@ from synther.envs.simulator import describe, simulate, supports
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.folder import write_object
 from synther.progress import Progress, resolve
-from synther.synthesizer import Synthesizer, fingerprint
+from synther.synthesizer import Synthesizer
 
 CALLS = (4, 8, 16, 32, 64)
 """Network calls a row of the samplers that are compared beside the model's own."""

@@ -14,6 +14,8 @@ import numpy as np
 
 from synther import compute
 from synther.baselines.tabular import CONFIGS, require
+from synther.data.checks import check_rows
+from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.envs.simulator import simulate, supports
 from synther.errors import ConfigError, MissingExtra
@@ -22,7 +24,6 @@ from synther.experiments.folder import claim, read_object, write_object
 from synther.experiments.generators import GENERATORS, NOISE, Maker, Plan
 from synther.experiments.origin import origin
 from synther.progress import Progress, resolve
-from synther.synthesizer import check_rows, fingerprint
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,14 @@ from synther.baselines.search import search
 from synther.baselines.table import Table
 from synther.baselines.tabular import CONFIGS, Config, Tabular, config_of, to_json
 from synther.data import formats
+from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
 from synther.experiments.folder import read_object, write_object
 from synther.experiments.upsample import fit_to
 from synther.presets import Settings
 from synther.progress import Progress
-from synther.synthesizer import Synthesizer, check_count
+from synther.synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
 

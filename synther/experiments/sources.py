@@ -14,6 +14,8 @@ from synther.agents.rows import Arm
 from synther.baselines.augmentation import Augmentation
 from synther.baselines.tabular import CONFIGS, require
 from synther.data import formats
+from synther.data.checks import check_count, check_rows
+from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -22,7 +24,7 @@ from synther.experiments.folder import claim
 from synther.experiments.generators import Maker, Plan
 from synther.experiments.upsample import fit_to
 from synther.progress import Progress, Silent
-from synther.synthesizer import Synthesizer, check_count, check_rows, fingerprint
+from synther.synthesizer import Synthesizer
 
 REAL = "real"
 SYNTHETIC = "synthetic"

@@ -12,11 +12,13 @@ from typing import Any
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
 from synther.data import formats
+from synther.data.checks import check_count, check_rows
+from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
 from synther.experiments.folder import claim, write_object
 from synther.progress import Progress
-from synther.synthesizer import PREVIEW_ROWS, Synthesizer, check_count, check_rows, fingerprint, partial_folder
+from synther.synthesizer import PREVIEW_ROWS, Synthesizer, partial_folder
 
 log = logging.getLogger(__name__)
 

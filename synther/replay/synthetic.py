@@ -14,6 +14,7 @@ from torch import Tensor
 
 from synther import compute
 from synther.data import spaces
+from synther.data.checks import check_count
 from synther.data.spaces import Space
 from synther.data.transitions import Transitions
 from synther.diffusion.fit import Diverged
@@ -27,7 +28,7 @@ from synther.replay.columns import Batch, Columns
 from synther.replay.mixture import Mixture
 from synther.replay.refit import Generation, Job, Refit, Refresh, settings_for
 from synther.replay.store import Store
-from synther.synthesizer import Synthesizer, check_count
+from synther.synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from synther.diffusion import fit as fit_module
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.fit import Diverged, FitResult, fit
+from synther.diffusion.held_out import held_out_loss, split
 from synther.diffusion.networks import Network
 from synther.errors import ConfigError
 
@@ -120,9 +121,9 @@ def test_early_stop_returns_the_best_weights():
     losses = [entry["held_out"] for entry in result.history]
     assert result.steps == 50 * len(losses) < 20_000
     assert losses.index(min(losses)) == len(losses) - 1 - 3
-    _, held_out = fit_module._split(data, 0.5, 0)
+    _, held_out = split(data, 0.5, 0)
     assert held_out is not None
-    assert fit_module._held_out_loss(result.network, held_out, NOISE, 0) == min(losses) < losses[-1]
+    assert held_out_loss(result.network, held_out, NOISE, 0) == min(losses) < losses[-1]
 
 
 def test_learning_rate_falls_along_a_cosine():

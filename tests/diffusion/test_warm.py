@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from synther.diffusion import fit as fit_module
+from synther.diffusion import held_out
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
-from synther.diffusion.fit import FitResult, fit
+from synther.diffusion.fit import Diverged, FitResult, fit
 from synther.diffusion.networks import Network
 from synther.diffusion.warm import rearranged
 from synther.errors import ConfigError
@@ -90,22 +90,22 @@ def test_new_columns_are_learned():
 
 
 def test_given_rows_are_held_out():
-    fitted, held_out = fit_module._split_as(ROWS, HELD_OUT)
+    fitted, measured = held_out.split_as(ROWS, HELD_OUT)
     assert torch.equal(ROWS[fitted], ROWS[~HELD_OUT])
-    assert held_out is not None
-    assert torch.equal(held_out, ROWS[HELD_OUT])
+    assert measured is not None
+    assert torch.equal(measured, ROWS[HELD_OUT])
     # Rows that are held out have no part in the fit: with NaN in them only the measurement is spoiled.
     spoiled = ROWS.clone()
     spoiled[HELD_OUT] = torch.nan
-    with pytest.raises(fit_module.Diverged, match=r"the loss is 0\.\d+|the loss is 1\.\d+"):
+    with pytest.raises(Diverged, match=r"the loss is 0\.\d+|the loss is 1\.\d+"):
         run(spoiled, held_out=HELD_OUT)
 
 
 def test_of_many_held_out_rows_an_even_share_is_measured(monkeypatch):
-    monkeypatch.setattr(fit_module, "_HELD_OUT_ROWS", 20)
-    _, held_out = fit_module._split_as(ROWS, HELD_OUT)
-    assert held_out is not None
-    assert torch.equal(held_out, ROWS[HELD_OUT][::3])  # 50 rows: every third
+    monkeypatch.setattr(held_out, "_MOST", 20)
+    _, measured = held_out.split_as(ROWS, HELD_OUT)
+    assert measured is not None
+    assert torch.equal(measured, ROWS[HELD_OUT][::3])  # 50 rows: every third
 
 
 def test_marks_that_do_not_fit_are_refused():

@@ -13,8 +13,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-import synther.synthesizer
 from synther import Synthesizer
+from synther.data.fingerprint import fingerprint
 from synther.errors import FormatError
 
 from .rows import ACTIONS, OBSERVATIONS, ROWS, made
@@ -49,8 +49,8 @@ def test_the_record_says_how_it_was_fitted(model, real):
     assert (record.rows, record.steps, record.device, record.seed) == (ROWS, 300, "cpu", 0)
     assert [entry["step"] for entry in record.history] == [50, 100, 150, 200, 250, 300]
     assert record.history[-1]["held_out"] < record.history[0]["held_out"]
-    assert record.data == synther.synthesizer.fingerprint(made())
-    assert record.data != synther.synthesizer.fingerprint(real[1:])
+    assert record.data == fingerprint(made())
+    assert record.data != fingerprint(real[1:])
 
 
 @pytest.mark.parametrize("kind", ["absent", "folder", "empty", "text", "npz"])

@@ -11,10 +11,9 @@ from synther.agents.learner import Learner
 from synther.data import formats
 from synther.envs.stepping import Worlds
 from synther.experiments.measurements import Log
-from synther.experiments.online import training
+from synther.experiments.online import refreshing, training
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.refreshing import Refreshing
-from synther.replay.refit import Job
 from synther.synthesizer import Synthesizer
 
 from ..pendulum import Guessed
@@ -59,9 +58,9 @@ def stopped_in(tmp_path, monkeypatch):
     [
         *((Worlds, "step", False, call) for call in (8, 44)),  # acting
         (Learner, "train", True, 20),  # training
-        *((Job, "run", after, call) for after, call in ((False, 2), (False, 4))),  # fitting
-        (Synthesizer, "sample", False, 4),  # sampling
-        *((Synthesizer, "save", True, call) for call in (1, 2)),  # saving
+        *((refreshing, "fit_models", after, call) for after, call in ((False, 1), (True, 2))),  # fitting
+        *((Synthesizer, "sample", False, call) for call in (2, 4)),  # sampling
+        *((Synthesizer, "save", True, call) for call in (1, 2, 3)),  # saving
         (Experience, "save", True, 3),
         *((Learner, "save", after, call) for after, call in ((True, 4), (True, 6))),
         (Refreshing, "_tidy", True, 2),

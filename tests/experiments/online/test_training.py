@@ -18,8 +18,9 @@ from synther.agents.sac import SACConfig
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.measurements import Result
-from synther.experiments.online import Plan
-from synther.replay.refit import Job
+from synther.experiments.online import Plan, refreshing
+from synther.experiments.online.refreshing import Refreshing
+from synther.synthesizer.together import fit_models
 
 from .runs import LEGS, PLAN, SMALL, TIMES, UPSAMPLING, files, logged, refreshes, run, same
 
@@ -118,47 +119,63 @@ def test_lost_rows_are_noticed(tmp_path, monkeypatch):
         run(tmp_path, POINT)
 
 
-@pytest.mark.parametrize("call", [1, 3])
-def test_a_refit_that_diverges_keeps_the_old_generator_and_says_so(call, tmp_path, monkeypatch, caplog):
-    whole, calls = Job.run, 0
+@pytest.fixture
+def spoil(monkeypatch):
+    """Of some seeds of a refresh, by their number of rows, the fit diverges; returns how many were fitted each time."""
 
-    def diverging(job, progress):
-        nonlocal calls
-        calls += 1
-        if calls == call:  # the first, or the second, of seed 3
-            raise Diverged("the loss is nan after 7 steps")
-        return whole(job, progress)
+    def spoiling(places: dict[int, list[int]]) -> list[int]:
+        fitted: list[int] = []
 
-    monkeypatch.setattr(Job, "run", diverging)
+        def spoilt(models, rows, **options):
+            fitted.append(len(rows))
+            made = fit_models(models, rows, **options)
+            for place in places.get(len(rows[0]), []):
+                made[place] = Diverged("the loss is nan after 7 steps")
+            return made
+
+        monkeypatch.setattr(refreshing, "fit_models", spoilt)
+        return fitted
+
+    return spoiling
+
+
+@pytest.mark.parametrize("rows", [20, 40])
+def test_a_refit_that_diverges_keeps_the_old_generator_and_says_so(rows, tmp_path, spoil, caplog):
+    spoil({rows: [0]})
     with caplog.at_level(logging.WARNING, "synther"):
         run(tmp_path)
-    stays = "batches stay real" if call == 1 else "the rows of step 20 stay"
+    stays = "batches stay real" if rows == 20 else "the rows of step 20 stay"
     assert caplog.messages == [
-        f"the refresh of seed 3 after {20 * (1 + call // 2)} steps failed, {stays}: the loss is nan after 7 steps"
+        f"the refresh of seed 3 after {rows} steps failed, {stays}: the loss is nan after 7 steps"
     ]
     kept = [(entry["seed"], entry["added"], entry["kept"]) for entry in refreshes(tmp_path)]
-    assert kept == [(3, 20, call != 1), (4, 20, True), (3, 40, call != 3), (4, 40, True)]
+    assert kept == [(3, 20, rows != 20), (4, 20, True), (3, 40, rows != 40), (4, 40, True)]
     names = [name for name in files(tmp_path) if name.startswith("generator-3")]
-    assert names == [f"generator-3-{40 if call == 1 else 20:010}.safetensors"]
+    assert names == [f"generator-3-{40 if rows == 20 else 20:010}.safetensors"]
 
 
-def test_stopped_while_its_generator_diverges(tmp_path, monkeypatch):
-    """The rows of the old generator are drawn again."""
-    whole = Job.run
-
-    def diverging(job, progress):
-        if len(job.real) == 40:
-            raise Diverged("the loss is nan")
-        return whole(job, progress)
-
-    monkeypatch.setattr(Job, "run", diverging)
+def test_stopped_after_a_generator_has_diverged(tmp_path, spoil, monkeypatch):
+    """The rows of the old generator are drawn again, and nothing is fitted again."""
+    fitted = spoil({40: [0]})
     run(tmp_path / "whole")
+    assert fitted == [2, 2]
     with monkeypatch.context() as patched:
-        patched.setattr(Job, "run", lambda job, progress: 1 / 0 if len(job.real) == 40 else whole(job, progress))
+        patched.setattr(Refreshing, "_tidy", lambda own: 1 / 0 if own.experience.steps == 40 else None)
         with pytest.raises(ZeroDivisionError):
             run(tmp_path / "run")
     run(tmp_path / "run")
+    assert fitted == [2, 2, 2, 2]
     assert same(tmp_path / "whole", tmp_path / "run")
+    assert refreshes(tmp_path / "whole") == refreshes(tmp_path / "run")
+
+
+def test_a_lost_record_of_refreshes_is_no_end(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("synther.experiments.online.training._Training._write_rows", lambda own: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path)
+    (tmp_path / "refreshes.json").unlink()
+    assert run(tmp_path).updates == 55
 
 
 @pytest.mark.parametrize(("at", "steps"), [(1, 0), (18, 17)])

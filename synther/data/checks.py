@@ -1,0 +1,27 @@
+"""What is asked of rows that a generator is fitted on, and of a number of rows to draw."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synther.data.transitions import Transitions
+from synther.errors import ConfigError, DataError
+
+
+def check_rows(rows: Transitions) -> None:
+    """Refuse rows from which nothing can be learned."""
+    if not isinstance(rows, Transitions):
+        raise DataError(
+            f"expected Transitions, got {type(rows).__name__}: read(path) and Transitions.of(arrays) make them"
+        )
+    if len(rows) < 2:
+        raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
+    if all((array == array[:1]).all() for name, array in rows.arrays().items() if name != "timeout"):
+        raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
+
+
+def check_count(count: int) -> int:
+    """A number of rows as an int, 5e6 included; refuse what cannot be drawn."""
+    if not isinstance(count, (int, float, np.number)) or not count >= 1 or count % 1:
+        raise ConfigError(f"the number of samples must be a whole number and at least 1, got {count!r}")
+    return int(count)

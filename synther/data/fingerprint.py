@@ -1,0 +1,21 @@
+"""By what rows are known again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+
+from synther.data import spaces
+from synther.data.transitions import Transitions
+
+
+def fingerprint(rows: Transitions) -> str:
+    """A digest of the values and spaces of `rows`, to tell whether a model or a checkpoint belongs to them."""
+    known = [spaces.to_json(rows.observation_space), spaces.to_json(rows.action_space), rows.env_id]
+    digest = hashlib.sha256(json.dumps(known).encode())
+    for name, array in rows.arrays().items():
+        digest.update(f"{name}{array.shape}{array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

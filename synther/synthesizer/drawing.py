@@ -1,0 +1,122 @@
+"""Blocks of rows from a fitted model: the noise that they begin from, and flags as frequent as in the real rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from synther import compute
+from synther.data.calibration import Calibration, rebalanced
+from synther.data.transitions import Transitions
+from synther.diffusion.blocks import BlockSampler
+from synther.diffusion.config import SamplerConfig
+from synther.diffusion.start import ROUNDS, Moments, Start, match
+from synther.model_file import Fitted
+from synther.presets import Settings
+from synther.progress import Progress
+
+_CALIBRATION_SEED, _MATCHING_SEED = 2**31, 2**31 + 1  # streams that no ordinary seed shares
+_REBALANCING = 5  # likewise, beside those of diffusion/
+_MATCHING_ROWS = 100_000  # a deviation to a quarter of a per cent,
+_MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
+_CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 8  # at most, whichever are more
+_STEP_CALLS = 3  # evaluations of the network that a step of a fit costs for a row: forwards, and back to two things
+
+
+class Drawing:
+    """A fitted model and one sampler. What has to be found out before it draws is kept with the model."""
+
+    def __init__(
+        self, model: Fitted, settings: Settings, config: SamplerConfig, precision: compute.Precision, progress: Progress
+    ) -> None:
+        self.model, self.settings, self.config = model, settings, config
+        self.precision, self.progress = precision, progress
+
+    def ready(self) -> Self:
+        """The same, with everything found out."""
+        _ = self.sampler, self.calibration
+        return self
+
+    @cached_property
+    def sampler(self) -> BlockSampler:
+        starts = self.model.starts
+        if self.config.matched and self.config not in starts:
+            starts[self.config] = self._matched_start()
+        return self._sampler_from(starts.get(self.config))
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own."""
+        model = self.model
+        if self.settings.data.threshold == "half" or not model.rates:
+            return Calibration(model.layout.thresholds)
+        if self.config not in model.calibrations:
+            terminal = next((column for column in model.rates if model.layout.names[column] == "terminal"), None)
+            model.calibrations[self.config] = Calibration.fit(model.rates, self._raw_binaries(), terminal)
+        return model.calibrations[self.config]
+
+    def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
+        """The blocks from number `first` on that make up `count` rows, the last one cut."""
+        sampler, odds = self.sampler, self.calibration.terminal_odds
+        scaler, layout = self.model.scaler, self.model.layout.with_thresholds(self.calibration.thresholds)
+        for start in range(first * sampler.block_rows, count, sampler.block_rows):
+            block = start // sampler.block_rows
+            rows = layout.unpack(scaler.inverse(sampler.draw(seed, block).cpu().numpy()))
+            if self.model.ending is not None:
+                rows.terminal[:] = self.model.ending.decide(rows)
+            draw = np.random.default_rng([_REBALANCING, seed, block])
+            yield rows[rebalanced(rows.terminal, odds, draw)[: count - start]]
+
+    def _sampler_from(self, start: Start | None) -> BlockSampler:
+        return BlockSampler(self.model.network, self.settings.noise, self.config, self.precision, start)
+
+    def _matched_start(self) -> Start:
+        """The noise to begin from, so that rows have the real moments."""
+        block_rows = compute.block_rows(self.model.network.frequencies.device)
+        blocks = min(-(-_MATCHING_ROWS // block_rows), _MATCHING_BLOCKS)
+
+        with self.progress.phase("match", ROUNDS * blocks * block_rows) as phase:
+
+            def generated(start: Start, number: int) -> Moments:
+                sampler = self._sampler_from(start)
+                drawn = []
+                for block in range(number * blocks, (number + 1) * blocks):
+                    drawn.append(sampler.draw(_MATCHING_SEED, block))
+                    phase.advance(block_rows)
+                return Moments.of(torch.cat(drawn)).cpu()
+
+            return match(self.model.moments, generated)
+
+    def _raw_binaries(self) -> dict[int, NDArray[Any]]:
+        """Generated values of the two-valued columns before any threshold, enough of them to see the rarest.
+
+        Where a tree decides about terminals, its decisions stand for their values.
+        """
+        model, sampler = self.model, self.sampler
+        blocks = max(1, round(self._calibration_rows() / sampler.block_rows))
+        columns = list(model.rates)
+        generated = []
+        with self.progress.phase("calibrate", blocks * sampler.block_rows) as phase:
+            for block in range(blocks):
+                raw = model.scaler.inverse(sampler.draw(_CALIBRATION_SEED, block).cpu().numpy())
+                if model.ending is not None:
+                    raw[:, model.layout.names.index("terminal")] = model.ending.decide(model.layout.unpack(raw))
+                generated.append(raw[:, columns])
+                phase.advance(sampler.block_rows)
+        return dict(zip(columns, np.concatenate(generated).T, strict=True))
+
+    def _calibration_rows(self) -> float:
+        """How many to draw before the rates of flags are believed, without taking longer over it than the fit did."""
+        # 1,000 events tell a rate to 3 %. A flag that is set in next observations alone has none to find.
+        rarest = min((min(rate, 1 - rate) for rate in self.model.rates.values() if 0 < rate < 1), default=1.0)
+        most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self.sampler.block_rows)
+        if self.config != self.settings.sampler:  # nobody who tries another sampler should wait as long as after a fit
+            most //= 4
+        record = self.model.record
+        fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
+        return min(1_000 / rarest, most, _STEP_CALLS * fitted_rows / self.config.network_calls)
