@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 def read(source: Any) -> Transitions:
     """All valid rows: environment after environment, each from its oldest row to its newest."""
     buffer = _replay_buffer(source)
+    if hasattr(buffer, "transitions"):  # one that keeps rows in its own way, such as a SyntheticReplayBuffer
+        own: Transitions = buffer.transitions()
+        return own
     steps = _steps(buffer)
     rows = len(steps) * buffer.n_envs
     dones = _by_env(buffer.dones, steps).astype(bool)
@@ -184,6 +187,8 @@ def _check_appendable(buffer: Any) -> None:
     from stable_baselines3 import HerReplayBuffer
 
     kind = type(buffer).__name__
+    if hasattr(buffer, "transitions"):
+        raise FormatError(f"{kind} keeps rows in its own way: give them to its `replay.add`")
     if isinstance(buffer, HerReplayBuffer) or hasattr(buffer, "n_steps"):
         raise FormatError(f"{kind} combines the steps of an episode, which rows alone do not form: use a ReplayBuffer")
     if buffer.optimize_memory_usage:

@@ -1,0 +1,1 @@
+"""Synthetic replay for agents of other libraries: one file a library, which imports it at once."""

@@ -1,0 +1,148 @@
+"""What d3rlpy draws from a data set is what the rows say, and its algorithms learn from it."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from synther import Transitions
+from synther.data.spaces import Box, Discrete
+from synther.errors import DataError, FormatError, MissingExtra
+from synther.integrations.d3rlpy import to_mdp_dataset
+
+
+def rows(count: int = 40, *, discrete: bool = False, episodes: bool = False) -> Transitions:
+    """Rows that their reward names. As episodes: five steps each, every second one terminated and the last one open."""
+    draw = np.random.default_rng(0)
+    number = np.arange(count)
+    chain = draw.standard_normal((count + 1, 3))
+    end = number % 5 == 4
+    terminal = end & (number % 10 == 9) if episodes else number % 3 == 0
+    following = chain[1:] + (end[:, None] if episodes else 100.0)
+    return Transitions(
+        observation=chain[:-1],
+        action=draw.integers(0, 3, count) if discrete else draw.uniform(-1, 1, (count, 2)),
+        reward=number + 0.5,
+        next_observation=following,
+        terminal=terminal,
+        timeout=(end & ~terminal) if episodes else None,
+    )
+
+
+def test_a_data_set_is_one_of_d3rlpy():
+    from d3rlpy.constants import ActionSpace
+    from d3rlpy.dataset import MDPDataset
+
+    dataset = to_mdp_dataset(rows())
+    assert isinstance(dataset, MDPDataset)
+    assert dataset.transition_count == 40
+    assert (dataset.dataset_info.action_space, dataset.dataset_info.action_size) == (ActionSpace.CONTINUOUS, 2)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("episodes", [False, True], ids=["alone", "episodes"])
+def test_batches_are_the_rows(discrete, episodes):
+    given = rows(discrete=discrete, episodes=episodes)
+    dataset = to_mdp_dataset(given)
+    assert dataset.transition_count == len(given)
+    np.random.seed(0)  # noqa: NPY002 - d3rlpy draws from it
+    batch = dataset.sample_transition_batch(400)
+    which = (batch.rewards[:, 0] - 0.5).astype(int)
+    assert set(which) == set(range(len(given)))  # so many draws meet every row
+    following = given.next_observation.copy()
+    if episodes:
+        following[given.terminal] = 0  # d3rlpy's own way with what nobody will look at
+    assert np.array_equal(batch.observations, given.observation.astype(np.float32)[which])
+    assert np.array_equal(batch.next_observations, following.astype(np.float32)[which])
+    assert np.array_equal(batch.actions, given.action.reshape(len(given), -1).astype(np.float32)[which])
+    assert np.array_equal(batch.terminals[:, 0], given.terminal[which])
+    assert (batch.intervals == 1).all()
+
+
+def test_recorded_rows_are_episodes():
+    given = rows(23, episodes=True)
+    dataset = to_mdp_dataset(given)
+    assert [episode.transition_count for episode in dataset.episodes] == [5, 5, 5, 5, 3]
+    assert [episode.terminated for episode in dataset.episodes] == [False, True, False, True, False]
+    returns = [given.reward[start : start + 5].sum() for start in range(0, 23, 5)]
+    assert [episode.compute_return() for episode in dataset.episodes] == returns
+    assert dataset.sample_trajectory_batch(4, 3).observations.shape == (4, 3, 3)
+    file = io.BytesIO()
+    dataset.dump(file)
+    assert file.tell() > 0
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_algorithms_learn_from_real_and_synthetic_together(discrete, tmp_path):
+    import d3rlpy
+    from d3rlpy.dataset import MixedReplayBuffer
+    from d3rlpy.models.encoders import VectorEncoderFactory
+
+    config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.TD3PlusBCConfig
+    small = VectorEncoderFactory([8])
+    encoders = (
+        {"encoder_factory": small} if discrete else {"actor_encoder_factory": small, "critic_encoder_factory": small}
+    )
+    agent = config(
+        batch_size=16, observation_scaler=d3rlpy.preprocessing.StandardObservationScaler(), **encoders
+    ).create()
+    synthetic, real = to_mdp_dataset(rows(discrete=discrete)), to_mdp_dataset(rows(discrete=discrete, episodes=True))
+    for data in (synthetic, MixedReplayBuffer(synthetic, real, 0.5), MixedReplayBuffer(real, synthetic, 0.5)):
+        agent.fit(data, 3, 3, logger_adapter=d3rlpy.logging.NoopAdapterFactory(), show_progress=False)
+    assert np.isfinite(agent.predict(np.zeros((1, 3), np.float32))).all()
+
+
+def test_rows_that_stand_alone_have_no_trajectories_and_no_file():
+    dataset = to_mdp_dataset(rows())
+    with pytest.raises(DataError, match="single transitions"):
+        dataset.sample_trajectory(3)
+    file = io.BytesIO()
+    with pytest.raises(FormatError, match=r"synther\.write"):
+        dataset.dump(file)
+    assert file.tell() == 0
+    assert np.isnan(dataset.sample_transition().next_action).all()
+
+
+def test_the_number_of_discrete_actions_is_the_spaces():
+    given = rows(discrete=True)
+    assert to_mdp_dataset(given).dataset_info.action_size == 3
+    assert to_mdp_dataset(given.with_spaces(action=(Discrete(7),))).dataset_info.action_size == 7
+
+
+def test_whole_numbers_of_a_box_are_real_actions():
+    given = rows(discrete=True).with_spaces(action=(Box.uniform(0, 5, 1),))
+    dataset = to_mdp_dataset(given)
+    assert dataset.dataset_info.action_size == 1
+    assert dataset.sample_transition().action.dtype == np.float32
+
+
+def test_what_d3rlpy_cannot_hold_is_refused():
+    given = rows(discrete=True)
+    with pytest.raises(DataError, match="begin at 2"):
+        to_mdp_dataset(Transitions(**{**given.arrays(), "action": given.action + 2}, action_space=(Discrete(3, 2),)))
+    with pytest.raises(DataError, match="2 discrete columns"):
+        to_mdp_dataset(Transitions(**{**given.arrays(), "action": np.stack([given.action, given.action], 1)}))
+
+
+def test_rows_out_of_order_are_no_episodes():
+    given = rows(episodes=True)
+    with pytest.raises(DataError, match="do not form episodes"):
+        to_mdp_dataset(given[np.random.default_rng(0).permutation(len(given))])
+
+
+def test_the_old_gym_under_it_keeps_quiet():
+    code = "import sys; sys.modules['d3rlpy.constants'] = None\n"  # all of d3rlpy would take ten seconds
+    code += "try: import synther.integrations.d3rlpy\nexcept ImportError: import gym"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Gymnasium" not in done.stderr
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.delitem(sys.modules, "synther.integrations.d3rlpy")
+    monkeypatch.setitem(sys.modules, "d3rlpy.constants", None)
+    with pytest.raises(MissingExtra, match=r"synther\[d3rlpy\]"):
+        import synther.integrations.d3rlpy  # noqa: F401

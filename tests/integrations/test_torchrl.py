@@ -1,0 +1,200 @@
+"""The buffer between TorchRL's own roll-outs and losses."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.data import Bounded, Categorical, MultiOneHot, OneHot, Unbounded
+from torchrl.envs import GymEnv, SerialEnv
+from torchrl.modules import NormalParamExtractor, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
+from torchrl.objectives import DDPGLoss, DQNLoss, SACLoss, SoftUpdate
+
+from synther.errors import ConfigError, DataError, MissingExtra
+from synther.integrations.torchrl import SyntheticReplayBuffer
+
+from .tiny import OPTIONS
+
+TORQUE = Bounded(-2, 2, (1,))
+
+
+def buffer(spec: Any = TORQUE, **changes: Any) -> SyntheticReplayBuffer:
+    return SyntheticReplayBuffer(1000, spec, **{"batch_size": 32, "device": "cpu", **OPTIONS, **changes})
+
+
+def steps(count: int = 80, action: torch.Tensor | None = None) -> TensorDict:
+    """Rows whose reward counts."""
+    torch.manual_seed(0)
+    number = torch.arange(count)[:, None]
+    ended, cut = number % 7 == 6, number % 7 == 3
+    following = {"reward": number + 0.25, "observation": torch.randn(count, 3)}
+    following |= {"terminated": ended, "truncated": cut, "done": ended | cut}
+    drawn = 4 * torch.rand(count, 1) - 2 if action is None else action
+    return TensorDict({"observation": torch.randn(count, 3), "action": drawn, "next": following}, [count])
+
+
+def test_real_rows_come_out_as_they_went_in():
+    ours, given = buffer(refresh_every=1000), steps()
+    ours.extend(given)
+    batch = ours.sample(500)
+    which = (batch["next", "reward"][:, 0] - 0.25).long()
+    assert set(which.tolist()) == set(range(80))
+    for key in ("observation", "action", ("next", "observation"), ("next", "reward"), ("next", "terminated")):
+        assert torch.equal(batch[key], given[key][which]), key
+        assert batch[key].dtype == given[key].dtype
+    assert torch.equal(batch["next", "done"], batch["next", "terminated"])
+    assert not batch["synthetic"].any()
+    assert ours.transitions().timeout.tolist() == given["next", "truncated"][:, 0].tolist()
+
+
+def test_one_by_one_or_together():
+    together, singly = buffer(refresh_every=1000), buffer(refresh_every=1000)
+    together.extend(steps().reshape(4, 20))
+    for step in steps():
+        singly.add(step)
+    assert len(singly) == len(together) == 80
+    assert singly.transitions().equals(together.transitions())
+
+
+def test_padding_of_trajectories_is_no_experience():
+    ours, given = buffer(refresh_every=1000), steps(20).reshape(2, 10)
+    mask = torch.ones(2, 10, dtype=torch.bool)
+    mask[1, 6:] = False
+    given["collector", "mask"] = mask
+    ours.extend(given)
+    assert ours.transitions().reward.tolist() == [number + 0.25 for number in range(16)]
+
+
+def _actor() -> ProbabilisticActor:
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2), NormalParamExtractor())
+    module = TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"])
+    limits = {"low": -2, "high": 2}
+    return ProbabilisticActor(
+        module, spec=TORQUE, in_keys=["loc", "scale"], distribution_class=TanhNormal, distribution_kwargs=limits
+    )
+
+
+class Critic(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        return self.net(torch.cat([observation, action], -1))
+
+
+def _learned(loss: Any, batch: Any) -> None:
+    SoftUpdate(loss, eps=0.99)  # without one the loss warns
+    total = sum(value for name, value in loss(batch).items() if name.startswith("loss"))
+    total.backward()
+    assert torch.isfinite(total)
+    gradients = [parameter.grad for parameter in loss.parameters() if parameter.grad is not None]
+    assert gradients
+    assert any(gradient.abs().max() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "ddpg"])
+def test_losses_take_mixed_batches_of_a_real_environment(algorithm):
+    env = SerialEnv(2, lambda: GymEnv("Pendulum-v1"))
+    ours = buffer(env.action_spec_unbatched)
+    ours.extend(env.rollout(40))
+    batch = ours.sample()
+    assert int(batch["synthetic"].sum()) == 16
+    assert batch["action"].abs().max() <= 2
+    critic = ValueOperator(Critic(), in_keys=["observation", "action"])
+    if algorithm == "sac":
+        loss: Any = SACLoss(_actor(), critic, num_qvalue_nets=2, action_spec=TORQUE)
+    else:
+        policy = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+        loss = DDPGLoss(policy, critic)
+    _learned(loss, batch)
+
+
+@pytest.mark.parametrize("categorical", [False, True], ids=["one-hot", "categorical"])
+def test_discrete_actions_keep_their_form(categorical):
+    env = GymEnv("CartPole-v1", categorical_action_encoding=categorical)
+    ours = buffer(env.action_spec_unbatched)
+    rolled = env.rollout(100, break_when_any_done=False)
+    ours.extend(rolled)
+    batch = ours.sample(64)
+    assert int(batch["synthetic"].sum()) == 32
+    assert (batch["action"].dtype, batch["action"].shape[1:]) == (rolled["action"].dtype, rolled["action"].shape[1:])
+    real = ours.transitions().action.tolist()
+    assert real == (rolled["action"] if categorical else rolled["action"].argmax(-1)).tolist()
+    values = QValueActor(nn.Linear(4, 2), in_keys=["observation"], spec=env.action_spec)
+    _learned(DQNLoss(values, action_space=env.action_spec), batch)
+
+
+@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")
+def test_in_the_hands_of_a_trainer(tmp_path):
+    from torchrl.trainers import ReplayBufferTrainer
+
+    hook = ReplayBufferTrainer(buffer(), flatten_tensordicts=True)
+    hook.extend(steps(100).reshape(2, 50))
+    assert hook.sample(None).batch_size == (32,)
+    hook.update_priority(hook.sample(None))
+    torch.save(hook.state_dict(), tmp_path / "state.pt")
+    other = ReplayBufferTrainer(buffer())
+    other.load_state_dict(torch.load(tmp_path / "state.pt"))
+    _same(hook.replay_buffer, other.replay_buffer)
+
+
+def test_saved_to_a_folder_and_loaded(tmp_path):
+    ours, other = buffer(), buffer(seed=3)
+    ours.extend(steps(70))
+    ours.dumps(tmp_path / "replay")
+    other.loads(tmp_path / "replay")
+    _same(ours, other)
+    with pytest.raises(ConfigError, match="expected the same"):
+        buffer(Bounded(-1, 1, (1,))).loads(tmp_path / "replay")
+
+
+def _same(one: SyntheticReplayBuffer, other: SyntheticReplayBuffer) -> None:
+    for ours in (one, other):
+        ours.extend(steps(60))  # over the next refresh
+    assert len(one.replay.history) == len(other.replay.history) >= 2
+    assert (one.sample(64) == other.sample(64)).all()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [Bounded(-1, 1, (2, 3)), OneHot(3, shape=(2, 3)), Categorical(3, shape=(2,)), MultiOneHot((2, 3)), None],
+    ids=["two environments", "one-hot of two", "categorical of two", "several", "none"],
+)
+def test_other_actions_are_refused_at_once(spec):
+    with pytest.raises(ConfigError, match="action_spec_unbatched"):
+        buffer(spec)
+
+
+def test_actions_without_bounds():
+    ours = buffer(Unbounded((1,)), refresh_every=1000)
+    ours.extend(steps(action=torch.full((80, 1), 50.0)))
+    assert (ours.sample(3)["action"] == 50).all()
+
+
+@pytest.mark.parametrize("key", ["observation", "action", ("next", "reward"), ("next", "terminated")])
+def test_a_missing_key_is_named(key):
+    ours = buffer()
+    given = steps().exclude(key)
+    with pytest.raises(DataError, match="roll-out, got"):
+        ours.extend(given)
+    assert len(ours) == 0
+
+
+def test_images_are_refused():
+    given = steps(4)
+    given["observation"] = torch.zeros(4, 3, 8, 8)
+    with pytest.raises(DataError, match="flatten or encode"):
+        buffer().extend(given)
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.delitem(sys.modules, "synther.integrations.torchrl")
+    monkeypatch.setitem(sys.modules, "torchrl.data", None)
+    with pytest.raises(MissingExtra, match=r"synther\[torchrl\]"):
+        import synther.integrations.torchrl  # noqa: F401
