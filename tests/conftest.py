@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the processes that tests start; before anybody reads it
+
 import pytest
 import torch
 from hypothesis import settings

@@ -15,6 +15,7 @@ from synther.envs.simulator import simulate
 from synther.errors import ConfigError
 from synther.experiments import assess as module
 from synther.progress import Silent
+from synther.synthesizer.drawing import Drawing
 
 from .small_job import model as small
 
@@ -130,7 +131,7 @@ class TestEfforts:
 
     def test_other_samplers_are_not_calibrated(self, hopper, monkeypatch):
         model = small(sampler={"steps": 5}).fit(hopper, progress=False)
-        monkeypatch.setattr(Synthesizer, "_raw_binaries", None)
+        monkeypatch.setattr(Drawing, "_raw_binaries", None)
         assert len(module._drawn(model, SamplerConfig("dpm++2m", 3), 20, 0)) == 20
         assert len(module._drawn(model, model.settings.sampler, 20, 0)) == 20
 
