@@ -21,9 +21,10 @@ from torch import Tensor
 
 from synther import compute
 from synther.agents import policy
-from synther.agents.algorithm import ROUNDS, AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
 from synther.agents.bc import BC, BCConfig
 from synther.agents.cql import CQL, CQLConfig
+from synther.agents.drawing import Drawn, precision_for
 from synther.agents.edac import EDAC, EDACConfig
 from synther.agents.iql import IQL, IQLConfig
 from synther.agents.policy import Policy, Scales
@@ -41,7 +42,6 @@ ALGORITHMS: dict[str, tuple[type[AgentConfig], Callable[[Any, Shape], Algorithm]
 }
 
 _ROUND_UPDATES = 20  # enough that drawing numbers for each member in turn does not show
-_RANDOM_BITS = 62  # of a number that picks a row by its remainder: the bias is one row in 2^62 / N
 
 
 class Agent:
@@ -63,11 +63,8 @@ class Agent:
             raise ConfigError(f"expected the config of one of {', '.join(ALGORITHMS)}, got {type(config).__name__}")
         if not members:
             raise ConfigError("an agent needs at least one member, got none")
-        if precision not in ("auto", "float32", "tf32"):
-            raise ConfigError(f"precision must be auto, float32 or tf32, got {precision!r}")
         self.config, self.rows, self.members, self.device = config, rows, tuple(members), rows.device
-        on_gpu = self.device.type == "cuda"
-        self.precision: compute.Precision = ("tf32" if on_gpu else "float32") if precision == "auto" else precision
+        self.precision = precision_for(precision, self.device)
         self.updates = 0
         shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), self.device)
         self.name = names[0]
@@ -164,34 +161,27 @@ class _Round:
     """Consecutive updates, their batches and random numbers in tensors that stay where they are."""
 
     def __init__(self, algorithm: Algorithm, rows: Rows, members: Sequence[Member], batch: int, scales: Scales) -> None:
-        self.algorithm, self.rows, self.members = algorithm, rows, members
+        self.algorithm, self.rows = algorithm, rows
         self.updates = -(-_ROUND_UPDATES // algorithm.period) * algorithm.period
-        device, size = rows.device, (len(members), self.updates, batch)
+        device = rows.device
         self.losses = {name: torch.zeros(len(members), device=device) for name in algorithm.losses}
         spans = [rows.spans(member.arm, batch) for member in members]
         self._starts, self._lengths = (torch.stack(part).unsqueeze(1) for part in zip(*spans, strict=True))  # (S, 1, B)
-        self._random = torch.zeros(size, dtype=torch.int64, device=device)
-        self._normal = torch.zeros(*size, algorithm.normals, device=device)
-        self._uniform = torch.zeros(*size, algorithm.uniforms, device=device)
+        self._drawn = Drawn([member.seed for member in members], self.updates, batch, algorithm, device)
         self._rows = torch.zeros(self.updates, len(members), batch, rows.width, device=device)
         self._shift, self._scale = rows.placed(scales.mean, 0.0), rows.placed(scales.deviation, 1.0)
-        self._source = torch.Generator(device)
 
     def fill(self, number: int) -> None:
-        """Draw round `number`: for each member the same numbers as if it were the only one."""
-        for index, member in enumerate(self.members):
-            compute.reseed(self._source, member.seed, ROUNDS, number)
-            self._random[index].random_(0, 1 << _RANDOM_BITS, generator=self._source)
-            self._normal[index].normal_(generator=self._source)
-            self._uniform[index].uniform_(-1, 1, generator=self._source)
-        picked = (self._starts + self._random % self._lengths).transpose(0, 1)  # (updates, S, B)
+        """Draw round `number` and gather its rows."""
+        self._drawn.draw(number)
+        picked = (self._starts + self._drawn.random % self._lengths).transpose(0, 1)  # (updates, S, B)
         torch.index_select(self.rows.matrix, 0, picked.flatten(), out=self._rows.view(-1, self.rows.width))
         self._rows.sub_(self._shift).div_(self._scale)
 
     def run(self, first: int, last: int) -> None:
         """The updates from `first` up to `last`, without it."""
         for step in range(first, last):
-            noise = Noise(self._normal[:, step], self._uniform[:, step])
+            noise = Noise(self._drawn.normal[:, step], self._drawn.uniform[:, step])
             losses = self.algorithm.update(self.rows.batch(self._rows[step]), noise, step)
             if step + self.algorithm.period >= last:  # the others would be overwritten
                 for name, loss in losses.items():

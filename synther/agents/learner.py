@@ -21,7 +21,8 @@ from torch import Tensor
 
 from synther import compute
 from synther.agents import policy
-from synther.agents.algorithm import ROUNDS, Noise, Shape
+from synther.agents.algorithm import Noise, Shape
+from synther.agents.drawing import Drawn, precision_for
 from synther.agents.growing import Growing, Places
 from synther.agents.policy import Policy, Scales
 from synther.agents.sac import SAC, SACConfig
@@ -30,7 +31,6 @@ from synther.errors import ConfigError, DataError, FormatError
 
 _ACTING = 2  # a stream beside those of algorithm.py
 _ACTING_STEPS = 1_000  # of which the numbers are drawn together
-_RANDOM_BITS = 62  # of a number that picks a row by its remainder: the bias is one row in 2^62 / N
 
 
 class Learner:
@@ -56,11 +56,8 @@ class Learner:
     ) -> None:
         if not seeds:
             raise ConfigError("a learner needs at least one seed, got none")
-        if precision not in ("auto", "float32", "tf32"):
-            raise ConfigError(f"precision must be auto, float32 or tf32, got {precision!r}")
         self.config, self.seeds, self.device = config, tuple(seeds), device
-        on_gpu = device.type == "cuda"
-        self.precision: compute.Precision = ("tf32" if on_gpu else "float32") if precision == "auto" else precision
+        self.precision = precision_for(precision, device)
         self.rounds = 0
         """Steps that were learned from."""
         with self._working():
@@ -185,29 +182,21 @@ class _Round:
     """The updates of one step, their random numbers in tensors that stay where they are."""
 
     def __init__(self, algorithm: SAC, rows: Growing, places: Places, seeds: Sequence[int]) -> None:
-        self.algorithm, self.rows, self.places, self.seeds = algorithm, rows, places, seeds
-        device, size = rows.device, (len(seeds), algorithm.config.utd, algorithm.config.batch)
-        self.losses = {name: torch.zeros(len(seeds), device=device) for name in algorithm.losses}
-        self._random = torch.zeros(size, dtype=torch.int64, device=device)
-        self._normal = torch.zeros(*size, algorithm.normals, device=device)
-        self._uniform = torch.zeros(*size, algorithm.uniforms, device=device)
-        self._source = torch.Generator(device)
+        self.algorithm, self.rows, self.places = algorithm, rows, places
+        self.losses = {name: torch.zeros(len(seeds), device=rows.device) for name in algorithm.losses}
+        self._numbers = Drawn(seeds, algorithm.config.utd, algorithm.config.batch, algorithm, rows.device)
         self._drawn: int | None = None
 
     def draw(self, number: int) -> None:
-        """The numbers of round `number`: for each member the same as if it were the only one."""
-        if number == self._drawn:
-            return
-        for index, seed in enumerate(self.seeds):
-            compute.reseed(self._source, seed, ROUNDS, number)
-            self._random[index].random_(0, 1 << _RANDOM_BITS, generator=self._source)
-            self._normal[index].normal_(generator=self._source)
-            self._uniform[index].uniform_(-1, 1, generator=self._source)
-        self._drawn = number
+        """The numbers of round `number`, unless they are there."""
+        if number != self._drawn:
+            self._numbers.draw(number)
+            self._drawn = number
 
     def run(self) -> None:
-        batches = self.rows.batch(self.places.fill(self._random))
-        for name, loss in self.algorithm.updates(batches, Noise(self._normal, self._uniform)).items():
+        numbers = self._numbers
+        batches = self.rows.batch(self.places.fill(numbers.random))
+        for name, loss in self.algorithm.updates(batches, Noise(numbers.normal, numbers.uniform)).items():
             self.losses[name].copy_(loss)
 
 

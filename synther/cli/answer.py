@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from synther.experiments.measurements import Standing
 
 
 def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]], title: str = "") -> None:
@@ -13,6 +16,18 @@ def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]]
         print(json.dumps(facts, indent=2))
     else:
         table(("", ""), rows, title)
+
+
+def standing(name: str, found: Standing | None, unit: str) -> list[tuple[str, str]]:
+    """Rows about how good policies were: score and return, after so many updates or steps (the `unit`)."""
+    if found is None:
+        return []
+    spreads = {"score": found.spread_of_scores, "return": found.spread_of_returns}
+    return [
+        (f"{name} {kind}", f"{spread} after {found.updates:,} {unit}")
+        for kind, spread in spreads.items()
+        if spread is not None
+    ]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:

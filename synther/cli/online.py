@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer
+from synther.cli.answer import answer, standing
 
 if TYPE_CHECKING:
     from synther.agents.sac import SACConfig
-    from synther.experiments.measurements import Result, Standing
+    from synther.experiments.measurements import Result
     from synther.experiments.online import Plan
 
 
@@ -115,7 +115,7 @@ def _plan(chosen: Online, agent: SACConfig) -> Plan:
 
 def _print(chosen: Online, plan: Plan, result: Result) -> None:
     final, best = result.final(plan.name), result.best(plan.name)
-    figures = [*_figures("final", final), *_figures("best", best)]
+    figures = [*standing("final", final, "steps"), *standing("best", best, "steps")]
     lost = len(result.diverged[plan.name])
     if lost:
         figures.append(("diverged", f"{lost} of {chosen.seeds} seeds, which no mean counts"))
@@ -127,14 +127,3 @@ def _print(chosen: Online, plan: Plan, result: Result) -> None:
     ]
     facts = {"env": chosen.env, "agent": plan.name, **result.to_json(), "folder": str(chosen.out)}
     answer(chosen.json, facts, figures, f"{plan.name} in {chosen.env}, {chosen.seeds} seeds: mean ± deviation")
-
-
-def _figures(name: str, standing: Standing | None) -> list[tuple[str, str]]:
-    if standing is None:
-        return []
-    spreads = {"score": standing.spread_of_scores, "return": standing.spread_of_returns}
-    return [
-        (f"{name} {kind}", f"{spread} after {standing.updates:,} steps")
-        for kind, spread in spreads.items()
-        if spread is not None
-    ]

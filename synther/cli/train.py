@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer
+from synther.cli.answer import answer, standing
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.data.transitions import Transitions
     from synther.experiments.datasets import Dataset
-    from synther.experiments.measurements import Result, Standing
+    from synther.experiments.measurements import Result
     from synther.experiments.offline import Plan
     from synther.experiments.sources import Source
 
@@ -189,7 +189,7 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
 def _print(chosen: Train, result: Result) -> None:
     (arm,) = result.curves
     final = result.final(arm)
-    figures = [*_figures("final", final), *_figures("best", result.best(arm))]
+    figures = [*standing("final", final, "updates"), *standing("best", result.best(arm), "updates")]
     if final is None:
         figures.append(("evaluation", "none"))
     lost = len(result.diverged[arm])
@@ -202,14 +202,3 @@ def _print(chosen: Train, result: Result) -> None:
     ]
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
     answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows, {chosen.seeds} seeds: mean ± deviation")
-
-
-def _figures(name: str, standing: Standing | None) -> list[tuple[str, str]]:
-    if standing is None:
-        return []
-    spreads = {"score": standing.spread_of_scores, "return": standing.spread_of_returns}
-    return [
-        (f"{name} {kind}", f"{spread} after {standing.updates:,} updates")
-        for kind, spread in spreads.items()
-        if spread is not None
-    ]
