@@ -105,6 +105,30 @@ def block_rows(device: torch.device) -> int:
     return 29_568 if device.type == "cuda" else 512
 
 
+class Lane:
+    """Work that need not wait for what comes after it: on a GPU a stream of its own, on a CPU nothing.
+
+    What is done `aside` begins when all that was asked for before it is done. It must keep to tensors that stay alive
+    until `join`, from where on its results may be used.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+
 def capture(update: Callable[[], None], device: torch.device, state: Sequence[Tensor]) -> Callable[[], None]:
     """`update` as one CUDA graph, or itself on a CPU.
 

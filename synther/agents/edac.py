@@ -14,6 +14,7 @@ from synther.agents.critics import backup, smallest, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
+from synther.compute import Lane
 
 _LOG_DEVIATION = (-5.0, 2.0)
 
@@ -58,12 +59,15 @@ class EDAC(Algorithm):
         self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.critics, initial=critic)
         self.target_critics = self.critics.clone()
         self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
+        self._at_the_data = Lane(shape.device)
         self.actor_adam = Adam(self.actor.weights, config.learning_rate)
         self.critics_adam = Adam(self.critics.weights, config.learning_rate)
         self.temperature_adam = Adam(self.log_temperature, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
         here, there = noise.normal.chunk(2, -1)
+        with self._at_the_data.aside():  # the critics change last
+            predicted, slopes = self.critics.with_slopes(batch.pair)
         action, log_probability = self._act(batch.observation, here)
         # The loss -log_temperature (log pi + target entropy) is linear, and the target entropy is -A.
         self.temperature_adam.step(self.shape.action - log_probability.detach().mean(1))
@@ -73,7 +77,9 @@ class EDAC(Algorithm):
         actor_loss = (temperature * log_probability - lowest).mean(1)
         self.actor_adam.minimise(actor_loss)
 
-        critic_loss, alike = self._critic_losses(batch, there, temperature)
+        target = self._target(batch, there, temperature)
+        self._at_the_data.join()
+        critic_loss, alike = squared_errors(predicted, target).sum(1), similarity(slopes[..., self.shape.observation :])
         loss = critic_loss + self.config.eta * alike
         self.critics_adam.minimise(loss, follower=self.target_critics, tau=self.config.tau)
         return {
@@ -87,11 +93,9 @@ class EDAC(Algorithm):
         mean, log_deviation = self.actor(observation).chunk(2, -1)
         return squashed(mean, log_deviation.clamp(*_LOG_DEVIATION), noise)
 
-    def _critic_losses(self, batch: Batch, noise: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum of the critics' squared errors, and how alike their gradients are. (S,) each"""
-        with torch.no_grad():
-            next_action, log_probability = self._act(batch.next_observation, noise)
-            lowest = smallest(values(self.target_critics, batch.next_observation, next_action))
-            target = backup(batch, lowest - temperature * log_probability, self.config.discount)
-        predicted, gradients = self.critics.with_slopes(batch.pair)
-        return squared_errors(predicted, target).sum(1), similarity(gradients[..., self.shape.observation :])
+    @torch.no_grad()
+    def _target(self, batch: Batch, noise: Tensor, temperature: Tensor) -> Tensor:
+        """What the critics should have said. (S, B)"""
+        next_action, log_probability = self._act(batch.next_observation, noise)
+        lowest = smallest(values(self.target_critics, batch.next_observation, next_action))
+        return backup(batch, lowest - temperature * log_probability, self.config.discount)

@@ -14,6 +14,7 @@ from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
 from synther.agents.critics import backup, smallest, squared_errors
 from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
+from synther.compute import Lane
 
 _LOG_DEVIATION = (-5.0, 2.0)
 _LARGEST_WEIGHT = 100.0
@@ -61,6 +62,7 @@ class IQL(Algorithm):
         self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
         self.value = shape.stack(2, (shape.observation, *config.hidden, 1))
         self.target_critics = self.critics.clone()
+        self._for_critics, self._for_actor = Lane(shape.device), Lane(shape.device)
         self.actor_adam = Adam(self.actor.weights, config.learning_rate)
         self.critics_adam = Adam(self.critics.weights, config.learning_rate)
         self.value_adam = Adam(self.value.weights, config.learning_rate)
@@ -71,16 +73,18 @@ class IQL(Algorithm):
             next_value = self.value(batch.next_observation).squeeze(-1)
             target_value = smallest(self.target_critics(batch.pair).squeeze(-1))
         advantage = target_value - self.value(batch.observation).squeeze(-1)
+        # From here on each network goes its own way, by values from before any update.
+        with self._for_critics.aside():
+            target = backup(batch, next_value, c.discount)
+            critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).mean(1)
+            self.critics_adam.minimise(critic_loss, follower=self.target_critics, tau=c.tau)
+        with self._for_actor.aside():
+            actor_loss = (advantage_weights(advantage.detach(), c.beta) * self._imitation(batch)).mean(1)
+            self.actor_adam.minimise(actor_loss, rate=self._actor_rate())
         value_loss = expectile_loss(advantage, c.expectile)
         self.value_adam.minimise(value_loss)
-
-        target = backup(batch, next_value, c.discount)
-        critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).mean(1)
-        self.critics_adam.minimise(critic_loss, follower=self.target_critics, tau=c.tau)
-
-        # The advantage is that from before the updates above.
-        actor_loss = (advantage_weights(advantage.detach(), c.beta) * self._imitation(batch)).mean(1)
-        self.actor_adam.minimise(actor_loss, rate=self._actor_rate())
+        self._for_critics.join()
+        self._for_actor.join()
         return {"value": value_loss.detach(), "critic": critic_loss.detach(), "actor": actor_loss.detach()}
 
     def _imitation(self, batch: Batch) -> Tensor:

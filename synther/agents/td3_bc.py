@@ -12,6 +12,7 @@ from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
 from synther.agents.critics import backup, smallest, squared_errors, values
 from synther.agents.rows import Batch
+from synther.compute import Lane
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class TD3BC(Algorithm):
         self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action))
         self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
         self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
+        self._aims = Lane(shape.device)
         self.actor_adam = Adam(self.actor.weights, config.learning_rate)
         self.critics_adam = Adam(self.critics.weights, config.learning_rate)
 
@@ -60,12 +62,14 @@ class TD3BC(Algorithm):
 
     def _update_critics(self, batch: Batch, noise: Noise, tau: float) -> Tensor:
         c = self.config
-        with torch.no_grad():
+        with self._aims.aside(), torch.no_grad():
             disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
             next_action = (self.target_actor(batch.next_observation).tanh() + disturbance).clamp(-1, 1)
             next_value = smallest(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, c.discount)
-        loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
+        predicted = self.critics(batch.pair).squeeze(-1)
+        self._aims.join()
+        loss = squared_errors(predicted, target).sum(1)
         self.critics_adam.minimise(loss, follower=self.target_critics if tau else None, tau=tau)
         return loss.detach()
 
