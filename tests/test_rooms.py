@@ -13,7 +13,7 @@ import synther
 PACKAGE = Path(synther.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-ANYONE = {"errors", "durable", "progress"}
+ANYONE = {"errors", "durable", "progress", "cores"}
 """Foundations, which import nothing of ours but each other."""
 
 JOINTS = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
@@ -34,8 +34,9 @@ MAY_IMPORT = {
     "assess": ANYONE | {"data"},
     "baselines": ANYONE | {"data", "compute"},
     "agents": ANYONE | {"compute", "kernels"},
-    "experiments": JOINTS | {"baselines"},
-    "cli": JOINTS | {"experiments"},
+    "pixels": ANYONE | {"data", "compute", "kernels", "envs", "agents"},
+    "experiments": JOINTS | {"baselines", "pixels"},
+    "cli": JOINTS | {"experiments", "pixels"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
 

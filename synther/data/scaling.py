@@ -12,7 +12,8 @@ reach the matrix, so that a column of tiny variance is not squashed into nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.cores import cores
 from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
 from synther.data.quantiles import Curve
@@ -31,6 +33,7 @@ Matrix = NDArray[np.float64]
 
 SCALINGS = ("none", "standard", "minmax", "quantile", "blend")
 _BLOCK = 1 << 14
+_LONG = 1 << 12  # rows for which threads pay
 
 
 @dataclass(frozen=True)
@@ -93,16 +96,14 @@ class Scaler:
         self._check_width(matrix)
         scaled = np.subtract(matrix, self._shift, dtype=np.float64)
         scaled /= self._scale
-        for column, curve in self.curves:
-            scaled[:, column] = curve.forward(scaled[:, column])
+        _bend(scaled, [(column, curve.forward) for column, curve in self.curves])
         return scaled
 
     def inverse(self, matrix: Array) -> Matrix:
         """Scaled (N, D) to raw (N, D)."""
         self._check_width(matrix)
         raw = np.array(matrix, np.float64)
-        for column, curve in self.curves:
-            raw[:, column] = curve.backward(raw[:, column])
+        _bend(raw, [(column, curve.backward) for column, curve in self.curves])
         raw *= self._scale
         raw += self._shift
         return raw
@@ -132,6 +133,23 @@ class Scaler:
     def from_json(cls, entry: Mapping[str, Any]) -> Scaler:
         curves = tuple((int(column), Curve.from_json(curve)) for column, curve in entry["curves"].items())
         return cls(tuple(entry["kinds"]), tuple(entry["shift"]), tuple(entry["scale"]), curves)
+
+
+def _bend(matrix: Matrix, curves: Sequence[tuple[int, Callable[[Matrix], Matrix]]]) -> None:
+    """Replace columns of a matrix, side by side where they are long: NumPy lets other threads work meanwhile."""
+
+    def follow(entry: tuple[int, Callable[[Matrix], Matrix]]) -> None:
+        column, curve = entry
+        matrix[:, column] = curve(matrix[:, column])
+
+    threads = min(cores(), len(curves)) if len(matrix) >= _LONG else 1
+    if threads <= 1:
+        for entry in curves:
+            follow(entry)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(follow, curves):
+            pass
 
 
 def _check_kinds(kinds: Iterable[str]) -> None:

@@ -17,11 +17,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.cores import cores
 from synther.envs.episodes import SIDE_BY_SIDE, Key, action_box, held, play
 from synther.envs.making import opened
 from synther.envs.policies import Policy
 from synther.envs.scores import reference
-from synther.envs.workers import Workers, answer, cores
+from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
 
 _STREAM = 1

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.cores import cores
 from synther.data.formats import gym_spaces
 from synther.data.transitions import FIELDS, Transitions
 from synther.envs.episodes import LONGEST, SIDE_BY_SIDE, Key, Step, held, play
 from synther.envs.making import opened
 from synther.envs.policies import Policy
-from synther.envs.workers import Workers, answer, cores
+from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError
 from synther.progress import Phase, Progress, resolve
 

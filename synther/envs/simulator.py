@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from synther.cores import cores
 from synther.envs.tasks import SUPPORTED, Task, describe, opened_task, require, supports
-from synther.envs.workers import Workers, answer, cores
+from synther.envs.workers import Workers, answer
 from synther.errors import DataError
 from synther.progress import Progress, resolve
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.cores import cores
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Space
 from synther.envs.episodes import action_box
 from synther.envs.making import opened
-from synther.envs.workers import cores
 from synther.errors import ConfigError, DataError, SyntherError
 
 Array = NDArray[np.float32]

@@ -53,14 +53,6 @@ def answer(future: Future[_Answer]) -> _Answer:
         return future.result()
 
 
-def cores() -> int:
-    """Cores this process may use: as many as an engine has set aside for it, or all it is bound to."""
-    told = os.environ.get("SYNTHER_CORES")
-    if told is not None:
-        return int(told)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """NumPy's library for matrices reads its number of threads from the environment, once, when a process begins."""

@@ -22,7 +22,7 @@ Refit = Literal["warm", "scratch"]
 
 WARM_SHARE = 0.2
 """Of a fit's steps that suffice where the weights begin as those of the fit before."""
-PATIENCE = 10
+PATIENCE = 5
 """Measurements without a better held-out loss after which a fit of `warm` is over."""
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from synther import compute
 from synther.data.calibration import Calibration, rebalanced
@@ -64,9 +65,10 @@ class Drawing:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
         sampler, odds = self.sampler, self.calibration.terminal_odds
         scaler, layout = self.model.scaler, self.model.layout.with_thresholds(self.calibration.thresholds)
-        for start in range(first * sampler.block_rows, count, sampler.block_rows):
-            block = start // sampler.block_rows
-            rows = layout.unpack(scaler.inverse(sampler.draw(seed, block).cpu().numpy()))
+        numbers = range(first, -(-count // sampler.block_rows))
+        for block, drawn in _one_ahead(lambda block: sampler.draw(seed, block), numbers):
+            start = block * sampler.block_rows
+            rows = layout.unpack(scaler.inverse(drawn.cpu().numpy()))
             if self.model.ending is not None:
                 rows.terminal[:] = self.model.ending.decide(rows)
             draw = np.random.default_rng([_REBALANCING, seed, block])
@@ -120,3 +122,15 @@ class Drawing:
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
         return min(1_000 / rarest, most, _STEP_CALLS * fitted_rows / self.config.network_calls)
+
+
+def _one_ahead(draw: Callable[[int], Tensor], blocks: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
+    """Blocks with their numbers. A GPU begins the next before this one is looked at, and so is never idle."""
+    waiting: tuple[int, Tensor] | None = None
+    for block in blocks:
+        drawn = block, draw(block)
+        if waiting is not None:
+            yield waiting
+        waiting = drawn
+    if waiting is not None:
+        yield waiting
