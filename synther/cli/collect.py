@@ -1,10 +1,14 @@
-"""`synther collect ENV --steps 100K --policy AGENT.safetensors --out DATA`, `synther collect RUN --out DATA`"""
+"""`synther collect ENV --steps 100K --policy AGENT.safetensors --out DATA`, `synther collect RUN --out DATA`
+
+With `--pixels` the frames are kept.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tyro
 
@@ -14,6 +18,9 @@ from synther.errors import ConfigError
 
 if TYPE_CHECKING:
     from synther.data.transitions import Transitions
+    from synther.pixels.frames import Frames
+
+_Kept = TypeVar("_Kept")
 
 _STEPS, _POLICY = 100_000, "random"
 
@@ -22,13 +29,14 @@ _STEPS, _POLICY = 100_000, "random"
 class Collect(options.Output):
     """Keep experience as a data set: episodes of a policy in an environment, or the real buffer of an online run.
 
-    Episodes are played on all cores. OUT appears when it is whole; one that exists is not replaced.
+    Episodes are played on all cores. OUT appears when it is whole; one that exists is not replaced. With --pixels the
+    frames of a task of the dm_control suite are kept, which takes EGL or OSMesa.
     """
 
     source: tyro.conf.Positional[str] = tyro.MISSING
     """An id of Gymnasium or of the dm_control suite, such as Hopper-v4, or a folder written by `synther online`."""
     out: str = tyro.MISSING
-    """A file (.npz, .hdf5, .parquet), minari:NAMESPACE/NAME-v0, or a folder, which becomes a Minari data set."""
+    """A file (.npz, .hdf5, .parquet; .hdf5 for frames), minari:NAMESPACE/NAME-v0, or a folder for a Minari data set."""
     steps: int | None = None
     """Rows to collect in an environment; 100K, which is what it is unless said, is understood."""
     policy: str | None = None
@@ -39,10 +47,19 @@ class Collect(options.Output):
     """Deviation of what is added to an agent's actions, where these lie in [-1, 1]; none unless said."""
     seed: int | None = None
     """The same seed gives the same rows, on however many cores; 0 unless said."""
+    pixels: bool = False
+    """Keep frames of 84 x 84 pixels, while the policy acts on states: for agents that see."""
+    repeat: int | None = None
+    """With --pixels, how often the simulator takes each action; twice unless said. --steps counts decisions."""
 
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("collect", Collect, arguments)
+    if chosen.pixels:
+        _keep_frames(chosen)
+        return
+    if chosen.repeat is not None:
+        raise ConfigError("--repeat is for frames: expected --pixels with it")
     from synther.data import formats
     from synther.experiments.collect import Summary, target_of
 
@@ -51,12 +68,7 @@ def run(arguments: list[str]) -> None:
     formats.write(target, rows)
     found = Summary.of(rows)
     facts = {"data": str(target), "env_id": rows.env_id, **asdict(found)}
-    short = found.episodes - found.whole
-    figures = [
-        ("environment", rows.env_id or "-"),
-        ("rows", f"{found.rows:,}"),
-        ("episodes", f"{found.episodes:,}" + (f", {short:,} of them cut" if short else "")),
-    ]
+    figures = [("environment", rows.env_id or "-"), ("rows", f"{found.rows:,}"), _episodes(found.episodes, found.whole)]
     if found.mean_return is not None:
         figures.append(("return", f"{found.mean_return:,.1f} ± {found.deviation:,.1f}"))
     if found.score is not None:
@@ -65,16 +77,58 @@ def run(arguments: list[str]) -> None:
     answer(chosen.json, facts, figures)
 
 
+def _keep_frames(chosen: Collect) -> None:
+    from synther.experiments.collect_pixels import frames_target, keep
+
+    target = frames_target(chosen.out)
+    found = keep(target, _frames(chosen))
+    figures = [
+        ("environment", found.env_id or "-"),
+        ("frames", f"{found.frames:,}"),
+        ("decisions", f"{found.decisions:,}"),
+        _episodes(found.episodes, found.whole),
+        ("return", f"{found.mean_return:,.1f} ± {found.deviation:,.1f}"),
+        ("data", str(target)),
+    ]
+    answer(chosen.json, {"data": str(target), **asdict(found)}, figures)
+
+
+def _episodes(count: int, whole: int) -> tuple[str, str]:
+    return "episodes", f"{count:,}" + (f", {count - whole:,} of them cut" if count > whole else "")
+
+
+def _frames(chosen: Collect) -> Iterator[Frames]:
+    from synther.envs.pixels import REPEAT
+    from synther.experiments.collect_pixels import film, film_run
+
+    run = _run_of(chosen)
+    if run is not None:
+        return film_run(run, progress=not chosen.quiet)
+    return _played(chosen, film, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
+
+
 def _rows(chosen: Collect) -> Transitions:
     from synther.experiments.collect import buffer_of, roll_out
 
+    run = _run_of(chosen)
+    return _played(chosen, roll_out) if run is None else buffer_of(run)
+
+
+def _run_of(chosen: Collect) -> Path | None:
+    """The folder of a run, where the source is one."""
     folder = Path(chosen.source).expanduser()
-    if folder.is_dir():
-        given = [name for name in ("steps", "policy", "member", "noise", "seed") if getattr(chosen, name) is not None]
-        if given:
-            raise ConfigError(f"{folder} is a run, whose rows are there already: --{given[0]} is for an environment")
-        return buffer_of(folder)
-    return roll_out(
+    if not folder.is_dir():
+        return None
+    own = ("steps", "policy", "member", "noise", "seed", "repeat")
+    given = [name for name in own if getattr(chosen, name) is not None]
+    if given:
+        raise ConfigError(f"{folder} is a run, whose rows are there already: --{given[0]} is for an environment")
+    return folder
+
+
+def _played(chosen: Collect, play: Callable[..., _Kept], **more: Any) -> _Kept:
+    """What comes of `play`ing the policy in the environment."""
+    return play(
         chosen.source,
         _POLICY if chosen.policy is None else chosen.policy,
         _STEPS if chosen.steps is None else chosen.steps,
@@ -82,4 +136,5 @@ def _rows(chosen: Collect) -> Transitions:
         noise=chosen.noise,
         seed=chosen.seed or 0,
         progress=not chosen.quiet,
+        **more,
     )

@@ -80,7 +80,7 @@ def roll_out(
     """
     how: dict[str, Any] = {"seed": seed, "processes": processes, "progress": progress}
     if policy.endswith(_AGENT):
-        actor = _agent(env_id, Path(policy).expanduser(), member or 0, noise or 0.0)
+        actor = agent_policy(env_id, Path(policy).expanduser(), member or 0, noise or 0.0)
         return record(env_id, [actor], steps, **how)
     if member is not None or noise is not None:
         raise ConfigError(f"--member and --noise are for an agent's file ({_AGENT}), the policy is {policy!r}")
@@ -107,7 +107,8 @@ def _archived(policy: str) -> tuple[Path, str, str]:
     raise ConfigError(f"expected {CHANCE}, FILE.npz:ENV/LEVEL or AGENT{_AGENT} for a policy, got {policy!r}{hint}")
 
 
-def _agent(env_id: str, path: Path, member: int, noise: float) -> Policy:
+def agent_policy(env_id: str, path: Path, member: int, noise: float) -> Policy:
+    """A member of an agent's file, for an environment that it fits."""
     if not 0 <= noise < np.inf:
         raise ConfigError(f"the noise must be a finite number, 0 or more, got {noise}")
     from synther.agents.policy import load_policy

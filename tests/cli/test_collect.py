@@ -13,6 +13,8 @@ import pytest
 from synther import Transitions, read, write
 from synther.cli import collect
 from synther.errors import ConfigError, DataError, FormatError
+from synther.pixels.files import read as read_frames
+from synther.pixels.frames import Frames
 
 
 @pytest.fixture
@@ -85,6 +87,49 @@ def test_a_run(run, rows, tmp_path):
     assert not Path("new.npz").exists()
 
 
+def test_frames(run, monkeypatch, tmp_path):
+    """Of an environment and of a run: who is asked for them, what is kept and what is told."""
+    asked = []
+    episodes = [frames(5), frames(5), frames(3)]
+
+    def kept(*given, **named):
+        asked.append((given, named))
+        return iter(episodes)
+
+    for name in ("film", "film_run"):
+        monkeypatch.setattr(f"synther.experiments.collect_pixels.{name}", kept)
+    found = json.loads(run("dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5", "--json"))
+    agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3, "--steps", "2K", "--repeat", 4, "--seed", 7)
+    text = run("dm_control/walker-walk-v0", "--pixels", "--quiet", "--out", "b.h5", *agent)
+    run(tmp_path, "--pixels", "--out", "c.hdf5")
+    named = {"member": None, "noise": None, "seed": 0, "progress": True, "repeat": 2}
+    other = {"member": 2, "noise": 0.3, "seed": 7, "progress": False, "repeat": 4}
+    assert asked == [
+        (("dm_control/walker-walk-v0", "random", 100_000), named),
+        (("dm_control/walker-walk-v0", "x.safetensors", 2_000), other),
+        ((tmp_path,), {"progress": True}),
+    ]
+    whole = {"frames": 13, "decisions": 10, "episodes": 3, "whole": 2, "mean_return": 4.0, "deviation": 0.0}
+    assert found == {"data": "a.hdf5", "env_id": "a-v0", **whole}
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+    assert [(name, value.strip()) for name, value in lines] == [
+        ("environment", "a-v0"),
+        ("frames", "13"),
+        ("decisions", "10"),
+        ("episodes", "3, 1 of them cut"),
+        ("return", "4.0 ± 0.0"),
+        ("data", "b.h5"),
+    ]
+    assert len(read_frames("c.hdf5")) == 13
+
+
+def frames(records: int) -> Frames:
+    """One episode, a reward of 1 for every decision."""
+    first = np.arange(records) == 0
+    image = np.zeros((records, 3, 4, 4), np.uint8)
+    return Frames(image, np.zeros((records, 1)), np.ones(records), np.ones(records), first, env_id="a-v0")
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "says"),
     [
@@ -94,11 +139,16 @@ def test_a_run(run, rows, tmp_path):
         (("Pendulum-v1", "--steps", "0"), ConfigError, "rows must be at least 1"),
         (("Pendulum-v1", "--seed", "-1"), ConfigError, "seed must be 0 or more"),
         (("Pendulum-v1", "--noise", "0.1"), ConfigError, "are for an agent's file"),
+        (("Pendulum-v1", "--repeat", "2"), ConfigError, "--repeat is for frames: expected --pixels with it"),
+        (("Pendulum-v1", "--pixels"), ConfigError, r"frames are kept as \.hdf5 or \.h5, got new\.npz"),
+        (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "is a run.*--repeat is for an env"),
+        (("empty", "--pixels", "--out", "new.h5"), FormatError, "a folder that `synther online` has written"),
+        (("Pendulum-v1", "--pixels", "--out", "new.h5"), ConfigError, "frames are drawn of the dm_control suite"),
     ],
     ids=str,
 )
 def test_what_is_refused(run, tmp_path, arguments, kind, says):
     (tmp_path / "empty").mkdir()
     with pytest.raises(kind, match=says):
-        run(*arguments, "--out", "new.npz")
+        run(*arguments, *(() if "--out" in arguments else ("--out", "new.npz")))
     assert [file.name for file in tmp_path.iterdir()] == ["empty"]

@@ -1,0 +1,135 @@
+"""Tasks of the dm_control suite as they are seen: frames from the task's camera, and actions that are repeated."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from contextlib import ExitStack
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.envs.camera import Camera, Image
+from synther.envs.making import import_suite, quiet_mujoco
+from synther.envs.suite_tasks import PREFIX
+from synther.errors import ConfigError, DataError
+
+Array = NDArray[np.float32]
+
+SIZE, REPEAT, STACK = 84, 2, 3
+"""Pixels, repetitions of an action, and frames of an observation, as DrQ-v2 and V-D4RL have them."""
+
+_UNBOUNDED = 1e10
+"""What MuJoCo says where there is no bound."""
+
+_CAMERAS = {"quadruped": 2}
+"""DrQ-v2's choice; any other body is seen from the first."""
+
+
+class PixelWorld:
+    """The task `env_id`, such as `dm_control/walker-walk-v0`, drawn. Use it as a context manager, or close it.
+
+    An observation is the last `stack` frames, (3 stack, size, size) of uint8, the oldest first; after a reset they are
+    all the same. Each action is taken `repeat` times, and rewards are summed. `backend` is what `camera.graphics`
+    answers, for many worlds that shall not all look for it.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        *,
+        size: int = SIZE,
+        repeat: int = REPEAT,
+        stack: int = STACK,
+        backend: str | None = None,
+    ) -> None:
+        if min(size, repeat, stack) < 1:
+            raise ConfigError(f"size, repeat and stack must be at least 1, got {size}, {repeat} and {stack}")
+        domain, task = check_drawable(env_id)
+        from dm_control import suite
+
+        self.env_id, self.repeat = env_id, repeat
+        self._random = np.random.RandomState(0)
+        self._stack = ExitStack()
+        try:
+            self._stack.enter_context(quiet_mujoco())  # after dm_control's import, which makes it speak
+            self._env = suite.load(domain, task, task_kwargs={"random": self._random})
+            self._stack.callback(self._env.close)
+            self.low, self.high = _bounds(self._env, env_id)
+            self._camera = Camera(self._env.physics.model.ptr, _CAMERAS.get(domain, 0), size, backend)
+            self._stack.callback(self._camera.close)
+        except BaseException:
+            self._stack.close()
+            raise
+        self.decisions = math.ceil(math.ceil(self._env._step_limit) / repeat)
+        """After so many of them an episode is over, if it was not before."""
+        self.state: Array = np.zeros(0, np.float32)
+        """What an agent of states would see now: a flat row as `gymnasium` makes it of the suite's."""
+        self.frame: Image = np.zeros((3, size, size), np.uint8)
+        """The newest picture."""
+        self._frames: deque[Image] = deque(maxlen=stack)
+
+    def reset(self, seed: int) -> Image:
+        """Begin an episode, which depends on the `seed` alone; the observation."""
+        self._random.seed(seed)
+        self._see(self._env.reset())
+        self._frames.extend([self.frame] * (self._frames.maxlen or 1))
+        return np.concatenate(self._frames)
+
+    def step(self, action: Array) -> tuple[Image, float, bool, bool]:
+        """The next observation, the reward, whether the state is terminal, and whether the time is up instead."""
+        from dm_control.rl.control import PhysicsError
+
+        reward = 0.0
+        for _ in range(self.repeat):
+            try:
+                now = self._env.step(np.asarray(action, np.float64))
+            except PhysicsError as error:
+                raise DataError(f"{self.env_id}: the simulator gave up at action {action}: {error}") from error
+            if now.first():
+                raise DataError(f"{self.env_id}: the episode is over, or none has begun: reset it first")
+            reward += float(now.reward)
+            if now.last():
+                break
+        self._see(now)
+        self._frames.append(self.frame)
+        terminal = bool(now.last() and now.discount == 0)
+        return np.concatenate(self._frames), reward, terminal, bool(now.last() and not terminal)
+
+    def _see(self, now: Any) -> None:
+        self.state = np.concatenate([np.ravel(now.observation[name]) for name in sorted(now.observation)])
+        self.state = self.state.astype(np.float32)
+        self.frame = self._camera.frame(self._env.physics.data.ptr)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+def check_drawable(env_id: str) -> tuple[str, str]:
+    """The domain and the task `env_id` names; refuse what is none of the dm_control suite."""
+    domain, _, task = env_id.removeprefix(PREFIX).removesuffix("-v0").partition("-")
+    if env_id != f"{PREFIX}{domain}-{task}-v0":
+        raise ConfigError(f"frames are drawn of the dm_control suite: expected {PREFIX}walker-walk-v0, got {env_id!r}")
+    import_suite(env_id)
+    from dm_control import suite
+
+    if (domain, task) not in suite.ALL_TASKS:
+        near = [name for one, name in suite.ALL_TASKS if one == domain]
+        known = f"those of {domain} are {', '.join(near)}" if near else f"there is no {domain} in it"
+        raise ConfigError(f"the dm_control suite has no task {env_id!r}: {known}")
+    return domain, task
+
+
+def _bounds(env: Any, env_id: str) -> tuple[Array, Array]:
+    spec = env.action_spec()
+    low, high = (np.broadcast_to(bound, spec.shape).astype(np.float32) for bound in (spec.minimum, spec.maximum))
+    if max(np.abs(low).max(), np.abs(high).max()) >= _UNBOUNDED:
+        raise ConfigError(f"{env_id} takes any action: expected a task with bounds")
+    return low, high

@@ -1,0 +1,134 @@
+"""Frames from files of others and of ours, and to a file. They are uint8 throughout, on disk and in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.formats.reading import reading
+from synther.errors import DataError, FormatError
+from synther.pixels.formats import Block, Source, hdf5, minari, npz
+from synther.pixels.frames import Frames
+from synther.progress import Phase, Progress, resolve
+
+Place = str | os.PathLike[str]
+
+
+def read(source: Place | Sequence[Place], progress: Progress | bool = False) -> Frames:
+    """All episodes of a file, a folder of files (HDF5 shards as V-D4RL's, or npz episodes), of a list of such, or of a
+    Minari data set, by folder or by id.
+
+    The files of a folder are taken in the order of their names. All must hold frames of one size and the same actions.
+    """
+    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    sources = [found for one in given for found in _sources(one)]
+    if not sources:
+        raise FormatError("nothing to read: expected a file or folder of frames at least")
+    _check_alike(sources)
+    image = np.empty((sum(one.records for one in sources), *sources[0].size), np.uint8)
+    blocks: list[Block] = []
+    at = 0
+    with resolve(progress).phase("read frames", len(image)) as phase:
+        for one in sources:
+            with reading(one.name, "frames"):
+                blocks += _filled(image[at : at + one.records], one, phase)
+                _check_actions(blocks[-1].action, blocks[0].action)
+            at += one.records
+    action, reward, discount, first = map(np.concatenate, zip(*(block[1:] for block in blocks), strict=True))
+    # What stands at a reset means nothing, and some leave NaN there.
+    action = np.where(first[:, None], 0, action)
+    reward, discount = np.where(first, 0, reward), np.where(first, 1, discount)
+    with reading(sources[0].name if len(sources) == 1 else f"{len(sources)} files", "frames"):
+        return Frames(image, action, reward, discount, first, **_agreed(sources))
+
+
+def write(path: Place, frames: Frames | Iterable[Frames]) -> None:
+    """One HDF5 file with V-D4RL's keys. It appears whole or not at all, and replaces an older one of its name.
+
+    Frames may come part by part, from a generator: then never more than one part is in memory.
+    """
+    if Path(path).suffix.lower() not in hdf5.SUFFIXES:
+        raise FormatError(f"{path}: frames are written as {' or '.join(hdf5.SUFFIXES)}: choose such a name")
+    try:
+        hdf5.write(path, [frames] if isinstance(frames, Frames) else frames)
+    except OSError as error:
+        raise FormatError(f"{path}: could not be written: {error}") from error
+
+
+def _sources(given: Place) -> list[Source]:
+    path = Path(given).expanduser()
+    if path.is_dir() and minari.data_folder(path) is None:
+        found = sorted(file for file in path.iterdir() if file.suffix.lower() in (*hdf5.SUFFIXES, *npz.SUFFIXES))
+        kinds = {file.suffix.lower() in npz.SUFFIXES for file in found}
+        if len(kinds) != 1:
+            held = "both" if kinds else "neither"
+            raise FormatError(f"{path}: expected a folder of HDF5 files or of npz files, it holds {held}")
+        return [source for file in found for source in _sources(file)]
+    suffix = path.suffix.lower()
+    if suffix in hdf5.SUFFIXES + npz.SUFFIXES:
+        if not path.is_file():
+            raise FormatError(f"{path}: no such file; check the path (the working folder is {Path.cwd()})")
+        return [hdf5.Shard(path) if suffix in hdf5.SUFFIXES else npz.Episode(path)]
+    if path.is_file():
+        raise FormatError(f"{path}: expected frames as .hdf5, .h5 or .npz, a folder of them, or a Minari data set")
+    return [minari.Dataset(given)]
+
+
+def _check_alike(sources: Sequence[Source]) -> None:
+    one = sources[0]
+    for other in sources:
+        if not other.records:
+            raise DataError(f"{other.name} has no records: expected an episode at least")
+        if other.size != one.size:
+            raise DataError(
+                f"{other.name} has frames of {_spelt(other.size)}, {one.name} of {_spelt(one.size)}: expected one size"
+            )
+
+
+def _filled(image: NDArray[np.uint8], source: Source, phase: Phase) -> list[Block]:
+    """Put the frames of `source` into `image`, as large as it promises, and answer its blocks without them."""
+    blocks: list[Block] = []
+    at = 0
+    for block in source.blocks():
+        start, at = at, at + len(block.image)
+        if at <= len(image):
+            image[start:at] = block.image
+        blocks.append(block._replace(image=block.image[:0].copy()))
+        phase.advance(len(block.image))
+    if at != len(image):
+        raise FormatError(f"it promises {len(image):,} records and holds {at:,}: fetch it again")
+    if not blocks[0].first[0]:
+        raise DataError("record 0 is no reset: expected a file that begins with the first of an episode")
+    return blocks
+
+
+def _check_actions(actions: NDArray[Any], before: NDArray[Any]) -> None:
+    if actions.ndim != 2 or actions.shape[1:] != before.shape[1:]:
+        columns = "columns" if before.ndim != 2 else before.shape[1]
+        raise DataError(f"action has shape {actions.shape}: expected (records, {columns})")
+
+
+def _spelt(size: tuple[int, int, int]) -> str:
+    return " x ".join(map(str, size))
+
+
+def _agreed(sources: Sequence[Source]) -> dict[str, Any]:
+    """What all sources tell alike. Bounds of actions must not differ; names may, and are unknown then."""
+    agreed: dict[str, Any] = {}
+    for name in ("low", "high"):
+        told = {tuple(np.ravel(one.known[name])) for one in sources if name in one.known}
+        if len(told) > 1:
+            raise DataError(f"the {name} of actions differs between files: {', '.join(map(str, told))}")
+        if told:
+            agreed[name] = np.array(told.pop(), np.float32)
+    for name in ("env_id", "action_repeat"):
+        every = {one.known.get(name) for one in sources}
+        agreed[name] = every.pop() if len(every) == 1 else None
+    if agreed["action_repeat"] is not None:
+        agreed["action_repeat"] = int(agreed["action_repeat"])
+    return agreed

@@ -1,0 +1,136 @@
+"""HDF5 as V-D4RL has it, which is also what is written here: `observation` (N, 3, 84, 84) of uint8, `action`, `reward`,
+`discount`, and `step_type`, which is 0 for the first record of an episode, 1 within it, 2 for its last.
+
+V-D4RL's own files do not say of what they are; their folders, TASK/LEVEL/84px, do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.formats.reading import reading
+from synther.durable import replacing
+from synther.errors import DataError, FormatError
+from synther.pixels.formats import Block, channels_first, column, frame_size
+from synther.pixels.frames import Frames
+
+SUFFIXES = (".hdf5", ".h5")
+
+_KEYS = ("observation", "action", "reward", "discount", "step_type")
+_FACTS = ("env_id", "action_repeat", "low", "high")
+"""Attributes of the files that are written here."""
+
+_FIRST, _MID, _LAST = 0, 1, 2
+_LEVELS = ("random", "medium_replay", "medium", "medium_expert", "expert")
+_REPEAT = 2
+"""Of all of V-D4RL."""
+
+_CHUNK = 16
+"""Frames that are packed together: 20K of 84 pixels take 100 MB then, and more than twice as much one by one."""
+
+_BLOCK = 32 * _CHUNK
+
+
+class Shard:
+    """One file, whose episodes are whole but for the last."""
+
+    def __init__(self, path: Path) -> None:
+        import h5py
+
+        self.name = str(path)
+        self._path = path
+        with reading(path, "an HDF5 file of frames"), h5py.File(path, "r") as file:
+            missing = [key for key in _KEYS if not isinstance(file.get(key), h5py.Dataset)]
+            if missing:
+                raise FormatError(
+                    f"no frames as V-D4RL keeps them: missing {', '.join(missing)}; got {', '.join(file) or 'nothing'}"
+                )
+            pictures = file["observation"]
+            self.size = frame_size(pictures.shape, pictures.dtype, "observation")
+            self.records = len(pictures)
+            self.known = {name: file.attrs[name] for name in _FACTS if name in file.attrs} or _known(path)
+
+    def blocks(self) -> Iterator[Block]:
+        import h5py
+
+        with h5py.File(self._path, "r") as file:
+            reward, discount = (column(name, file[name][()], self.records) for name in ("reward", "discount"))
+            first = _firsts(column("step_type", file["step_type"][()], self.records))
+            if len(file["action"]) != self.records:
+                raise DataError(f"action has {len(file['action']):,} records, observation has {self.records:,}")
+            for start in range(0, self.records, _BLOCK):
+                some = slice(start, start + _BLOCK)
+                pictures = channels_first(file["observation"][some], self.size)
+                yield Block(pictures, file["action"][some], reward[some], discount[some], first[some])
+
+
+def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
+    wrong = np.flatnonzero(~np.isin(step_type, (_FIRST, _MID, _LAST)))
+    if len(wrong):
+        raise DataError(f"step_type[{wrong[0]}] is {step_type[wrong[0]]}: expected 0 (first), 1 or 2 (last)")
+    first: NDArray[np.bool_] = step_type == _FIRST
+    if len(first) and not first[0]:
+        raise DataError(f"step_type[0] is {step_type[0]}: expected a file that begins with the first of an episode (0)")
+    lost = np.flatnonzero((step_type[:-1] == _LAST) & ~first[1:])
+    if len(lost):
+        raise DataError(f"step_type[{lost[0] + 1}] is {step_type[lost[0] + 1]} after a last record (2): expected 0")
+    return first
+
+
+def _known(path: Path) -> dict[str, Any]:
+    """Of a file in a folder that is named as V-D4RL's are."""
+    task, level, pixels = ("", "", "", *path.absolute().parts)[-4:-1]
+    domain, _, name = task.partition("_")
+    if level in _LEVELS and pixels.endswith("px") and domain and name:
+        return {"env_id": f"dm_control/{domain}-{name}-v0", "action_repeat": _REPEAT}
+    return {}
+
+
+def write(target: str | os.PathLike[str], episodes: Iterable[Frames]) -> None:
+    """One file of all `episodes`, each part of which is let go when it is written."""
+    import h5py
+
+    path = Path(target).expanduser()
+    with replacing(path) as beside, h5py.File(beside, "w") as file:
+        kind = None
+        for part in episodes:
+            own = part.env_id, part.action_repeat, part.image.shape[1:], (*part.low,), (*part.high,)
+            if kind is None:
+                _prepare(file, part)
+            elif kind != own:
+                raise DataError(f"{path}: the parts of one file must agree, got {own} after {kind}")
+            kind = own
+            _append(file, part)
+        if kind is None:
+            raise DataError(f"{path}: nothing to write: expected an episode at least")
+
+
+def _prepare(file: Any, part: Frames) -> None:
+    for name in _FACTS:
+        if getattr(part, name) is not None:
+            file.attrs[name] = getattr(part, name)
+    packed = {"chunks": (_CHUNK, *part.image.shape[1:]), "compression": "gzip", "compression_opts": 4}
+    shapes = {"observation": part.image.shape[1:], "action": part.action.shape[1:]}
+    types = {"observation": np.uint8, "step_type": np.int64}
+    for key in _KEYS:
+        shape = shapes.get(key, ())
+        how = packed if key == "observation" else {"chunks": True}
+        file.create_dataset(key, (0, *shape), types.get(key, np.float32), maxshape=(None, *shape), **how)
+
+
+def _append(file: Any, part: Frames) -> None:
+    starts, ends = part.episodes
+    step_type = np.full(len(part), _MID)
+    step_type[ends - 1] = _LAST
+    step_type[starts] = _FIRST
+    arrays = (part.image, part.action, part.reward, part.discount, step_type)
+    for key, array in zip(_KEYS, arrays, strict=True):
+        before = len(file[key])
+        file[key].resize(before + len(array), axis=0)
+        file[key][before:] = array

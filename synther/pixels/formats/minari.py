@@ -1,0 +1,94 @@
+"""Minari data sets of pictures, by folder or by installed id: observations are a `Box` of uint8, or a `Dict` with one.
+
+Actions must be real numbers in a row. Frames must not be stacked: that is done here.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.formats.reading import reading
+from synther.errors import DataError, FormatError, MissingExtra
+from synther.pixels.formats import Block, channels_first, frame_size
+
+
+class Dataset:
+    """All episodes of one data set."""
+
+    def __init__(self, source: str | os.PathLike[str]) -> None:
+        self.name = str(source)
+        try:
+            import minari
+        except ImportError:
+            raise MissingExtra("minari", "minari", "reading a Minari data set") from None
+        folder = data_folder(source)
+        if folder is None:
+            raise FormatError(f"{source}: neither a folder nor a Minari data set that is installed here")
+        with reading(source, "a Minari data set"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old versions and absent authors
+            self._dataset = minari.MinariDataset(folder)
+            self._entry, space = _picture(self._dataset.observation_space)
+            self.size = frame_size((1, *space.shape), space.dtype, "an observation")
+            self.records = int(self._dataset.total_steps) + int(self._dataset.total_episodes)
+            self.known = _known(self._dataset)
+
+    def blocks(self) -> Iterator[Block]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for episode in self._dataset.iterate_episodes():
+                seen = episode.observations if self._entry is None else episode.observations[self._entry]
+                steps = len(episode.rewards)
+                if len(seen) != steps + 1:
+                    raise DataError(f"episode {episode.id} has {len(seen)} frames and {steps} steps: expected one more")
+                yield Block(
+                    channels_first(np.asarray(seen), self.size),
+                    _after_reset(np.asarray(episode.actions, np.float32), 0.0),
+                    _after_reset(np.asarray(episode.rewards, np.float32), 0.0),
+                    _after_reset(1.0 - np.asarray(episode.terminations, np.float32), 1.0),
+                    np.arange(steps + 1) == 0,
+                )
+
+
+def data_folder(source: str | os.PathLike[str]) -> Path | None:
+    """The folder with `metadata.json`, from a folder or an installed id; None where there is none."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        from minari.storage import get_dataset_path
+
+        path = Path(get_dataset_path(os.fspath(source)))
+    return next((folder for folder in (path / "data", path) if (folder / "metadata.json").exists()), None)
+
+
+def _picture(space: Any) -> tuple[str | None, Any]:
+    """Under which name the pictures are (None: they are all there is), and their space."""
+    import gymnasium
+
+    if not isinstance(space, gymnasium.spaces.Dict):
+        if not isinstance(space, gymnasium.spaces.Box):
+            raise DataError(f"observations are of {space}: expected a Box of pictures, or a Dict with one")
+        return None, space
+    found = [name for name, one in space.items() if one.dtype == np.uint8 and len(one.shape or ()) == 3]
+    if len(found) != 1:
+        raise DataError(f"{len(found)} of the observations {', '.join(space)} are pictures of uint8: expected one")
+    return found[0], space[found[0]]
+
+
+def _known(dataset: Any) -> dict[str, Any]:
+    import gymnasium
+
+    space = dataset.action_space
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise DataError(f"actions are of {space}: expected a Box of one axis, real numbers in a row")
+    env_id = None if dataset.env_spec is None else dataset.env_spec.id
+    return {"env_id": env_id, "low": space.low, "high": space.high}
+
+
+def _after_reset(values: NDArray[Any], at_reset: float) -> NDArray[Any]:
+    return np.concatenate([np.full_like(values[:1], at_reset), values])

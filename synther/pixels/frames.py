@@ -1,0 +1,234 @@
+"""`Frames`: whole episodes of pictures, one record a frame, and `Decisions`: what an agent learns from, as indices.
+
+A frame is kept once, as uint8, though it is part of six observations or more: an observation is three indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.errors import ConfigError, DataError
+
+Array = NDArray[Any]
+
+STACK = 3
+"""Frames of an observation: velocities cannot be seen in a single one."""
+
+_CHANNELS = 4
+"""More than these are no picture: a stack of several, or the height of one whose channels come last."""
+
+_ROUNDING = 1e-5
+"""By how much of the width of its box an action may lie beside it."""
+
+
+class Decisions(NamedTuple):
+    """M observations of whole episodes, the action at each, and what it led to n decisions later."""
+
+    stack: NDArray[np.int64]
+    """(M, 3): records of the frames of an observation, the oldest first; the first of an episode stands for those that
+    would come before it"""
+    next_stack: NDArray[np.int64]
+    """(M, 3): of the observation n decisions later"""
+    action: NDArray[np.float32]
+    """(M, A): the first of the n"""
+    reward: NDArray[np.float32]
+    """(M,): of the n decisions, each discounted by those before it"""
+    discount: NDArray[np.float32]
+    """(M,): how much what follows is worth: discount to the power of n, and 0 after a terminal"""
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """N records of episodes, one after the other. The first of an episode is its reset; any other is a decision's end.
+
+    image     (N, C, H, W)  uint8, in memory or mapped from a file
+    action    (N, A)        the one that led to the record; not read at a reset
+    reward    (N,)          likewise
+    discount  (N,)          1, and 0 where the record is terminal
+    first     (N,)          bool: a reset
+
+    `low` and `high` are the bounds of actions, (A,) or one number for all. `action_repeat` is how often the simulator
+    took each action. Arrays are not copied when they already have the right type: do not write to them.
+    """
+
+    image: NDArray[np.uint8]
+    action: NDArray[np.float32]
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    first: NDArray[np.bool_]
+    env_id: str | None = None
+    action_repeat: int | None = None
+    low: NDArray[np.float32] = -1.0  # type: ignore[assignment]  # one a column after __post_init__
+    high: NDArray[np.float32] = 1.0  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        records = _check_image(self.image)
+        action = _numbers("action", self.action, 2)
+        if not action.shape[1]:
+            raise DataError(f"action has no columns: shape {action.shape}")
+        fields = {
+            "action": action,
+            "reward": _numbers("reward", self.reward, 1),
+            "discount": _numbers("discount", self.discount, 1),
+            "first": _flags(self.first),
+            "low": _bound("low", self.low, action.shape[1]),
+            "high": _bound("high", self.high, action.shape[1]),
+        }
+        for name, array in fields.items():
+            if name not in ("low", "high") and len(array) != records:
+                raise DataError(
+                    f"{name} has {len(array):,} records, image has {records:,}: expected one for each frame"
+                )
+            object.__setattr__(self, name, array)
+        if self.action_repeat is not None and self.action_repeat < 1:
+            raise DataError(f"action_repeat must be at least 1, got {self.action_repeat}")
+        self._check_episodes()
+        self._check_actions()
+
+    def _check_episodes(self) -> None:
+        if not self.first[0]:
+            raise DataError("record 0 is no reset: expected frames that begin with the first of an episode")
+        starts, ends = self.episodes
+        short = np.flatnonzero(ends - starts < 2)
+        if len(short):
+            raise DataError(f"the episode at record {starts[short[0]]} is a reset alone: expected a decision at least")
+        wrong = np.flatnonzero((self.discount < 0) | (self.discount > 1))
+        if len(wrong):
+            raise DataError(f"discount[{wrong[0]}] is {self.discount[wrong[0]]}: expected a number from 0 to 1")
+        inside = np.setdiff1d(np.flatnonzero((self.discount == 0) & ~self.first), ends - 1)
+        if len(inside):
+            raise DataError(f"record {inside[0]} is terminal (discount 0), yet its episode goes on after it")
+
+    def _check_actions(self) -> None:
+        if not (self.low < self.high).all():
+            raise DataError(f"actions from {self.low} to {self.high}: expected low below high in every column")
+        slack = _ROUNDING * (self.high - self.low)
+        outside = (self.action < self.low - slack) | (self.action > self.high + slack)
+        outside &= ~self.first[:, None]
+        if outside.any():
+            record, column = np.argwhere(outside)[0]
+            raise DataError(
+                f"action[{record}, {column}] is {self.action[record, column]}: expected "
+                f"{self.low[column]} to {self.high[column]}"
+            )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Frames]) -> Frames:
+        """All episodes of `parts` in order, which must agree in the size of frames and in their actions."""
+        if not parts:
+            raise DataError("nothing to concatenate: expected at least one Frames")
+        one = parts[0]
+        for number, part in enumerate(parts[1:], start=1):
+            for what, here, there in (
+                ("frames of", one.image.shape[1:], part.image.shape[1:]),
+                ("actions from", (*one.low,), (*part.low,)),
+                ("actions to", (*one.high,), (*part.high,)),
+            ):
+                if here != there:
+                    raise DataError(f"cannot concatenate: part {number} has {what} {there}, part 0 {here}")
+        names = ("image", "action", "reward", "discount", "first")
+        joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        for name in ("env_id", "action_repeat"):
+            values = {getattr(part, name) for part in parts}
+            joined[name] = values.pop() if len(values) == 1 else None
+        return cls(**joined, low=one.low, high=one.high)
+
+    def __len__(self) -> int:
+        """Records, resets included."""
+        return len(self.image)
+
+    @property
+    def episodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first record of each episode, and the one after its last. (E,), (E,)"""
+        starts = np.flatnonzero(self.first)
+        return starts, np.append(starts[1:], len(self.first))
+
+    def returns(self) -> NDArray[np.float64]:
+        """The sum of each episode's rewards. (E,)"""
+        earned = np.where(self.first, 0.0, self.reward.astype(np.float64))
+        return np.add.reduceat(earned, self.episodes[0])
+
+    def decisions(self, nstep: int, discount: float) -> Decisions:
+        """All observations after which `nstep` decisions follow in their episode, in the order of the records."""
+        if nstep < 1:
+            raise ConfigError(f"nstep must be at least 1, got {nstep}")
+        if not 0 <= discount <= 1:
+            raise ConfigError(f"the discount must lie in [0, 1], got {discount}")
+        starts, ends = self.episodes
+        lengths = ends - starts
+        records = np.arange(len(self))
+        start, end = np.repeat(starts, lengths), np.repeat(ends, lengths)
+        kept = records[records + nstep < end]
+        if not len(kept):
+            raise DataError(f"no episode has {nstep} decisions: the longest has {lengths.max() - 1}; lower nstep")
+        reward, worth = np.zeros(len(kept)), np.ones(len(kept))
+        for step in range(1, nstep + 1):
+            reward += worth * self.reward[kept + step]
+            worth *= discount * self.discount[kept + step]
+        beginning = start[kept]
+        return Decisions(
+            _stacked(kept, beginning),
+            _stacked(kept + nstep, beginning),
+            self.action[kept + 1],
+            reward.astype(np.float32),
+            worth.astype(np.float32),
+        )
+
+    def __repr__(self) -> str:
+        size, columns = "x".join(map(str, self.image.shape[1:])), self.action.shape[1]
+        return f"Frames({len(self):,} of {size}, {len(self.episodes[0]):,} episodes, action {columns})"
+
+
+def _stacked(newest: NDArray[np.int64], beginning: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The records of observations whose `newest` frame is given, none of them before the `beginning` of its episode."""
+    stack: NDArray[np.int64] = np.maximum(newest[:, None] - np.arange(STACK)[::-1], beginning[:, None])
+    return stack
+
+
+def _check_image(image: Array) -> int:
+    """The number of records of what must be pictures."""
+    if not isinstance(image, np.ndarray):
+        raise DataError(f"image is a {type(image).__name__}: expected a NumPy array of uint8")
+    if image.dtype != np.uint8:
+        raise DataError(f"image has dtype {image.dtype}: expected uint8, 0 to 255, as frames are recorded")
+    if image.ndim != 4 or 0 in image.shape[1:] or image.shape[1] > _CHANNELS:
+        raise DataError(
+            f"image has shape {image.shape}: expected (records, channels, height, width), a single frame a record "
+            "with its channels (3 for colours) first"
+        )
+    if not len(image):
+        raise DataError("image has no records: expected an episode at least")
+    return len(image)
+
+
+def _numbers(name: str, values: Any, dimensions: int) -> NDArray[np.float32]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf" or array.ndim != dimensions:
+        expected = ("", "(records,)", "(records, columns)")[dimensions]
+        raise DataError(f"{name} is {array.dtype} of shape {array.shape}: expected numbers {expected}")
+    finite = np.isfinite(array)
+    if not finite.all():
+        place = tuple(int(at) for at in np.argwhere(~finite)[0])
+        raise DataError(f"{name}[{', '.join(map(str, place))}] is {array[place]}: expected a finite number")
+    return array.astype(np.float32, copy=False)
+
+
+def _flags(values: Any) -> NDArray[np.bool_]:
+    array = np.asarray(values)
+    if array.ndim != 1 or not ((array == 0) | (array == 1)).all():
+        raise DataError(f"first is {array.dtype} of shape {array.shape}: expected a boolean for each record")
+    return array.astype(bool, copy=False)
+
+
+def _bound(name: str, values: Any, columns: int) -> NDArray[np.float32]:
+    array = np.asarray(values, np.float32)
+    if array.shape not in ((), (columns,)) or not np.isfinite(array).all():
+        raise DataError(
+            f"{name} is {values}: expected a finite number, or one for each of the {columns} action columns"
+        )
+    return np.broadcast_to(array, (columns,)).copy()

@@ -1,0 +1,160 @@
+"""Tasks of the suite as they are seen. What takes graphics is skipped where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import gymnasium
+import numpy as np
+import pytest
+
+from synther.envs import camera
+from synther.envs.camera import graphics
+from synther.envs.making import opened
+from synther.envs.pixels import PixelWorld, check_drawable
+from synther.envs.redrawing import check_redrawable, redraw
+from synther.envs.rendering import render_states
+from synther.errors import ConfigError, DataError
+
+WALKER = "dm_control/walker-walk-v0"
+SIZE = 24
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    try:
+        return graphics()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def world(backend: str) -> Iterator[PixelWorld]:
+    with PixelWorld(WALKER, size=SIZE, backend=backend) as one:
+        yield one
+
+
+def actions(world: PixelWorld, count: int) -> np.ndarray:
+    return np.random.default_rng(0).uniform(world.low, world.high, (count, len(world.low))).astype(np.float32)
+
+
+def test_it_is_the_environment_that_others_step(world):
+    """State, reward and repetition against shimmy's environment, which knows no frames."""
+    assert (world.decisions, world.low.tolist(), world.high.tolist()) == (500, [-1] * 6, [1] * 6)
+    with opened(WALKER) as env:
+        raw, _ = env.reset(seed=5)
+        world.reset(5)
+        for action in actions(world, 2):
+            np.testing.assert_allclose(world.state, gymnasium.spaces.flatten(env.observation_space, raw), rtol=1e-6)
+            _, one, *_ = env.step(action.astype(np.float64))
+            raw, other, *_ = env.step(action.astype(np.float64))
+            assert world.step(action)[1:] == (pytest.approx(one + other), False, False)
+
+
+def test_an_observation_is_the_last_three_frames(world):
+    seen = [world.reset(1)]
+    frames = [world.frame]
+    for action in actions(world, 3):
+        seen.append(world.step(action)[0])
+        frames.append(world.frame)
+    assert all((one.shape, one.dtype) == ((9, SIZE, SIZE), np.uint8) for one in seen)
+    for number, stacked in enumerate(seen):
+        expected = [frames[max(0, number - back)] for back in (2, 1, 0)]
+        np.testing.assert_array_equal(stacked, np.concatenate(expected))
+    assert (frames[3] != frames[2]).mean() > 0.01
+
+
+def test_the_picture_is_the_suites_own(world):
+    """Bit for bit as dm_control draws it, with its own choice of a graphics library, in another process."""
+    world.reset(2)
+    drawn = render_states(WALKER, [world.state], width=SIZE, height=SIZE)[0]
+    np.testing.assert_array_equal(world.frame, drawn.transpose(2, 0, 1))
+    assert world.frame.std() > 10
+
+
+def test_an_episode_depends_on_its_seed_alone(world):
+    def played(seed: int) -> list[np.ndarray]:
+        return [world.reset(seed), *(world.step(action)[0] for action in actions(world, 1))]
+
+    one, other, again = played(7), played(8), played(7)
+    np.testing.assert_array_equal(one, again)
+    assert (one[0] != other[0]).any()
+
+
+def test_an_episode_ends(world, monkeypatch):
+    """A thousand steps, repeated four hundred times: the last decision is cut short."""
+    monkeypatch.setattr(world, "repeat", 400)
+    world.reset(0)
+    rewards, terminals, timeouts = zip(*(world.step(np.zeros(6))[1:] for _ in range(3)), strict=True)
+    assert 0 < rewards[2] <= 200
+    assert (terminals, timeouts) == ((False,) * 3, (False, False, True))
+    with pytest.raises(DataError, match="the episode is over"):
+        world.step(np.zeros(6))
+
+
+def test_recorded_states_are_drawn_as_they_were_seen(world, backend, monkeypatch):
+    """The floor too, though nobody has recorded where the walker was."""
+    monkeypatch.setattr(world, "repeat", 1)
+    world.reset(3)
+    states, frames, taken = [world.state], [world.frame], actions(world, 4)
+    for action in taken:
+        world.step(action)
+        states.append(world.state)
+        frames.append(world.frame)
+    drawn = redraw(WALKER, np.array(states), taken, SIZE, backend)
+    difference = np.abs(drawn.astype(int) - np.array(frames))
+    assert (difference > 2).mean() < 0.002
+    assert (frames[-1] != frames[0]).mean() > 0.05
+    with pytest.raises(DataError, match=r"24 observation columns and 6 actions, got \(3,\) and \(6,\)"):
+        redraw(WALKER, np.zeros((2, 3)), taken[:1], SIZE, backend)
+    with pytest.raises(DataError, match="record 1 of an episode is no state"):
+        redraw(WALKER, np.array([states[0], np.full(24, 1e12)]), taken[:1], SIZE, backend)
+
+
+def test_what_is_no_task_is_refused():
+    assert check_drawable("dm_control/ball_in_cup-catch-v0") == ("ball_in_cup", "catch")
+    for name in ("Hopper-v4", "walker-walk", "dm_control/walker-walk"):
+        with pytest.raises(ConfigError, match=r"expected dm_control/walker-walk-v0, got "):
+            check_drawable(name)
+    with pytest.raises(ConfigError, match="no task 'dm_control/walker-fly-v0': those of walker are stand, walk, run"):
+        check_drawable("dm_control/walker-fly-v0")
+    with pytest.raises(ConfigError, match="there is no dragon in it"):
+        check_drawable("dm_control/dragon-fly-v0")
+    with pytest.raises(ConfigError, match="takes any action: expected a task with bounds"):
+        PixelWorld("dm_control/lqr-lqr_2_1-v0", backend="chalk")
+    with pytest.raises(ConfigError, match="at least 1, got 84, 0 and 3"):
+        PixelWorld(WALKER, repeat=0)
+    for name in ("dm_control/swimmer-swimmer6-v0", "dm_control/quadruped-walk-v0", "Hopper-v5", None):
+        with pytest.raises(DataError, match="do not follow from its observations"):
+            check_redrawable(name)
+    check_redrawable("dm_control/cheetah-run-v0")
+
+
+def test_without_graphics_the_packages_are_named(monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(camera, "BACKENDS", ("chalk", "crayon"))
+    monkeypatch.setattr(camera, "_failure", lambda name: f"no {name} here")
+    says = r"EGL or OSMesa.*libegl1 libgl1-mesa-dri.*libosmesa6.*chalk: no chalk here; crayon: no crayon here"
+    with pytest.raises(ConfigError, match=says):
+        graphics()
+    with pytest.raises(ConfigError, match=says):
+        PixelWorld(WALKER)
+    with pytest.raises(ConfigError, match="cannot draw frames with chalk"):
+        PixelWorld(WALKER, backend="chalk")
+
+
+def test_who_chooses_the_graphics(monkeypatch):
+    monkeypatch.setattr(camera, "BACKENDS", ("egl", "osmesa"))
+    monkeypatch.setattr(camera, "_failure", lambda name: "broken" if name == "egl" else "")
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    assert graphics() == "osmesa"
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    with pytest.raises(ConfigError, match="egl: broken"):
+        graphics()
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    with pytest.raises(ConfigError, match="MUJOCO_GL=disabled cannot draw"):
+        graphics()
+
+
+def test_a_broken_library_is_found_out():
+    assert "chalk" in camera._failure("chalk")

@@ -1,0 +1,321 @@
+"""Files of frames: each format read, ours written and read again, and what cannot be read refused by its name."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium.spaces as gym
+import h5py
+import minari
+import numpy as np
+import pytest
+from minari.data_collector import EpisodeBuffer
+
+from synther.errors import DataError, FormatError
+from synther.pixels.files import read, write
+from synther.pixels.frames import Frames
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+
+def frames(*lengths: int, size: int = 5, seed: int = 0, columns: int = 2) -> Frames:
+    """Episodes of so many records, of which the first ends in a terminal one."""
+    rng = np.random.default_rng(seed)
+    records = sum(lengths)
+    first = np.isin(np.arange(records), np.cumsum([0, *lengths]))
+    discount = np.ones(records)
+    discount[lengths[0] - 1] = 0
+    return Frames(
+        image=rng.integers(0, 256, (records, 3, size, size + 1), np.uint8),
+        action=np.where(first[:, None], 0, rng.uniform(-1, 1, (records, columns))),
+        reward=np.where(first, 0, rng.normal(size=records)),
+        discount=discount,
+        first=first,
+    )
+
+
+def assert_same(one: Frames, other: Frames) -> None:
+    for name in ("image", "action", "reward", "discount", "first", "low", "high"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
+        assert getattr(one, name).dtype == getattr(other, name).dtype
+    assert (one.env_id, one.action_repeat) == (other.env_id, other.action_repeat)
+
+
+def shard(path: Path | str, data: Frames, **changed: object) -> Path:
+    """A file as V-D4RL has it: nothing but the arrays."""
+    starts, ends = data.episodes
+    step_type = np.ones(len(data), np.int64)
+    step_type[ends - 1] = 2
+    step_type[starts] = 0
+    arrays = {
+        "observation": data.image,
+        "action": data.action,
+        "reward": data.reward,
+        "discount": data.discount,
+        "step_type": step_type,
+    }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for name, array in (arrays | changed).items():
+            if array is not None:
+                file[name] = array
+    return Path(path)
+
+
+def episode(path: Path | str, data: Frames, **changed: object) -> Path:
+    """A file as V-D4RL's npz episodes are, channels last."""
+    arrays = {
+        "image": data.image.transpose(0, 2, 3, 1),
+        "action": data.action,
+        "reward": data.reward,
+        "discount": data.discount,
+        "is_first": data.first,
+        "is_last": np.arange(len(data)) == len(data) - 1,
+        "is_terminal": data.discount == 0,
+    }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **{name: array for name, array in (arrays | changed).items() if array is not None})
+    return Path(path)
+
+
+def minari_set(data: Frames, observation: gym.Space, entry: str | None = None, last: bool = True) -> None:
+    """The data set test/frames-v0, made by Minari itself."""
+    buffers = []
+    for start, end in zip(*data.episodes, strict=True):
+        pictures = data.image[start:end].transpose(0, 2, 3, 1) if last else data.image[start:end]
+        ends = np.arange(start + 1, end) == end - 1
+        buffers.append(
+            EpisodeBuffer(
+                observations={entry: pictures, "speed": np.zeros((end - start, 1))} if entry else pictures,
+                actions=data.action[start + 1 : end],
+                rewards=data.reward[start + 1 : end],
+                terminations=ends & (data.discount[end - 1] == 0),
+                truncations=ends & (data.discount[end - 1] != 0),
+            )
+        )
+    space = gym.Box(-1, 1, (data.action.shape[1],), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        minari.create_dataset_from_buffers("test/frames-v0", buffers, observation_space=observation, action_space=space)
+
+
+def test_ours_is_read_as_it_was_written():
+    data = replace(frames(40, 7, 2), env_id="dm_control/walker-walk-v0", action_repeat=2, low=np.array([-1, -3]))
+    write("a/frames.hdf5", data)
+    assert_same(read("a/frames.hdf5"), data)
+    write("plain.h5", frames(3))
+    assert_same(read("plain.h5"), frames(3))
+    with h5py.File("a/frames.hdf5") as file:
+        assert set(file) == {"observation", "action", "reward", "discount", "step_type"}
+        assert file["step_type"][:].tolist() == [0] + [1] * 38 + [2] + [0] + [1] * 5 + [2, 0, 2]
+
+
+def test_parts_become_one_file():
+    parts = [frames(4, 3), frames(5, seed=1), frames(2, seed=2)]
+    write("frames.hdf5", iter(parts))
+    assert_same(read("frames.hdf5"), Frames.concatenate(parts))
+    with pytest.raises(DataError, match="the parts of one file must agree"):
+        write("mixed.hdf5", [frames(3), frames(3, size=6)])
+    with pytest.raises(DataError, match="nothing to write"):
+        write("empty.hdf5", [])
+    assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
+
+
+def test_a_file_appears_whole_or_not_at_all():
+    write("frames.hdf5", frames(3))
+
+    def stopped() -> Iterator[Frames]:
+        yield frames(4)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write("frames.hdf5", stopped())
+    assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
+    assert_same(read("frames.hdf5"), frames(3))
+    with pytest.raises(FormatError, match=r"frames are written as \.hdf5 or \.h5"):
+        write("frames.npz", frames(3))
+
+
+def test_similar_frames_take_little_room():
+    data = frames(100, size=40)
+    still = replace(data, image=data.image[:1].repeat(100, 0))
+    write("still.hdf5", still)
+    assert Path("still.hdf5").stat().st_size < still.image.nbytes / 5
+
+
+def test_shards_of_v_d4rl():
+    """More records than a block, NaN at a reset, columns of one number; what they are of is known from the folder."""
+    folder = Path("main/walker_walk/medium_replay/84px")
+    one, other = frames(600, 5), frames(4, seed=1)
+    wild = np.where(one.first, np.nan, one.reward)
+    shard(folder / "b.hdf5", other)
+    shard(folder / "a.hdf5", one, reward=wild[:, None], discount=np.where(one.first, np.nan, one.discount))
+    expected = replace(Frames.concatenate([one, other]), env_id="dm_control/walker-walk-v0", action_repeat=2)
+    assert_same(read(folder), expected)
+    assert_same(read([folder / "a.hdf5", str(folder / "b.hdf5")]), expected)
+    assert_same(read(folder / "b.hdf5"), replace(other, env_id="dm_control/walker-walk-v0", action_repeat=2))
+    assert read(shard("elsewhere.hdf5", other)).env_id is None
+
+
+def test_an_episode_that_goes_on_in_no_file_is_cut():
+    data = frames(5, 4)
+    step_type = np.array([0, 1, 1, 1, 1, 0, 1, 1, 1])
+    assert_same(read(shard("cut.hdf5", data, step_type=step_type)), data)
+
+
+def test_npz_episodes():
+    parts = [frames(5), frames(3, seed=1), frames(4, 2, seed=2)]
+    for number, part in enumerate(parts):
+        episode(f"episodes/{number}.npz", part)
+    assert_same(read("episodes"), Frames.concatenate(parts))
+    bare = frames(4)
+    told = {"is_first": None, "is_last": None, "is_terminal": None, "image": None, "observation": bare.image}
+    assert_same(read(episode("bare.npz", bare, **told)), bare)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("entry", [None, "camera"])
+def test_minari(last, entry):
+    data = frames(5, 3)
+    picture = gym.Box(0, 255, (5, 6, 3) if last else (3, 5, 6), np.uint8)
+    space = gym.Dict({entry: picture, "speed": gym.Box(-1, 1, (1,), np.float64)}) if entry else picture
+    minari_set(data, space, entry, last)
+    assert_same(read("test/frames-v0"), data)
+    assert_same(read("store/test/frames-v0"), data)
+
+
+def test_minari_of_other_kinds():
+    data = frames(5)
+    pictures = gym.Box(0, 255, (5, 6, 3), np.uint8)
+    minari_set(data, pictures)
+    metadata = Path("store/test/frames-v0/data/metadata.json")
+    told = json.loads(metadata.read_text())
+    for name, value, says in (
+        ("action_space", {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}, "actions are of Discrete"),
+        ("observation_space", {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}, "expected a Box of pictures"),
+        ("total_steps", 3, "promises 4 records and holds 5"),
+    ):
+        text = value if isinstance(value, int) else json.dumps(value)
+        metadata.write_text(json.dumps({**told, name: text}))
+        with pytest.raises((DataError, FormatError), match=says):
+            read("test/frames-v0")
+    with pytest.raises(FormatError, match="neither a folder nor a Minari data set"):
+        read("test/other-v0")
+
+
+def test_progress_counts_frames():
+    counted = []
+
+    class Watch:
+        def phase(self, name, total, start=0):
+            counted.append((name, total))
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *failure):
+            pass
+
+        def advance(self, amount, note=""):
+            counted.append(amount)
+
+    read(shard("a.hdf5", frames(600)), progress=Watch())
+    assert counted == [("read frames", 600), 512, 88]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"step_type": None}, "missing step_type; got action, discount, observation, reward"),
+        (
+            {"observation": np.zeros((6, 3, 5, 6), np.float32)},
+            "observation has dtype float32: expected frames of uint8",
+        ),
+        (
+            {"observation": np.zeros((6, 9, 5, 6), np.uint8)},
+            r"shape \(6, 9, 5, 6\) \(frames that are stacked already\?",
+        ),
+        ({"observation": np.zeros((6, 3), np.uint8)}, r"shape \(6, 3\): expected a single frame"),
+        ({"observation": np.zeros((0, 3, 5, 6), np.uint8)}, "no records: expected an episode"),
+        ({"reward": np.zeros(5)}, r"reward has shape \(5,\): expected \(6,\)"),
+        ({"action": np.zeros((5, 2))}, "action has 5 records, observation has 6"),
+        ({"action": np.zeros(6)}, r"action has shape \(6,\): expected \(records, columns\)"),
+        ({"action": np.full((6, 2), 3.0)}, r"action\[1, 0\] is 3\.0: expected -1\.0 to 1\.0"),
+        ({"action": np.full((6, 2), np.nan)}, r"action\[1, 0\] is nan"),
+        ({"step_type": np.array([1, 1, 1, 1, 1, 2])}, r"step_type\[0\] is 1: expected a file that begins"),
+        ({"step_type": np.array([0, 1, 2, 1, 1, 2])}, r"step_type\[3\] is 1 after a last record"),
+        ({"step_type": np.array([0, 1, 7, 1, 1, 2])}, r"step_type\[2\] is 7: expected 0 \(first\), 1 or 2"),
+    ],
+)
+def test_shards_that_are_refused(changed, says):
+    path = shard("odd.hdf5", frames(6), **changed)
+    with pytest.raises((DataError, FormatError), match=rf"odd\.hdf5:? .*{says}"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"image": None}, "missing image; got"),
+        ({"discount": None, "is_terminal": None}, "missing discount or is_terminal"),
+        ({"image": np.zeros((6, 5, 6, 3))}, "image has dtype float64"),
+        ({"action": np.zeros((5, 2))}, "action has 5 records, image has 6"),
+        ({"reward": np.zeros((6, 2))}, r"reward has shape \(6, 2\)"),
+        ({"is_first": np.zeros(6, bool)}, "record 0 is no reset"),
+    ],
+)
+def test_npz_episodes_that_are_refused(changed, says):
+    path = episode("odd.npz", frames(6), **changed)
+    with pytest.raises((DataError, FormatError), match=rf"odd\.npz: .*{says}"):
+        read(path)
+
+
+def test_mixtures_are_refused():
+    shard("sizes/a.hdf5", frames(3))
+    shard("sizes/b.hdf5", frames(3, size=8))
+    with pytest.raises(DataError, match=r"b\.hdf5 has frames of 3 x 8 x 9, .*a\.hdf5 of 3 x 5 x 6: expected one size"):
+        read("sizes")
+    shard("columns/a.hdf5", frames(3))
+    shard("columns/b.hdf5", frames(3, columns=4))
+    with pytest.raises(DataError, match=r"b\.hdf5: action has shape \(3, 4\): expected \(records, 2\)"):
+        read("columns")
+    write("bounds/a.hdf5", frames(3))
+    write("bounds/b.hdf5", replace(frames(3), high=np.array([2, 2])))
+    with pytest.raises(DataError, match="the high of actions differs between files"):
+        read("bounds")
+    shard("kinds/a.hdf5", frames(3))
+    episode("kinds/b.npz", frames(3))
+    with pytest.raises(FormatError, match="kinds: expected a folder of HDF5 files or of npz files, it holds both"):
+        read("kinds")
+
+
+def test_what_is_no_file_of_frames_is_refused():
+    whole = shard("whole.hdf5", frames(6)).read_bytes()
+    Path("half.hdf5").write_bytes(whole[: len(whole) // 2])
+    packed = episode("whole.npz", frames(6)).read_bytes()
+    Path("half.npz").write_bytes(packed[: len(packed) // 2])
+    middle = len(packed) // 2
+    Path("damaged.npz").write_bytes(packed[:middle] + bytes(200) + packed[middle + 200 :])
+    Path("text.txt").write_text("frames")
+    Path("empty").mkdir()
+    for name, says in (
+        ("half.hdf5", "half.hdf5: expected an HDF5 file of frames, but it cannot be read"),
+        ("half.npz", "half.npz: expected an npz file of frames, but it cannot be read"),
+        ("damaged.npz", r"damaged\.npz: expected .*frames, but it cannot be read"),
+        ("text.txt", r"text\.txt: expected frames as \.hdf5"),
+        ("absent.hdf5", r"absent\.hdf5: no such file"),
+        ("empty", "empty: expected a folder of HDF5 files or of npz files, it holds neither"),
+    ):
+        with pytest.raises(FormatError, match=says):
+            read(name)
+    with pytest.raises(FormatError, match="nothing to read"):
+        read([])
