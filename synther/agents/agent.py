@@ -1,23 +1,18 @@
-"""Training all members at once: rounds of captured updates, each member's numbers drawn from its own streams.
-
-Everything random in a round is a function of (a member's seed, round number). So members train together as they would
-alone, and a training that was stopped anywhere and taken up again ends with the weights of one that was not.
-"""
+"""An agent of rows: all members trained at once, in rounds of updates whose rows are gathered together."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors.torch import save
-from torch import Tensor
 
 from synther import compute
 from synther.agents import policy
@@ -25,15 +20,21 @@ from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
 from synther.agents.bc import BC, BCConfig
 from synther.agents.cql import CQL, CQLConfig
 from synther.agents.drawing import Drawn, precision_for
+from synther.agents.drq_bc import DrQBC, DrQBCConfig
 from synther.agents.edac import EDAC, EDACConfig
 from synther.agents.iql import IQL, IQLConfig
+from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
 from synther.agents.policy import Policy, Scales
+from synther.agents.rounds import Rounds
 from synther.agents.rows import Member, Rows
+from synther.agents.stacked import Stack
 from synther.agents.td3_bc import TD3BC, TD3BCConfig
 from synther.durable import replacing
 from synther.errors import ConfigError, FormatError
 
-ALGORITHMS: dict[str, tuple[type[AgentConfig], Callable[[Any, Shape], Algorithm]]] = {
+Registry = dict[str, tuple[type[AgentConfig], Callable[[Any, Shape], Algorithm]]]
+
+ALGORITHMS: Registry = {
     "bc": (BCConfig, BC),
     "td3_bc": (TD3BCConfig, TD3BC),
     "iql": (IQLConfig, IQL),
@@ -41,10 +42,16 @@ ALGORITHMS: dict[str, tuple[type[AgentConfig], Callable[[Any, Shape], Algorithm]
     "cql": (CQLConfig, CQL),
 }
 
+HEADS: Registry = {
+    "drq_bc": (DrQBCConfig, DrQBC),
+    "noisy_bc": (NoisyBCConfig, NoisyBC),
+}
+"""What learns from the features of an agent that sees: rows of other observations have no use for them."""
+
 _ROUND_UPDATES = 20  # enough that drawing numbers for each member in turn does not show
 
 
-class Agent:
+class Agent(Rounds):
     """`agent = Agent(TD3BCConfig(), rows, [Member(0), Member(1)]); agent.train(1_000_000); agent.act(observations)`
 
     Training is done on the device of the rows. `auto` lets a GPU multiply in tf32.
@@ -58,64 +65,31 @@ class Agent:
         *,
         precision: Literal["auto", "float32", "tf32"] = "auto",
     ) -> None:
-        names = [name for name, (kind, _) in ALGORITHMS.items() if kind is type(config)]
+        known = HEADS | ALGORITHMS
+        names = [name for name, (kind, _) in known.items() if kind is type(config)]
         if not names:
-            raise ConfigError(f"expected the config of one of {', '.join(ALGORITHMS)}, got {type(config).__name__}")
+            every = f"{', '.join(HEADS)}, or one of {', '.join(ALGORITHMS)}"
+            raise ConfigError(f"expected the config of {every}, got {type(config).__name__}")
         if not members:
             raise ConfigError("an agent needs at least one member, got none")
-        self.config, self.rows, self.members, self.device = config, rows, tuple(members), rows.device
-        self.precision = precision_for(precision, self.device)
-        self.updates = 0
-        shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), self.device)
-        self.name = names[0]
-        self.algorithm = ALGORITHMS[self.name][1](config, shape)
+        self.name, self.config, self.rows, self.members = names[0], config, rows, tuple(members)
+        self.precision = precision_for(precision, rows.device)
+        shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), rows.device)
+        algorithm = known[self.name][1](config, shape)
         scales = _scales(config, rows, self.members)
-        self._policy = Policy(self.algorithm.actor, scales, self.algorithm.squash)
-        self._round = _Round(self.algorithm, rows, self.members, config.batch, scales)
-        self._captured: Callable[[], None] | None = None
-
-    def train(self, updates: int) -> None:
-        """So many updates of every member. On a GPU they may still be running when this returns."""
-        if updates < 0:
-            raise ConfigError(f"the number of updates must be at least 0, got {updates}")
-        advice = "train fewer members together, or lower agent.batch, agent.width or the number of rows"
-        with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
-            end = self.updates + updates
-            while self.updates < end:
-                number, first = divmod(self.updates, self._round.updates)
-                last = min(self._round.updates, first + end - self.updates)
-                self._round.fill(number)
-                if last - first == self._round.updates:
-                    self._whole_round()
-                else:
-                    self._round.run(first, last)
-                self.updates += last - first
-
-    def losses(self) -> dict[str, NDArray[np.float32]]:
-        """Each member's losses (S,) in the latest update that had them. Waits for the device."""
-        return {name: tensor.cpu().numpy().copy() for name, tensor in self._round.losses.items()}
+        self._policy = Policy(algorithm.actor, _first(scales, algorithm.actor), algorithm.squash)
+        super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch, scales), rows.device)
 
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
-        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member."""
+        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member.
+
+        Where the actor sees only the first columns of an observation (`HEADS`), it is given only those.
+        """
         return self._policy.act(observations)
 
     def policy(self, device: torch.device | None = None) -> Policy:
         """The policies as they are now, to be evaluated while training goes on; on the CPU unless said otherwise."""
         return self._policy.copy(device or torch.device("cpu"))
-
-    def state(self) -> dict[str, Tensor]:
-        """What changes from update to update, beside their number. The tensors are those that are trained."""
-        return self.algorithm.state() | {f"losses.{name}": tensor for name, tensor in self._round.losses.items()}
-
-    @torch.no_grad()
-    def load_state(self, state: dict[str, Tensor], updates: int) -> None:
-        """Go on from a `state` after so many `updates`."""
-        own = self.state()
-        if {name: tensor.shape for name, tensor in own.items()} != {name: state[name].shape for name in state}:
-            raise ConfigError("this state belongs to an agent with other options, members or data")
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
-        self.updates = updates
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything: what `load` needs to go on training, and `load_policy` to act."""
@@ -150,11 +124,11 @@ class Agent:
             "tables": self.rows.lengths,
         }
 
-    def _whole_round(self) -> None:
-        if self._captured is None:
-            whole = partial(self._round.run, 0, self._round.updates)
-            self._captured = compute.capture(whole, self.device, list(self.state().values()))
-        self._captured()
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        advice = "train fewer members together, or lower agent.batch, agent.width or the number of rows"
+        with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
+            yield
 
 
 class _Round:
@@ -197,3 +171,9 @@ def _scales(config: AgentConfig, rows: Rows, members: Sequence[Member]) -> Scale
         for index, member in enumerate(members):
             mean[index], deviation[index] = standards[member.arm.real]
     return Scales(mean, deviation, rows.low, rows.high)
+
+
+def _first(scales: Scales, actor: Stack) -> Scales:
+    """Those of the columns that the actor sees."""
+    mean, deviation = (each[:, : actor.sizes[0]].contiguous() for each in (scales.mean, scales.deviation))
+    return replace(scales, mean=mean, deviation=deviation)

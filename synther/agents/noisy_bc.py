@@ -1,0 +1,39 @@
+"""Behaviour cloning as V-D4RL has it (Lu et al. 2023): the policy imitates with the noise of DrQ-v2 in its actions.
+
+Here its head, which learns from the features of a trunk; `pixels/bc.py` learns the features too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from synther.agents.adam import Adam
+from synther.agents.algorithm import Algorithm, Noise, Shape
+from synther.agents.bc import imitation_loss
+from synther.agents.drq_bc import HeadsConfig, Orthonormal, deviation, disturbed
+from synther.agents.rows import Batch
+
+
+@dataclass(frozen=True)
+class NoisyBCConfig(HeadsConfig):
+    """Nothing but what all heads share; `discount` and `nstep` only say what rows are made of."""
+
+
+class NoisyBC(Algorithm):
+    losses: ClassVar[tuple[str, ...]] = ("actor",)
+
+    def __init__(self, config: NoisyBCConfig, shape: Shape) -> None:
+        self.config = config
+        self.normals = shape.action
+        self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action), initial=Orthonormal())
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        spread = deviation(self.config, self.actor_adam.count)
+        action = disturbed(self.actor(batch.observation).tanh(), noise.normal, spread, self.config.noise_clip)
+        loss = imitation_loss(action, batch.action)
+        self.actor_adam.minimise(loss)
+        return {"actor": loss.detach()}

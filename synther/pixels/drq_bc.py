@@ -1,0 +1,81 @@
+"""DrQ+BC (Lu et al. 2023, V-D4RL) on frames: the critics' loss trains the encoder, the policy's its own part alone."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from synther.agents.adam import Adam
+from synther.agents.algorithm import Noise, Shape
+from synther.agents.critics import backup, smallest, squared_errors, values
+from synther.agents.drq_bc import DrQBCConfig, Orthonormal, deviation, disturbed
+from synther.agents.rows import Batch
+from synther.agents.td3_bc import policy_loss
+from synther.errors import ConfigError
+from synther.pixels.algorithm import ACTOR, ACTOR_TRUNK, CRITIC_TRUNK, CRITICS, ENCODER, PixelAlgorithm, gradients
+from synther.pixels.encoder import Frame, draw_encoder
+from synther.pixels.trunk import FEATURES, Trunk, draw_trunk
+
+
+class PixelDrQBC(PixelAlgorithm):
+    losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
+    critic_trunk: Trunk
+
+    def __init__(self, config: DrQBCConfig, shape: Shape, frame: Frame) -> None:
+        if config.features != "both":
+            raise ConfigError(
+                f"an agent of frames has features for actor and critic: agent.features is both, not {config.features}"
+            )
+        self.config = config
+        self.normals, self.uniforms = 2 * shape.action, 4
+        self.encoder = draw_encoder(shape.seeds, ENCODER, frame, shape.device)
+        self.actor_trunk = draw_trunk(shape, ACTOR_TRUNK, self.encoder.features)
+        self.critic_trunk = draw_trunk(shape, CRITIC_TRUNK, self.encoder.features)
+        self.actor = shape.stack(ACTOR, (FEATURES, *config.hidden, shape.action), initial=Orthonormal())
+        self.critics = shape.stack(
+            CRITICS, (FEATURES + shape.action, *config.hidden, 1), ensemble=2, initial=Orthonormal()
+        )
+        self.target_critic_trunk, self.target_critics = self.critic_trunk.clone(), self.critics.clone()
+        self.encoder_adam, self.actor_trunk_adam, self.critic_trunk_adam, self.actor_adam, self.critics_adam = (
+            Adam(part.weights, config.learning_rate)
+            for part in (self.encoder, self.actor_trunk, self.critic_trunk, self.actor, self.critics)
+        )
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        spread = deviation(self.config, self.actor_adam.count)
+        for_target, for_policy = noise.normal.chunk(2, -1)
+        encoded = self.encoder(batch.observation)
+        target = self._target(batch, for_target, spread)
+        critic_loss = self._update_critics(encoded, batch, target)
+        # The policy learns from what the encoder saw before its update, by values of critics after theirs.
+        actor_loss = self._update_actor(encoded.detach(), batch, for_policy, spread)
+        return {"critic": critic_loss, "actor": actor_loss}
+
+    @torch.no_grad()
+    def _target(self, batch: Batch, normal: Tensor, spread: Tensor) -> Tensor:
+        encoded = self.encoder(batch.next_observation)
+        action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, spread, self.config.noise_clip)
+        value = smallest(values(self.target_critics, self.target_critic_trunk(encoded), action))
+        return backup(batch, value, self.config.row_discount)
+
+    def _update_critics(self, encoded: Tensor, batch: Batch, target: Tensor) -> Tensor:
+        predicted = values(self.critics, self.critic_trunk(encoded), batch.action)
+        loss = squared_errors(predicted, target).sum(1)
+        adams = self.encoder_adam, self.critic_trunk_adam, self.critics_adam
+        of_encoder, of_trunk, of_critics = gradients(loss, *adams)
+        tau = self.config.tau
+        self.encoder_adam.step(of_encoder)
+        self.critic_trunk_adam.step(of_trunk, follower=self.target_critic_trunk.stack, tau=tau)
+        self.critics_adam.step(of_critics, follower=self.target_critics, tau=tau)
+        return loss.detach()
+
+    def _update_actor(self, encoded: Tensor, batch: Batch, normal: Tensor, spread: Tensor) -> Tensor:
+        action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, spread, self.config.noise_clip)
+        value = smallest(values(self.critics.fixed(), self.critic_trunk.fixed()(encoded), action))
+        loss = policy_loss(value, action, batch.action, self.config.alpha)
+        adams = self.actor_trunk_adam, self.actor_adam
+        for adam, gradient in zip(adams, gradients(loss, *adams), strict=True):
+            adam.step(gradient)
+        return loss.detach()

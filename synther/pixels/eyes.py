@@ -1,0 +1,73 @@
+"""What is left of an agent that sees when it only looks: encoder and trunks of all members, frozen."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from synther.agents import policy
+from synther.agents.stacked import Stack
+from synther.errors import ConfigError, FormatError
+from synther.pixels.encoder import Encoder
+from synther.pixels.trunk import FEATURES, Trunk
+
+TrunkName = Literal["actor", "critic"]
+Features = Literal["both", "actor", "critic"]
+"""Of which trunks: of both, those of the actor come first."""
+
+
+@dataclass(frozen=True)
+class Eyes:
+    """`eyes.encoder(observations)`, and `eyes.trunks["actor"]` of that."""
+
+    encoder: Encoder
+    trunks: dict[TrunkName, Trunk]
+    """Those of the actor and, where the agent has one, of the critic."""
+    seeds: tuple[int, ...]
+    """One a member."""
+    nstep: int
+    discount: float
+    """What the agent learned from: decisions so far ahead, and what they are worth."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.weights.device
+
+    def trunk(self, name: TrunkName) -> Trunk:
+        if name not in self.trunks:
+            raise ConfigError(f"this agent has no trunk of a {name}, only of: {', '.join(self.trunks)}")
+        return self.trunks[name]
+
+
+def read(path: str | os.PathLike[str], *names: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description in the file of an agent that sees and its tensors (`names` of them, or all), on the CPU."""
+    described, _ = policy.read(path, "actor")  # which every agent has
+    if "frame" not in described:
+        raise FormatError(f"{path} is an agent that does not see: expected one trained on frames")
+    return policy.read(path, *names)
+
+
+def load_eyes(path: str | os.PathLike[str], device: torch.device | None = None) -> Eyes:
+    """The eyes in the file of an agent, on the CPU unless said otherwise."""
+    described, _ = read(path, "actor")
+    if "trunks" not in described:
+        raise FormatError(f"{path} is a policy alone: expected the file of a whole agent")
+    try:
+        names: list[TrunkName] = described["trunks"]
+        _, tensors = read(path, "encoder", *(f"{name}_trunk" for name in names))
+        frame, config, seeds = described["frame"], described["config"], tuple(described["seeds"])
+        nstep, discount = config["nstep"], config["discount"]
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path} is a damaged agent ({error!r} of its eyes): train it again") from None
+    device = device or torch.device("cpu")
+    encoder = Encoder(tensors["encoder"].to(device), tuple(frame))
+    trunks = {name: trunk_of(tensors[f"{name}_trunk"].to(device), encoder) for name in names}
+    return Eyes(encoder, trunks, seeds, nstep, discount)
+
+
+def trunk_of(weights: Tensor, encoder: Encoder) -> Trunk:
+    return Trunk(Stack(weights, (encoder.features, FEATURES), 2 * FEATURES))

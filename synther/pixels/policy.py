@@ -1,0 +1,110 @@
+"""What is left of an agent that sees when it only acts: encoder, trunk and actor of all members."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save
+from torch import Tensor
+
+from synther.agents.policy import FORMAT
+from synther.agents.stacked import Stack
+from synther.durable import replacing
+from synther.errors import ConfigError, DataError, FormatError
+from synther.pixels.encoder import Encoder
+from synther.pixels.eyes import Features, read, trunk_of
+from synther.pixels.trunk import Trunk
+
+
+@dataclass(frozen=True)
+class PixelPolicy:
+    """`policy.act(stacks)`: every member's deterministic actions. It can be sent to other processes."""
+
+    encoder: Encoder
+    trunk: Trunk
+    actor: Stack
+    low: Tensor
+    high: Tensor
+    """Bounds of the actions, (A,)."""
+
+    @property
+    def members(self) -> int:
+        return len(self.encoder.weights)
+
+    @property
+    def size(self) -> int:
+        """Pixels of a side of the frames that it sees."""
+        return self.encoder.frame[1]
+
+    @torch.no_grad()
+    def act(self, stacks: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Actions (S, n, A), within their bounds, for stacks (S, n, C, H, W) of frames or the same (n, C, H, W)."""
+        seen, frame = np.asarray(stacks), self.encoder.frame
+        ahead = seen.shape[:-3]
+        if seen.dtype != np.uint8 or seen.shape[-3:] != frame or len(ahead) not in (1, 2):
+            wanted = f"uint8 of shape ({self.members}, n, {', '.join(map(str, frame))})"
+            raise DataError(f"expected stacks of frames, {wanted}, got {seen.dtype} of shape {seen.shape}")
+        if len(ahead) == 2 and ahead[0] != self.members:
+            raise DataError(f"expected stacks of frames for {self.members} members, got them for {ahead[0]}")
+        last = np.ascontiguousarray(np.moveaxis(seen, -3, -1))  # channels, as in training
+        x = torch.from_numpy(last).to(self.low.device).to(torch.float32).div_(255).sub_(0.5).movedim(-1, -3)
+        output = self.actor(self.trunk(self.encoder(x.expand(self.members, *x.shape[-4:]))))
+        scaled = torch.lerp(self.low, self.high, 0.5 * (output.tanh() + 1))
+        return scaled.clamp(self.low, self.high).cpu().numpy()
+
+    def with_heads(self, actor: Stack) -> PixelPolicy:
+        """The policy with other heads for the same features, such as those of an `Agent` trained on latents."""
+        wanted = self.members, self.trunk.features, len(self.low)
+        got = len(actor.weights), actor.sizes[0], actor.sizes[-1]
+        if got != wanted:
+            raise ConfigError(f"expected heads for (members, features, actions) {wanted}, got {got}")
+        weights = actor.weights.detach().to(self.low.device, copy=True)
+        return replace(self, actor=Stack(weights, actor.sizes, actor.free_size))
+
+    def member(self, index: int) -> PixelPolicy:
+        """The policy of a single member."""
+        if not 0 <= index < self.members:
+            raise ConfigError(f"there are {self.members} members, counted from 0, got {index}")
+        encoder, trunk, actor = (part.weights[index : index + 1].clone() for part in self._parts())
+        encoder_alone = Encoder(encoder, self.encoder.frame)
+        return replace(
+            self, encoder=encoder_alone, trunk=trunk_of(trunk, encoder_alone), actor=Stack(actor, self.actor.sizes)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what `load_pixel_policy` needs, as an agent's file has it."""
+        tensors = dict(zip(("encoder", "actor_trunk", "actor"), (part.weights for part in self._parts()), strict=True))
+        tensors |= {"low": self.low, "high": self.high}
+        described = {"frame": self.encoder.frame, "actor": self.actor.sizes}
+        with replacing(path) as beside:
+            beside.write_bytes(save(tensors, {"format": FORMAT, "agent": json.dumps(described)}))
+
+    def _parts(self) -> tuple[Encoder, Trunk, Stack]:
+        return self.encoder, self.trunk, self.actor
+
+
+def load_pixel_policy(
+    path: str | os.PathLike[str], *, features: Features = "both", device: torch.device | None = None
+) -> PixelPolicy:
+    """The policy in its own file or in an agent's, on the CPU unless said otherwise.
+
+    `features` are those that its heads have learned from. Of the critic alone they are for heads that come by
+    `with_heads`: an agent's own never saw them.
+    """
+    described, tensors = read(path, "actor", "low", "high")
+    trunk = "critic_trunk" if features == "critic" else "actor_trunk"
+    if features == "critic" and "critic" not in described.get("trunks", []):
+        raise ConfigError(f"{path} has no trunk of a critic: choose the actor's features")
+    tensors |= read(path, "encoder", trunk)[1]
+    try:
+        frame, sizes = tuple(described["frame"]), described["actor"]
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path} is a damaged agent ({error!r} of its policy): train it again") from None
+    own = {name: tensor.to(device or torch.device("cpu")) for name, tensor in tensors.items()}
+    encoder = Encoder(own["encoder"], frame)
+    return PixelPolicy(encoder, trunk_of(own[trunk], encoder), Stack(own["actor"], sizes), own["low"], own["high"])

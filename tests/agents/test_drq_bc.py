@@ -1,0 +1,191 @@
+"""The heads of agents that see: their losses in NumPy, their noise, and what holds for every algorithm."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.agents.agent import HEADS, Agent
+from synther.agents.algorithm import Noise, Shape
+from synther.agents.drq_bc import DrQBC, DrQBCConfig, HeadsConfig, Orthonormal, deviation, disturbed
+from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
+from synther.agents.policy import load_policy
+from synther.agents.rows import Arm, Batch, Member
+from synther.errors import ConfigError, DataError
+
+from . import plain
+from .tables import CPU, rows, table
+
+S, B, WIDE, A = 2, 5, 3, 2
+SMALL = {"width": 6, "batch": 6, "learning_rate": 1e-2}
+CONFIGS = {
+    "both": DrQBCConfig(**SMALL),
+    "shared": DrQBCConfig(**SMALL, features="shared"),
+    "noisy_bc": NoisyBCConfig(**SMALL),
+}
+TABLES = (table(40, observations=4), table(25, 1, observations=4))
+MEMBERS = [Member(3), Member(4, Arm((0, 1), (0.5, 0.5)))]
+every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+def batch_of(columns: int, generator: torch.Generator) -> Batch:
+    here, there = torch.randn(2, S, B, columns, generator=generator)
+    action = torch.rand(S, B, A, generator=generator) * 2 - 1
+    terminal = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0]).expand(S, B)
+    return Batch(here, action, torch.randn(S, B, generator=generator), there, terminal, torch.cat([here, action], -1))
+
+
+def noisy(actor, member: int, seen: np.ndarray, normal: np.ndarray, spread: float, clip: float) -> np.ndarray:
+    return np.clip(np.tanh(plain.network(actor, member, seen)) + np.clip(spread * normal, -clip, clip), -1, 1)
+
+
+@pytest.mark.parametrize("features", ["both", "shared"])
+def test_drq_bc(features, generator):
+    config = DrQBCConfig(width=6, discount=0.9, nstep=2, deviation_updates=10, features=features)
+    columns = 2 * WIDE if features == "both" else WIDE
+    batch, algorithm = batch_of(columns, generator), DrQBC(config, Shape(columns, A, (0, 1), CPU))
+    algorithm.target_critics.weights.mul_(1.2)  # so that targets and critics differ
+    algorithm.actor_adam.count.fill_(5)  # half way: the deviation is 0.55
+    actor, target = plain.kept(algorithm.actor), plain.kept(algorithm.target_critics)
+    before = plain.kept(algorithm.critics)
+    normal = torch.randn(S, B, 2 * A, generator=generator)
+    losses = algorithm.update(batch, Noise(normal, torch.zeros(S, B, 0)), 0)
+    after = algorithm.critics
+    for s in range(S):
+        here, action, reward, there, terminal = (part[s].double().numpy() for part in batch[:5])
+        for_target, for_policy = normal[s, :, :A].double().numpy(), normal[s, :, A:].double().numpy()
+        of_actor, of_critic = slice(0, WIDE), slice(WIDE if features == "both" else 0, None)
+        next_action = noisy(actor, s, there[:, of_actor], for_target, 0.55, 0.3)
+        next_value = plain.critics(target, s, there[:, of_critic], next_action).min(0)
+        aim = reward + 0.9**2 * (1 - terminal) * next_value
+        errors = (plain.critics(before, s, here[:, of_critic], action) - aim) ** 2
+        assert losses["critic"][s].item() == pytest.approx(errors.mean(1).sum(), rel=1e-4)
+        own = noisy(actor, s, here[:, of_actor], for_policy, 0.55, 0.3)
+        value = plain.critics(after, s, here[:, of_critic], own).min(0)
+        loss = -2.5 / np.abs(value).mean() * value.mean() + ((own - action) ** 2).mean()
+        assert losses["actor"][s].item() == pytest.approx(loss, rel=1e-4)
+
+
+def test_noisy_bc(generator):
+    batch = batch_of(WIDE, generator)
+    algorithm = NoisyBC(NoisyBCConfig(width=6, deviation_updates=10), Shape(WIDE, A, (0, 1), CPU))
+    algorithm.actor_adam.count.fill_(10)
+    actor, normal = plain.kept(algorithm.actor), torch.randn(S, B, A, generator=generator)
+    losses = algorithm.update(batch, Noise(normal, torch.zeros(S, B, 0)), 0)
+    for s in range(S):
+        seen, action = batch.observation[s].double().numpy(), batch.action[s].double().numpy()
+        own = noisy(actor, s, seen, normal[s].double().numpy(), 0.1, 0.3)
+        assert losses["actor"][s].item() == pytest.approx(((own - action) ** 2).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(0, 1.0), (62_500, 0.55), (125_000, 0.1), (1_000_000, 0.1)])
+def test_the_deviation_falls_on_a_line_and_stays(updates, expected):
+    assert deviation(DrQBCConfig(), torch.tensor(float(updates))).item() == pytest.approx(expected)
+
+
+def test_noise_is_held_and_gradients_are_not():
+    action = torch.tensor([0.0, 0.0, 0.9, -0.9], requires_grad=True)
+    moved = disturbed(action, torch.tensor([0.5, 9.0, 9.0, -9.0]), torch.tensor(0.2), clip=0.3)
+    torch.testing.assert_close(moved, torch.tensor([0.1, 0.3, 1.0, -1.0]))
+    assert torch.equal(torch.autograd.grad(moved.sum(), action)[0], torch.ones(4))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(7, 3), (3, 7)])
+def test_first_weights_are_orthonormal(inputs, outputs, generator):
+    weights, biases = Orthonormal().layer(inputs, outputs, False, generator)
+    short = weights.t() @ weights if inputs > outputs else weights @ weights.t()
+    torch.testing.assert_close(short, torch.eye(3), atol=1e-5, rtol=0)
+    assert torch.equal(biases, torch.zeros(outputs))
+
+
+def test_targets_follow_by_tau(generator):
+    algorithm = DrQBC(DrQBCConfig(width=6, learning_rate=0.1, tau=0.25), Shape(4, A, (0, 1), CPU))
+    first = algorithm.target_critics.weights.clone()
+    algorithm.update(batch_of(4, generator), Noise(torch.zeros(S, B, 2 * A), torch.zeros(S, B, 0)), 0)
+    torch.testing.assert_close(algorithm.target_critics.weights, first.lerp(algorithm.critics.weights.detach(), 0.25))
+    assert not torch.equal(algorithm.target_critics.weights, first)
+
+
+def trained(config: HeadsConfig, members=MEMBERS, updates: int = 25) -> Agent:
+    agent = Agent(config, rows(*TABLES), members)
+    agent.train(updates)
+    return agent
+
+
+def test_every_head_is_here():
+    assert {type(config) for config in CONFIGS.values()} == {kind for kind, _ in HEADS.values()}
+
+
+@every
+def test_members_together_equal_each_alone(config):
+    together = trained(config)
+    for index, member in enumerate(MEMBERS):
+        alone = trained(config, [member])
+        for name, tensor in together.state().items():
+            if tensor.dim():
+                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@every
+def test_resumed_equals_uninterrupted(config, tmp_path):
+    whole, first, second = (
+        trained(config, updates=28),
+        trained(config, updates=23),
+        Agent(config, rows(*TABLES), MEMBERS),
+    )
+    first.save(tmp_path / "agent.safetensors")
+    second.load(tmp_path / "agent.safetensors")
+    second.train(5)
+    for name, tensor in whole.state().items():
+        assert torch.equal(tensor, second.state()[name]), name
+    seen = TABLES[0].observation[:, : whole.algorithm.actor.sizes[0]]
+    np.testing.assert_array_equal(second.act(seen), whole.act(seen))
+    np.testing.assert_array_equal(load_policy(tmp_path / "agent.safetensors").act(seen), first.act(seen))
+
+
+def test_an_actor_sees_its_own_features():
+    agent = trained(CONFIGS["both"])
+    expected = np.tanh(plain.network(agent.algorithm.actor, 1, TABLES[0].observation[:, :2]))
+    np.testing.assert_allclose(agent.act(TABLES[0].observation[:, :2])[1], expected, atol=1e-5)
+    with pytest.raises(DataError, match=r"expected observations of shape \(2, n, 2\) or \(n, 2\), got \(40, 4\)"):
+        agent.act(TABLES[0].observation)
+
+
+def test_features_that_are_not_the_actors_do_not_move_it():
+    """But for the values that judge its actions: without their weight only imitation is left."""
+    other = [data._replace(observation=data.observation * [1, 1, 3, -1]) for data in TABLES]
+    agents = [Agent(replace(CONFIGS["both"], alpha=0.0), rows(*data), MEMBERS) for data in (TABLES, other)]
+    for agent in agents:
+        agent.train(5)
+    one, another = (agent.state() for agent in agents)
+    torch.testing.assert_close(one["actor"], another["actor"])
+    assert not torch.allclose(one["critics"], another["critics"])
+
+
+def test_reference_settings():
+    config = DrQBCConfig()
+    assert (config.width, config.depth, config.batch, config.learning_rate) == (1024, 2, 256, 3e-4)
+    assert (config.discount, config.nstep, config.tau, config.alpha, config.noise_clip) == (0.99, 3, 0.01, 2.5, 0.3)
+    assert not config.normalize
+    assert math.isclose(config.row_discount, 0.99**3)
+    assert NoisyBCConfig().nstep == 1
+
+
+def test_refusals():
+    with pytest.raises(
+        DataError, match=r"as many features of the actor as of the critic, got 3 columns: set agent.feat"
+    ):
+        Agent(CONFIGS["both"], rows(), MEMBERS[:1])
+    for options, message in (
+        ({"features": "none"}, "agent.features must be both or shared, got 'none'"),
+        ({"nstep": 0}, "agent.nstep must be at least 1, got 0"),
+        ({"discount": 0.0}, "agent.discount must be positive"),
+        ({"tau": 2.0}, r"agent.tau must lie in \[0, 1\]"),
+        ({"noise_clip": -1.0}, "agent.noise_clip must be at least 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            DrQBCConfig(**options)

@@ -1,0 +1,149 @@
+"""Rows of latents: what they hold, that heads learn from them, and that eyes stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.agents.agent import Agent
+from synther.agents.drq_bc import DrQBCConfig
+from synther.agents.noisy_bc import NoisyBCConfig
+from synther.agents.rows import Arm, Member, Rows
+from synther.data.layout import Layout
+from synther.errors import ConfigError, DataError, FormatError
+from synther.pixels.agent import PixelAgent
+from synther.pixels.latents import encode
+from synther.pixels.policy import load_pixel_policy
+
+from .pictures import CONFIGS, CPU, agent, noise, stacks
+
+FRAMES = noise()
+
+
+@pytest.fixture(scope="module")
+def made() -> PixelAgent:
+    return agent(updates=2)
+
+
+def by_hand(made: PixelAgent, member: int, trunk: str) -> np.ndarray:
+    """One member's features of every observation that three decisions follow, as it is."""
+    x = torch.from_numpy(stacks(FRAMES, made.config.nstep)).float() / 255 - 0.5
+    eyes = made.eyes()
+    features = eyes.trunks[trunk](eyes.encoder(x.expand(2, *x.shape)))[member]
+    return features.numpy()
+
+
+@torch.no_grad()
+def test_without_shifts_a_row_is_what_the_trunks_see(made):
+    for member, rows in enumerate(encode(made, FRAMES, augment=False)):
+        expected = np.hstack([by_hand(made, member, "actor"), by_hand(made, member, "critic")])
+        np.testing.assert_allclose(rows.observation, expected, atol=1e-5)
+        decisions = FRAMES.decisions(3, 0.99)
+        np.testing.assert_allclose(rows.reward, decisions.reward)
+        np.testing.assert_allclose(rows.action, decisions.action)
+        assert rows.terminal.tolist() == [False] * 11 + [True]
+        # Three decisions after the first observation of an episode comes the fourth.
+        np.testing.assert_allclose(rows.next_observation[0], rows.observation[3], atol=1e-5)
+
+
+def test_columns(made):
+    """4 x 50 + |a| + 1, and one for terminals where there are any."""
+    rows = encode(made, FRAMES)[0]
+    assert rows.observation.shape == rows.next_observation.shape == (12, 100)
+    lasting = replace(FRAMES, discount=np.ones(len(FRAMES)))
+    assert Layout.infer(encode(made, lasting)[0]).width == 4 * 50 + 2 + 1
+
+
+def test_shifts_are_a_function_of_the_seeds(made):
+    one, other, third = (encode(made, FRAMES, seed=seed) for seed in (0, 0, 1))
+    still = encode(made, FRAMES, augment=False)
+    for member in range(2):
+        np.testing.assert_array_equal(one[member].observation, other[member].observation)
+        assert not np.allclose(one[member].observation, third[member].observation, atol=1e-3)
+        assert not np.allclose(one[member].observation, still[member].observation, atol=1e-3)
+
+
+def test_what_follows_is_shifted_by_itself(made):
+    """Where nothing moves, an observation and the one that follows differ by their shifts alone."""
+    lying = replace(FRAMES, image=np.repeat(FRAMES.image[:1], len(FRAMES), 0))
+    still, moved = (encode(made, lying, augment=augment)[0] for augment in (False, True))
+    np.testing.assert_allclose(still.observation, still.next_observation, atol=1e-6)
+    assert (np.abs(moved.observation - moved.next_observation).max(1) > 1e-3).sum() > 8  # one in 81 is shifted alike
+
+
+def test_chunks_and_company_do_not_matter(made):
+    whole, cut = encode(made, FRAMES), encode(made, FRAMES, chunk=5)
+    alone = encode(agent(seeds=[4], updates=2), FRAMES)
+    for rows, others in zip(whole, cut, strict=True):
+        np.testing.assert_allclose(rows.observation, others.observation, atol=1e-5)
+        np.testing.assert_allclose(rows.next_observation, others.next_observation, atol=1e-5)
+    np.testing.assert_allclose(alone[0].observation, whole[1].observation, atol=1e-2)
+
+
+def test_a_file_sees_as_its_agent(made, tmp_path):
+    made.save(tmp_path / "agent.safetensors")
+    for one, other in zip(
+        encode(tmp_path / "agent.safetensors", FRAMES, device="cpu"), encode(made, FRAMES), strict=True
+    ):
+        np.testing.assert_array_equal(one.observation, other.observation)
+
+
+def test_one_trunk_for_both(made):
+    both = encode(made, FRAMES)[1].observation
+    np.testing.assert_allclose(encode(made, FRAMES, features="actor")[1].observation, both[:, :50], atol=1e-6)
+    np.testing.assert_allclose(encode(made, FRAMES, features="critic")[1].observation, both[:, 50:], atol=1e-6)
+
+
+def test_an_imitator_has_no_critic():
+    imitator = agent(CONFIGS["bc"])
+    rows = encode(imitator, FRAMES)[0]
+    assert rows.observation.shape == (18, 50)
+    np.testing.assert_allclose(rows.reward, FRAMES.decisions(1, 0.99).reward)
+    for features in ("both", "critic"):
+        with pytest.raises(ConfigError, match="this agent has no trunk of a critic, only of: actor"):
+            encode(imitator, FRAMES, features=features)
+
+
+HEADS = {
+    "both": DrQBCConfig(width=8, batch=8),
+    "actor": DrQBCConfig(width=8, batch=8, features="shared"),
+    "critic": DrQBCConfig(width=8, batch=8, features="shared"),
+}
+
+
+@pytest.mark.parametrize("features", HEADS)
+def test_heads_learn_from_latents_and_eyes_are_frozen(features, made, tmp_path):
+    """Stage two: its policy is its heads on the features of the frozen trunk."""
+    before = {name: tensor.clone() for name, tensor in made.state().items()}
+    latents = encode(made, FRAMES, features=features, augment=False)
+    heads = Agent(HEADS[features], Rows(latents, device=CPU), [Member(3, Arm((0,))), Member(4, Arm((1,), real=1))])
+    start = heads.algorithm.actor.clone()
+    heads.train(5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made.state().items())
+    assert not torch.equal(heads.algorithm.actor.weights, start.weights)
+    made.save(tmp_path / "agent.safetensors")
+    policy = load_pixel_policy(tmp_path / "agent.safetensors", features=features).with_heads(heads.policy().actor)
+    seen = np.stack([rows.observation[:, :50] for rows in latents])
+    np.testing.assert_allclose(policy.act(stacks(FRAMES, 3)), heads.act(seen), atol=1e-5)
+
+
+def test_heads_of_an_imitator_learn_from_latents():
+    latents = encode(agent(CONFIGS["bc"]), FRAMES)
+    heads = Agent(NoisyBCConfig(width=8, batch=8), Rows(latents[:1], device=CPU), [Member(3)])
+    heads.train(2)
+    assert np.isfinite(heads.losses()["actor"]).all()
+
+
+def test_refusals(made, tmp_path):
+    made.policy().save(tmp_path / "policy.safetensors")
+    with pytest.raises(FormatError, match="is a policy alone: expected the file of a whole agent"):
+        encode(tmp_path / "policy.safetensors", FRAMES)
+    with pytest.raises(ConfigError, match="features must be one of both, actor, critic, got 'all'"):
+        encode(made, FRAMES, features="all")
+    with pytest.raises(ConfigError, match="chunk must be at least 1, got 0"):
+        encode(made, FRAMES, chunk=0)
+    with pytest.raises(DataError, match=r"sees stacks of \(3, 15, 15\), the frames make stacks of \(3, 16, 16\)"):
+        encode(made, noise(size=16))

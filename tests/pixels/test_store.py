@@ -1,0 +1,84 @@
+"""Batches of decisions, against frames taken one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.pixels.augmentation import PAD
+from synther.pixels.store import FrameStore
+
+from .pictures import CPU, noise
+
+FRAMES = noise(channels=3)  # three episodes of seven records
+
+
+def batch_of(store: FrameStore, *picked: int, offsets: int = 4):
+    return store.batch(torch.tensor([picked]), torch.full((1, len(picked), offsets), PAD), torch.float32)
+
+
+def picture(*records: int) -> np.ndarray:
+    return np.concatenate([FRAMES.image[record] for record in records]) / 255 - 0.5
+
+
+def test_a_row_by_hand():
+    """Three decisions at a time leave four of six in each episode: row 5 is the second of the second, record 8."""
+    store = FrameStore(FRAMES, 3, 0.9, CPU)
+    assert len(store) == 12
+    batch = batch_of(store, 5, 0)
+    np.testing.assert_allclose(batch.observation[0, 0], picture(7, 7, 8), atol=1e-6)
+    np.testing.assert_allclose(batch.next_observation[0, 0], picture(9, 10, 11), atol=1e-6)
+    np.testing.assert_allclose(batch.observation[0, 1], picture(0, 0, 0), atol=1e-6)
+    np.testing.assert_allclose(batch.next_observation[0, 1], picture(1, 2, 3), atol=1e-6)
+    np.testing.assert_allclose(batch.action[0, 0], FRAMES.action[9], atol=1e-6)
+    reward = FRAMES.reward[9] + 0.9 * FRAMES.reward[10] + 0.81 * FRAMES.reward[11]
+    np.testing.assert_allclose(batch.reward[0, 0], reward, rtol=1e-6)
+    assert batch.terminal[0].tolist() == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_only_the_terminal_ends_the_future():
+    store = FrameStore(FRAMES, 3, 0.9, CPU)
+    torch.testing.assert_close(store.terminal, (torch.arange(12) == 11).float(), rtol=0, atol=1e-6)
+    shortened = FRAMES.discount.copy()
+    shortened[3] = 0.5  # a future of half the worth
+    assert FrameStore(replace(FRAMES, discount=shortened), 3, 0.9, CPU).terminal[0].item() == pytest.approx(0.5)
+
+
+def test_actions_are_seen_within_the_unit_box():
+    low, high = np.array([-3.0, 0.0], np.float32), np.array([-1.0, 10.0], np.float32)
+    moved = replace(FRAMES, action=low + (high - low) * (FRAMES.action + 1) / 2, low=low, high=high)
+    torch.testing.assert_close(FrameStore(moved, 3, 0.9, CPU).action, FrameStore(FRAMES, 3, 0.9, CPU).action)
+
+
+def test_frames_are_kept_once_and_as_they_are():
+    store = FrameStore(FRAMES, 3, 0.9, CPU)
+    assert store.images.dtype == torch.uint8
+    np.testing.assert_array_equal(store.images.permute(0, 3, 1, 2), FRAMES.image)
+    assert store.frame == (9, 15, 15)
+
+
+def test_members_see_their_own():
+    store = FrameStore(FRAMES, 3, 0.9, CPU)
+    cuts = torch.randint(0, 9, (2, 3, 4), generator=torch.Generator().manual_seed(0))
+    picked = torch.tensor([[0, 5, 7], [2, 2, 9]])
+    together = store.batch(picked, cuts, torch.float32)
+    for member in range(2):
+        alone = store.batch(picked[member : member + 1], cuts[member : member + 1], torch.float32)
+        for part, own in zip(together[:5], alone[:5], strict=True):
+            assert torch.equal(part[member], own[0])
+
+
+def test_what_follows_is_shifted_by_itself():
+    store, picked = FrameStore(FRAMES, 3, 0.9, CPU), torch.tensor([[5]])
+    batch = store.batch(picked, torch.tensor([[[0, 8, 7, 2]]]), torch.float32)
+    assert torch.equal(batch.observation, store.observations(picked, torch.tensor([[[0, 8]]]), torch.float32))
+    assert torch.equal(batch.next_observation, store.next_observations(picked, torch.tensor([[[7, 2]]]), torch.float32))
+
+
+def test_who_does_not_look_ahead_gets_no_frames_for_it():
+    batch = batch_of(FrameStore(FRAMES, 3, 0.9, CPU), 5, offsets=2)
+    assert batch.observation.shape == (1, 1, 9, 15, 15)
+    assert batch.next_observation.numel() == 0
