@@ -108,7 +108,12 @@ def test_commands_are_understood(command):
     assert verb in VERBS or verb.startswith("-"), f"{verb} is no command"
     if verb not in VERBS:
         return
-    kind = getattr(import_module(f"synther.cli.{verb}"), verb.title())
+    module = import_module(f"synther.cli.{verb}")
+    if verb == "pixels" and words[0] in module.ACTIONS:  # each has options of its own
+        action, *words = words
+        verb, kind = f"pixels {action}", module.ACTIONS[action][0]
+    else:
+        kind = getattr(module, verb.title())
     if {"-h", "--help"} & set(words):
         with pytest.raises(SystemExit) as stop:
             options.parse(verb, kind, words)

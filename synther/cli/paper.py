@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Paper(options.Output):
-    """The paper's experiments, offline and online, and our own on data that can be had anywhere.
+    """The paper's experiments, offline, online and on frames, and our own on data that can be had anywhere.
 
     `list` names them. `run NAME` trains all that one of them asks for: OUT/runs receives a folder a run, which other
     experiments share, OUT/models the fitted generators. What is done is left alone, and interrupted, the same command
@@ -36,7 +36,7 @@ class Paper(options.Output):
     only: tuple[str, ...] = ()
     """Run only those with one of these texts in their names: walker2d-mixed, iql."""
     data: Path | None = None
-    """Folder with data sets: walker2d-mixed.npz, or D4RL's own files."""
+    """Folder with data sets: walker2d-mixed.npz, D4RL's or V-D4RL's own files, walker-walk-collected.hdf5."""
     policies: Path | None = None
     """File of policies (.npz) with which data sets can be rolled out that are not there."""
     updates: int | None = None
@@ -98,6 +98,7 @@ def _run(chosen: Paper, command: str) -> None:
     from synther.experiments.online_runs import OnlineRun
     from synther.experiments.paper.catalogue import experiment
     from synther.experiments.paper.tables import RUNS
+    from synther.experiments.pixel_runs import PixelRun
     from synther.experiments.runs import Place, Run, execute_all
 
     wanted = experiment(chosen.name)
@@ -113,7 +114,7 @@ def _run(chosen: Paper, command: str) -> None:
     data, policies = (path if path is None else path.expanduser().resolve() for path in (chosen.data, chosen.policies))
     place = Place(out / "models", data, policies, chosen.device, chosen.workers, command)
     outcomes = execute_all(
-        [job.changed(**changes) if isinstance(job, Run | OnlineRun) else job for job in jobs],
+        [job.changed(**changes) if isinstance(job, Run | OnlineRun | PixelRun) else job for job in jobs],
         out / RUNS,
         place,
         engine=chosen.engine,

@@ -15,7 +15,17 @@ from synther.experiments.paper.experiment import Cell, Experiment, Figure
 from synther.experiments.runs import Run
 
 SMALL = {"width": 8, "depth": 1, "batch": 8}
-REAL = Run("hopper-bc", "hopper-sac", "bc", {"real": {"real": 1.0}}, fraction=0.01, agent=SMALL, updates=20, episodes=1)
+REAL = Run(
+    "hopper-bc",
+    "hopper-sac",
+    "bc",
+    {"real": {"real": 1.0}},
+    fraction=0.01,
+    agent=SMALL,
+    updates=20,
+    evaluate_every=10,
+    episodes=1,
+)
 LOST = replace(REAL, name="walker2d-bc", data="walker2d-medium")
 EXAMPLE = Experiment(
     "example",

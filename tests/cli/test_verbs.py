@@ -10,7 +10,11 @@ import pytest
 from synther import Synthesizer, read
 from synther.cli import VERBS
 from synther.data import shipped
+from synther.pixels import files
+from synther.pixels.frames import Frames
 from synther.presets import ABOUT, PRESETS
+
+SEEING = ("--seeds", 1, "--updates", 2, "--agent.width", 8, "--agent.batch", 2, "--no-evaluate")
 
 
 def one_object(text: str) -> dict:
@@ -228,6 +232,10 @@ class TestPresets:
 def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
     monkeypatch.setattr("synther.assess.learners.FEWEST_STEPS", 5)
+    if verb == "pixels":
+        first = np.arange(8) % 4 == 0
+        frames = Frames(np.zeros((8, 3, 16, 16), np.uint8), np.zeros((8, 1)), np.zeros(8), np.ones(8), first)
+        files.write(tmp_path / "frames.hdf5", frames)
     words = {
         "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
         "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
@@ -237,6 +245,7 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
         "train": ["bc", data, "--out", tmp_path / "trained", "--seeds", 1, "--updates", 10, "--no-evaluate"],
         "online": ["Pendulum-v1", "--out", tmp_path / "online", "--seeds", 1, "--steps", 9, "--episodes", 1],
         "collect": ["Pendulum-v1", "--steps", 20, "--out", tmp_path / "rows.npz"],
+        "pixels": ["train", "bc", tmp_path / "frames.hdf5", "--out", tmp_path / "seen", *SEEING],
         "paper": ["list"],
         "inspect": [data],
         "presets": [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from synther.errors import ConfigError
-from synther.experiments.paper import evidence, offline_tables, online_tables
+from synther.experiments.paper import evidence, offline_tables, online_tables, pixel_tables
 from synther.experiments.paper.experiment import Experiment
 
 _ALL = (
@@ -19,6 +19,8 @@ _ALL = (
     offline_tables.compression(),
     offline_tables.rliable(),
     online_tables.online(),
+    pixel_tables.vd4rl(),
+    pixel_tables.representation(),
     evidence.agents(),
     evidence.mixed_subsample(),
     evidence.mixed_eval(),
@@ -27,6 +29,7 @@ _ALL = (
     online_tables.online_first(),
     online_tables.online_100k(),
     online_tables.online_200k(),
+    pixel_tables.pixels(),
 )
 
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in _ALL}

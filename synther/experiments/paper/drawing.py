@@ -118,10 +118,10 @@ def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
 
 
 def _curve(standings: Sequence[Standing], shown: Literal["scores", "returns"]) -> Curve | None:
-    """Of the seeds that never diverged."""
+    """Of the seeds that never diverged; a single measurement is no curve."""
     found = [getattr(standing, shown) for standing in standings]
     kept = [] if None in found else [seed for seed in zip(*found, strict=True) if None not in seed]
-    if not kept:
+    if not kept or len(standings) < 2:
         return None
     return Curve.of([standing.updates for standing in standings], np.array(kept, np.float64).T)
 

@@ -154,3 +154,20 @@ NEIGHBOURS: dict[str, dict[str, int]] = {
     "reacher-hard": {"REDQ": 734, "SynthER": 839, "PGR": 915, "MR.Q (UTD 1)": 806, "SimBa-SAC (UTD 2)": 939},
 }
 """Online returns after 100,000 frames that others have printed; the paper itself prints none."""
+
+VD4RL: dict[str, dict[str, tuple[Pair, Pair]]] = {
+    "walker-walk-mixed": {"drq_bc": ((28.7, 6.9), (32.3, 7.6)), "bc": ((16.5, 4.3), (12.3, 3.6))},
+    "walker-walk-medium": {"drq_bc": ((46.8, 2.3), (44.0, 2.9)), "bc": ((40.9, 3.1), (40.3, 3.0))},
+    "walker-walk-medium-expert": {"drq_bc": ((86.4, 5.6), (83.4, 6.3)), "bc": ((47.7, 3.9), (45.2, 4.5))},
+    "walker-walk-expert": {"drq_bc": ((68.4, 7.5), (83.6, 7.5)), "bc": ((91.5, 3.9), (92.0, 4.2))},
+    "cheetah-run-mixed": {"drq_bc": ((44.8, 3.6), (43.8, 2.7)), "bc": ((25.0, 3.6), (27.9, 3.4))},
+    "cheetah-run-medium": {"drq_bc": ((53.0, 3.0), (56.0, 1.2)), "bc": ((51.6, 1.4), (52.2, 1.2))},
+    "cheetah-run-medium-expert": {"drq_bc": ((50.6, 8.2), (56.9, 8.1)), "bc": ((57.5, 6.3), (69.9, 9.5))},
+    "cheetah-run-expert": {"drq_bc": ((34.5, 8.3), (52.3, 7.0)), "bc": ((67.4, 6.8), (85.4, 3.1))},
+}
+"""tab:vd4rl_results: agents that see, on original data and with heads retrained on SynthER's latents."""
+
+VD4RL_AVERAGE: dict[str, tuple[Pair, Pair]] = {"drq_bc": ((51.7, 5.7), (56.5, 5.4)), "bc": ((49.8, 4.2), (53.2, 4.1))}
+
+REPRESENTATION: dict[str, Pair] = {"both": (52.3, 7.0), "actor": (43.5, 7.3), "critic": (16.0, 2.8)}
+"""tab:representation_ablation: DrQ+BC on cheetah-run-expert, by whose features latents are made of."""

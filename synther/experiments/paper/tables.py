@@ -21,6 +21,7 @@ from synther.experiments.paper.findings import (
     findings,
     summary,
 )
+from synther.experiments.pixel_runs import PixelRun
 from synther.experiments.runs import Run
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Table:
                     yield f"{values.count(None)} of {len(values)} seeds of {arm} in {name} diverged and are left out."
 
     def _data(self) -> Iterable[str]:
-        jobs = {job.name: job for job in self.experiment.jobs if isinstance(job, Run)}
+        jobs = {job.name: job for job in self.experiment.jobs if isinstance(job, Run | PixelRun)}
         told = {
             f"{jobs[name].data}: {finding.facts['rows']:,} rows, {finding.facts['data']}."
             for name, finding in self.found.items()

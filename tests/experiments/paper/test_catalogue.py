@@ -13,7 +13,10 @@ from synther.experiments.online_runs import OnlineRun
 from synther.experiments.paper import published
 from synther.experiments.paper.catalogue import EXPERIMENTS, experiment
 from synther.experiments.paper.experiment import Experiment
+from synther.experiments.pixel_runs import STAGE_ONE, PixelRun, Retraining
+from synther.experiments.pixels.configs import pixel_config
 from synther.experiments.runs import Run
+from synther.presets import PRESETS
 
 ALL = pytest.mark.parametrize("wanted", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 
@@ -26,6 +29,10 @@ def test_runs_are_plain_data_whose_arms_have_their_sources(wanted: Experiment):
         plain = json.loads(json.dumps(job.to_json()))
         if isinstance(job, OnlineRun):
             assert OnlineRun.from_json(plain) == job
+        if isinstance(job, PixelRun):
+            assert PixelRun.from_json(plain) == job
+            pixel_config(job.algorithm, job.agent)
+            assert job.algorithm == "drq_bc" or {arm.features for arm in job.arms.values()} == {"actor"}
         if not isinstance(job, Run):
             continue
         assert Run.from_json(plain) == job
@@ -41,6 +48,7 @@ def test_runs_are_plain_data_whose_arms_have_their_sources(wanted: Experiment):
 def test_every_cell_shows_an_arm_that_is_trained(wanted: Experiment):
     arms = {job.name: set(job.arms) for job in wanted.jobs if isinstance(job, Run)}
     arms |= {job.name: {job.arm} for job in wanted.jobs if isinstance(job, OnlineRun)}
+    arms |= {job.name: {STAGE_ONE, *job.arms} for job in wanted.jobs if isinstance(job, PixelRun)}
     sizes = {job.name: {"numbers", "parameters", "ratio"} for job in wanted.jobs if job.name not in arms}
     for row in wanted.table.values():
         for cell in row.values():
@@ -75,7 +83,7 @@ def test_runs_of_one_name_are_one_run():
     ("name", "figures"),
     [("full_eval", 84), ("vae_gan", 6), ("larger", 36), ("network", 6), ("antmaze", 6), ("mixture", 48),
      ("compression", 9), ("agents", 6), ("mixed-eval", 24), ("mixed-larger", 12), ("subsample", 0), ("upsample", 0),
-     ("online", 0), ("online-100k", 0)],
+     ("online", 0), ("online-100k", 0), ("vd4rl", 32), ("representation", 3), ("pixels", 0)],
 )  # fmt: skip
 def test_every_figure_of_the_paper_has_its_cell(name, figures):
     cells = [cell for row in EXPERIMENTS[name].table.values() for cell in row.values()]
@@ -92,6 +100,9 @@ def test_the_papers_averages_are_those_of_its_figures():
             off = np.abs(means - printed)
             assert off[:, 0].max() < 0.051
             assert off[:, 1].max() < (0.28 if (name, algorithm) == ("maze average", "td3_bc") else 0.051)
+    for algorithm, printed in published.VD4RL_AVERAGE.items():
+        found = np.mean([pairs[algorithm] for pairs in published.VD4RL.values()], axis=0)
+        np.testing.assert_allclose(found, printed, atol=0.051)
     larger = np.mean(list(published.LARGER.values()), axis=0)
     np.testing.assert_allclose(larger, published.LARGER_AVERAGE, atol=0.051)
 
@@ -151,6 +162,40 @@ def test_our_online_evidence():
     assert "cheetah-run REDQ 607, SynthER 729, PGR 817, MR.Q (UTD 1) 648, SimBa-SAC (UTD 2) 559" in others
     assert "steps here are decisions" in others
     assert "quadruped" not in others
+
+
+def test_the_papers_pixels():
+    runs = {job.name: job for job in experiment("vd4rl").jobs if isinstance(job, PixelRun)}
+    assert len(runs) == 16
+    assert {(run.seeds, run.updates, run.episodes) for run in runs.values()} == {(6, 550_000, 10)}
+    assert {run.data for run in runs.values()} == published.VD4RL.keys()
+    for run in runs.values():
+        assert list(run.arms) == ["synthetic"]
+        recipe = run.arms["synthetic"].recipe
+        assert recipe is not None
+        assert (recipe.samples, recipe.settings()) == (5_000_000, PRESETS["paper"])
+    (ablation,) = experiment("representation").jobs
+    assert isinstance(ablation, PixelRun)
+    assert (ablation.data, ablation.algorithm, ablation.seeds) == ("cheetah-run-expert", "drq_bc", 4)
+    assert {arm.features for arm in ablation.arms.values()} == {"both", "actor", "critic"}
+    assert published.REPRESENTATION["both"] == published.VD4RL["cheetah-run-expert"]["drq_bc"][1]
+
+
+def test_our_pixels():
+    found = experiment("pixels")
+    assert [job.name for job in found.jobs] == [
+        "walker-walk-collected-drq_bc", "cheetah-run-collected-drq_bc", "walker-walk-collected-bc",
+        "cheetah-run-collected-bc",
+    ]  # fmt: skip
+    assert found.columns == [
+        "DrQ+BC original", "DrQ+BC real latents", "DrQ+BC SynthER", "DrQ+BC actor's features",
+        "DrQ+BC critic's features", "BC original", "BC real latents", "BC SynthER",
+    ]  # fmt: skip
+    for job in found.jobs:
+        assert isinstance(job, PixelRun)
+        assert job.seeds == 3
+        assert job.arms["latents"] == Retraining(job.arms["synthetic"].features)
+    assert "30,000 updates each, where V-D4RL has 550,000" in found.remarks[1]
 
 
 def test_choosing_runs_and_experiments():

@@ -1,0 +1,292 @@
+"""`synther pixels train|encode|upsample|retrain|evaluate ...`"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from synther.cli import options
+from synther.cli.answer import answer, standing
+
+if TYPE_CHECKING:
+    from synther.experiments.measurements import Result
+    from synther.experiments.pixels.course import Course
+    from synther.pixels.agent import PixelConfig
+
+log = logging.getLogger(__name__)
+
+Action = Literal["train", "encode", "upsample", "retrain", "evaluate"]
+
+
+@dataclass
+class Pixels(options.Output):
+    """Agents that see, and synthetic latents for them, in five steps with options of their own.
+
+    `train` an agent on frames; `encode` the frames to what its trunks make of them; `upsample` these latents with
+    diffusion models; `retrain` the agent's heads on them; `evaluate` what came of it where frames can be drawn.
+    `synther pixels train --help` shows the options of `train`, and so on.
+    """
+
+    action: tyro.conf.Positional[Action] = tyro.MISSING
+    """train, encode, upsample, retrain or evaluate."""
+
+
+@dataclass
+class Training(options.Output):
+    """How agents are trained and evaluated."""
+
+    out: Path = tyro.MISSING
+    """Folder for the results."""
+    updates: int = 550_000
+    """Of every seed; 550K is understood, and what V-D4RL makes."""
+    measure_every: int = 10_000
+    """Updates between two lines of the log."""
+    episodes: int = 10
+    """Of each seed, at the end."""
+    evaluate: bool = True
+    """Leave the evaluation to `synther pixels evaluate`."""
+    workers: int | None = None
+    """Processes that play episodes; all cores where it is not given."""
+    tensorboard: Literal["auto", "on", "off"] = "auto"
+    """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
+    wandb: str | None = None
+    """Have Weights & Biases follow the run, in this project."""
+    device: str = "auto"
+    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+
+    def course(self, **more: Any) -> Course:
+        from synther.experiments.pixels.course import Course
+
+        names = ("updates", "measure_every", "device", "tensorboard", "wandb")
+        return Course(**{name: getattr(self, name) for name in names}, **more)
+
+
+@dataclass
+class Train(Training):
+    """Train agents on FRAMES with several seeds at once, and say how good they become.
+
+    OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors, policy.safetensors and, once they are evaluated,
+    result.json. Interrupted, the same command goes on where it stopped. `synther pixels train ALGORITHM --help` shows
+    the options of that algorithm.
+    """
+
+    algorithm: tyro.conf.Positional[str] = tyro.MISSING
+    """drq_bc or bc."""
+    frames: tyro.conf.Positional[str] = tyro.MISSING
+    """V-D4RL's files (a folder or one .hdf5), a folder of .npz episodes, a Minari data set, or what `collect` wrote."""
+    seeds: int = 6
+    """Trainings at once, which differ in their seed alone."""
+    seed: int = 0
+    """The first seed; the same seed on the same machine gives the same result."""
+    env_id: str | None = None
+    """The environment, where FRAMES do not name it: dm_control/walker-walk-v0."""
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    """auto is bf16 on a GPU and float32 on a CPU."""
+
+
+@dataclass
+class Encode(options.Output):
+    """Write FRAMES as the trunks of RUN, a folder of `train`, see them: OUT receives seed-0.npz and so on."""
+
+    run: tyro.conf.Positional[Path] = tyro.MISSING
+    """Folder of `synther pixels train`."""
+    frames: tyro.conf.Positional[str] = tyro.MISSING
+    """What RUN was trained on."""
+    out: Path = tyro.MISSING
+    """Folder for the latents."""
+    features: Literal["both", "actor", "critic"] | None = None
+    """Of actor and critic each its own, or one's for both; all that there are unless said. BC has an actor only."""
+    seed: int = 0
+    """Of the random shifts."""
+    device: str = "auto"
+    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+
+
+@dataclass
+class Upsample(options.Fitting):
+    """Fit a model on each seed's LATENTS, all of them together, and write synthetic ones.
+
+    OUT receives seed-0.hdf5 and so on, and their models. Interrupted, the same command goes on where it stopped.
+    """
+
+    latents: tyro.conf.Positional[Path] = tyro.MISSING
+    """Folder of `synther pixels encode`."""
+    out: Path = tyro.MISSING
+    """Folder for the results."""
+    samples: int = 5_000_000
+    """Synthetic rows of each seed; 5M and 100K are understood."""
+    seed: Annotated[int, tyro.conf.Suppress] = 0  # each has its own
+    fraction: Annotated[float | None, tyro.conf.Suppress] = None
+
+
+@dataclass
+class Retrain(Training):
+    """Train the heads of RUN anew, on the latents in DATA, and say how good its agents become with them.
+
+    Encoder and trunks stay as they are. OUT receives what `train` leaves behind. Interrupted, the same command goes on
+    where it stopped.
+    """
+
+    run: tyro.conf.Positional[Path] = tyro.MISSING
+    """Folder of `synther pixels train`."""
+    data: tyro.conf.Positional[Path] = tyro.MISSING
+    """Folder of `synther pixels upsample`, or of `encode` for the real latents."""
+    precision: Literal["auto", "float32", "tf32"] = "auto"
+    """auto is tf32 on a GPU and float32 on a CPU."""
+
+
+@dataclass
+class Evaluate(options.Output):
+    """Play episodes with the agents of RUN, and write its result.json. It need not be the machine that trained them.
+
+    Interrupted, the same command goes on where it stopped.
+    """
+
+    run: tyro.conf.Positional[Path] = tyro.MISSING
+    """Folder of `synther pixels train` or `retrain`, or a copy of its policy.safetensors and .json files."""
+    episodes: int = 10
+    """Of each seed."""
+    workers: int | None = None
+    """Processes that play episodes; all cores where it is not given."""
+
+
+def run(arguments: list[str]) -> None:
+    action, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if action not in ACTIONS:
+        options.parse("pixels", Pixels, arguments)  # which leaves: it is --help, or no action that there is
+    ACTIONS[action][1](rest)
+
+
+def _train(arguments: list[str]) -> None:
+    chosen, agent = _parse_train(arguments)
+    from synther.experiments.pixels.training import Plan, train_to
+    from synther.pixels import files
+
+    plan = Plan(agent, chosen.seeds, chosen.seed, chosen.course(precision=chosen.precision), chosen.env_id)
+    frames = files.read(chosen.frames, not chosen.quiet)
+    trained = train_to(plan, frames, chosen.out, progress=not chosen.quiet)
+    _print(chosen, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
+
+
+def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
+    """The options of the agent follow from the algorithm, so that is looked for first."""
+    if set(arguments) <= {"-h", "--help"}:
+        options.parse("pixels train", Train, arguments)  # which leaves, without waiting for PyTorch
+    from synther.agents.drq_bc import DrQBCConfig
+    from synther.experiments.pixels.configs import kind_of
+    from synther.pixels.agent import PIXEL_ALGORITHMS
+
+    config = kind_of(next((word for word in arguments if word in PIXEL_ALGORITHMS), "drq_bc"))
+    named = [option.name for option in fields(config) if option.init and option.name != "features"]
+    # Not among the options: features, which only matter to heads that are trained alone.
+    hidden = [("features", Annotated[str, tyro.conf.Suppress], field(default="both", init=False))]
+    shown: Any = make_dataclass(config.__name__, hidden if config is DrQBCConfig else [], bases=(config,), frozen=True)
+    agent = ("agent", shown, field(default_factory=shown))
+    kind: type[Any] = make_dataclass("Train", [agent], bases=(Train,), namespace={"__doc__": Train.__doc__})
+    chosen = options.parse("pixels train", kind, arguments)
+    return chosen, kind_of(chosen.algorithm)(**{name: getattr(chosen.agent, name) for name in named})
+
+
+def _encode(arguments: list[str]) -> None:
+    chosen = options.parse("pixels encode", Encode, arguments)
+    from synther.experiments.pixels.training import encode_to
+    from synther.pixels import files
+
+    frames = files.read(chosen.frames, not chosen.quiet)
+    written = encode_to(
+        chosen.run,
+        frames,
+        chosen.out,
+        features=chosen.features,
+        seed=chosen.seed,
+        device=chosen.device,
+        progress=not chosen.quiet,
+    )
+    facts = {"frames": len(frames), "files": list(map(str, written))}
+    figures = [("frames", f"{len(frames):,}"), ("folder", str(chosen.out))]
+    answer(chosen.json, facts, figures, f"latents of {len(written)} seeds")
+
+
+def _upsample(arguments: list[str]) -> None:
+    chosen = options.parse("pixels upsample", Upsample, arguments)
+    from synther.experiments.pixels.generators import upsample
+
+    settings, quiet = chosen.settings(), chosen.quiet
+    written = upsample(
+        chosen.latents,
+        chosen.out,
+        settings,
+        chosen.samples,
+        device=chosen.device,
+        precision=chosen.precision,
+        progress=not quiet,
+    )
+    facts = {"samples": chosen.samples, "files": list(map(str, written))}
+    figures = [("rows of each seed", f"{chosen.samples:,}"), ("folder", str(chosen.out))]
+    answer(chosen.json, facts, figures, f"synthetic latents of {len(written)} seeds")
+
+
+def _retrain(arguments: list[str]) -> None:
+    chosen = options.parse("pixels retrain", Retrain, arguments)
+    from synther.experiments.pixels.retraining import retrain_to
+    from synther.experiments.pixels.rows import stored
+    from synther.experiments.pixels.trained import identity
+
+    features, sources = stored(chosen.data, identity(chosen.run))
+    course = chosen.course(precision=chosen.precision)
+    trained = retrain_to(course, chosen.run, sources, chosen.out, features=features, progress=not chosen.quiet)
+    _print(chosen, _evaluated(chosen, trained), f"heads on the latents in {chosen.data}")
+
+
+def _evaluate(arguments: list[str]) -> None:
+    chosen = options.parse("pixels evaluate", Evaluate, arguments)
+    from synther.experiments.pixels.evaluating import evaluate
+
+    found = evaluate(chosen.run, episodes=chosen.episodes, workers=chosen.workers, progress=not chosen.quiet)
+    _print(chosen, found, f"{chosen.run}, {chosen.episodes} episodes of each seed")
+
+
+def _evaluated(chosen: Training, trained: Result) -> Result:
+    """With what its agents are worth, where that can be found out here."""
+    from synther.experiments.pixels.evaluating import evaluate, why_not
+
+    if not chosen.evaluate:
+        return trained
+    obstacle = why_not(chosen.out)
+    if obstacle is not None:
+        log.warning("trained, and not evaluated: %s", obstacle)
+        return trained
+    return evaluate(chosen.out, episodes=chosen.episodes, workers=chosen.workers, progress=not chosen.quiet)
+
+
+def _print(chosen: Training | Evaluate, result: Result, title: str) -> None:
+    folder = chosen.run if isinstance(chosen, Evaluate) else chosen.out
+    (arm,) = result.curves
+    final = result.final(arm)
+    figures = standing("final", final, "updates")
+    if final is None:
+        figures.append(("evaluation", f"none yet: synther pixels evaluate {folder}"))
+    lost = len(result.diverged[arm])
+    if lost:
+        figures.append(("diverged", f"{lost} seeds, which no mean counts"))
+    figures += [
+        ("seconds", f"{result.seconds:,.0f}"),
+        ("updates a second", f"{result.updates_a_second:,.0f}"),
+        ("folder", str(folder)),
+    ]
+    answer(chosen.json, {**result.to_json(), "folder": str(folder)}, figures, f"{title}: mean ± deviation")
+
+
+ACTIONS: dict[str, tuple[type[options.Output], Callable[[list[str]], None]]] = {
+    "train": (Train, _train),
+    "encode": (Encode, _encode),
+    "upsample": (Upsample, _upsample),
+    "retrain": (Retrain, _retrain),
+    "evaluate": (Evaluate, _evaluate),
+}
+"""Its options, and what does it."""

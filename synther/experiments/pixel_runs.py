@@ -1,0 +1,220 @@
+"""Trainings of agents that see, as plain data beside those of `runs`: an agent of frames, and heads trained anew.
+
+A run has a folder as those have: `run.json`, `facts.json`; in `stage-one/` what `pixels.train_to` leaves behind and in
+a folder for each arm what `pixels.retrain_to` does; `result.json` when all of them are evaluated. Training wants a GPU
+and evaluating a renderer, and a machine may have one of them only: there the run goes as far as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from synther.errors import ConfigError, SyntherError
+from synther.experiments.folder import claim, write_object
+from synther.experiments.measurements import Result
+from synther.experiments.runs import Place, Recipe
+from synther.progress import Progress
+
+if TYPE_CHECKING:
+    from synther.data.transitions import Transitions
+    from synther.experiments.pixels.course import Course
+    from synther.experiments.pixels.rows import LatentSource
+    from synther.pixels.frames import Frames
+
+Algorithm = Literal["drq_bc", "bc"]
+Features = Literal["both", "actor", "critic"]
+
+STAGE_ONE = "stage-one"
+"""The arm, and the folder, of the agent that was trained on frames."""
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """What heads are trained on anew."""
+
+    features: Features = "both"
+    """Whose trunk's outputs latents are: of actor and critic each its own, or one's for both. BC has an actor only."""
+    recipe: Recipe | None = None
+    """How synthetic latents are made; None takes the real ones."""
+
+    def __post_init__(self) -> None:
+        if self.features not in get_args(Features):
+            raise ConfigError(f"unknown features {self.features!r}: expected one of {', '.join(get_args(Features))}")
+        if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
+            raise ConfigError("latents are made by diffusion, and so many of them: got another recipe")
+
+
+@dataclass(frozen=True)
+class PixelRun:
+    """One agent of frames, all seeds at once, and its heads on other latents."""
+
+    name: str
+    """Also of its folder."""
+    task: str
+    """Of the dm_control suite: walker-walk."""
+    level: str
+    """Of the data: medium."""
+    algorithm: Algorithm
+    arms: dict[str, Retraining] = field(default_factory=dict)
+    """Beside stage one."""
+    agent: dict[str, Any] = field(default_factory=dict)
+    """Options of the algorithm that are not its defaults."""
+    updates: int = 550_000
+    """Of stage one, and of heads."""
+    seeds: int = 6
+    seed: int = 0
+    episodes: int = 10
+    """Of each seed, at the end."""
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in get_args(Algorithm):
+            raise ConfigError(f"unknown agent {self.algorithm!r}: expected one of {', '.join(get_args(Algorithm))}")
+        for name, least in (("updates", 1), ("seeds", 1), ("seed", 0), ("episodes", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if STAGE_ONE in self.arms:
+            raise ConfigError(f"{STAGE_ONE} is the agent of frames: call the heads otherwise")
+
+    @property
+    def data(self) -> str:
+        return f"{self.task}-{self.level}"
+
+    @property
+    def env_id(self) -> str:
+        return f"dm_control/{self.task}-v0"
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        known = {option.name for option in fields(cls)}
+        if content.keys() != known:
+            wrong = ", ".join(sorted(content.keys() ^ known))
+            raise ConfigError(f"this is no pixel run that this version knows: {wrong} is missing, or new")
+        arms = {
+            name: Retraining(arm["features"], None if arm["recipe"] is None else Recipe(**arm["recipe"]))
+            for name, arm in content["arms"].items()
+        }
+        return cls(**{**content, "arms": arms})
+
+    def changed(
+        self,
+        *,
+        updates: int | None = None,
+        seeds: int | None = None,
+        evaluate_every: int | None = None,
+        samples: int | None = None,
+        preset: str | None = None,
+    ) -> PixelRun:
+        """As `Run.changed`."""
+        if evaluate_every is not None:
+            raise ConfigError(f"{self.name} is evaluated at its end alone: leave --evaluate-every out")
+        given: dict[str, Any] = {
+            name: value for name, value in (("updates", updates), ("seeds", seeds)) if value is not None
+        }
+        arms = {
+            name: arm if arm.recipe is None else replace(arm, recipe=arm.recipe.changed(samples, preset))
+            for name, arm in self.arms.items()
+        }
+        return replace(self, **given, arms=arms)
+
+    def execute(self, folder: Path, place: Place, progress: Progress) -> None:
+        """Train in `folder`, or go on there, then evaluate."""
+        from synther.experiments.pixels.evaluating import evaluate, why_not
+        from synther.experiments.pixels.trained import is_trained
+
+        if (folder / "run.json").exists():
+            claim(folder, self.to_json())
+        arms = (STAGE_ONE, *self.arms)
+        if not all(is_trained(folder / arm) for arm in arms):
+            self._train(folder, place, progress)
+        why = why_not(folder / STAGE_ONE)
+        if why is not None:
+            raise SyntherError(
+                f"trained; what it is worth shows where frames can be drawn: there, the same command goes on ({why})"
+            )
+        found = {
+            arm: evaluate(folder / arm, episodes=self.episodes, workers=place.workers, progress=progress)
+            for arm in arms
+        }
+        write_object(self.result(folder), _together(found).to_json())
+
+    def result(self, folder: Path) -> Path:
+        return folder / "result.json"
+
+    def _train(self, folder: Path, place: Place, progress: Progress) -> None:
+        from synther.experiments.pixels.configs import pixel_config
+        from synther.experiments.pixels.finding import frames_of
+        from synther.experiments.pixels.training import Plan, train_to
+        from synther.pixels import files
+
+        plan = Plan(pixel_config(self.algorithm, self.agent), self.seeds, self.seed, self._course(place), self.env_id)
+        source = frames_of(self.task, self.level, place.data)
+        frames = files.read(source, progress)
+        claim(folder, self.to_json())
+        # Where the folder of data lies on this machine is nobody's business.
+        origin = f"frames read from {source.relative_to(place.data) if place.data else source}"
+        write_object(folder / "facts.json", {"command": place.command, "data": origin, "rows": len(frames)})
+        train_to(plan, frames, folder / STAGE_ONE, progress=progress)
+        for arm, retraining in self.arms.items():
+            self._retrain(arm, retraining, frames, folder, place, progress)
+
+    def _retrain(
+        self, arm: str, retraining: Retraining, frames: Frames, folder: Path, place: Place, progress: Progress
+    ) -> None:
+        from synther.experiments.pixels.retraining import retrain_to
+        from synther.experiments.pixels.trained import is_trained
+        from synther.experiments.pixels.training import latents_of
+
+        if is_trained(folder / arm):
+            return
+        latents = latents_of(
+            folder / STAGE_ONE, frames, retraining.features, seed=self.seed, device=place.device, progress=progress
+        )
+        sources = self._sources(folder / f"{arm}-models", latents, retraining.recipe, place, progress)
+        retrain_to(
+            self._course(place),
+            folder / STAGE_ONE,
+            sources,
+            folder / arm,
+            features=retraining.features,
+            progress=progress,
+        )
+
+    def _sources(
+        self, folder: Path, latents: list[Transitions], recipe: Recipe | None, place: Place, progress: Progress
+    ) -> list[LatentSource]:
+        from synther.experiments.pixels.generators import fit_to
+        from synther.experiments.pixels.rows import Drawn, Held
+
+        if recipe is None:
+            return [Held(rows) for rows in latents]
+        assert recipe.samples is not None
+        models = fit_to(folder, latents, self.all_seeds, recipe.settings(), device=place.device, progress=progress)
+        drawn = zip(models, self.all_seeds, strict=True)
+        return [Drawn(model, recipe.samples, seed, place.device) for model, seed in drawn]
+
+    def _course(self, place: Place) -> Course:
+        from synther.experiments.pixels.course import Course
+
+        return Course(self.updates, device=place.device)
+
+
+def _together(found: Mapping[str, Result]) -> Result:
+    """One result with the arms of all."""
+    first = found[STAGE_ONE]
+    return replace(
+        first,
+        seconds=sum(result.seconds for result in found.values()),
+        seconds_of={arm: result.seconds for arm, result in found.items()},
+        curves={arm: curve for arm, result in found.items() for curve in result.curves.values()},
+        diverged={arm: lost for arm, result in found.items() for lost in result.diverged.values()},
+    )

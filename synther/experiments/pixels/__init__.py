@@ -1,0 +1,1 @@
+"""Agents that see, in resumable runs: training on frames, encoding, upsampling, retraining of heads, evaluation."""

@@ -1,0 +1,109 @@
+"""What trained agents that see are worth, found out wherever frames can be drawn: that need not be where they trained.
+
+A training leaves behind `policy.safetensors` and, last of all, `trained.json`. These and `run.json` are all that is
+needed here. Every episode that is over is a line of `episodes.jsonl`, so an evaluation that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from synther.durable import replacing
+from synther.envs.pixels import REPEAT
+from synther.envs.scores import reference
+from synther.errors import ConfigError
+from synther.experiments.folder import write_object
+from synther.experiments.measurements import Result, Standing
+from synther.experiments.pixels.trained import POLICY, description, result_of
+from synther.pixels import evaluation
+from synther.pixels.evaluation import Place, Played
+from synther.pixels.policy import load_pixel_policy
+from synther.progress import Progress, resolve
+
+
+def why_not(folder: Path) -> str | None:
+    """What keeps the run in `folder` from being evaluated here, in words; None where nothing does."""
+    env_id = description(folder)["env_id"]
+    if env_id is None:
+        return f"{folder}: its frames name no environment, --env-id would"
+    return evaluation.obstacle(env_id)
+
+
+def evaluate(
+    folder: Path, *, episodes: int = 10, workers: int | None = None, progress: Progress | bool = True
+) -> Result:
+    """Play `episodes` episodes with every seed of the run in `folder`, and write its `result.json`.
+
+    Episodes that were played before are not played again, also where fewer of them were asked for then.
+    """
+    about, obstacle = description(folder), why_not(folder)
+    if obstacle is not None:
+        raise ConfigError(obstacle)
+    env_id, seeds = about["env_id"], about["seeds"]
+    book = _Book(folder / "episodes.jsonl")
+    policy = load_pixel_policy(folder / POLICY)
+    total = len(seeds) * episodes
+    found = {place: played for place, played in book.played.items() if place.episode < episodes}
+    with resolve(progress).phase("evaluate", total, len(found)) as phase:
+        left = evaluation.play(
+            policy,
+            env_id,
+            seeds,
+            episodes=episodes,
+            repeat=about["action_repeat"] or REPEAT,
+            workers=workers,
+            done=found.keys(),
+        )
+        for place, played in left:
+            book.add(place, played)
+            found[place] = played
+            phase.advance(1, "diverged" if played.total is None else f"return {played.total:,.1f}")
+    result = _result(result_of(folder), env_id, len(seeds), found)
+    write_object(folder / "result.json", result.to_json())
+    return result
+
+
+def _result(trained: Result, env_id: str, members: int, found: dict[Place, Played]) -> Result:
+    """The training with how its agents stood at the end."""
+    (arm,) = trained.curves
+    known, returns = reference(env_id), []
+    for member in range(members):
+        own = [played.total for place, played in found.items() if place.member == member]
+        there = [total for total in own if total is not None]
+        # Sorted: they came to their ends in any order, and sums are rounded by it.
+        returns.append(float(np.mean(sorted(there))) if len(there) == len(own) else None)
+    scores = None
+    if known is not None:
+        scores = tuple(None if value is None else float(known.score(value)) for value in returns)
+    lost = set(trained.diverged[arm]) | {member for member, value in enumerate(returns) if value is None}
+    standing = Standing(trained.updates, tuple(returns), scores)
+    return replace(trained, curves={arm: (standing,)}, diverged={arm: tuple(sorted(lost))})
+
+
+class _Book:
+    """The episodes that are over, one a line, each on the disk before anything builds on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = path.read_text() if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]  # what comes after was cut
+        self.played: dict[Place, Played] = {}
+        for line in whole.splitlines():
+            found = json.loads(line)
+            self.played[Place(found["member"], found["episode"])] = Played(found["return"], found["length"])
+        if whole != text:
+            with replacing(path) as beside:
+                beside.write_text(whole)
+
+    def add(self, place: Place, played: Played) -> None:
+        line = {"member": place.member, "episode": place.episode, "return": played.total, "length": played.length}
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.played[place] = played

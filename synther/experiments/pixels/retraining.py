@@ -1,0 +1,172 @@
+"""Stage two as a resumable run in a folder: the heads of agents that see, trained anew on latents of each seed's own.
+
+Latents of all seeds may be more than memory holds. Seeds are independent of each other, so they are trained together as
+far as their rows fit, and those groups one after another, each in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from synther import compute
+from synther.agents.agent import Agent
+from synther.agents.policy import load_policy
+from synther.agents.rows import Arm, Member, Rows
+from synther.agents.stacked import Stack
+from synther.errors import ConfigError, DataError
+from synther.experiments import tracking
+from synther.experiments.folder import claim
+from synther.experiments.measurements import Result
+from synther.experiments.pixels.configs import heads_of
+from synther.experiments.pixels.course import Course, check_alive, follow
+from synther.experiments.pixels.rows import LatentSource
+from synther.experiments.pixels.trained import CHECKPOINT, description, finish, identity, is_trained, result_of
+from synther.pixels.agent import PixelConfig
+from synther.pixels.eyes import Features
+from synther.pixels.policy import PixelPolicy, load_pixel_policy
+from synther.progress import Progress, resolve
+
+log = logging.getLogger(__name__)
+
+ARM = "latents"
+"""What results call heads that were trained on latents."""
+
+_CPU_BYTES = 4 << 30
+_GPU_SHARE = 0.25
+"""Of the memory, that the rows of seeds which are trained together may take."""
+
+
+def retrain_to(
+    course: Course,
+    run: Path,
+    sources: Sequence[LatentSource],
+    folder: Path,
+    *,
+    features: Features,
+    progress: Progress | bool = True,
+) -> Result:
+    """Train the heads of every seed of `run`, a folder of stage one, on the rows of its source; encoder and trunks stay
+    as they are. `folder` receives what stage one leaves behind, too, and a folder for each group of seeds.
+
+    Started again it goes on where it was stopped; with other rows or options it refuses to touch the folder.
+    """
+    own, about = identity(run), description(run)
+    seeds: list[int] = about["seeds"]
+    if len(sources) != len(seeds):
+        raise ConfigError(f"{run} has {len(seeds)} seeds: expected rows for each of them, got {len(sources)}")
+    policy = load_pixel_policy(run / CHECKPOINT, features=features)
+    groups = _groups(sources, seeds, compute.pick_device(course.device))
+    heads = _Retraining(course, course.heads_precision(), heads_of(about["agent"], features), policy, folder)
+    tracking.check(course.tensorboard, course.wandb)
+    claim(
+        folder,
+        {
+            "kind": "heads",
+            "run": own,
+            "features": features,
+            "rows": [source.description() for source in sources],
+            "groups": [group.seeds for group in groups],
+            **course.description(),
+            **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
+        },
+    )
+    if is_trained(folder):
+        log.info("%s is trained already", folder)
+        return result_of(folder)
+    others = len(groups) > 1
+    result = _together(groups, [heads.train(group, resolve(progress), others) for group in groups])
+    check_alive(result.updates, [place in result.diverged[ARM] for place in range(len(seeds))])
+    finish(folder, result, policy.with_heads(_joined([heads.actor(group) for group in groups])))
+    return result
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Seeds whose rows fit into memory together."""
+
+    seeds: list[int]
+    sources: list[LatentSource]
+
+    @property
+    def name(self) -> str:
+        return f"seeds-{self.seeds[0]}-{self.seeds[-1]}"
+
+
+def _groups(sources: Sequence[LatentSource], seeds: Sequence[int], device: torch.device) -> list[_Group]:
+    """In their order, as many together as fit, one at least: the same groups whenever it is asked on such a machine."""
+    room = float(_CPU_BYTES)
+    if device.type == "cuda":
+        room = _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
+    groups: list[_Group] = []
+    taken = 0
+    for source, seed in zip(sources, seeds, strict=True):
+        size = source.size()
+        if not groups or taken + size > room:
+            groups.append(_Group([], []))
+            taken = 0
+        groups[-1].seeds.append(seed)
+        groups[-1].sources.append(source)
+        taken += size
+    return groups
+
+
+@dataclass(frozen=True)
+class _Retraining:
+    """The heads of one group after another."""
+
+    course: Course
+    precision: Literal["auto", "float32", "tf32"]
+    heads: PixelConfig
+    policy: PixelPolicy
+    folder: Path
+
+    def train(self, group: _Group, progress: Progress, others: bool) -> Result:
+        """`others`: whether there are more groups than this."""
+        folder, course = self.folder / group.name, self.course
+        if is_trained(folder):
+            return result_of(folder)
+        claim(folder, {"kind": "group", "seeds": group.seeds})
+        tables = [source.rows(progress) for source in group.sources]
+        self._check(tables)
+        device = compute.pick_device(course.device)
+        low, high = self.policy.low.numpy(), self.policy.high.numpy()
+        with compute.working_on(device, "take fewer rows, or seeds"):
+            rows = Rows(tables, device=device, low=low, high=high)
+        del tables
+        members = [Member(seed, Arm((place,), (1.0,), place)) for place, seed in enumerate(group.seeds)]
+        agent = Agent(self.heads, rows, members, precision=self.precision)
+        result = follow(agent, course, folder, ARM, group.seeds, progress, others=others)
+        finish(folder, result)
+        return result
+
+    def actor(self, group: _Group) -> Stack:
+        return load_policy(self.folder / group.name / CHECKPOINT).actor
+
+    def _check(self, tables: Sequence[Any]) -> None:
+        own = self.policy.trunk.features
+        wanted = 2 * own if getattr(self.heads, "features", "shared") == "both" else own
+        for rows in tables:
+            if rows.observation.shape[1] != wanted:
+                raise DataError(
+                    f"expected latents of {wanted} columns for these heads, got {rows.observation.shape[1]}"
+                )
+
+
+def _joined(actors: Sequence[Stack]) -> Stack:
+    first = actors[0]
+    return Stack(torch.cat([actor.weights for actor in actors]), first.sizes, first.free_size)
+
+
+def _together(groups: Sequence[_Group], found: Sequence[Result]) -> Result:
+    """One result of all groups, which were trained one after another."""
+    parts = {part: sum(result.seconds_of[part] for result in found) for part in found[0].seconds_of}
+    firsts = accumulate([len(group.seeds) for group in groups], initial=0)
+    lost = tuple(first + seed for first, result in zip(firsts, found, strict=False) for seed in result.diverged[ARM])
+    return replace(found[0], seconds=sum(parts.values()), seconds_of=parts, diverged={ARM: lost})

@@ -1,0 +1,110 @@
+"""Tiny frames, agents that take no time to train on them, and worlds that need no renderer."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from synther.agents.drq_bc import DrQBCConfig
+from synther.agents.noisy_bc import NoisyBCConfig
+from synther.experiments.pixels.course import Course
+from synther.experiments.pixels.training import Plan
+from synther.pixels.frames import Frames
+from synther.presets import PRESETS
+
+SIZE, ACTIONS = 16, 2
+ENV_ID = "dm_control/point_mass-easy-v0"
+COURSE = Course(12, 5, device="cpu", checkpoint_seconds=0, tensorboard="off")
+DRQ = DrQBCConfig(width=8, depth=1, batch=4, nstep=2, deviation_updates=10)
+BC = NoisyBCConfig(width=8, depth=1, batch=4)
+PLAN = Plan(DRQ, 2, 3, COURSE)
+TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 8, "evaluate_every": 4}}
+SETTINGS = PRESETS["fast"].changed(**TINY, sampler={"steps": 2})
+
+
+def frames(*, seed: int = 0, env_id: str | None = ENV_ID, repeat: int | None = 2) -> Frames:
+    """Four episodes of seven decisions."""
+    draw = np.random.default_rng(seed)
+    first = np.arange(32) % 8 == 0
+    return Frames(
+        draw.integers(0, 256, (32, 3, SIZE, SIZE), np.uint8),
+        np.where(first[:, None], 0, draw.uniform(-1, 1, (32, ACTIONS))).astype(np.float32),
+        np.where(first, 0, draw.normal(size=32)).astype(np.float32),
+        np.ones(32, np.float32),
+        first,
+        env_id,
+        repeat,
+    )
+
+
+class Wall:
+    """In the place of a `PixelWorld`: noise on a wall for three decisions, which pay what the first action is."""
+
+    def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
+        self.shape, self.repeat, self.low = (3 * stack, size, size), repeat, np.full(ACTIONS, -1.0, np.float32)
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.draw, self.left = np.random.default_rng(seed), 3
+        return self._seen()
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        self.left -= 1
+        return self._seen(), float(self.repeat * action[0]), False, self.left == 0
+
+    def close(self) -> None:
+        pass
+
+    def _seen(self) -> np.ndarray:
+        return self.draw.integers(0, 256, self.shape, np.uint8)
+
+
+class Here:
+    """In the place of `Workers`: whatever is submitted is done at once, in this process."""
+
+    submitted = 0
+
+    def __init__(self, count: int) -> None:
+        pass
+
+    def submit(self, work, *given) -> Future:
+        Here.submitted += 1
+        future: Future = Future()
+        try:
+            future.set_result(work(*given))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopAt:
+    """A progress display that brings the work down the n-th time that something moves."""
+
+    def __init__(self, moves: int) -> None:
+        self.left, self.seen = moves, []
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0):
+        self.seen.append((name, start))
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())

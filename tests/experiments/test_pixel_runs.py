@@ -1,0 +1,196 @@
+"""Pixel runs as plain data, executed in two halves: where there is a GPU, and where frames can be drawn."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from synther.errors import ConfigError, FormatError, SyntherError
+from synther.experiments.measurements import Result
+from synther.experiments.pixel_runs import STAGE_ONE, PixelRun, Retraining
+from synther.experiments.pixels import course
+from synther.experiments.pixels.course import Course
+from synther.experiments.runs import Place, Recipe
+from synther.pixels import evaluation, files
+from synther.progress import Silent
+
+from .seeing import DRQ, TINY, Here, StopAt, Stopped, Wall, frames
+
+RECIPE = Recipe(preset="fast", samples=30, changes={**TINY, "sampler": {"steps": 2}})
+OPTIONS = {name: value for name, value in asdict(DRQ).items() if name != "normalize"}
+RUN = PixelRun(
+    "point-mass-drq",
+    "point_mass-easy",
+    "collected",
+    "drq_bc",
+    {"latents": Retraining(), "critic": Retraining("critic", RECIPE)},
+    agent=OPTIONS,
+    updates=6,
+    seeds=2,
+    seed=3,
+    episodes=2,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    files.write(folder / "point_mass-easy-collected.hdf5", frames(env_id=None))
+    return folder
+
+
+@pytest.fixture
+def place(data, tmp_path) -> Place:
+    return Place(tmp_path / "models", data, device="cpu", command="synther paper run example")
+
+
+def draw_here(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(evaluation, "Workers", Here)
+    patched.setattr(evaluation, "play", partial(evaluation.play, world=Wall))
+    patched.setattr(evaluation, "obstacle", lambda env_id: None)
+
+
+@pytest.fixture
+def drawable(monkeypatch) -> None:
+    draw_here(monkeypatch)
+
+
+@pytest.fixture
+def dark(monkeypatch) -> None:
+    monkeypatch.setattr(evaluation, "obstacle", lambda env_id: f"cannot draw {env_id} here")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Measured and saved every three updates."""
+    often = partial(Course, measure_every=3, checkpoint_seconds=0, tensorboard="off")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(course, "_CHECKPOINT_SHARE", float("inf"))
+        patched.setitem(course._SHOWN_UPDATES, "cpu", 3)
+        patched.setattr(PixelRun, "_course", lambda own, place: often(own.updates, device=place.device))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(short, data, tmp_path_factory) -> dict[str, tuple]:
+    """What a run that nothing has stopped comes to."""
+    folder = tmp_path_factory.mktemp("finished") / RUN.name
+    with pytest.MonkeyPatch.context() as patched:
+        draw_here(patched)
+        RUN.execute(folder, Place(folder, data, device="cpu"), Silent())
+    return finals(folder)
+
+
+def finals(folder: Path) -> dict[str, tuple]:
+    result = Result.from_json(json.loads((folder / "result.json").read_text()))
+    return {arm: curve[-1].returns for arm, curve in result.curves.items()}
+
+
+def test_it_is_plain_data():
+    assert PixelRun.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
+    with pytest.raises(ConfigError, match="no pixel run that this version knows: colour"):
+        PixelRun.from_json({**RUN.to_json(), "colour": 1})
+    assert (RUN.data, RUN.env_id) == ("point_mass-easy-collected", "dm_control/point_mass-easy-v0")
+    changed = RUN.changed(updates=4, seeds=1, samples=10, preset="laptop")
+    assert (changed.updates, changed.seeds, changed.arms["latents"].recipe) == (4, 1, None)
+    assert changed.arms["critic"].recipe == replace(RECIPE, samples=10, preset="laptop")
+    with pytest.raises(ConfigError, match="evaluated at its end alone"):
+        RUN.changed(evaluate_every=5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"algorithm": "sac"},
+        {"updates": 0},
+        {"episodes": 0},
+        {"seed": -1},
+        {"arms": {STAGE_ONE: Retraining()}},
+    ],
+    ids=str,
+)
+def test_impossible_runs(wrong):
+    with pytest.raises(ConfigError):
+        replace(RUN, **wrong)
+
+
+def test_impossible_latents():
+    with pytest.raises(ConfigError, match="unknown features 'pixels'"):
+        Retraining("pixels")
+    with pytest.raises(ConfigError, match="made by diffusion"):
+        Retraining(recipe=Recipe("additive"))
+
+
+def test_trained_in_the_dark_and_evaluated_without_data(place, dark, tmp_path, monkeypatch, request):
+    folder = tmp_path / "run"
+    with pytest.raises(SyntherError, match=r"trained; .* the same command goes on \(cannot draw dm_control/point_mass"):
+        RUN.execute(folder, place, Silent())
+    assert not RUN.result(folder).exists()
+    assert json.loads((folder / "facts.json").read_text()) == {
+        "command": "synther paper run example",
+        "data": "frames read from point_mass-easy-collected.hdf5",
+        "rows": 32,
+    }
+    elsewhere = tmp_path / "elsewhere"
+    kept = ("run.json", "facts.json", "trained.json", "policy.safetensors")
+    shutil.copytree(
+        folder,
+        elsewhere,
+        ignore=lambda at, names: [name for name in names if (Path(at) / name).is_file() and name not in kept],
+    )
+    request.getfixturevalue("drawable")
+    RUN.execute(elsewhere, replace(place, data=None), Silent())
+    assert list(finals(elsewhere)) == [STAGE_ONE, "latents", "critic"]
+    assert len(set(finals(elsewhere).values())) == 3
+    assert all(np.isfinite(returns).all() for returns in finals(elsewhere).values())
+
+
+@pytest.mark.parametrize("moves", [8, 14])
+def test_stopped_anywhere_it_comes_to_the_same_result(moves, whole, place, drawable, tmp_path):
+    with pytest.raises(Stopped):
+        RUN.execute(tmp_path / "run", place, StopAt(moves))
+    assert not RUN.result(tmp_path / "run").exists()
+    RUN.execute(tmp_path / "run", place, Silent())
+    assert finals(tmp_path / "run") == whole
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_stopped_on_a_gpu_it_comes_to_the_same_result(place, drawable, tmp_path):
+    there, long = replace(place, device="cuda"), replace(RUN, updates=24)
+    long.execute(tmp_path / "whole", there, Silent())
+    with pytest.raises(Stopped):
+        long.execute(tmp_path / "run", there, StopAt(12))
+    long.execute(tmp_path / "run", there, Silent())
+    assert finals(tmp_path / "run") == finals(tmp_path / "whole")
+
+
+def test_the_folder_of_another_run_is_refused(place, dark, tmp_path):
+    with pytest.raises(SyntherError, match="trained"):
+        replace(RUN, arms={}).execute(tmp_path / "run", place, Silent())
+    with pytest.raises(ConfigError, match="another arms"):
+        RUN.execute(tmp_path / "run", place, Silent())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"level": "expert"}, FormatError, "no frames of point_mass-easy-expert"),
+        ({"agent": {"colour": 1}}, ConfigError, "unknown option drq_bc.colour"),
+    ],
+)
+def test_what_cannot_be_trained_leaves_no_folder(changes, error, says, place, tmp_path):
+    with pytest.raises(error, match=says):
+        replace(RUN, **changes).execute(tmp_path / "run", place, Silent())
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_length_of_its_trainings():
+    assert PixelRun.updates == Course().updates == 550_000

@@ -1,0 +1,399 @@
+"""Stage one and stage two in their folders: what they leave behind, what they refuse, that they can be stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from synther import read
+from synther.agents.agent import Agent
+from synther.errors import ConfigError, DataError, FormatError, SyntherError
+from synther.experiments.pixels import course, retraining, training
+from synther.experiments.pixels.evaluating import evaluate, why_not
+from synther.experiments.pixels.finding import frames_of
+from synther.experiments.pixels.generators import fit_to, upsample
+from synther.experiments.pixels.retraining import retrain_to
+from synther.experiments.pixels.rows import Drawn, Held, stored
+from synther.experiments.pixels.trained import identity
+from synther.experiments.pixels.training import Plan, encode_to, latents_of, train_to
+from synther.pixels import evaluation
+from synther.pixels import files as pictures
+from synther.pixels.agent import PixelAgent
+from synther.pixels.policy import load_pixel_policy
+from synther.progress import Silent
+
+from .seeing import BC, COURSE, PLAN, SETTINGS, Here, StopAt, Stopped, Wall, files, frames
+
+LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors", "run.json", "trained.json"]
+
+
+@pytest.fixture(autouse=True)
+def saved_every_time(monkeypatch) -> None:
+    monkeypatch.setattr(course, "_CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setitem(course._SHOWN_UPDATES, "cpu", 4)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A stage one that nothing has stopped."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train_to(PLAN, frames(), folder, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def latents(run):
+    return latents_of(run, frames(), "both", device="cpu", progress=False)
+
+
+@pytest.fixture
+def playing(monkeypatch) -> None:
+    """Episodes in front of a wall, in this process."""
+    monkeypatch.setattr(evaluation, "Workers", Here)
+    monkeypatch.setattr(evaluation, "play", partial(evaluation.play, world=Wall))
+    monkeypatch.setattr(evaluation, "obstacle", lambda env_id: None)
+
+
+def logged(folder: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def same(one: Path, other: Path, *names: str) -> bool:
+    tensors = [[load_file(folder / name) for name in names] for folder in (one, other)]
+    return all(
+        mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+        for mine, theirs in zip(*tensors, strict=True)
+    )
+
+
+class TestStageOne:
+    def test_what_it_leaves_behind(self, run):
+        assert files(run) == LEFT
+        assert [line["updates"] for line in logged(run)] == [5, 10, 12]
+        assert logged(run)[-1]["losses"].keys() == {"critic", "actor"}
+        about = json.loads((run / "run.json").read_text())
+        assert (about["seeds"], about["env_id"], about["action_repeat"]) == ([3, 4], "dm_control/point_mass-easy-v0", 2)
+        agent = PixelAgent(PLAN.agent, frames(), PLAN.all_seeds, device=torch.device("cpu"))
+        agent.train(12)
+        seen = np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16), np.uint8)
+        kept = load_pixel_policy(run / "policy.safetensors")
+        np.testing.assert_array_equal(kept.act(seen), agent.policy().act(seen))
+
+    def test_stopped_and_taken_up_it_ends_the_same(self, run, tmp_path):
+        with pytest.raises(Stopped):
+            train_to(PLAN, frames(), tmp_path / "run", progress=StopAt(3))
+        again = StopAt(99)
+        train_to(PLAN, frames(), tmp_path / "run", progress=again)
+        assert again.seen == [("train frames", 5)]
+        assert same(run, tmp_path / "run", "checkpoint.safetensors", "policy.safetensors")
+        assert logged(tmp_path / "run") == logged(run)
+
+    def test_once_finished_it_is_only_read(self, run, monkeypatch):
+        monkeypatch.delattr(training, "PixelAgent")
+        assert train_to(PLAN, frames(), run, progress=False).updates == 12
+
+    @pytest.mark.parametrize(
+        ("plan", "seed", "other"),
+        [
+            (replace(PLAN, agent=BC), 0, "agent"),
+            (replace(PLAN, seeds=1), 0, "seeds"),
+            (replace(PLAN, course=replace(COURSE, updates=13)), 0, "updates"),
+            (PLAN, 1, "data"),
+        ],
+        ids=["agent", "seeds", "updates", "data"],
+    )
+    def test_another_run_is_refused_its_folder(self, run, plan, seed, other):
+        with pytest.raises(ConfigError, match=f"holds a run with another {other}"):
+            train_to(plan, frames(seed=seed), run, progress=False)
+
+    @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"seed": -1}])
+    def test_impossible_plans(self, wrong):
+        with pytest.raises(ConfigError, match="must be at least"):
+            Plan(**wrong)
+
+    def test_episodes_too_short_for_the_steps_leave_no_folder(self, tmp_path):
+        with pytest.raises(DataError, match="no episode has 9 decisions"):
+            train_to(replace(PLAN, agent=replace(PLAN.agent, nstep=9)), frames(), tmp_path / "run", progress=False)
+        assert not (tmp_path / "run").exists()
+
+    def test_all_seeds_diverged(self, tmp_path, monkeypatch, caplog):
+        lost = {"critic": np.array([np.nan, 1.0]), "actor": np.ones(2)}
+        monkeypatch.setattr(PixelAgent, "losses", lambda own: lost)
+        monkeypatch.setattr(PixelAgent, "train", lambda own, count: setattr(own, "updates", own.updates + count))
+        found = train_to(PLAN, frames(), tmp_path / "one", progress=False)
+        assert found.diverged == {"frames": (0,)}
+        assert caplog.text.count("seed 3 has diverged after 5 updates") == 1
+        lost["actor"] = np.full(2, np.inf)
+        with pytest.raises(SyntherError, match="all 2 seeds have diverged after 5 updates"):
+            train_to(PLAN, frames(), tmp_path / "all", progress=False)
+
+
+class TestLatents:
+    def test_a_file_for_each_seed(self, run, latents, tmp_path):
+        written = encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
+        assert [file.name for file in written] == ["seed-3.npz", "seed-4.npz"]
+        for file, rows in zip(written, latents, strict=True):
+            assert read(file).equals(rows)
+            assert rows.observation.shape == (24, 100)  # seven decisions, two at a time
+        features, sources = stored(tmp_path / "latents", identity(run))
+        assert features == "both"
+        assert sources[1].rows(Silent()).equals(latents[1])
+        with pytest.raises(ConfigError, match="another features"):
+            encode_to(run, frames(), tmp_path / "latents", features="actor", device="cpu", progress=False)
+
+    def test_of_other_agents_they_are_refused(self, run, tmp_path):
+        encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
+        with pytest.raises(ConfigError, match="latents of other agents"):
+            stored(tmp_path / "latents", {**identity(run), "updates": 13})
+        (tmp_path / "latents" / "seed-4.npz").unlink()
+        with pytest.raises(FormatError, match=r"expected one file seed-4 .* got none"):
+            stored(tmp_path / "latents", identity(run))
+        with pytest.raises(ConfigError, match="holds no latents"):
+            stored(tmp_path, identity(run))
+
+    def test_an_unfinished_training_has_none(self, tmp_path):
+        with pytest.raises(ConfigError, match="holds no finished training"):
+            encode_to(tmp_path, frames(), tmp_path / "latents", progress=False)
+        assert not (tmp_path / "latents").exists()
+
+    def test_models_appear_together_and_give_the_same_rows(self, latents, tmp_path):
+        models = fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
+        assert files(tmp_path / "models") == ["seed-3.safetensors", "seed-4.safetensors"]
+        drawn = Drawn(models[0], 20, 3, "cpu")
+        assert drawn.rows(Silent()).equals(drawn.rows(Silent()))
+        assert drawn.rows(Silent()).action_space == latents[0].action_space
+        assert drawn.size() == 20 * 4 * (4 * 50 + 2 + 1)
+        before = models[0].stat().st_mtime_ns
+        fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
+        assert models[0].stat().st_mtime_ns == before
+
+    def test_upsampled_in_one_go(self, run, tmp_path):
+        encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
+        given = (tmp_path / "latents", tmp_path / "synthetic", SETTINGS, 20)
+        with pytest.raises(Stopped):
+            upsample(*given, device="cpu", progress=StopAt(3))
+        assert [file.name for file in (tmp_path / "synthetic").glob("*.hdf5")] == ["seed-3.hdf5"]
+        written = upsample(*given, device="cpu", progress=False)
+        assert [len(read(file)) for file in written] == [20, 20]
+        assert not read(written[0]).equals(read(written[1]))
+        features, _ = stored(tmp_path / "synthetic", identity(run))
+        assert features == "both"
+        with pytest.raises(ConfigError, match="another samples"):
+            upsample(*given[:3], 21, device="cpu", progress=False)
+        with pytest.raises(ConfigError, match="holds no latents"):
+            upsample(run, tmp_path / "more", SETTINGS, 20, progress=False)
+
+
+class TestStageTwo:
+    def retrain(self, run, latents, folder, *, features="both", progress=False, **changes):
+        sources = [Held(rows) for rows in latents]
+        return retrain_to(replace(COURSE, **changes), run, sources, folder, features=features, progress=progress)
+
+    def test_only_heads_are_trained(self, run, latents, tmp_path):
+        before = load_file(run / "checkpoint.safetensors")
+        result = self.retrain(run, latents, tmp_path / "heads")
+        assert (result.updates, list(result.curves)) == (12, ["latents"])
+        after = load_file(tmp_path / "heads" / "policy.safetensors")
+        for name in ("encoder", "actor_trunk", "low", "high"):
+            assert torch.equal(after[name], before[name])
+        assert not torch.equal(after["actor"], before["actor"])
+        trained = load_file(tmp_path / "heads" / "seeds-3-4" / "checkpoint.safetensors")
+        assert torch.equal(after["actor"], trained["actor"])
+        assert load_file(run / "checkpoint.safetensors").keys() == before.keys()
+
+    @pytest.mark.parametrize(("features", "trunk"), [("actor", "actor_trunk"), ("critic", "critic_trunk")])
+    def test_heads_see_through_the_trunk_they_learned_from(self, run, features, trunk, tmp_path):
+        rows = latents_of(run, frames(), features, device="cpu", progress=False)
+        self.retrain(run, rows, tmp_path / "heads", features=features)
+        after, before = load_file(tmp_path / "heads" / "policy.safetensors"), load_file(run / "checkpoint.safetensors")
+        assert torch.equal(after["actor_trunk"], before[trunk])
+
+    def test_one_seed_after_another_comes_to_the_same(self, run, latents, tmp_path, monkeypatch):
+        self.retrain(run, latents, tmp_path / "together")
+        monkeypatch.setattr(retraining, "_CPU_BYTES", 1)
+        self.retrain(run, latents, tmp_path / "alone")
+        assert {file.split("/")[0] for file in files(tmp_path / "alone")} > {"seeds-3-3", "seeds-4-4"}
+        one, other = (load_file(tmp_path / name / "policy.safetensors") for name in ("together", "alone"))
+        assert one.keys() == other.keys()
+        for name in one:
+            torch.testing.assert_close(one[name], other[name])
+
+    def test_stopped_in_its_second_group_it_ends_the_same(self, run, latents, tmp_path, monkeypatch):
+        monkeypatch.setattr(retraining, "_CPU_BYTES", 1)
+        self.retrain(run, latents, tmp_path / "done")
+        with pytest.raises(Stopped):
+            self.retrain(run, latents, tmp_path / "heads", progress=StopAt(7))
+        assert (tmp_path / "heads" / "seeds-3-3" / "trained.json").exists()
+        assert not (tmp_path / "heads" / "seeds-4-4" / "trained.json").exists()
+        self.retrain(run, latents, tmp_path / "heads")
+        assert same(tmp_path / "done", tmp_path / "heads", "policy.safetensors")
+        assert files(tmp_path / "done") == files(tmp_path / "heads")
+
+    def test_a_seed_that_diverged_is_told_by_its_place_among_all(self, run, latents, tmp_path, monkeypatch):
+        monkeypatch.setattr(retraining, "_CPU_BYTES", 1)
+        whole = Agent.losses
+        monkeypatch.setattr(
+            Agent,
+            "losses",
+            lambda own: {name: np.where(own.members[0].seed == 4, np.nan, loss) for name, loss in whole(own).items()},
+        )
+        assert self.retrain(run, latents, tmp_path / "heads").diverged == {"latents": (1,)}
+        monkeypatch.setattr(Agent, "losses", lambda own: {"actor": np.full(1, np.nan)})
+        with pytest.raises(SyntherError, match="all 2 seeds have diverged after 12 updates"):
+            self.retrain(run, latents, tmp_path / "none")
+
+    def test_what_is_refused(self, run, latents, tmp_path):
+        with pytest.raises(ConfigError, match="has 2 seeds: expected rows for each of them, got 1"):
+            self.retrain(run, latents[:1], tmp_path / "heads")
+        with pytest.raises(ConfigError, match="float32 or tf32, got bf16"):
+            self.retrain(run, latents, tmp_path / "heads", precision="bf16")
+        assert not (tmp_path / "heads").exists()
+        with pytest.raises(DataError, match="expected latents of 50 columns for these heads, got 100"):
+            self.retrain(run, latents, tmp_path / "heads", features="actor")
+        self.retrain(run, latents, tmp_path / "more")
+        with pytest.raises(ConfigError, match="another rows"):
+            self.retrain(run, [latents[1], latents[0]], tmp_path / "more")
+        with pytest.raises(ConfigError, match="expected the --out of `synther pixels train`"):
+            self.retrain(tmp_path / "more", latents, tmp_path / "again")
+
+
+KILLER = """
+import os, random, signal, sys, time
+from contextlib import contextmanager
+from pathlib import Path
+import torch
+from synther.agents.noisy_bc import NoisyBCConfig
+from synther.experiments.pixels import course
+from synther.experiments.pixels.retraining import retrain_to
+from synther.experiments.pixels.rows import Held
+from synther.experiments.pixels.training import Plan, latents_of, train_to
+from synther.pixels import files
+
+class Slow:
+    @contextmanager
+    def phase(self, name, total, start=0):
+        yield self
+    def advance(self, amount, note=""):
+        time.sleep(0.02)
+
+torch.set_num_threads(1)
+course._CHECKPOINT_SHARE = float("inf")
+course._SHOWN_UPDATES["cpu"] = 4
+frames, folder, slow = files.read(sys.argv[1]), Path(sys.argv[2]), Slow()
+often = course.Course(20, 5, "cpu", checkpoint_seconds=0, tensorboard="off")
+plan, one, two = Plan(NoisyBCConfig(width=8, depth=1, batch=4), 2, 3, often), folder / "one", folder / "two"
+kills = 0
+while True:
+    worker = os.fork()
+    if not worker:
+        train_to(plan, frames, one, progress=slow)
+        rows = latents_of(one, frames, "actor", device="cpu", progress=slow)
+        retrain_to(often, one, [Held(each) for each in rows], two, features="actor", progress=slow)
+        os._exit(0)
+    time.sleep(random.uniform(0.1, 0.3 + 0.3 * kills))
+    os.kill(worker, signal.SIGKILL)
+    status = os.waitpid(worker, 0)[1]
+    if os.WIFEXITED(status):
+        print(kills, os.WEXITSTATUS(status))
+        break
+    kills += 1
+"""
+
+
+def test_killed_again_and_again_both_stages_end_with_the_same_files(tmp_path):
+    one, two = tmp_path / "done" / "one", tmp_path / "done" / "two"
+    plan = replace(PLAN, agent=BC, course=replace(COURSE, updates=20))
+    train_to(plan, frames(), one, progress=False)
+    sources = [Held(rows) for rows in latents_of(one, frames(), "actor", device="cpu", progress=False)]
+    retrain_to(plan.course, one, sources, two, features="actor", progress=False)
+    pictures.write(tmp_path / "frames.hdf5", frames())
+    command = [sys.executable, "-c", KILLER, str(tmp_path / "frames.hdf5"), str(tmp_path / "killed")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    kills, code = map(int, ended.stdout.split())
+    assert kills >= 1
+    assert code == 0, ended.stderr
+    for stage in (one, two):
+        killed = tmp_path / "killed" / stage.name
+        assert files(killed) == files(stage)
+        inside = stage / "seeds-3-4" if stage == two else stage
+        assert logged(tmp_path / "killed" / inside.relative_to(tmp_path / "done")) == logged(inside)
+        assert same(stage, killed, "policy.safetensors")
+
+
+class TestEvaluation:
+    @pytest.fixture
+    def copied(self, run, tmp_path) -> Path:
+        """What an evaluation needs, on another machine."""
+        (tmp_path / "run").mkdir()
+        for name in ("run.json", "trained.json", "policy.safetensors"):
+            (tmp_path / "run" / name).write_bytes((run / name).read_bytes())
+        return tmp_path / "run"
+
+    def test_it_becomes_the_result(self, copied, playing):
+        result = evaluate(copied, episodes=2, progress=False)
+        final = result.final("frames")
+        assert final.updates == 12
+        lines = [json.loads(line) for line in (copied / "episodes.jsonl").read_text().splitlines()]
+        totals = {(line["member"], line["episode"]): line["return"] for line in lines}
+        assert [line["length"] for line in lines] == [3] * 4
+        for member in (0, 1):
+            mean = (totals[member, 0] + totals[member, 1]) / 2
+            assert final.returns[member] == pytest.approx(mean)
+            assert final.scores[member] == pytest.approx(mean / 10)
+        assert json.loads((copied / "result.json").read_text()) == json.loads(json.dumps(result.to_json()))
+
+    def test_stopped_it_goes_on_and_more_episodes_are_only_added(self, copied, playing, monkeypatch):
+        whole = evaluate(copied, episodes=3, progress=False)
+        kept = (copied / "episodes.jsonl").read_text()
+        (copied / "episodes.jsonl").unlink()
+        with pytest.raises(Stopped):
+            evaluate(copied, episodes=3, progress=StopAt(2))
+        with (copied / "episodes.jsonl").open("a") as file:
+            file.write('{"member": 0, "epi')
+        monkeypatch.setattr(Here, "submitted", 0)
+        assert evaluate(copied, episodes=2, progress=False) != whole
+        assert evaluate(copied, episodes=3, progress=False) == whole
+        assert Here.submitted == 3
+        assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(kept.splitlines())
+
+    def test_a_policy_that_diverged(self, copied, playing, monkeypatch):
+        policy = load_pixel_policy(copied / "policy.safetensors")
+        policy.actor.weights[1] = float("nan")
+        policy.save(copied / "policy.safetensors")
+        result = evaluate(copied, episodes=1, progress=False)
+        assert result.final("frames").returns[1] is None
+        assert result.final("frames").returns[0] is not None
+        assert result.diverged == {"frames": (1,)}
+
+    def test_where_it_cannot_be(self, copied, run, monkeypatch, tmp_path):
+        monkeypatch.setattr(evaluation, "obstacle", lambda env_id: f"no picture of {env_id}")
+        assert why_not(copied) == "no picture of dm_control/point_mass-easy-v0"
+        with pytest.raises(ConfigError, match="no picture of"):
+            evaluate(copied, progress=False)
+        about = json.loads((copied / "run.json").read_text())
+        (copied / "run.json").write_text(json.dumps({**about, "env_id": None}))
+        with pytest.raises(ConfigError, match="name no environment"):
+            evaluate(copied, progress=False)
+        with pytest.raises(ConfigError, match="holds no finished training"):
+            evaluate(tmp_path, progress=False)
+
+
+def test_where_frames_are_found(tmp_path):
+    with pytest.raises(ConfigError, match="name their folder with --data"):
+        frames_of("walker-walk", "mixed", None)
+    with pytest.raises(FormatError, match=r"no frames of walker-walk-mixed in .* main/walker_walk/medium_replay/84px"):
+        frames_of("walker-walk", "mixed", tmp_path)
+    for place in ("main/walker_walk/medium_replay/84px", "walker_walk/medium_replay/84px", "walker-walk-mixed"):
+        (tmp_path / place).mkdir(parents=True)
+        assert frames_of("walker-walk", "mixed", tmp_path) == tmp_path / place
