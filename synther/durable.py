@@ -93,3 +93,8 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def partial_folder(path: Path) -> Path:
+    """Where the parts of `path` gather until they are all there."""
+    return path.with_name(path.name + ".partial")

@@ -5,7 +5,7 @@ With `--pixels` the frames are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +18,7 @@ from synther.errors import ConfigError
 
 if TYPE_CHECKING:
     from synther.data.transitions import Transitions
-    from synther.pixels.frames import Frames
+    from synther.experiments.footage import Footage
 
 _Kept = TypeVar("_Kept")
 
@@ -30,7 +30,8 @@ class Collect(options.Output):
     """Keep experience as a data set: episodes of a policy in an environment, or the real buffer of an online run.
 
     Episodes are played on all cores. OUT appears when it is whole; one that exists is not replaced. With --pixels the
-    frames of a task of the dm_control suite are kept, which takes EGL or OSMesa.
+    frames of a task of the dm_control suite are kept, which takes EGL or OSMesa; stopped, the same command goes on from
+    the episodes in OUT.partial.
     """
 
     source: tyro.conf.Positional[str] = tyro.MISSING
@@ -78,10 +79,10 @@ def run(arguments: list[str]) -> None:
 
 
 def _keep_frames(chosen: Collect) -> None:
-    from synther.experiments.collect_pixels import frames_target, keep
+    from synther.experiments.footage import frames_target, keep
 
     target = frames_target(chosen.out)
-    found = keep(target, _frames(chosen))
+    found = keep(target, _frames(chosen), progress=not chosen.quiet)
     figures = [
         ("environment", found.env_id or "-"),
         ("frames", f"{found.frames:,}"),
@@ -97,7 +98,7 @@ def _episodes(count: int, whole: int) -> tuple[str, str]:
     return "episodes", f"{count:,}" + (f", {count - whole:,} of them cut" if count > whole else "")
 
 
-def _frames(chosen: Collect) -> Iterator[Frames]:
+def _frames(chosen: Collect) -> Footage:
     from synther.envs.pixels import REPEAT
     from synther.experiments.collect_pixels import film, film_run
 

@@ -43,7 +43,10 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
+        if kind is not None:  # nobody waits for what has begun, which may take minutes
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
         self.close()
 
 

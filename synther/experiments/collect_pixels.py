@@ -7,10 +7,10 @@ Workers import this module, so it brings no PyTorch with it.
 from __future__ import annotations
 
 import atexit
+import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.cores import cores
+from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.envs.camera import graphics
 from synther.envs.episodes import Key
@@ -27,10 +28,9 @@ from synther.envs.policies import Policy, UniformPolicy
 from synther.envs.redrawing import check_redrawable, redraw
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
-from synther.experiments.collect import agent_policy, buffer_of, target_of
+from synther.experiments.collect import agent_policy, buffer_of
+from synther.experiments.footage import Footage
 from synther.experiments.regenerated import CHANCE
-from synther.pixels.files import write
-from synther.pixels.formats.hdf5 import SUFFIXES
 from synther.pixels.frames import Frames
 from synther.progress import Progress, resolve
 
@@ -59,7 +59,7 @@ def film(
     size: int = SIZE,
     processes: int | None = None,
     progress: Progress | bool = False,
-) -> Iterator[Frames]:
+) -> Footage:
     """Episodes of a task of the dm_control suite, one after another, with `decisions` in all; the last one may be cut.
 
     `policy` is "random" for uniform actions or an agent's file (.safetensors), of which `member` (None: the first) acts
@@ -76,26 +76,31 @@ def film(
         limit, low, high = world.decisions, world.low, world.high
     actor = _actor(env_id, policy, member, noise, low, high)
     several = cores() if processes is None else processes
+    who = policy if policy == CHANCE else _digest(Path(policy).expanduser())
+    identity = {"env_id": env_id, "steps": decisions, "policy": who, "member": member or 0, "noise": noise or 0.0}
+    identity |= {"seed": seed, "repeat": repeat, "size": size, "graphics": backend}
 
-    def episodes() -> Iterator[Frames]:
+    def after(done: Sequence[int]) -> Iterator[Frames]:
         have = number = 0
-        with Workers(several) as workers, resolve(progress).phase(f"film {env_id}", decisions) as phase:
+        with Workers(several) as workers, resolve(progress).phase(f"film {env_id}", decisions, sum(done)) as phase:
             while have < decisions:  # again only where an episode was over before its time
                 lengths = [min(limit, decisions - start) for start in range(have, decisions, limit)]
                 keys = [(_STREAM, seed, 0, number + place) for place in range(len(lengths))]
                 given = [(env_id, backend, repeat, size, actor, *one) for one in zip(keys, lengths, strict=True)]
+                there = done[number : number + len(lengths)]
+                have += sum(there)
                 number += len(lengths)
-                for episode in _in_order(workers, ((_filmed, one) for one in given)):
+                for episode in _in_order(workers, ((_filmed, one) for one in given[len(there) :])):
                     have += len(episode) - 1
                     phase.advance(len(episode) - 1)
                     yield episode
 
-    return episodes()
+    return Footage(identity, after)
 
 
 def film_run(
     run: Path, *, size: int = SIZE, processes: int | None = None, progress: Progress | bool = False
-) -> Iterator[Frames]:
+) -> Footage:
     """The episodes of an online run on a task of the suite, of its first seed, then of the next: every state drawn.
 
     An action is what the run decided at each state, so nothing is repeated.
@@ -105,56 +110,16 @@ def film_run(
     backend = graphics()
     spans = list(_spans(rows))
     several = cores() if processes is None else processes
+    identity = {"rows": fingerprint(rows), "size": size, "graphics": backend}
 
-    def episodes() -> Iterator[Frames]:
-        given = ((_redrawn, (rows[span], size, backend)) for span in spans)
-        with Workers(several) as workers, resolve(progress).phase(f"draw {run}", len(rows)) as phase:
+    def after(done: Sequence[int]) -> Iterator[Frames]:
+        given = ((_redrawn, (rows[span], size, backend)) for span in spans[len(done) :])
+        with Workers(several) as workers, resolve(progress).phase(f"draw {run}", len(rows), sum(done)) as phase:
             for episode in _in_order(workers, given):
                 phase.advance(len(episode) - 1)
                 yield episode
 
-    return episodes()
-
-
-@dataclass(frozen=True)
-class Filmed:
-    """What somebody wants to know of frames that were kept."""
-
-    env_id: str | None
-    frames: int
-    decisions: int
-    episodes: int
-    whole: int
-    """Episodes but for those that are shorter than the longest, and not over."""
-    mean_return: float
-    deviation: float
-    """Of the whole ones."""
-
-
-def keep(out: Path, episodes: Iterable[Frames]) -> Filmed:
-    """Write episodes to a file as they come. It appears when they are all there."""
-    seen: list[tuple[int, float, bool]] = []
-    env_id: str | None = None
-
-    def watched() -> Iterator[Frames]:
-        nonlocal env_id
-        for episode in episodes:
-            seen.append((len(episode) - 1, float(episode.returns()[0]), bool(episode.discount[-1] == 0)))
-            env_id = episode.env_id
-            yield episode
-
-    write(out, watched())
-    lengths, totals, terminals = (np.array(column) for column in zip(*seen, strict=True))
-    whole = totals[terminals | (lengths == lengths.max())]
-    decisions, count = int(lengths.sum()), len(seen)
-    return Filmed(env_id, decisions + count, decisions, count, len(whole), float(whole.mean()), float(whole.std()))
-
-
-def frames_target(out: str) -> Path:
-    """Where frames shall go: a file that is new and can be written."""
-    if Path(out).suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"frames are kept as {' or '.join(SUFFIXES)}, got {out}: choose another --out")
-    return Path(target_of(out))
+    return Footage(identity, after)
 
 
 def _actor(env_id: str, policy: str, member: int | None, noise: float | None, low: Array, high: Array) -> Policy:
@@ -165,6 +130,11 @@ def _actor(env_id: str, policy: str, member: int | None, noise: float | None, lo
     if member is not None or noise is not None:
         raise ConfigError(f"--member and --noise are for an agent's file ({_AGENT}), the policy is {policy!r}")
     return UniformPolicy(low, high)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _in_order(workers: Workers, work: Iterator[Work]) -> Iterator[Frames]:

@@ -15,10 +15,11 @@ from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
+from synther.durable import partial_folder
 from synther.errors import ConfigError
 from synther.experiments.folder import claim, write_object
 from synther.progress import Progress
-from synther.synthesizer import PREVIEW_ROWS, Synthesizer, partial_folder
+from synther.synthesizer import PREVIEW_ROWS, Synthesizer
 
 log = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Moments
 from synther.diffusion.warm import rearranged
+from synther.durable import partial_folder
 from synther.errors import ConfigError
 from synther.model_file import FitRecord, Fitted
 from synther.presets import Settings, preset
@@ -304,8 +305,3 @@ class Synthesizer:
         fitted.network.to(model.device)
         model._fitted = fitted
         return model
-
-
-def partial_folder(path: Path) -> Path:
-    """Where `sample_to` gathers the rows of `path` until they are all there."""
-    return path.with_name(path.name + ".partial")

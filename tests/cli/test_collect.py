@@ -13,6 +13,7 @@ import pytest
 from synther import Transitions, read, write
 from synther.cli import collect
 from synther.errors import ConfigError, DataError, FormatError
+from synther.experiments.footage import Footage
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
 
@@ -94,7 +95,7 @@ def test_frames(run, monkeypatch, tmp_path):
 
     def kept(*given, **named):
         asked.append((given, named))
-        return iter(episodes)
+        return Footage({}, lambda done: iter(episodes[len(done) :]))
 
     for name in ("film", "film_run"):
         monkeypatch.setattr(f"synther.experiments.collect_pixels.{name}", kept)
@@ -121,6 +122,36 @@ def test_frames(run, monkeypatch, tmp_path):
         ("data", "b.h5"),
     ]
     assert len(read_frames("c.hdf5")) == 13
+
+
+def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, caplog):
+    """And one with another seed does not."""
+    monkeypatch.chdir(tmp_path)
+    made = [frames(5), frames(5), frames(3)]
+    patience = 2
+
+    def film(*given, seed, **named):
+        def after(done):
+            yield from made[len(done) : patience]
+            if patience < len(made):
+                raise KeyboardInterrupt
+
+        return Footage({"seed": seed}, after)
+
+    monkeypatch.setattr("synther.experiments.collect_pixels.film", film)
+    command = ("collect", "dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5")
+    code, out, err = synther(*command)
+    assert (code, out) == (1, "")
+    assert err == "synther: interrupted; the same command goes on from what was saved, or begins again\n"
+    assert not Path("a.hdf5").exists()
+    patience = 3
+    code, out, err = synther(*command, "--seed", 1)
+    assert (code, out) == (2, "")
+    assert err.startswith("synther: a.hdf5.partial holds a run with another seed: choose another --out, or remove")
+    code, out, err = synther(*command, "--json")
+    assert (code, json.loads(out)["episodes"], len(read_frames("a.hdf5"))) == (0, 3, 13)
+    assert "going on after 8 decisions in a.hdf5.partial" in caplog.text
+    assert [file.name for file in tmp_path.iterdir()] == ["a.hdf5"]
 
 
 def frames(records: int) -> Frames:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,66 +19,10 @@ from synther.envs.camera import graphics
 from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import collect_pixels
-from synther.experiments.collect_pixels import film, film_run, frames_target, keep
-from synther.pixels.files import read
+from synther.experiments.collect_pixels import film, film_run
 from synther.pixels.frames import Frames
 
-TASK = "dm_control/pendulum-swingup-v0"
-
-
-class Here:
-    """In the place of worker processes: the same work in this one."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*given))
-        return future
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        pass
-
-
-class Counter:
-    """A world of three numbers, the last of which counts decisions, and so does its frame. Reward: the action."""
-
-    decisions = 10
-    low, high = np.full(1, -1, np.float32), np.full(1, 1, np.float32)
-    last = decisions
-    """After so many decisions its state is terminal."""
-
-    def __init__(self, env_id: str, *, size: int, repeat: int, backend: str) -> None:
-        assert (env_id, backend) == (TASK, "chalk")
-        self.size, self.repeat = size, repeat
-
-    def reset(self, seed: int) -> None:
-        self.count = 0
-        self.start = seed % 251
-        self._see()
-
-    def step(self, action: np.ndarray) -> tuple[None, float, bool, bool]:
-        self.count += 1
-        self._see()
-        over = self.count >= self.last
-        return None, float(action[0]), over and self.last < self.decisions, over and self.last == self.decisions
-
-    def _see(self) -> None:
-        self.state = np.array([self.start / 250, self.repeat / 10, self.count / 10], np.float32)
-        self.frame = np.full((3, self.size, self.size), self.start + self.count, np.uint8)
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Counter:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        pass
+from .counter import TASK, Counter, Here, stand_in
 
 
 @pytest.fixture(autouse=True)
@@ -88,17 +31,8 @@ def _in_an_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> type[Counter]:
-    """No graphics and no processes."""
-
-    class Own(Counter):
-        pass
-
-    collect_pixels._world.cache_clear()
-    monkeypatch.setattr(collect_pixels, "graphics", lambda: "chalk")
-    monkeypatch.setattr(collect_pixels, "Workers", Here)
-    monkeypatch.setattr(collect_pixels, "PixelWorld", Own)
-    yield Own
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counter]]:
+    yield stand_in(monkeypatch)
     collect_pixels._world.cache_clear()
 
 
@@ -139,7 +73,24 @@ def test_frames_depend_on_the_seed_and_not_on_the_processes(counted):
     assert filmed(5, repeat=3).action_repeat == 3
 
 
-def agent_file(columns: int = 3) -> Path:
+def same(one: Frames, other: Frames) -> bool:
+    names = ("image", "action", "reward", "discount", "first", "low", "high")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+@pytest.mark.parametrize("last", [10, 4])
+def test_it_goes_on_after_any_episode(counted, last):
+    """Also where the first ones were over before their time, so that others were needed."""
+    counted.last = last
+    made = list(film(TASK, "random", 23, size=6))
+    for count in range(len(made) + 1):
+        done = [len(episode) - 1 for episode in made[:count]]
+        rest = list(film(TASK, "random", 23, size=6, processes=3).after(done))
+        assert len(rest) == len(made) - count
+        assert all(map(same, rest, made[count:]))
+
+
+def agent_file(columns: int = 3, width: int = 8) -> Path:
     rng = np.random.default_rng(0)
     rows = Transitions(
         observation=rng.normal(size=(64, columns)),
@@ -147,7 +98,7 @@ def agent_file(columns: int = 3) -> Path:
         reward=rng.normal(size=64),
         next_observation=rng.normal(size=(64, columns)),
     )
-    agent = Agent(TD3BCConfig(width=8, batch=8), Rows([rows], device=torch.device("cpu")), [Member(0), Member(1)])
+    agent = Agent(TD3BCConfig(width=width, batch=8), Rows([rows], device=torch.device("cpu")), [Member(0), Member(1)])
     agent.save(Path("agent.safetensors"))
     return Path("agent.safetensors")
 
@@ -184,26 +135,6 @@ def test_an_agent_acts(counted):
 def test_what_is_refused_at_once(counted, given, how, says):
     with pytest.raises(ConfigError, match=says):
         film(*given, **how)
-
-
-def test_what_is_kept(counted):
-    counted.last = 10
-    found = keep(Path("new/frames.hdf5"), film(TASK, "random", 23, size=6))
-    kept = read("new/frames.hdf5")
-    assert (found.env_id, found.frames, found.decisions, found.episodes, found.whole) == (TASK, 26, 23, 3, 2)
-    assert found.mean_return == pytest.approx(kept.returns()[:2].mean(), rel=1e-6)
-    assert found.deviation == pytest.approx(kept.returns()[:2].std(), rel=1e-6)
-    np.testing.assert_array_equal(kept.image, filmed(23).image)
-
-
-def test_where_it_may_go():
-    assert frames_target("new/frames.HDF5") == Path("new/frames.HDF5")
-    Path("old.hdf5").touch()
-    with pytest.raises(ConfigError, match=r"old\.hdf5 exists and is not replaced"):
-        frames_target("old.hdf5")
-    for name in ("frames.npz", "frames", "minari:mine/frames-v0"):
-        with pytest.raises(ConfigError, match=r"frames are kept as \.hdf5 or \.h5, got"):
-            frames_target(name)
 
 
 def run_folder(rows: Transitions) -> Path:
@@ -250,6 +181,29 @@ def test_a_run_is_drawn_again(counted, monkeypatch):
         [rows.observation[:4], rows.next_observation[3:4], rows.observation[4:], rows.next_observation[-1:]]
     )
     np.testing.assert_array_equal(found.image[:, 0, 0, 0], (seen[:, 0] * 20 + 128).astype(np.uint8))
+    (last,) = film_run(Path("run"), size=6).after([4])
+    np.testing.assert_array_equal(last.image, found.image[5:])
+    assert list(film_run(Path("run"), size=6).after([4, 5])) == []
+
+
+def test_what_frames_depend_on(counted):
+    """Names of files do not matter, what they hold does."""
+    path = agent_file()
+    one = film(TASK, str(path), 12).identity
+    path = path.rename("same.safetensors")
+    assert film(TASK, str(path), 12, member=0, noise=0.0, processes=3).identity == one
+    others = [film(TASK, str(path), 12, **more).identity for more in ({"member": 1}, {"noise": 0.5})]
+    others += [film(TASK, policy, 12).identity for policy in ("random", str(agent_file(width=9)))]
+    assert [[name for name in one if one[name] != other[name]] for other in others] == [
+        ["member"],
+        ["noise"],
+        ["policy"],
+        ["policy"],
+    ]
+    rows = film_run(run_folder(states())).identity
+    assert film_run(Path("run").rename("moved")).identity == rows
+    write("moved/replay.npz", states(reward=np.ones(9, np.float32)))
+    assert film_run(Path("moved")).identity["rows"] != rows["rows"]
 
 
 def test_runs_that_cannot_be_drawn(counted):

@@ -1,0 +1,85 @@
+"""A world that counts instead of being drawn, and no processes: frames that take no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synther.experiments import collect_pixels
+
+TASK = "dm_control/pendulum-swingup-v0"
+
+
+class Here:
+    """In the place of worker processes: the same work in this one."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(work(*given))
+        return future
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+
+class Counter:
+    """A world of three numbers, the last of which counts decisions, and so does its frame. Reward: the action."""
+
+    decisions = 10
+    low, high = np.full(1, -1, np.float32), np.full(1, 1, np.float32)
+    last = decisions
+    """After so many decisions its state is terminal."""
+    starts = 0
+    """Episodes that were begun."""
+
+    def __init__(self, env_id: str, *, size: int, repeat: int, backend: str) -> None:
+        assert (env_id, backend) == (TASK, "chalk")
+        self.size, self.repeat = size, repeat
+
+    def reset(self, seed: int) -> None:
+        type(self).starts += 1
+        self.count = 0
+        self.start = seed % 241
+        self._see()
+
+    def step(self, action: np.ndarray) -> tuple[None, float, bool, bool]:
+        self.count += 1
+        self._see()
+        over = self.count >= self.last
+        return None, float(action[0]), over and self.last < self.decisions, over and self.last == self.decisions
+
+    def _see(self) -> None:
+        self.state = np.array([self.start / 250, self.repeat / 10, self.count / 10], np.float32)
+        self.frame = np.full((3, self.size, self.size), self.start + self.count, np.uint8)
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+
+def stand_in(patch: pytest.MonkeyPatch) -> type[Counter]:
+    """From now on worlds that are filmed are of the class that is answered, and need no graphics."""
+
+    class Own(Counter):
+        pass
+
+    collect_pixels._world.cache_clear()
+    patch.setattr(collect_pixels, "graphics", lambda: "chalk")
+    patch.setattr(collect_pixels, "Workers", Here)
+    patch.setattr(collect_pixels, "PixelWorld", Own)
+    return Own
