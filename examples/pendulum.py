@@ -1,30 +1,38 @@
 """SAC of Stable-Baselines3 on Pendulum-v1, with and without synthetic replay: mean return after so many steps.
 
-    pip install 'synther[gym,sb3]'
-    python examples/pendulum.py --steps 1000 --updates 10 --seeds 4
+    pip install 'synther[gym,sb3,stats]'
+    python examples/pendulum.py --out pendulum
 
 Three ways are compared: one update a step on real rows, `--updates` a step on real rows, and as many on batches that
 are half synthetic. Each return is the mean of ten evaluation episodes that all seeds share; the best possible is
-about -150, an agent that does nothing gets about -1200.
+about -150, an agent that does nothing gets about -1200. Runs that `--out` has already are not done again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from stable_baselines3 import SAC
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 
 from synther import preset
+from synther.compute import pick_device
+from synther.durable import replacing
+from synther.experiments.origin import origin
+from synther.experiments.statistics import Interval, aggregate, improvement
 from synther.integrations.sb3 import SyntheticReplayBuffer
 
-GENERATOR = preset("laptop", network={"width": 128, "depth": 3}, fit={"steps": 1500})
+GENERATOR = preset("laptop", network={"width": 128, "depth": 3})
 """Rows of Pendulum have nine columns: a smaller network than the preset's learns them in seconds."""
+EPISODES = 10
 
 
 def returns(seed: int, steps: int, every: int, updates: int, synthetic: dict[str, Any] | None) -> list[float]:
@@ -34,7 +42,7 @@ def returns(seed: int, steps: int, every: int, updates: int, synthetic: dict[str
         "Pendulum-v1",
         seed=seed,
         device="cpu",
-        learning_starts=250,
+        learning_starts=100,
         buffer_size=steps,
         batch_size=128,
         learning_rate=1e-3,
@@ -51,21 +59,22 @@ def returns(seed: int, steps: int, every: int, updates: int, synthetic: dict[str
 
 
 def evaluated(agent: SAC) -> float:
-    env = gymnasium.make("Pendulum-v1")
-    env.reset(seed=12345)
-    mean, _ = evaluate_policy(agent, env, n_eval_episodes=10, warn=False)
+    envs = make_vec_env("Pendulum-v1", EPISODES, seed=12345)
+    mean, _ = evaluate_policy(agent, envs, n_eval_episodes=EPISODES)
     return float(mean)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1000, help="environment steps (default 1000)")
-    parser.add_argument("--every", type=int, default=250, help="steps between two evaluations (default 250)")
-    parser.add_argument("--updates", type=int, default=10, help="updates a step where there are many (default 10)")
-    parser.add_argument("--refresh-every", type=int, default=250, help="real rows between two refits (default 250)")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=500, help="environment steps (default 500)")
+    parser.add_argument("--every", type=int, default=50, help="steps between two evaluations (default 50)")
+    parser.add_argument("--updates", type=int, default=20, help="updates a step where there are many (default 20)")
+    parser.add_argument("--refresh-every", type=int, default=100, help="real rows between two refits (default 100)")
     parser.add_argument("--samples", type=int, default=20_000, help="synthetic rows (default 20000)")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True, help="OUT.json gets every run, OUT.md the tables")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
 
@@ -76,23 +85,88 @@ def main() -> None:
         f"{chosen.updates} updates, real": (chosen.updates, None),
         f"{chosen.updates} updates, half synthetic": (chosen.updates, generated),
     }
-    marks = range(chosen.every, chosen.steps + 1, chosen.every)
-    print(f"| {'way':27} | " + " | ".join(f"{mark:>13,}" for mark in marks) + " | seconds a seed |")
-    print(f"|{'-' * 29}|" + f"{'-' * 15}|" * len(marks) + "----------------|")
-    for name, (updates, synthetic) in ways.items():
-        began = time.monotonic()
-        curves = np.array(
-            [returns(seed, chosen.steps, chosen.every, updates, synthetic) for seed in range(chosen.seeds)]
-        )
-        seconds = (time.monotonic() - began) / chosen.seeds
-        cells = (f"{mean:6.0f} ± {error:4.0f}" for mean, error in zip(*spread(curves), strict=True))
-        print(f"| {name:27} | " + " | ".join(f"{cell:>13}" for cell in cells) + f" | {seconds:14.0f} |", flush=True)
+    setting = {name: value for name, value in vars(chosen).items() if name not in ("out", "seeds", "first_seed")}
+    facts = origin(pick_device("cpu"))  # before the runs: meanwhile the checkout may become another one
+    runs = Runs(chosen.out.with_suffix(".json"), setting, facts["synther"])
+    seeds = range(chosen.first_seed, chosen.first_seed + chosen.seeds)
+    for seed in seeds:
+        for name, (updates, synthetic) in ways.items():
+            if not runs.has(name, seed):
+                began = time.monotonic()
+                found = returns(seed, chosen.steps, chosen.every, updates, synthetic)
+                runs.keep(name, seed, found, time.monotonic() - began)
+                print(f"seed {seed}, {name}: {', '.join(f'{value:.0f}' for value in found)}", flush=True)
+    curves = {name: runs.curves(name, seeds) for name in ways}
+    text = page(curves, chosen.every, {name: runs.seconds(name, seeds) for name in ways}, facts | runs.versions())
+    with replacing(chosen.out.with_suffix(".md")) as beside:
+        beside.write_text(text)
+    print(text)
 
 
-def spread(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over seeds (S, T), and its standard error."""
-    errors = curves.std(0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else np.zeros(curves.shape[1])
-    return curves.mean(0), errors
+class Runs:
+    """Curves of finished runs, in a file that is written after each of them."""
+
+    def __init__(self, path: Path, setting: dict[str, Any], version: str) -> None:
+        self._path, self._version, self._content = path, version, {"setting": setting, "runs": {}}
+        if path.exists():
+            self._content = json.loads(path.read_text())
+            if self._content["setting"] != setting:
+                sys.exit(f"{path} has runs of another setting, {self._content['setting']}: choose another --out")
+
+    def has(self, way: str, seed: int) -> bool:
+        return str(seed) in self._content["runs"].get(way, {})
+
+    def keep(self, way: str, seed: int, found: list[float], seconds: float) -> None:
+        run = {"returns": found, "seconds": seconds, "synther": self._version}
+        self._content["runs"].setdefault(way, {})[str(seed)] = run
+        with replacing(self._path) as beside:
+            beside.write_text(json.dumps(self._content, indent=1))
+
+    def curves(self, way: str, seeds: range) -> np.ndarray:
+        """(seeds, evaluations)"""
+        return np.array([self._content["runs"][way][str(seed)]["returns"] for seed in seeds])
+
+    def seconds(self, way: str, seeds: range) -> float:
+        return float(np.mean([self._content["runs"][way][str(seed)]["seconds"] for seed in seeds]))
+
+    def versions(self) -> dict[str, str]:
+        """With what the runs were made, which is not always what reads them."""
+        found = {run["synther"] for way in self._content["runs"].values() for run in way.values()}
+        return {"synther": ", ".join(sorted(found))}
+
+
+def page(curves: dict[str, np.ndarray], every: int, seconds: dict[str, float], facts: dict[str, str]) -> str:
+    """The learning curves, what they come to, and how probably the last way is better than each other one."""
+    seeds, marks = next(iter(curves.values())).shape
+    named = {"command": f"python {' '.join(sys.argv)}", **facts}
+    head = [f"    {name + ':':9}{value}" for name, value in named.items()]
+    steps = [f"{every * (mark + 1):,}" for mark in range(marks)]
+    table = [["way", *steps, "seconds a seed"]]
+    for name, runs in curves.items():
+        errors = runs.std(0, ddof=1) / np.sqrt(seeds) if seeds > 1 else np.zeros(marks)
+        cells = [f"{mean:.0f} ± {error:.0f}" for mean, error in zip(runs.mean(0), errors, strict=True)]
+        table.append([name, *cells, f"{seconds[name]:.0f}"])
+
+    measures = {"last": {name: runs[:, -1:] for name, runs in curves.items()}}
+    measures["whole curve"] = {name: runs.mean(1, keepdims=True) for name, runs in curves.items()}
+    *others, last = curves
+    summary = [["return", "way", "mean", "interquartile mean", f"probability that '{last}' is better"]]
+    for measure, scores in measures.items():
+        for name, found in aggregate(scores).items():
+            better = _interval(improvement(scores[last], scores[name]), 2) if name in others else ""
+            summary.append([measure, name, _interval(found.mean, 0), _interval(found.iqm, 0), better])
+    title = f"Return after so many steps: mean of {seeds} seeds ± one standard error."
+    intervals = "The last return of a run and the mean over its curve, with 95 % bootstrap intervals over the seeds."
+    return "\n".join([*head, "", title, "", *_lines(table), "", intervals, "", *_lines(summary), ""])
+
+
+def _interval(found: Interval, digits: int) -> str:
+    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+
+
+def _lines(rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
 
 
 if __name__ == "__main__":

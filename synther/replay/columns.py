@@ -18,7 +18,7 @@ from synther.errors import DataError
 
 Matrix = NDArray[np.float32]
 
-_EXACT = 2**24
+EXACT = 2**24
 """The largest integer up to which float32 has them all."""
 
 
@@ -67,7 +67,8 @@ class Columns:
         return 2 * self.observation + self.action + 2
 
     @cached_property
-    def _places(self) -> dict[str, slice]:
+    def places(self) -> dict[str, slice]:
+        """Which columns of a line a field has."""
         pair = self.observation + self.action
         return {
             "observation": slice(0, self.observation),
@@ -81,7 +82,7 @@ class Columns:
         """(N, width); refuse rows of other shapes, and values that float32 cannot hold."""
         matrix = np.empty((len(rows), self.width), np.float32)
         with np.errstate(over="ignore"):
-            for name, place in self._places.items():
+            for name, place in self.places.items():
                 values, into = getattr(rows, name).reshape(len(rows), -1), matrix[:, place]
                 if values.shape[1] != into.shape[1]:
                     raise DataError(
@@ -93,16 +94,16 @@ class Columns:
             raise DataError("a value is too large for float32, in which rows are kept: divide it by a constant")
         if self.whole:
             actions = rows.action.ravel()
-            wrong = (actions != np.rint(actions)) | (np.abs(actions) > _EXACT)
+            wrong = (actions != np.rint(actions)) | (np.abs(actions) > EXACT)
             if wrong.any():
                 raise DataError(
-                    f"action is {actions[wrong][0]}: expected integers up to {_EXACT:,}, as earlier rows had"
+                    f"action is {actions[wrong][0]}: expected integers up to {EXACT:,}, as earlier rows had"
                 )
         return matrix
 
     def transitions(self, matrix: Matrix, timeout: NDArray[np.bool_] | None = None) -> Transitions:
         """The rows of a matrix (N, width) that `pack` made."""
-        fields = {name: matrix[:, place] for name, place in self._places.items()}
+        fields = {name: matrix[:, place] for name, place in self.places.items()}
         action = fields["action"].astype(np.int64) if self.whole else fields["action"]
         return Transitions(
             observation=fields["observation"],
@@ -117,7 +118,7 @@ class Columns:
 
     def batch(self, rows: Tensor, synthetic: Tensor) -> Batch:
         """Rows (B, width) by name."""
-        fields = {name: rows[:, place] for name, place in self._places.items()}
+        fields = {name: rows[:, place] for name, place in self.places.items()}
         action = fields["action"].long() if self.whole else fields["action"]
         return Batch(
             observation=fields["observation"],

@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from synther.data.transitions import Transitions
-from synther.replay.columns import Columns
+from synther.replay.columns import Columns, Matrix
 from synther.replay.ring import Ring
+from synther.replay.shortcut import Given, Shortcut
 
 
 class Store:
     """The newest `capacity` real and `samples` synthetic rows on a device."""
 
     def __init__(self, columns: Columns, capacity: int, samples: int, device: torch.device) -> None:
-        self.columns = columns
+        self.columns, self.shortcut = columns, Shortcut(columns)
         self.real = Ring(capacity, columns.width, device)
         self.synthetic = Ring(samples, columns.width, device)
         self.timeout = Ring(capacity, 1, torch.device("cpu"), torch.bool)  # no part of a batch
@@ -26,11 +28,21 @@ class Store:
 
     def add(self, rows: Transitions) -> None:
         """More real rows, or an error before any of them is there."""
-        matrix = self.columns.pack(rows)
-        self.real.add(torch.from_numpy(matrix))
-        cut = np.zeros(len(rows), bool) if rows.timeout is None else rows.timeout
-        self.timeout.add(torch.from_numpy(cut)[:, None])
-        self.timeouts_known &= rows.timeout is not None
+        self._put(self.columns.pack(rows), rows.timeout)
+
+    def add_alike(self, given: Given) -> bool:
+        """More real rows where they look like the last ones that `shortcut` has learned; else nothing."""
+        matrix = self.shortcut.pack(given)
+        if matrix is None:
+            return False
+        self._put(matrix, given[-1])
+        return True
+
+    def _put(self, matrix: Matrix, timeout: ArrayLike | None) -> None:
+        self.real.add(matrix)
+        cut = np.zeros((len(matrix), 1), bool) if timeout is None else np.asarray(timeout).reshape(-1, 1)
+        self.timeout.add(cut)
+        self.timeouts_known &= timeout is not None
 
     def transitions(self) -> Transitions:
         """The real rows, oldest first, with their timeouts where those were always given."""

@@ -8,7 +8,6 @@ import os
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from synther import compute
 from synther.data import spaces
 from synther.data.checks import check_count
 from synther.data.spaces import Space
-from synther.data.transitions import Transitions
+from synther.data.transitions import FIELDS, Transitions
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, FormatError
 from synther.presets import Settings
@@ -27,6 +26,7 @@ from synther.replay.background import Background, Failed
 from synther.replay.columns import Batch, Columns
 from synther.replay.mixture import Mixture
 from synther.replay.refit import Generation, Job, Refit, Refresh, settings_for
+from synther.replay.shortcut import Given
 from synther.replay.store import Store
 from synther.synthesizer import Synthesizer
 
@@ -121,20 +121,9 @@ class SyntheticReplay:
 
         Rows that cannot be experience are refused, and none of the call is kept. A refresh that is due happens here.
         """
-        fields: dict[str, Any] = {
-            "observation": observation,
-            "action": action,
-            "reward": reward,
-            "next_observation": next_observation,
-            "terminal": terminal,
-            "timeout": timeout,
-        }
-        if np.ndim(observation) == 1:
-            fields = {name: None if value is None else _one_row(value) for name, value in fields.items()}
-        rows = Transitions(**fields, **self.spaces)
-        store = self._store or Store(Columns.of(rows), self.capacity, self.samples, self.device)
-        store.add(rows)
-        self._store = store
+        given = (observation, action, reward, next_observation, terminal, timeout)
+        if self._store is None or not self._store.add_alike(given):
+            self._add_checked(given)
         self._collect()
         if self._due():
             self.refresh()
@@ -213,6 +202,17 @@ class SyntheticReplay:
             self._running[1].close()
             self._running = None
 
+    def _add_checked(self, given: Given) -> None:
+        """The long way: rows that nothing is known about, or that something is wrong with."""
+        fields: dict[str, Any] = dict(zip(FIELDS, given, strict=True))
+        if np.ndim(fields["observation"]) == 1:
+            fields = {name: None if value is None else _one_row(value) for name, value in fields.items()}
+        rows = Transitions(**fields, **self.spaces)
+        store = self._store or Store(Columns.of(rows), self.capacity, self.samples, self.device)
+        store.add(rows)
+        store.shortcut.learn(given, len(rows))
+        self._store = store
+
     def _due(self) -> bool:
         last = self.history[-1].added if self.history else 0
         overdue = self.added // self.refresh_every > last // self.refresh_every
@@ -254,7 +254,7 @@ class SyntheticReplay:
 
     def _keep(self, begun: Refresh, generation: Generation) -> None:
         self.model = generation.model
-        self.store.synthetic.add(torch.from_numpy(generation.rows))
+        self.store.synthetic.add(generation.rows)
         self.history.append(generation.recorded(begun))
         log.info("refresh after %s rows: %s", f"{begun.added:,}", self.history[-1])
 

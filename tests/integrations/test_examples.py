@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
+from synther.experiments.statistics import Aggregate, Interval
+
 from .tiny import OPTIONS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -33,10 +38,41 @@ def test_pendulum_with_and_without(monkeypatch):
     pendulum = loaded("pendulum")
     seen: list[Any] = []
     monkeypatch.setattr(pendulum, "evaluated", lambda agent: seen.append(agent.replay_buffer) or -float(len(seen)))
-    assert pendulum.returns(0, 260, 130, 1, None) == [-1, -2]
-    assert pendulum.returns(0, 260, 130, 1, OPTIONS) == [-3, -4]
+    assert pendulum.returns(0, 130, 65, 1, None) == [-1, -2]
+    assert pendulum.returns(0, 130, 65, 1, OPTIONS) == [-3, -4]
     assert not hasattr(seen[0], "replay")
-    assert [refresh.added for refresh in seen[-1].replay.history] == [60, 120, 180, 240]
+    assert [refresh.added for refresh in seen[-1].replay.history] == [60, 120]
+
+
+def test_pendulum_goes_on_where_it_was_stopped(monkeypatch, tmp_path, capsys):
+    pendulum = loaded("pendulum")
+    done: list[tuple[int, bool]] = []
+
+    def returns(seed: int, steps: int, every: int, updates: int, synthetic: Any) -> list[float]:
+        done.append((seed, synthetic is not None))
+        return [seed - 100.0, seed + 10.0 * (synthetic is not None)]
+
+    monkeypatch.setattr(pendulum, "returns", returns)
+    monkeypatch.setattr(pendulum, "aggregate", lambda scores: {name: means(runs) for name, runs in scores.items()})
+    monkeypatch.setattr(pendulum, "improvement", lambda one, other: Interval(np.mean(one > other), 0, 1))
+    monkeypatch.setattr(sys, "argv", ["pendulum.py", "--seeds=2", f"--out={tmp_path}/p"])
+    pendulum.main()
+    assert done == [(seed, way) for seed in (0, 1) for way in (False, False, True)]
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--first-seed=1"])
+    pendulum.main()
+    assert done[6:] == [(2, False), (2, False), (2, True)]
+    text = (tmp_path / "p.md").read_text()
+    assert text in capsys.readouterr().out
+    assert "| 20 updates, half synthetic | -98 ± 0 | 12 ± 0 |" in text
+    assert "| last | 20 updates, real | 2 [1, 2] | 2 [1, 2] | 1.00 [0.00, 1.00] |" in text
+    assert "| whole curve | 20 updates, half synthetic | -44 [-44, -43] | -44 [-44, -43] |  |" in text
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--updates=5"])
+    with pytest.raises(SystemExit, match="runs of another setting"):
+        pendulum.main()
+
+
+def means(runs: np.ndarray) -> Aggregate:
+    return Aggregate(*[Interval(runs.mean(), runs.min(), runs.max())] * 4)
 
 
 def loaded(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -19,7 +20,7 @@ CPU = torch.device("cpu")
 
 def ring_of(value: float, rows: int = 10) -> Ring:
     ring = Ring(10, 1, CPU)
-    ring.add(torch.full((rows, 1), value))
+    ring.add(np.full((rows, 1), value))
     return ring
 
 

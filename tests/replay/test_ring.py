@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -21,7 +24,7 @@ def lines(first: int, count: int) -> torch.Tensor:
 def filled(capacity: int, sizes: list[int]) -> tuple[Ring, list[int]]:
     ring, model = Ring(capacity, 2, CPU), []
     for size in sizes:
-        ring.add(lines(len(model), size))
+        ring.add(lines(len(model), size).numpy())
         model += range(len(model), len(model) + size)
     return ring, model[-capacity:]
 
@@ -40,7 +43,7 @@ def test_restored_it_draws_and_forgets_as_before(capacity, sizes, more):
     other = Ring(capacity, 2, CPU)
     other.restore(ring.by_age(), ring.added)
     for one in (ring, other):
-        one.add(lines(1000, more))
+        one.add(lines(1000, more).numpy())
     assert torch.equal(ring.by_age(), other.by_age())
     if len(ring):
         draws = [one.sample(20, torch.Generator().manual_seed(3)) for one in (ring, other)]
@@ -58,6 +61,14 @@ def test_every_row_is_as_likely_as_any_other(added):
     assert (counts - expected).abs().max() < 5 * (expected * (1 - 1 / len(model))) ** 0.5
 
 
+def test_a_copy_is_a_ring_of_its_own():
+    ring, _ = filled(4, [3])
+    other = copy.deepcopy(ring)
+    other.add(lines(10, 2).numpy())
+    assert torch.equal(ring.by_age(), lines(0, 3))
+    assert other.by_age()[:, 0].tolist() == [1, 2, 10, 11]
+
+
 def test_by_age_is_a_copy():
     ring, _ = filled(4, [3])
     ring.by_age().zero_()
@@ -71,6 +82,6 @@ def test_refusals():
     with pytest.raises(DataError, match="no rows to sample from yet"):
         ring.sample(1, torch.Generator())
     with pytest.raises(DataError, match=r"rows have shape \(3, 1\): expected \(rows, 2\)"):
-        ring.add(torch.zeros(3, 1))
+        ring.add(np.zeros((3, 1)))
     with pytest.raises(DataError, match="expected the 4 rows of a ring after 9 were added, got 3"):
         ring.restore(lines(0, 3), 9)
