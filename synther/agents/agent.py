@@ -21,6 +21,7 @@ from synther.agents.bc import BC, BCConfig
 from synther.agents.cql import CQL, CQLConfig
 from synther.agents.drawing import Drawn, precision_for
 from synther.agents.drq_bc import DrQBC, DrQBCConfig
+from synther.agents.drq_v2 import DrQv2, DrQv2Config
 from synther.agents.edac import EDAC, EDACConfig
 from synther.agents.iql import IQL, IQLConfig
 from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
@@ -44,6 +45,7 @@ ALGORITHMS: Registry = {
 
 HEADS: Registry = {
     "drq_bc": (DrQBCConfig, DrQBC),
+    "drq_v2": (DrQv2Config, DrQv2),
     "noisy_bc": (NoisyBCConfig, NoisyBC),
 }
 """What learns from the features of an agent that sees: rows of other observations have no use for them."""

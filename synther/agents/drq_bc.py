@@ -139,6 +139,10 @@ class DrQBC(Algorithm):
         seen, c = batch.observation, self.config
         action = disturbed(self.actor(seen[..., self._of_actor]).tanh(), normal, spread, c.noise_clip)
         value = smallest(values(self.critics.fixed(), seen[..., self._of_critic], action))
-        loss = policy_loss(value, action, batch.action, c.alpha)
+        loss = self._policy_loss(value, action, batch)
         self.actor_adam.minimise(loss)
         return loss.detach()
+
+    def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
+        """From (S, B), (S, B, A). (S,)"""
+        return policy_loss(value, action, batch.action, self.config.alpha)

@@ -1,20 +1,28 @@
-"""`synther online ENV --agent sac --utd 20 --synthetic --steps 100K --seeds 6 --out FOLDER`"""
+"""`synther online ENV --agent sac --utd 20 --synthetic --steps 100K --seeds 6 --out FOLDER`
+
+With `--pixels` the agents see.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, standing
+from synther.errors import ConfigError
 
 if TYPE_CHECKING:
+    from synther.agents.algorithm import AgentConfig
+    from synther.agents.drq_v2 import DrQv2Config
     from synther.agents.sac import SACConfig
     from synther.experiments.measurements import Result
     from synther.experiments.online import Plan
+
+_Verb = TypeVar("_Verb", bound="Online")
 
 
 @dataclass
@@ -49,6 +57,8 @@ class Online(options.Fitting):
     """With --synthetic: steps after which generators are fitted again and all generated rows replaced."""
     refit: Literal["warm", "scratch"] = "warm"
     """From the weights of the fit before, stopped early, or from scratch as in the paper."""
+    pixels: bool = False
+    """Let agents see: `synther online ENV --pixels --help` shows their options."""
     random_steps: int = 5_000
     """Steps at the beginning with random actions, from which nothing is learned yet."""
     checkpoint_every: int = 10_000
@@ -69,48 +79,118 @@ class Online(options.Fitting):
     minutes: Annotated[float | None, tyro.conf.Suppress] = None
 
 
+@dataclass
+class Seeing(Online):
+    """Let agents act in ENV by what they see of it and learn as they go, with several seeds at once.
+
+    They are DrQ-v2, and see three frames of a task of the dm_control suite, which takes EGL or OSMesa. With --synthetic
+    latents are generated, what they make of the frames, and their heads learn from them after each refresh. OUT
+    receives log.jsonl, TensorBoard events, checkpoint.safetensors, result.json, and in `frames` all that was seen.
+    Interrupted, the same command goes on where it stopped. A step is one decision of every seed, which is taken twice.
+    """
+
+    env: tyro.conf.Positional[str] = tyro.MISSING
+    """A task of the dm_control suite, such as dm_control/walker-walk-v0."""
+    agent: Annotated[Literal["sac", "redq"], tyro.conf.Suppress] = "sac"
+    utd: Annotated[int | None, tyro.conf.Suppress] = None
+    ratio: float = 0.5
+    """With --synthetic: the share of generated latents in every batch of the heads."""
+    samples: int = 250_000
+    """With --synthetic: generated latents of each seed."""
+    refresh_every: int = 10_000
+    """With --synthetic: steps after which frames are encoded, generators fitted and heads trained."""
+    updates_per_refresh: int = 5_000
+    """With --synthetic: updates of the heads on real and generated latents, after which these are dropped."""
+    random_steps: int = 2_000
+    """Steps at the beginning with random actions, from which nothing is learned yet."""
+    evaluate_every: int = 10_000
+    """Steps between two evaluations; the last step is always evaluated."""
+    workers: int | None = None
+    """Processes that draw worlds, and those that play episodes; all cores where it is not given."""
+    precision: Literal["auto", "float32", "tf32"] = "auto"
+    """Of the agents: auto is bf16 on a GPU and float32 on a CPU. Generators choose their own."""
+
+
 def run(arguments: list[str]) -> None:
-    chosen, agent = _parse(arguments)
-    plan = _plan(chosen, agent)
-    from synther.experiments.online import train_to
-
-    result = train_to(plan, chosen.out, progress=not chosen.quiet)
-    _print(chosen, plan, result)
-
-
-def _parse(arguments: list[str]) -> tuple[Online, SACConfig]:
-    """The defaults of the agent's options follow from --agent, so that is looked for first."""
     if set(arguments) <= {"-h", "--help"}:
         options.parse("online", Online, arguments)  # which leaves, without waiting for PyTorch
+    answered = _seen(arguments) if "--pixels" in arguments else _sensed(arguments)
+    _print(*answered)
+
+
+_RUNNING = (
+    *("steps", "seeds", "seed", "random_steps", "checkpoint_every", "evaluate_every", "episodes", "workers"),
+    *("device", "precision", "tensorboard", "wandb"),
+)
+_REFRESHING = ("refresh_every", "samples", "ratio", "refit")
+"""Options that a plan has too, and its upsampling."""
+
+
+def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
+    """Agents of states."""
+    chosen, agent = _parse_states(arguments)
+    from synther.experiments.online import Plan, Upsampling, train_to
+
+    how = Upsampling(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
+    plan = Plan(chosen.env, agent, upsampling=how, **_those(chosen, _RUNNING))
+    return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
+
+
+def _seen(arguments: list[str]) -> tuple[Seeing, Plan, Result]:
+    """Agents of frames."""
+    chosen, agent = _parse_pixels(arguments)
+    from synther.experiments.online_pixels import LatentUpsampling, PixelPlan, train_to
+
+    how = None
+    if chosen.synthetic:
+        updates = chosen.updates_per_refresh
+        how = LatentUpsampling(chosen.settings(), **_those(chosen, _REFRESHING), updates=updates)
+    plan = PixelPlan(chosen.env, agent, upsampling=how, **_those(chosen, _RUNNING))
+    return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
+
+
+def _those(chosen: Online, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(chosen, name) for name in names}
+
+
+def _parse_states(arguments: list[str]) -> tuple[Online, SACConfig]:
+    """The defaults of the agent's options follow from --agent, so that is looked for first."""
     from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
 
     redq = "--agent=redq" in arguments or ["--agent", "redq"] in [arguments[i : i + 2] for i in range(len(arguments))]
     default = REDQ_CONFIG if redq else SAC_CONFIG
-    named = [option.name for option in fields(SACConfig) if option.init]
     # Not among the agent's options: --utd, which has a place of its own, and what no online agent can do.
     hidden = [
         ("utd", Annotated[int, tyro.conf.Suppress], default.utd),
         ("normalize", Annotated[bool, tyro.conf.Suppress], field(default=False, init=False)),
     ]
-    config: Any = make_dataclass("SACConfig", hidden, bases=(SACConfig,), frozen=True)
-    values = {name: getattr(default, name) for name in named}
-    group = ("config", Annotated[config, tyro.conf.arg(name="agent")], field(default_factory=lambda: config(**values)))
-    kind: type[Any] = make_dataclass("Online", [group], bases=(Online,), namespace={"__doc__": Online.__doc__})
-    parsed = options.parse("online", kind, arguments)
-    agent = {name: getattr(parsed.config, name) for name in named}
+    parsed, agent = _parse(Online, arguments, default, hidden)
     return parsed, SACConfig(**agent if parsed.utd is None else {**agent, "utd": parsed.utd})
 
 
-def _plan(chosen: Online, agent: SACConfig) -> Plan:
-    from synther.experiments.online import Plan, Upsampling
+def _parse_pixels(arguments: list[str]) -> tuple[Seeing, DrQv2Config]:
+    from synther.agents.drq_v2 import DrQv2Config
 
-    upsampling = None
-    if chosen.synthetic:
-        how = {name: getattr(chosen, name) for name in ("refresh_every", "samples", "ratio", "refit")}
-        upsampling = Upsampling(chosen.settings(), **how)
-    names = ("steps", "seeds", "seed", "random_steps", "checkpoint_every", "evaluate_every", "episodes", "workers")
-    same = {name: getattr(chosen, name) for name in (*names, "device", "precision", "tensorboard", "wandb")}
-    return Plan(chosen.env, agent, upsampling=upsampling, **same)
+    for option in ("--agent", "--utd"):
+        if any(word.partition("=")[0] == option for word in arguments):
+            raise ConfigError(f"{option} is for agents of states: with --pixels they are DrQ-v2, leave it out")
+    fixed = [option for option in fields(DrQv2Config) if not option.init]
+    hidden = [(one.name, Annotated[Any, tyro.conf.Suppress], field(default=one.default, init=False)) for one in fixed]
+    parsed, agent = _parse(Seeing, arguments, DrQv2Config(), hidden)
+    return parsed, DrQv2Config(**agent)
+
+
+def _parse(
+    verb: type[_Verb], arguments: list[str], default: AgentConfig, hidden: list[Any]
+) -> tuple[_Verb, dict[str, Any]]:
+    """The options of the command, and those of an agent with such defaults, but for the `hidden` ones."""
+    named = [option.name for option in fields(default) if option.init]
+    config: Any = make_dataclass(type(default).__name__, hidden, bases=(type(default),), frozen=True)
+    values = {name: getattr(default, name) for name in named}
+    group = ("config", Annotated[config, tyro.conf.arg(name="agent")], field(default_factory=lambda: config(**values)))
+    kind: type[Any] = make_dataclass(verb.__name__, [group], bases=(verb,), namespace={"__doc__": verb.__doc__})
+    parsed = options.parse("online", kind, arguments)
+    return parsed, {name: getattr(parsed.config, name) for name in named}
 
 
 def _print(chosen: Online, plan: Plan, result: Result) -> None:
@@ -122,7 +202,7 @@ def _print(chosen: Online, plan: Plan, result: Result) -> None:
     spent = ", ".join(f"{name} {seconds:,.0f}" for name, seconds in result.seconds_of.items())
     figures += [
         ("seconds", f"{result.seconds:,.0f} ({spent})"),
-        ("steps a second", f"{result.updates_a_second:,.0f}"),
+        ("steps a second", f"{result.updates_a_second:,.1f}"),
         ("folder", str(chosen.out)),
     ]
     facts = {"env": chosen.env, "agent": plan.name, **result.to_json(), "folder": str(chosen.out)}

@@ -144,6 +144,10 @@ def buffer_of(run: Path) -> Transitions:
     """All real rows of an online run: the episodes of its first seed, then those of the next."""
     if not (run / "run.json").exists() or "random_steps" not in read_object(run / "run.json"):
         raise FormatError(f"{run}: expected an environment, or a folder that `synther online` has written")
+    if read_object(run / "run.json").get("kind") == "online_pixels":
+        raise FormatError(
+            f"{run} is a run of agents that see: its frames are a data set each, {run}/frames/seed-0 first"
+        )
     replay = run / "replay.npz"
     if not replay.exists():
         raise FormatError(f"{run} has no replay.npz yet: run the same `synther online` command again until it is done")

@@ -74,8 +74,12 @@ class PixelDrQBC(PixelAlgorithm):
     def _update_actor(self, encoded: Tensor, batch: Batch, normal: Tensor, spread: Tensor) -> Tensor:
         action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, spread, self.config.noise_clip)
         value = smallest(values(self.critics.fixed(), self.critic_trunk.fixed()(encoded), action))
-        loss = policy_loss(value, action, batch.action, self.config.alpha)
+        loss = self._policy_loss(value, action, batch)
         adams = self.actor_trunk_adam, self.actor_adam
         for adam, gradient in zip(adams, gradients(loss, *adams), strict=True):
             adam.step(gradient)
         return loss.detach()
+
+    def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
+        """From (S, B), (S, B, A). (S,)"""
+        return policy_loss(value, action, batch.action, self.config.alpha)

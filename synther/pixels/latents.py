@@ -19,9 +19,9 @@ from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 from synther.pixels import augmentation
-from synther.pixels.agent import PixelAgent, convolving
 from synther.pixels.eyes import Eyes, Features, TrunkName, load_eyes
 from synther.pixels.frames import Frames
+from synther.pixels.seeing import SeeingAgent, convolving
 from synther.pixels.store import FrameStore, stacked
 from synther.progress import Progress, resolve
 
@@ -31,7 +31,7 @@ _STREAM = 2
 
 @torch.no_grad()
 def encode(
-    source: PixelAgent | str | os.PathLike[str],
+    source: SeeingAgent | str | os.PathLike[str],
     frames: Frames,
     *,
     features: Features | None = None,
@@ -49,7 +49,7 @@ def encode(
     shifted, by numbers that follow from `seed` and the member's own, unless not to `augment` is asked for. So many
     observations of each member as `chunk` says are encoded together, as precisely as a policy sees them.
     """
-    eyes = source.eyes() if isinstance(source, PixelAgent) else load_eyes(source, compute.pick_device(device))
+    eyes = source.eyes() if isinstance(source, SeeingAgent) else load_eyes(source, compute.pick_device(device))
     names = _names(features, eyes)
     if chunk < 1:
         raise ConfigError(f"chunk must be at least 1, got {chunk}")

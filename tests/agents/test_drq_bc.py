@@ -12,6 +12,7 @@ import torch
 from synther.agents.agent import HEADS, Agent
 from synther.agents.algorithm import Noise, Shape
 from synther.agents.drq_bc import DrQBC, DrQBCConfig, HeadsConfig, Orthonormal, deviation, disturbed
+from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
 from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Batch, Member
@@ -25,6 +26,7 @@ SMALL = {"width": 6, "batch": 6, "learning_rate": 1e-2}
 CONFIGS = {
     "both": DrQBCConfig(**SMALL),
     "shared": DrQBCConfig(**SMALL, features="shared"),
+    "drq_v2": DrQv2Config(**SMALL),
     "noisy_bc": NoisyBCConfig(**SMALL),
 }
 TABLES = (table(40, observations=4), table(25, 1, observations=4))

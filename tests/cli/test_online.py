@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
+from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
 from synther.cli import online
 from synther.errors import ConfigError
 from synther.experiments.online import Plan, Upsampling
+from synther.experiments.online_pixels import LatentUpsampling, PixelPlan
 from synther.presets import PRESETS
 
 QUICK = (
@@ -45,7 +47,8 @@ def planned(monkeypatch, tmp_path) -> Callable[..., Plan]:
         raise KeyboardInterrupt
 
     def plan(*arguments: object) -> Plan:
-        monkeypatch.setattr("synther.experiments.online.train_to", kept)
+        for room in ("online", "online_pixels"):
+            monkeypatch.setattr(f"synther.experiments.{room}.train_to", kept)
         with pytest.raises(KeyboardInterrupt):
             online.run([*map(str, arguments), "--out", str(tmp_path / "out")])
         return found[-1]
@@ -90,9 +93,27 @@ def test_options_become_a_plan(planned):
     assert plan.upsampling == Upsampling(PRESETS["laptop"].changed(fit={"steps": 7}))
 
 
+def test_options_of_agents_that_see(planned):
+    walker = "dm_control/walker-walk-v0"
+    assert planned(walker, "--pixels") == PixelPlan(walker)
+    plan = planned(walker, "--pixels", "--steps", "50K", "--seeds", 2, "--agent.width", 64, "--random-steps", 9)
+    assert plan == PixelPlan(walker, DrQv2Config(width=64), steps=50_000, seeds=2, random_steps=9)
+    latents = ("--synthetic", "--preset", "paper", "--updates-per-refresh", "7K", "--samples", "1K")
+    expected = LatentUpsampling(PRESETS["paper"], samples=1_000, updates=7_000)
+    assert planned(walker, "--pixels", *latents).upsampling == expected
+    assert planned(walker, "--pixels", *latents[:3]).upsampling == LatentUpsampling(PRESETS["paper"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("--pixels", "--utd", "3"), "--utd is for agents of states"),
+        (("--pixels", "--agent=sac"), "--agent is for agents of states"),
+        (
+            ("--pixels",),
+            "frames are drawn of the dm_control suite: .* got 'Pendulum-v1'",
+        ),
+        (("--pixels", "--synthetic", "--updates-per-refresh", "0"), "updates, of the heads after a refresh"),
         (("--steps", "0"), "steps must be at least 1"),
         (("--synthetic", "--ratio", "2"), "ratio"),
         (("--utd", "0"), "utd must be at least 1"),
@@ -126,3 +147,13 @@ def test_help_for_an_environment_has_the_agents_options(run, capsys):
     assert "--agent.critics" in shown
     assert "--agent.utd" not in shown
     assert "normalize" not in shown
+
+
+def test_help_for_agents_that_see_has_theirs(run, capsys):
+    with pytest.raises(SystemExit):
+        run("dm_control/walker-walk-v0", "--pixels", "--help")
+    shown = capsys.readouterr().out
+    assert "--agent.deviation-updates" in shown
+    assert "--updates-per-refresh" in shown
+    for hidden in ("--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.critics", "normalize"):
+        assert hidden not in shown

@@ -1,0 +1,188 @@
+"""DrQ-v2 agents that act while they learn: all members at once, each in a world of its own and from frames of its own.
+
+Everything random is a function of (a member's seed, the number of the update or of the decision). So members learn
+together as they would alone, and a training that was stopped and taken up again goes on as one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from synther import compute
+from synther.agents.algorithm import Noise, Shape
+from synther.agents.drawing import Drawn
+from synther.agents.drq_bc import deviation
+from synther.agents.drq_v2 import DrQv2Config
+from synther.errors import ConfigError
+from synther.kernels.frames import frame_stacks
+from synther.pixels import augmentation
+from synther.pixels.drq_v2 import PixelDrQv2
+from synther.pixels.encoder import Frame
+from synther.pixels.frames import STACK
+from synther.pixels.ring import FrameRing, Numbers
+from synther.pixels.seeing import ADVICE, SeeingAgent
+from synther.pixels.trunk import FEATURES
+from synther.pixels.worlds import Records
+
+_ACTING = 2  # a stream beside those of algorithm.py
+
+_HEADS = ("actor", "critics", "target_critics", "actor_adam", "critics_adam")
+"""What learns from features, by the names that `PixelDrQv2` and its heads alone (`agents/drq_v2.py`) share."""
+
+
+class PixelLearner(SeeingAgent):
+    """`learner.act()`, `learner.add(records)`, `learner.train(1)`, for S worlds at once, decision by decision.
+
+    `size` is that of a frame (C, H, W), `low` and `high` (A,) are the bounds of the actions. Of each member the newest
+    `capacity` frames are kept. Saved, it leaves its frames behind: they are to be added again.
+    """
+
+    config: DrQv2Config
+    algorithm: PixelDrQv2
+    store: FrameRing
+
+    def __init__(
+        self,
+        config: DrQv2Config,
+        seeds: Sequence[int],
+        size: Frame,
+        low: ArrayLike,
+        high: ArrayLike,
+        *,
+        capacity: int,
+        device: torch.device | None = None,
+        precision: compute.Precision = "auto",
+    ) -> None:
+        if not seeds:
+            raise ConfigError("a learner needs at least one seed, got none")
+        own, device = tuple(seeds), device or compute.pick_device()
+        chosen = compute.pick_precision(precision, device)
+        dtype = compute.working_dtype(chosen)
+        with compute.working_on(device, ADVICE):
+            ring = FrameRing(len(own), size, low, high, config.nstep, config.discount, capacity=capacity, device=device)
+            algorithm = PixelDrQv2(config, Shape(FEATURES, len(ring.low), own, device), ring.frame)
+            one = _Round(algorithm, ring, own, config.batch, dtype)
+            super().__init__("drq_v2", config, own, algorithm, ring, one, chosen)
+            self._actor = _Actor(algorithm, ring, dtype)
+        self._decisions = torch.zeros((), dtype=torch.int64)
+
+    @property
+    def decisions(self) -> int:
+        """That every member has taken."""
+        return int(self._decisions)
+
+    def state(self) -> dict[str, Tensor]:
+        return super().state() | {"decisions": self._decisions}
+
+    def add(self, records: Records, who: Numbers | None = None) -> None:
+        """What the members `who` (None: all) see now; see `FrameRing`."""
+        self.store.add(records, who)
+
+    def decided(self) -> None:
+        """Count a decision of every member: the next one has random numbers of its own."""
+        self._decisions += 1
+
+    def act(self) -> NDArray[np.float32]:
+        """An action (S, A) of every member, with the noise of the schedule, within its bounds, on what it sees now."""
+        normal = np.stack([source.standard_normal(len(self.store.low), np.float32) for source in self._sources()])
+        with self._working():
+            return self._scaled(self._actor(self.store.seen(), torch.from_numpy(normal)))
+
+    def guess(self) -> NDArray[np.float32]:
+        """A uniform action (S, A) of every member."""
+        drawn = [2 * source.random(len(self.store.low), np.float32) - 1 for source in self._sources()]
+        return self._scaled(torch.from_numpy(np.stack(drawn)).to(self.device))
+
+    def spread(self) -> float:
+        """The deviation of the noise now."""
+        return float(deviation(self.config, self.algorithm.actor_adam.count))
+
+    def heads(self, members: Sequence[int]) -> dict[str, Tensor]:
+        """Copies of some members' actor, critics and target critics, and of the optimisers' state."""
+        return {name: _of(tensor, members).clone() for name, tensor in self._heads().items()}
+
+    @torch.no_grad()
+    def take_heads(self, heads: dict[str, Tensor], members: Sequence[int]) -> None:
+        """Go on with those, trained elsewhere; the counts of updates stay: they say how far the noise has fallen."""
+        for name, tensor in self._heads().items():
+            if tensor.dim():
+                tensor[list(members)] = heads[name].to(self.device)
+
+    def _heads(self) -> dict[str, Tensor]:
+        return {name: part for name, part in self.algorithm.state().items() if name.partition(".")[0] in _HEADS}
+
+    def _sources(self) -> list[np.random.Generator]:
+        return [np.random.default_rng((_ACTING, seed, self.decisions)) for seed in self.seeds]
+
+    def _scaled(self, action: Tensor) -> NDArray[np.float32]:
+        """From [-1, 1] into the bounds."""
+        low, high = self.store.low, self.store.high
+        return torch.lerp(low, high, 0.5 * (action + 1)).clamp(low, high).cpu().numpy()
+
+    def _learned_from(self) -> dict[str, Any]:
+        return {"capacity": self.store.capacity}
+
+
+class _Round:
+    """One update: which decisions it sees and its random numbers, in tensors that stay where they are."""
+
+    updates = 1
+
+    def __init__(
+        self, algorithm: PixelDrQv2, ring: FrameRing, seeds: Sequence[int], batch: int, dtype: torch.dtype
+    ) -> None:
+        self.algorithm, self.ring, self.dtype = algorithm, ring, dtype
+        self.losses = {name: torch.zeros(len(seeds), device=ring.device) for name in algorithm.losses}
+        self._drawn = Drawn(seeds, 1, batch, algorithm, ring.device)
+
+    def fill(self, number: int) -> None:
+        """Draw round `number`, and which decisions it sees."""
+        self._drawn.draw(number)
+        self._drawn.random.copy_(self.ring.pick(self._drawn.random))
+
+    def run(self, first: int, last: int) -> None:
+        drawn = self._drawn
+        noise = Noise(drawn.normal[:, 0], drawn.uniform[:, 0])
+        batch = self.ring.batch(drawn.random[:, 0], augmentation.offsets(noise.uniform), self.dtype)
+        for name, loss in self.algorithm.update(batch, noise, 0).items():
+            self.losses[name].copy_(loss)
+
+
+class _Actor:
+    """All members' actions in one captured forward pass, so that the worlds do not wait long."""
+
+    def __init__(self, algorithm: PixelDrQv2, ring: FrameRing, dtype: torch.dtype) -> None:
+        self.algorithm, self.ring, self.dtype = algorithm, ring, dtype
+        members, actions = len(ring.added), len(ring.low)
+        self._seen = torch.zeros(members, 1, STACK, dtype=torch.int64, device=ring.device)
+        self._normal = torch.zeros(members, 1, actions, device=ring.device)
+        self._action = torch.zeros_like(self._normal)
+        self._run: Callable[[], None] | None = None
+
+    def __call__(self, seen: Tensor, normal: Tensor) -> Tensor:
+        """Within [-1, 1], (S, A)."""
+        self._seen.copy_(seen.unsqueeze(1))
+        self._normal.copy_(normal.unsqueeze(1))
+        if self._run is None:
+            self._run = compute.capture(self._forward, self.ring.device, [])
+        self._run()
+        return self._action.squeeze(1)
+
+    @torch.no_grad()
+    def _forward(self) -> None:
+        own = self.algorithm
+        frames = frame_stacks(self.ring.images, self._seen, None, augmentation.PAD, self.dtype)
+        mean = own.actor(own.actor_trunk(own.encoder(frames))).tanh()
+        spread = deviation(own.config, own.actor_adam.count)
+        self._action.copy_((mean + spread * self._normal).clamp(-1, 1))
+
+
+def _of(tensor: Tensor, members: Sequence[int]) -> Tensor:
+    """What some members have of a tensor, or the whole of one that all share."""
+    return tensor.detach()[list(members)] if tensor.dim() else tensor

@@ -1,0 +1,162 @@
+"""The frames of agents that see while they act, on the device: of each member the newest, and batches made of them.
+
+A record takes the place of the oldest one. A decision is one to learn from once the records of all that follows it are
+there, and until the first frame of its observation is gone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from synther.errors import ConfigError, DataError
+from synther.pixels.encoder import Frame
+from synther.pixels.frames import STACK
+from synther.pixels.store import FrameStore
+from synther.pixels.worlds import Records
+
+Numbers = NDArray[np.int64]
+
+
+class FrameRing(FrameStore):
+    """For each of S `members` the newest `capacity` records of frames of `size` (C, H, W), with resets among them.
+
+    What `FrameStore` has for every decision is here written when the last of its `nstep` records comes in, at the place
+    of its own record. A place is member x capacity + number of the record modulo capacity.
+    """
+
+    def __init__(
+        self,
+        members: int,
+        size: Frame,
+        low: ArrayLike,
+        high: ArrayLike,
+        nstep: int,
+        discount: float,
+        *,
+        capacity: int,
+        device: torch.device,
+    ) -> None:
+        if capacity < nstep + STACK:
+            raise ConfigError(f"expected room for {nstep + STACK} frames at least, got capacity {capacity}")
+        (channels, height, width), places = size, members * capacity
+        self.frame = STACK * channels, height, width
+        self.low, self.high = (torch.tensor(np.asarray(bound, np.float32), device=device) for bound in (low, high))
+        self.images = torch.zeros(places, height, width, channels, dtype=torch.uint8, device=device)
+        self.stack, self.next_stack = torch.zeros(2, places, STACK, dtype=torch.int64, device=device)
+        self.action = torch.zeros(places, len(self.low), device=device)
+        self.reward, self.terminal = torch.zeros(2, places, device=device)
+        self.capacity, self._nstep, self._discount = capacity, nstep, discount
+        self.added: Numbers = np.zeros(members, np.int64)
+        """Records that each member was ever given. (S,)"""
+        self._begun: Numbers = np.zeros(members, np.int64)  # the number of the record that the episode began with
+        # The newest records that rewards are summed over, each at its number modulo nstep.
+        self._actions = np.zeros((members, nstep, len(self.low)), np.float32)
+        self._rewards, self._discounts = np.zeros((2, members, nstep), np.float32)
+        # The decisions to learn from: their places, and the oldest record that each needs, in the order they came in.
+        self._listed = torch.zeros(members, capacity, dtype=torch.int64, device=device)
+        self._needed: Numbers = np.zeros((members, capacity), np.int64)
+        self._ready, self._gone = np.zeros((2, members), np.int64)
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    @property
+    def counts(self) -> Numbers:
+        """Decisions that each member can learn from. (S,)"""
+        return self._ready - self._gone
+
+    @property
+    def gone(self) -> Numbers:
+        """Decisions that each member could learn from once, and cannot any more. (S,)"""
+        return self._gone.copy()
+
+    def __len__(self) -> int:
+        """Decisions that every member can learn from at least."""
+        return int(self.counts.min())
+
+    def add(self, records: Records, who: Numbers | None = None) -> None:
+        """A record for each of the members `who` (None: of all), which follows the one it was given before."""
+        who = np.arange(len(self.added)) if who is None else who
+        at = self.added[who]
+        if not records.first[at == 0].all():
+            raise DataError("the first record of a member is no reset: expected whole episodes")
+        self._begun[who] = np.where(records.first, at, self._begun[who])
+        slot = at % self._nstep
+        self._actions[who, slot], self._rewards[who, slot] = records.action, records.reward
+        self._discounts[who, slot] = records.discount
+        self.images[self._places(who, at)] = torch.from_numpy(
+            np.ascontiguousarray(records.image.transpose(0, 2, 3, 1))
+        ).to(self.device)
+        self.added[who] += 1
+        whole = at - self._nstep >= self._begun[who]
+        if whole.any():
+            self._list(who[whole], at[whole])
+        self._forget()
+
+    def seen(self) -> Tensor:
+        """Places of the frames that each member sees now. (S, 3)"""
+        if self.added.min() < 1:
+            raise DataError("a member has seen nothing yet: add its first record")
+        who = np.arange(len(self.added))
+        return self._places(who[:, None], _stack(self.added - 1, self._begun))
+
+    def at(self, numbers: Tensor) -> Tensor:
+        """Places of decisions (S, ...), which are counted from each member's oldest that is left."""
+        places = (numbers.flatten(1) + self._gone_here()) % self.capacity
+        return self._listed.gather(1, places).view_as(numbers)
+
+    def pick(self, random: Tensor) -> Tensor:
+        """Places of decisions for large random numbers (S, ...), each decision as likely as any other."""
+        if len(self) < 1:
+            raise DataError(
+                f"there is nothing to learn from yet: no episode has {self._nstep} decisions; take more random steps"
+            )
+        counts = torch.from_numpy(self.counts).to(self.device)
+        return self.at(random % counts.view(-1, *[1] * (random.dim() - 1)))
+
+    def _list(self, who: Numbers, newest: Numbers) -> None:
+        """Write down the decisions of which the records `newest` are the last."""
+        own, begun = newest - self._nstep, self._begun[who]
+        slots = (own[:, None] + 1 + np.arange(self._nstep)) % self._nstep
+        rewards, discounts = self._rewards[who[:, None], slots], self._discounts[who[:, None], slots]
+        reward, worth = np.zeros(len(who)), np.ones(len(who))
+        for step in range(self._nstep):
+            reward += worth * rewards[:, step]
+            worth *= self._discount * discounts[:, step]
+        places = self._places(who, own)
+        self.stack[places] = self._places(who[:, None], _stack(own, begun))
+        self.next_stack[places] = self._places(who[:, None], _stack(newest, begun))
+        action = torch.from_numpy(self._actions[who, slots[:, 0]]).to(self.device)
+        self.action[places] = ((action - self.low) * (2 / (self.high - self.low)) - 1).clamp_(-1, 1)
+        self.reward[places] = torch.from_numpy(reward.astype(np.float32)).to(self.device)
+        lost = 1 - worth / self._discount**self._nstep
+        self.terminal[places] = torch.from_numpy(lost.astype(np.float32)).to(self.device)
+        line = self._ready[who] % self.capacity
+        self._listed[torch.from_numpy(who).to(self.device), torch.from_numpy(line).to(self.device)] = places
+        self._needed[who, line] = _stack(own, begun)[:, 0]
+        self._ready[who] += 1
+
+    def _forget(self) -> None:
+        """The decisions whose oldest frame is gone."""
+        members, oldest = np.arange(len(self.added)), self.added - self.capacity
+        while True:
+            stale = (self._gone < self._ready) & (self._needed[members, self._gone % self.capacity] < oldest)
+            if not stale.any():
+                return
+            self._gone[stale] += 1
+
+    def _gone_here(self) -> Tensor:
+        return torch.from_numpy(self._gone).to(self.device).unsqueeze(1)
+
+    def _places(self, who: Numbers, numbers: Numbers) -> Tensor:
+        return torch.from_numpy(who * self.capacity + numbers % self.capacity).to(self.device)
+
+
+def _stack(newest: Numbers, begun: Numbers) -> Numbers:
+    """Records of the observations whose newest frame is given, none of them before its episode. (W, 3)"""
+    found: Numbers = np.maximum(newest[:, None] - np.arange(STACK)[::-1], begun[:, None])
+    return found

@@ -1,0 +1,277 @@
+"""What an online run of agents that see leaves behind, what a refresh changes, and runs that are stopped."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from synther import Synthesizer
+from synther.agents.agent import Agent
+from synther.agents.rows import Arm
+from synther.diffusion.fit import Diverged
+from synther.errors import ConfigError, DataError, SyntherError
+from synther.experiments.measurements import Log, Result
+from synther.experiments.online_pixels import PixelPlan, refreshing, training
+from synther.experiments.online_pixels.film import Film
+from synther.experiments.online_pixels.refreshing import Refreshing
+from synther.pixels.files import read
+from synther.pixels.learner import PixelLearner
+from synther.pixels.policy import load_pixel_policy
+from synther.pixels.worlds import PixelWorlds
+from synther.synthesizer.together import fit_models
+
+from ...pixels.lamps import Lamps
+from .runs import LEGS, PLAN, TIMES, UPSAMPLING, files, logged, refreshes, run, same
+
+
+def test_what_a_run_leaves_behind(finished):
+    assert [file for file in files(finished) if "/" not in file] == [
+        "checkpoint.safetensors", "clock.json", "log.jsonl", "refreshes.json", "result.json", "run.json",
+    ]  # fmt: skip
+    assert [file for file in files(finished) if file.startswith("gen")] == [
+        f"generators-0000000024/seed-{seed}.safetensors" for seed in (3, 4)
+    ]
+    assert [file for file in files(finished) if "seed-3/" in file] == [f"frames/seed-3/{end:010}.hdf5" for end in LEGS]
+    assert [line["updates"] for line in logged(finished)] == TIMES
+    result = Result.from_json(json.loads((finished / "result.json").read_text()))
+    assert [standing.updates for standing in result.curves["drq_v2_synther"]] == TIMES
+    assert set(result.seconds_of) == {
+        "training", "waiting", "checkpoints", "environments", "evaluations", "latents"
+    }  # fmt: skip
+    policy = load_pixel_policy(finished / "checkpoint.safetensors")
+    assert policy.act(np.zeros((1, 9, 15, 15), np.uint8)).shape == (2, 1, 1)
+    assert Synthesizer.load(finished / "generators-0000000024" / "seed-4.safetensors").layout.width == 203
+
+
+def test_frames_are_a_data_set_of_whole_episodes(finished):
+    for seed in (3, 4):
+        frames = read(finished / "frames" / f"seed-{seed}")
+        assert (frames.env_id, frames.action_repeat) == ("dm_control/walker-walk-v0", 2)
+        starts, ends = frames.episodes
+        assert len(frames) - len(starts) == 30  # a decision a step
+        taken = np.cumsum(ends - starts - 1)
+        assert set(LEGS) <= set(taken.tolist())  # no episode goes on over the end of a leg
+        assert frames.discount.min() == 0
+        assert frames.returns().sum() != 0
+
+
+def test_each_refresh_is_on_record(finished):
+    found = refreshes(finished)
+    assert [(entry["seed"], entry["added"]) for entry in found] == [(3, 12), (4, 12), (3, 24), (4, 24)]
+    assert [entry["steps"] for entry in found] == [10, 10, 2, 2]  # the second fits are warm
+    assert all(entry["kept"] and entry["rows"] > 3 and entry["held_out"] > 0 for entry in found)
+
+
+def test_a_finished_run_is_not_run_again_and_other_options_are_refused(finished, monkeypatch):
+    monkeypatch.delattr("synther.experiments.online_pixels.training._Training")
+    assert run(finished).updates == 30
+    for change in ({"steps": 31}, {"upsampling": None}, {"repeat": 1}, {"update_every": 1}, {"size": 16}):
+        with pytest.raises(ConfigError, match=f"another {next(iter(change))}"):
+            run(finished, replace(PLAN, **change))
+
+
+@pytest.fixture
+def refreshed(monkeypatch):
+    """Weights before and after each refresh, as runs go on."""
+    seen: list[tuple[dict, dict]] = []
+    whole = Refreshing.refresh
+
+    def watched(own, step, progress):
+        before = {name: tensor.clone() for name, tensor in own.learner.state().items()}
+        whole(own, step, progress)
+        seen.append((before, {name: tensor.clone() for name, tensor in own.learner.state().items()}))
+
+    monkeypatch.setattr(Refreshing, "refresh", watched)
+    return seen
+
+
+def test_a_refresh_trains_the_heads_and_nothing_else(refreshed, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(refreshing, "Agent", lambda *given, **how: made.append(Agent(*given, **how)) or made[-1])
+    run(tmp_path, replace(PLAN, steps=13))
+    (agent,) = made
+    assert [member.arm for member in agent.members] == [
+        Arm((0, 1), (0.5, 0.5), 0), Arm((2, 3), (0.5, 0.5), 2)
+    ]  # fmt: skip
+    real = [entry["rows"] for entry in refreshes(tmp_path)]
+    assert agent.rows.lengths == [real[0], 20, real[1], 20]
+    # Two updates of twenty: the noise has fallen by a tenth of its way, and stays there.
+    assert agent.config.first_deviation == agent.config.last_deviation == pytest.approx(0.91)
+    assert agent.updates == 5
+    ((before, after),) = refreshed
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    heads = {"actor", "critics", "target_critics"}
+    moments = {f"{name}_adam.{kind}" for name in ("actor", "critics") for kind in ("mean", "square")}
+    assert changed == heads | moments
+
+
+def test_no_fit_learns_what_another_is_measured_on():
+    """A decision is held out or not, however many before it are gone."""
+
+    def marks(gone: int, rows: int) -> np.ndarray:
+        learner = SimpleNamespace(seeds=[7], store=SimpleNamespace(gone=np.array([gone])), device="cpu")
+        return Refreshing(UPSAMPLING, learner, Path(), "auto")._held_out(0, rows)
+
+    every = marks(0, 40)
+    assert 0 < every.sum() < 20
+    np.testing.assert_array_equal(marks(13, 27), every[13:])
+
+
+def test_a_seed_without_a_generator_learns_from_real_latents_and_a_diverged_one_not_at_all(
+    refreshed, tmp_path, monkeypatch, caplog
+):
+    def spoilt(models, rows, **options):
+        made = fit_models(models, rows, **options)
+        return [Diverged("the loss is nan after 7 steps"), *made[1:]]
+
+    def encoded(learner, **options):
+        found = whole(learner, **options)
+        return [found[0], None]
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "synther"):
+        patched.setattr(refreshing, "fit_models", spoilt)
+        whole = refreshing.encode_own
+        patched.setattr(refreshing, "encode_own", encoded)
+        run(tmp_path, replace(PLAN, steps=13))
+    assert caplog.messages == [
+        "the generator of seed 3 after 12 steps failed, its heads stay real: the loss is nan after 7 steps"
+    ]
+    ((before, after),) = refreshed
+    assert not torch.equal(before["actor"][0], after["actor"][0])
+    assert torch.equal(before["actor"][1], after["actor"][1])
+    assert [(entry["seed"], entry["kept"]) for entry in refreshes(tmp_path)] == [(3, False)]
+
+
+def test_members_together_learn_as_each_alone(finished, tmp_path):
+    run(tmp_path, replace(PLAN, seeds=1, seed=4))
+    together, alone = read(finished / "frames" / "seed-4"), read(tmp_path / "frames" / "seed-4")
+    np.testing.assert_allclose(together.action, alone.action, atol=2e-2)
+    np.testing.assert_array_equal(together.image, alone.image)
+
+
+class Stopped(BaseException):
+    """Nobody catches it, as nobody catches a kill."""
+
+
+STOPS = [
+    (PixelWorlds, "step", False, 5),  # before there is a checkpoint
+    (Film, "save", True, 1),  # frames are there, and no checkpoint
+    (PixelLearner, "save", True, 2),  # a refresh is due
+    (refreshing, "fit_models", True, 1),  # generators were fitted, and not kept
+    (Synthesizer, "sample", False, 2),  # they were
+    (PixelLearner, "take_heads", True, 1),
+    (PixelLearner, "train", True, 2),
+    (Log, "append", True, 1),  # it was measured, and no checkpoint written
+    (Refreshing, "_tidy", False, 1),
+    (PixelWorlds, "step", True, 5),
+    (training, "write_object", False, 1),  # all is done but the result
+]
+"""Whose call, by number, a run is stopped before or after, in the order of time."""
+
+
+def stop(monkeypatch, folder: Path, owner, name: str, after: bool, call: int, plan=PLAN) -> None:
+    whole, calls = getattr(owner, name), 0
+
+    def stopping(*given, **named):
+        nonlocal calls
+        calls += 1
+        if calls == call and not after:
+            raise Stopped
+        answer = whole(*given, **named)
+        if calls == call:
+            raise Stopped
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, stopping)
+        with pytest.raises(Stopped):
+            run(folder, plan)
+    assert not (folder / "result.json").exists()
+
+
+def test_stopped_again_and_again(finished, tmp_path, monkeypatch):
+    for owner, name, after, call in STOPS:
+        stop(monkeypatch, tmp_path, owner, name, after, call)
+    run(tmp_path)
+    assert same(finished, tmp_path)
+    assert refreshes(finished) == refreshes(tmp_path)
+
+
+def test_stopped_after_the_ring_has_wrapped_around(tmp_path, monkeypatch):
+    plan = replace(PLAN, capacity=14, upsampling=None, steps=27, evaluate_every=27)
+    run(tmp_path / "whole", plan)
+    stop(monkeypatch, tmp_path / "run", Film, "save", True, 3, plan)
+    run(tmp_path / "run", plan)
+    assert same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_lost_frames_are_noticed(tmp_path, monkeypatch):
+    plan = replace(PLAN, steps=12, upsampling=None)
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "origin", lambda device: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(tmp_path, plan)
+    (tmp_path / "frames" / "seed-4" / "0000000009.hdf5").unlink()
+    with pytest.raises(ConfigError, match="has lost frames"):
+        run(tmp_path, plan)
+
+
+def test_a_seed_that_diverges_is_told_once_and_all_that_do_end_the_run(tmp_path, monkeypatch, caplog):
+    def losses(own):
+        found = {name: np.zeros(2) for name in ("critic", "actor")}
+        found["actor"][: 1 + (own.decisions > 24)] = np.nan
+        return found
+
+    monkeypatch.setattr(PixelLearner, "losses", losses)
+    with pytest.raises(SyntherError, match="all 2 seeds have diverged"):
+        run(tmp_path, replace(PLAN, upsampling=None))
+    assert [message for message in caplog.messages if "diverged" in message] == [
+        f"seed {seed} has diverged after {step} steps: no mean counts it from here on"
+        for seed, step in ((3, 24), (4, 30))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"update_every": 0}, "update_every must be at least 1, got 0"),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"env_options": {"a": 1}}, "take no env_options"),
+        ({"capacity": 4}, "room for 5 frames at least"),
+        ({"size": 9}, "15 x 15 pixels at least, got 9 x 9"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_leaves_no_folder(change, says, tmp_path):
+    with pytest.raises((ConfigError, DataError), match=says):
+        run(tmp_path / "run", replace(PLAN, **change))
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="updates, of the heads after a refresh, must be at least 1"):
+        replace(UPSAMPLING, updates=0)
+
+
+def test_a_world_that_fails_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(Lamps, "fault", "reward")
+    with pytest.raises(DataError, match="of seed 3 returned the reward nan in decision 0"):
+        run(tmp_path / "run", world=Lamps)
+
+
+def test_nothing_is_refreshed_before_anybody_learns():
+    assert [step for step in LEGS if PLAN.is_refreshed(step)] == [12, 24]
+    assert [step for step in LEGS if replace(PLAN, random_steps=12).is_refreshed(step)] == [24]
+
+
+def test_the_defaults_are_those_of_drq_v2():
+    plan = PixelPlan("A", steps=500_000)
+    assert (plan.agent.learning_rate, plan.agent.nstep, plan.agent.tau, plan.agent.batch) == (1e-4, 3, 0.01, 256)
+    assert (plan.random_steps, plan.update_every, plan.repeat, plan.capacity) == (2_000, 2, 2, 1_000_000)
+    assert plan.agent.deviation_updates * plan.update_every == 500_000
+    assert (plan.name, PLAN.name) == ("drq_v2", "drq_v2_synther")
+    assert plan.frames == 525_050

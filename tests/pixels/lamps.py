@@ -1,0 +1,73 @@
+"""A world that needs no renderer: one half of the screen is lit, and the action shall point to it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import numpy as np
+
+
+class Lamps:
+    """Episodes of seven decisions; the lit half is drawn anew each time.
+
+    What an action is paid for each repetition is 1 less its distance from the side that was lit, -1 or 1.
+    """
+
+    DECISIONS = 7
+    fault = ""
+
+    def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
+        self.size, self.repeat, self.stack = size, repeat, stack
+        self.low, self.high = np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32)
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.draw, self.left = np.random.default_rng(seed), self.DECISIONS
+        return self._seen()
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        self.left -= 1
+        reward = self.repeat * (1 - abs(float(action[0]) - self.side))
+        if self.fault == "reward":
+            reward = float("nan")
+        return self._seen(), reward, False, self.left == 0
+
+    def close(self) -> None:
+        pass
+
+    def _seen(self) -> np.ndarray:
+        """Frames of a stack are all alike here: no frame tells anything about another."""
+        self.side = float(self.draw.choice([-1, 1]))
+        image = self.draw.integers(0, 40, (3, self.size, self.size), dtype=np.uint8)
+        half = slice(self.size // 2) if self.side < 0 else slice(self.size // 2, None)
+        image[:, :, half] += 200
+        return np.concatenate([image] * self.stack)
+
+
+class Doors(Lamps):
+    """The same with terminal states, at times of their own: episodes of different seeds differ in length."""
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        seen, reward, _, timeout = super().step(action)
+        terminal = bool(self.draw.random() < 0.15)
+        return seen, reward, terminal, timeout and not terminal
+
+
+class Here:
+    """In the place of `Workers`: whatever is submitted is done at once, in this process."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def submit(self, work, *given) -> Future:
+        future: Future = Future()
+        try:
+            future.set_result(work(*given))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        pass

@@ -1,0 +1,223 @@
+"""DrQ-v2 agents that act while they learn: their losses by hand, who trains what, heads that go out and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.agents.agent import Agent
+from synther.agents.algorithm import Noise
+from synther.agents.drq_v2 import DrQv2Config
+from synther.agents.rows import Member, Rows
+from synther.errors import ConfigError
+from synther.pixels import worlds
+from synther.pixels.learner import PixelLearner
+from synther.pixels.own_latents import encode_own
+from synther.pixels.policy import load_pixel_policy
+from synther.pixels.worlds import PixelWorlds
+
+from .lamps import Doors, Here, Lamps
+from .pictures import CPU
+
+CONFIG = DrQv2Config(width=8, batch=8, nstep=2, discount=0.9, deviation_updates=40, learning_rate=1e-2)
+SIZE = 15
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(worlds, "Workers", Here)
+    worlds._held.cache_clear()
+    yield
+    worlds._held.cache_clear()
+
+
+def learner(seeds=(3, 4), config: DrQv2Config = CONFIG, capacity: int = 60, device=CPU, **how) -> PixelLearner:
+    return PixelLearner(config, seeds, (3, SIZE, SIZE), [-1.0], [1.0], capacity=capacity, device=device, **how)
+
+
+def live(made: PixelLearner, decisions: int, *, guessing: int = 12, train: bool = True, world=Doors) -> PixelLearner:
+    """Act by chance, and then by the policy, with an update after each decision."""
+    with PixelWorlds("", made.seeds, size=SIZE, repeat=1, processes=1, world=world) as there:
+        made.add(there.begin(0))
+        for number in range(decisions):
+            learning = number >= guessing and train
+            stepped = there.step(made.act() if learning else made.guess(), number)
+            made.add(stepped.records)
+            if stepped.over.any():
+                made.add(stepped.restarts, np.flatnonzero(stepped.over))
+            made.decided()
+            made.train(int(learning))
+    return made
+
+
+@pytest.fixture(scope="module")
+def lived() -> PixelLearner:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(worlds, "Workers", Here)
+        return live(learner(), 20)
+
+
+def assert_same(one: PixelLearner, other: PixelLearner) -> None:
+    for name, tensor in one.state().items():
+        assert torch.equal(tensor, other.state()[name]), name
+
+
+@torch.no_grad()
+def test_losses_by_hand():
+    """That of the policy is minus the lower value, of its own noisy action; nothing is imitated."""
+    with torch.enable_grad():
+        made = live(learner(), 16)
+    own, generator = made.algorithm, torch.Generator().manual_seed(0)
+    picked = made.store.pick(torch.randint(0, 1_000, (2, 5), generator=generator))
+    batch = made.store.batch(picked, torch.randint(0, 9, (2, 5, 4), generator=generator), torch.float32)
+    noise = Noise(torch.randn(2, 5, 2, generator=generator), torch.zeros(2, 5, 0))
+    encoded, following = own.encoder(batch.observation), own.encoder(batch.next_observation)
+    actor, trunk, targets = own.actor.clone(), own.actor_trunk.clone(), own.target_critics.clone()
+    before = own.critics.clone()(torch.cat([own.critic_trunk(encoded), batch.action], -1).clone()).squeeze(-1)
+    next_seen = own.target_critic_trunk(following)
+    assert made.spread() == pytest.approx(1 - 0.9 * 4 / 40)
+    with torch.enable_grad():
+        losses = own.update(batch, noise, 0)
+    for_target, for_policy = (0.91 * noise.normal).clamp(-0.3, 0.3).chunk(2, -1)
+    next_action = (actor(trunk(following)).tanh() + for_target).clamp(-1, 1)
+    aim = batch.reward + 0.81 * (1 - batch.terminal) * targets(torch.cat([next_seen, next_action], -1)).squeeze(
+        -1
+    ).amin(1)
+    torch.testing.assert_close(losses["critic"], (before - aim.unsqueeze(1)).square().mean(2).sum(1))
+    action = (actor(trunk(encoded)).tanh() + for_policy).clamp(-1, 1)
+    value = own.critics(torch.cat([own.critic_trunk(encoded), action], -1)).squeeze(-1).amin(1)
+    torch.testing.assert_close(losses["actor"], -value.mean(1))
+
+
+def test_the_losses_of_heads_are_those_of_the_whole(lived):
+    """On features of the same frames, without shifts, and with the critics' targets seen by the same trunk."""
+    rows = [found for found in encode_own(lived) if found is not None]
+    heads = Agent(replace(CONFIG, batch=4), Rows(rows[:1], device=CPU), [Member(3)])
+    heads.load_state(heads.state() | lived.heads([0]), 0)
+    batch = heads.rows.batch(heads.rows.matrix[None, :6])
+    with torch.no_grad():
+        actor, normal = heads.algorithm.actor.clone(), torch.randn(1, 6, 2, generator=torch.Generator().manual_seed(1))
+    loss = heads.algorithm.update(batch, Noise(normal, torch.zeros(1, 6, 0)), 0)["actor"]
+    spread = 1 - 0.9 * 8 / 40
+    action = (actor(batch.observation[..., :50]).tanh() + (spread * normal[..., 1:]).clamp(-0.3, 0.3)).clamp(-1, 1)
+    value = heads.algorithm.critics(torch.cat([batch.observation[..., 50:], action], -1)).squeeze(-1).amin(1)
+    torch.testing.assert_close(loss, -value.mean(1).detach())
+
+
+def test_what_the_policys_loss_trains():
+    """It moves nothing but the policy and its trunk: as `drq_bc` has it, of which the rest is."""
+    start, end = live(learner(), 12), live(learner(), 13)
+    moved = {name for name, tensor in start.algorithm.state().items() if not torch.equal(tensor, end.state()[name])}
+    assert {"encoder", "actor_trunk", "critic_trunk", "actor", "critics", "target_critics"} <= moved
+    assert end.updates == 1
+
+
+def test_members_together_equal_each_alone(lived):
+    for index, seed in enumerate((3, 4)):
+        alone = live(learner([seed]), 20)
+        for name, tensor in lived.algorithm.state().items():
+            if tensor.dim():
+                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-3, msg=name)
+    assert not torch.allclose(lived.state()["actor"][0], lived.state()["actor"][1], atol=1e-3)
+
+
+def test_actions_have_the_noise_of_the_schedule():
+    made = live(learner(), 12)
+    quiet = learner(config=replace(CONFIG, first_deviation=0.0, last_deviation=0.0))
+    live(quiet, 12)
+    seen = made.store.images[made.store.seen()].permute(0, 1, 4, 2, 3).flatten(1, 2).numpy()
+    mean = made.policy().act(seen[:, None])[:, 0]
+    np.testing.assert_allclose(quiet.act(), mean, atol=1e-5)
+    drawn = []
+    for _ in range(60):
+        drawn.append(made.act())
+        np.testing.assert_array_equal(drawn[-1], made.act())  # those of one decision are the same
+        made.decided()
+    inside = (np.abs(np.array(drawn)) < 1).all((1, 2))
+    assert 0.2 < inside.mean() < 0.9  # of a deviation of 1 many are cut
+    noise = np.array([np.random.default_rng((2, 3, number)).standard_normal(1, np.float32) for number in range(12, 72)])
+    np.testing.assert_allclose(np.array(drawn)[:, 0], (mean[0] + noise).clip(-1, 1), atol=1e-5)
+
+
+def test_heads_go_out_and_come_back(lived):
+    made = live(learner(), 20)
+    assert_same(made, lived)
+    made.take_heads(made.heads([0, 1]), [0, 1])
+    assert_same(made, lived)
+    others = {name: tensor + 1 for name, tensor in made.heads([1]).items()}
+    made.take_heads(others, [1])
+    heads = {"actor", "critics", "target_critics", "actor_adam", "critics_adam"}
+    for name, tensor in made.state().items():
+        if name.partition(".")[0] in heads and tensor.dim():
+            assert torch.equal(tensor[1], lived.state()[name][1] + 1), name
+            assert torch.equal(tensor[0], lived.state()[name][0]), name
+        else:
+            assert torch.equal(tensor, lived.state()[name]), name
+
+
+@torch.no_grad()
+def test_latents_are_what_each_member_sees_of_its_own(lived):
+    """Without knowing the shifts: rewards and actions are those of the ring, features those of some shift."""
+    one, other = encode_own(lived, number=7), encode_own(lived, number=7, chunk=5)
+    for member, rows in enumerate(one):
+        numbers = torch.arange(lived.store.counts[member]).expand(2, -1).clamp(max=int(lived.store.counts.min()) - 1)
+        assert rows.observation.shape == (lived.store.counts[member], 100)
+        np.testing.assert_allclose(rows.observation, other[member].observation, atol=1e-5)
+        places = lived.store.at(numbers)[member][: len(lived.store)]
+        np.testing.assert_array_equal(rows.reward[: len(lived.store)], lived.store.reward[places])
+        np.testing.assert_array_equal(rows.action[: len(lived.store)], lived.store.action[places])
+        assert (np.abs(rows.observation) <= 1).all()
+    assert not np.allclose(encode_own(lived, number=8)[0].observation, one[0].observation, atol=1e-3)
+    still = pytest.MonkeyPatch()
+    still.setattr("synther.pixels.own_latents._shifts", lambda seed, number, count: torch.full((count, 4), 4))
+    rows = encode_own(lived)[1]
+    still.undo()
+    picked = lived.store.at(torch.zeros(2, 1, dtype=torch.int64))
+    eyes, seen = lived.eyes(), lived.store.observations(picked, None, torch.float32)
+    np.testing.assert_allclose(rows.observation[0, :50], eyes.trunks["actor"](eyes.encoder(seen))[1, 0], atol=1e-5)
+    np.testing.assert_allclose(rows.observation[0, 50:], eyes.trunks["critic"](eyes.encoder(seen))[1, 0], atol=1e-5)
+
+
+def test_who_has_seen_nothing_or_diverged_has_no_latents():
+    made = learner()
+    assert encode_own(made) == [None, None]
+    live(made, 9)
+    with torch.no_grad():
+        made.algorithm.encoder.weights[0] = float("nan")
+    found = encode_own(made)
+    assert found[0] is None
+    assert found[1] is not None
+
+
+def test_saved_and_taken_up_it_goes_on_as_it_would(lived, tmp_path):
+    lived.save(tmp_path / "learner.safetensors")
+    made = learner()
+    made.load(tmp_path / "learner.safetensors")
+    assert (made.decisions, made.updates) == (20, 8)
+    assert_same(made, lived)
+    seen = np.zeros((1, 9, SIZE, SIZE), np.uint8)
+    policy = load_pixel_policy(tmp_path / "learner.safetensors")
+    np.testing.assert_array_equal(policy.act(seen), lived.policy().act(seen))
+    with pytest.raises(ConfigError, match="another capacity: choose another place"):
+        learner(capacity=61).load(tmp_path / "learner.safetensors")
+
+
+def test_a_policy_learns_to_look():
+    """What is lit is all that there is to know, and the next picture does not depend on the action."""
+    config = DrQv2Config(width=32, batch=16, nstep=1, discount=0.01, learning_rate=3e-3, deviation_updates=100)
+    made = live(learner([0], config, 200), 100, guessing=40, world=Lamps)
+    world, policy, returns = Lamps("", size=SIZE, repeat=1, stack=3), made.policy(), []
+    for episode in range(5):
+        seen = world.reset(10_000 + episode)
+        for _ in range(Lamps.DECISIONS):
+            seen, reward, _, _ = world.step(policy.act(seen[None, None])[0, 0])
+            returns.append(reward)
+    assert np.mean(returns) > 0.7  # of 1; chance has 0
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="at least one seed, got none"):
+        learner([])

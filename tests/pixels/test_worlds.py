@@ -1,0 +1,93 @@
+"""Worlds that go on decision by decision: what their records depend on, and what can go wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther.envs.workers import Workers
+from synther.errors import ConfigError, DataError
+from synther.pixels import worlds
+from synther.pixels.worlds import PixelWorlds, Records
+
+from .lamps import Doors, Here, Lamps
+
+ENV_ID = "dm_control/cartpole-balance-v0"
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Worlds in this process."""
+    monkeypatch.setattr(worlds, "Workers", Here)
+    worlds._held.cache_clear()
+
+    def make(seeds=(3, 4, 5), processes=2, world=Doors):
+        return PixelWorlds(ENV_ID, seeds, size=16, repeat=2, processes=processes, world=world)
+
+    yield make
+    worlds._held.cache_clear()
+
+
+def told(made: PixelWorlds, decisions: int = 20) -> list[list[Records]]:
+    """The records of each world, one by one."""
+    found: list[list[Records]] = [[] for _ in range(len(made.begin(5).reward))]
+
+    def keep(records: Records, who: np.ndarray) -> None:
+        for place, member in enumerate(who):
+            found[member].append(records.some(slice(place, place + 1)))
+
+    everybody = np.arange(len(found))
+    keep(made.begin(5), everybody)
+    for number in range(5, 5 + decisions):
+        stepped = made.step(np.full((len(found), 1), 0.5, np.float32), number)
+        keep(stepped.records, everybody)
+        keep(stepped.restarts, np.flatnonzero(stepped.over))
+    return found
+
+
+def same(one: list[Records], other: list[Records]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(Records.joined(one), Records.joined(other), strict=True))
+
+
+def test_records_are_those_of_the_worlds(made):
+    for seed, own in zip((3, 4, 5), told(made()), strict=True):
+        world, number, over = Doors("", size=16, repeat=2, stack=1), 5, True
+        for record in own:
+            assert record.first[0] == over
+            if over:
+                start = int(np.random.SeedSequence((3, seed, number)).generate_state(1)[0])
+                np.testing.assert_array_equal(record.image[0], world.reset(start))
+                assert (record.action[0, 0], record.reward[0], record.discount[0]) == (0, 0, 1)
+                over = False
+            else:
+                image, reward, terminal, timeout = world.step(np.array([0.5]))
+                np.testing.assert_array_equal(record.image[0], image)
+                assert record.reward[0] == np.float32(reward)
+                assert (record.action[0, 0], record.discount[0]) == (0.5, 1 - terminal)
+                number, over = number + 1, terminal or timeout
+        assert any(record.first[0] for record in own[1:])
+
+
+def test_neither_processes_nor_company_matter(made):
+    every = told(made())
+    assert not same(every[0], every[1])
+    for one, other in zip(every, told(made(processes=None)), strict=True):
+        assert same(one, other)
+    assert same(told(made([4]))[0], every[1])
+
+
+def test_refusals(made, monkeypatch):
+    with pytest.raises(ConfigError, match=r"a seed and a process at least, got \[\] and 2"):
+        made([])
+    monkeypatch.setattr(Lamps, "fault", "reward")
+    with pytest.raises(DataError, match="of seed 3 returned the reward nan in decision 5"):
+        told(made(world=Lamps))
+
+
+def test_in_a_process_of_its_own(made):
+    here = told(made([3], world=Lamps), 2)[0]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(worlds, "Workers", Workers)
+        with made([3], world=Lamps) as there:
+            assert (there.low.tolist(), there.high.tolist()) == ([-1.0], [1.0])
+            assert same(told(there, 2)[0], here)
