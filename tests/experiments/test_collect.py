@@ -253,7 +253,7 @@ def test_a_run_that_is_none_or_not_done(online, tmp_path, caplog) -> None:
     with pytest.raises(FormatError, match=r"has no replay\.npz yet: run the same `synther online`"):
         buffer_of(copy)
     (copy / "run.json").write_text('{"random_steps": 5, "kind": "online_pixels"}')
-    with pytest.raises(FormatError, match="agents that see: its frames are a data set each, .*/frames/seed-0"):
+    with pytest.raises(FormatError, match=r"agents that see: its frames are a data set each, .*/frames/seed-0"):
         buffer_of(copy)
     (copy / "run.json").write_text('{"updates": 5}')
     with pytest.raises(FormatError, match="a folder that `synther online` has written"):
