@@ -82,6 +82,7 @@ def rows(count: int, seed: int, *, obeys: bool = True, discrete: bool = False) -
 @pytest.mark.parametrize("discrete", [False, True])
 def test_usefulness_of_rows_that_obey_and_of_rows_that_do_not(discrete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usefulness, "MEMBERS", 1)
+    monkeypatch.setattr(learners, "FEWEST_STEPS", 150)
     real, held_out = rows(1_500, 0, discrete=discrete), rows(600, 1, discrete=discrete)
     useful, useless = (rows(1_500, 2, obeys=obeys, discrete=discrete) for obeys in (True, False))
     features = Features.of(real)

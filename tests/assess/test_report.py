@@ -205,7 +205,7 @@ def many(count: int, bins: int = 60) -> Assessment:
     return replace(example(), columns=columns, correlations=Correlations(*map(table, matrix)))
 
 
-@pytest.mark.parametrize("count", [750, 1_600])
+@pytest.mark.parametrize("count", [750, pytest.param(1_600, marks=pytest.mark.slow)])
 def test_many_columns_stay_below_five_megabytes(count: int) -> None:
     text = page(many(count))
     assert len(text.encode()) < 5 * MEGABYTE

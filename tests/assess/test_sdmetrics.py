@@ -10,14 +10,13 @@ import pytest
 
 from synther.assess.fidelity import correlation, marginal
 
-with warnings.catch_warnings():  # of its own making, at import
-    warnings.simplefilter("ignore")
-    from sdmetrics.column_pairs import CorrelationSimilarity
-    from sdmetrics.single_column import KSComplement
-
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 def test_marginal_and_correlation(kind: type) -> None:
+    with warnings.catch_warnings():  # of its own making, at import, which takes seconds
+        warnings.simplefilter("ignore")
+        from sdmetrics.column_pairs import CorrelationSimilarity
+        from sdmetrics.single_column import KSComplement
     rng = np.random.default_rng(0)
     real = rng.normal(size=(4_000, 5)) @ rng.normal(size=(5, 5))
     synthetic = rng.normal(0.1, 1, size=(3_000, 5)) @ rng.normal(size=(5, 5))

@@ -81,7 +81,7 @@ class TestProcesses:
         options = [
             *tiny,
             "--fit.steps",
-            "2K",
+            "1K",
             "--fit.batch",
             16,
             "--fit.evaluate-every",

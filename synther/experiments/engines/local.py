@@ -14,6 +14,9 @@ from synther.progress import Progress
 
 log = logging.getLogger(__name__)
 
+_LETTING_GO = 1.0
+"""Seconds in which a worker that was just stopped has let go of its lock."""
+
 
 def run_here(tasks: Sequence[Task], out: Path, progress: Progress) -> list[Outcome]:
     """Each when its turn comes: what another process has begun by then is left to it."""
@@ -26,7 +29,7 @@ def _outcome(task: Task, folder: Path, progress: Progress) -> Outcome:
     try:
         if task.done(folder):
             return Outcome(task.name, was_done=True)
-        with owned(driver_lock(folder)), owned(worker_lock(folder)):
+        with owned(driver_lock(folder)), owned(worker_lock(folder), patience=_LETTING_GO):
             task.execute(folder, Named(progress, task.name))
     except SyntherError as refusal:
         error = str(refusal)
