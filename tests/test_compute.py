@@ -123,3 +123,37 @@ def test_capture_leaves_the_state_and_replays_the_update():
         expected = 2 * expected + step
     assert torch.equal(state, torch.full_like(state, expected))
     assert len(calls) == rehearsals, "a replay does not run the function"
+
+
+def _work_aside(device: torch.device, size: int) -> torch.Tensor:
+    """What comes of work that takes long before, aside and after it."""
+    lane = compute.Lane(device)
+    large = torch.eye(size, device=device)
+    start = torch.zeros(size, size, device=device)
+    for _ in range(20):
+        start = start @ large + 1  # 20 everywhere
+    with lane.aside():
+        found = start
+        for _ in range(20):
+            found = found @ large + 1  # 40
+    beside = start * 3  # 60, meanwhile
+    lane.join()
+    return found + beside
+
+
+def test_work_aside_on_a_cpu_is_done_at_once():
+    assert torch.equal(_work_aside(CPU, 4), torch.full((4, 4), 100.0))
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_work_aside_begins_after_what_came_before_and_is_done_when_joined():
+    device = torch.device("cuda")
+    for _ in range(5):
+        assert torch.equal(_work_aside(device, 1500), torch.full((1500, 1500), 100.0, device=device))
+    out = torch.zeros(1500, 1500, device=device)
+    replay = compute.capture(lambda: out.copy_(_work_aside(device, 1500)), device, [out])
+    for _ in range(5):
+        out.zero_()
+        replay()
+        assert torch.equal(out, torch.full_like(out, 100.0))
