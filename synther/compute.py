@@ -1,16 +1,17 @@
 """Where the work runs and how precisely, and how an update becomes one captured GPU graph.
 
-Everything else is written once, for tensors, and asks for no device; only `kernels.py` chooses a kernel by it.
+Everything else is written once, for tensors, and asks for no device; only `kernels` choose a kernel by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.errors import ConfigError
@@ -95,6 +96,21 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def fetch(tensor: Tensor) -> Callable[[], NDArray[Any]]:
+    """Begin to copy a tensor to main memory; the answer, called, waits for that, and for nothing asked for after it."""
+    if tensor.device.type != "cuda":
+        return tensor.numpy
+    here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)  # others would be waited for at once
+    here.copy_(tensor, non_blocking=True)
+    done = torch.cuda.current_stream(tensor.device).record_event()
+
+    def arrived() -> NDArray[Any]:
+        done.synchronize()
+        return here.numpy()
+
+    return arrived
 
 
 def block_rows(device: torch.device) -> int:

@@ -157,3 +157,24 @@ def test_work_aside_begins_after_what_came_before_and_is_done_when_joined():
         out.zero_()
         replay()
         assert torch.equal(out, torch.full_like(out, 100.0))
+
+
+def test_fetched_on_a_cpu_is_the_tensor_itself():
+    tensor = torch.arange(6.0).reshape(2, 3)
+    fetched = compute.fetch(tensor)()
+    tensor[0, 0] = 7
+    assert fetched.tolist() == [[7, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.cuda
+@needs_cuda
+def test_fetched_is_what_the_tensor_was_and_not_what_came_after():
+    large, out = torch.eye(3000, device="cuda"), []
+    tensor = torch.zeros(3000, 3000, device="cuda")
+    for number in range(5):
+        for _ in range(20):
+            tensor = tensor @ large + 1
+        out.append(compute.fetch(tensor))
+        if number:
+            assert (out[number - 1]() == 20 * number).all()
+    assert (out[-1]() == 100).all()

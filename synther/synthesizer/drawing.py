@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from synther import compute
 from synther.data.calibration import Calibration, rebalanced
@@ -20,6 +19,8 @@ from synther.diffusion.start import ROUNDS, Moments, Start, match
 from synther.model_file import Fitted
 from synther.presets import Settings
 from synther.progress import Progress
+
+_Fetched = Callable[[], NDArray[Any]]
 
 _CALIBRATION_SEED, _MATCHING_SEED = 2**31, 2**31 + 1  # streams that no ordinary seed shares
 _REBALANCING = 5  # likewise, beside those of diffusion/
@@ -66,9 +67,9 @@ class Drawing:
         sampler, odds = self.sampler, self.calibration.terminal_odds
         scaler, layout = self.model.scaler, self.model.layout.with_thresholds(self.calibration.thresholds)
         numbers = range(first, -(-count // sampler.block_rows))
-        for block, drawn in _one_ahead(lambda block: sampler.draw(seed, block), numbers):
+        for block, drawn in _one_ahead(lambda block: compute.fetch(sampler.draw(seed, block)), numbers):
             start = block * sampler.block_rows
-            rows = layout.unpack(scaler.inverse(drawn.cpu().numpy()))
+            rows = layout.unpack(scaler.inverse(drawn()))
             if self.model.ending is not None:
                 rows.terminal[:] = self.model.ending.decide(rows)
             draw = np.random.default_rng([_REBALANCING, seed, block])
@@ -124,9 +125,9 @@ class Drawing:
         return min(1_000 / rarest, most, _STEP_CALLS * fitted_rows / self.config.network_calls)
 
 
-def _one_ahead(draw: Callable[[int], Tensor], blocks: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
-    """Blocks with their numbers. A GPU begins the next before this one is looked at, and so is never idle."""
-    waiting: tuple[int, Tensor] | None = None
+def _one_ahead(draw: Callable[[int], _Fetched], blocks: Iterable[int]) -> Iterator[tuple[int, _Fetched]]:
+    """Blocks with their numbers. A GPU begins the next before this one is waited for, and so is never idle."""
+    waiting: tuple[int, _Fetched] | None = None
     for block in blocks:
         drawn = block, draw(block)
         if waiting is not None:
