@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from synther.errors import ConfigError
 from synther.experiments.folder import claim, write_object
-from synther.experiments.runs import Place
+from synther.experiments.runs import Place, check_known
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
@@ -93,10 +93,7 @@ class OnlineRun:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        known = {option.name for option in fields(cls)}
-        if content.keys() != known:
-            wrong = ", ".join(sorted(content.keys() ^ known))
-            raise ConfigError(f"this is no online run that this version knows: {wrong} is missing, or new")
+        check_known(cls, content, "online run")
         made = content["synthetic"]
         return cls(**{**content, "synthetic": None if made is None else Synthetic(**made)})
 

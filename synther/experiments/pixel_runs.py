@@ -8,14 +8,14 @@ and evaluating a renderer, and a machine may have one of them only: there the ru
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.folder import claim, write_object
 from synther.experiments.measurements import Result
-from synther.experiments.runs import Place, Recipe
+from synther.experiments.runs import Place, Recipe, check_known
 from synther.progress import Progress
 
 if TYPE_CHECKING:
@@ -95,10 +95,7 @@ class PixelRun:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        known = {option.name for option in fields(cls)}
-        if content.keys() != known:
-            wrong = ", ".join(sorted(content.keys() ^ known))
-            raise ConfigError(f"this is no pixel run that this version knows: {wrong} is missing, or new")
+        check_known(cls, content, "pixel run")
         arms = {
             name: Retraining(arm["features"], None if arm["recipe"] is None else Recipe(**arm["recipe"]))
             for name, arm in content["arms"].items()

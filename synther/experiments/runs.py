@@ -6,7 +6,7 @@ A run has a folder: `run.json` is the run itself, `facts.json` what became of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
@@ -136,6 +136,14 @@ class Recipe:
         return Generated(self.generator, real, plan, place.store)
 
 
+def check_known(kind: type[Any], content: Mapping[str, Any], name: str) -> None:
+    """Refuse what was described by another version: `content` has to have all options of `kind`, and no others."""
+    known = {option.name for option in fields(kind)}
+    if content.keys() != known:
+        wrong = ", ".join(sorted(content.keys() ^ known))
+        raise ConfigError(f"this is no {name} that this version knows: {wrong} is missing, or new")
+
+
 @dataclass(frozen=True)
 class Run:
     """One training: all arms and all seeds of an algorithm on a data set."""
@@ -169,10 +177,7 @@ class Run:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        known = {name.name for name in fields(cls)}
-        if content.keys() != known:
-            wrong = ", ".join(sorted(content.keys() ^ known))
-            raise ConfigError(f"this is no run that this version knows: {wrong} is missing, or new")
+        check_known(cls, content, "run")
         return cls(**{**content, "sources": {name: Recipe(**made) for name, made in content["sources"].items()}})
 
     def changed(
