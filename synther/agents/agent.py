@@ -31,7 +31,7 @@ from synther.agents.rows import Member, Rows
 from synther.agents.stacked import Stack
 from synther.agents.td3_bc import TD3BC, TD3BCConfig
 from synther.durable import replacing
-from synther.errors import ConfigError, FormatError
+from synther.errors import ConfigError
 
 Registry = dict[str, tuple[type[AgentConfig], Callable[[Any, Shape], Algorithm]]]
 
@@ -109,16 +109,9 @@ class Agent(Rounds):
             kept is not None and torch.equal(kept, own.cpu())
             for kept, own in zip(scales.values(), self._policy.scales.tensors().values(), strict=True)
         )
-        own = json.loads(json.dumps(self._described()))
-        other = [name for name in own if own[name] != described.get(name)] + ([] if same else ["data"])
-        if other:
-            raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another place")
-        if not isinstance(described.get("updates"), int):
-            raise FormatError(f"{path} is a damaged agent: it does not say how many updates it has seen")
-        self.load_state(tensors, described["updates"])
+        self._go_on(path, described, tensors, [] if same else ["data"])
 
     def _described(self) -> dict[str, Any]:
-        """What an agent must have in common with one that goes on from its file."""
         return {
             "algorithm": self.name,
             "config": asdict(self.config),

@@ -6,11 +6,13 @@ alone, and a training that was stopped anywhere and taken up again ends with the
 
 from __future__ import annotations
 
+import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from synther import compute
 from synther.agents.algorithm import Algorithm
-from synther.errors import ConfigError
+from synther.errors import ConfigError, FormatError
 
 
 class Round(Protocol):
@@ -43,6 +45,10 @@ class Rounds(ABC):
         self.algorithm, self.device, self.updates = algorithm, device, 0
         self._round = one
         self._captured: Callable[[], None] | None = None
+
+    @abstractmethod
+    def _described(self) -> dict[str, Any]:
+        """What an agent must have in common with one that goes on from its file, for JSON."""
 
     @abstractmethod
     def _working(self) -> AbstractContextManager[None]:
@@ -81,6 +87,21 @@ class Rounds(ABC):
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self.updates = updates
+
+    def _go_on(
+        self, path: str | os.PathLike[str], found: Mapping[str, Any], tensors: dict[str, Tensor], others: Sequence[str]
+    ) -> None:
+        """From a file's description and tensors, unless it says other things of its agent than `_described` does.
+
+        `others` are what differs beside.
+        """
+        own = json.loads(json.dumps(self._described()))
+        other = [*(name for name in own if own[name] != found.get(name)), *others]
+        if other:
+            raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another place")
+        if not isinstance(found.get("updates"), int):
+            raise FormatError(f"{path} is a damaged agent: it does not say how many updates it has seen")
+        self.load_state(tensors, found["updates"])
 
     def _whole_round(self) -> None:
         if self._captured is None:

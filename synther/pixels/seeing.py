@@ -20,7 +20,6 @@ from synther.agents.drq_bc import HeadsConfig
 from synther.agents.rounds import Round, Rounds
 from synther.agents.stacked import Stack
 from synther.durable import replacing
-from synther.errors import ConfigError, FormatError
 from synther.pixels.algorithm import PixelAlgorithm
 from synther.pixels.eyes import Eyes, TrunkName, read
 from synther.pixels.policy import PixelPolicy
@@ -78,18 +77,11 @@ class SeeingAgent(Rounds):
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that an agent with the same config, seeds and frames has written."""
         described, tensors = read(path)
-        own = json.loads(json.dumps(self._described()))
-        other = [name for name in own if own[name] != described.get(name)]
         bounds = {"low": self.store.low, "high": self.store.high}
-        other += [name for name, own_bound in bounds.items() if not _same(tensors.pop(name, None), own_bound)]
-        if other:
-            raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another place")
-        if not isinstance(described.get("updates"), int):
-            raise FormatError(f"{path} is a damaged agent: it does not say how many updates it has seen")
-        self.load_state(tensors, described["updates"])
+        other = [name for name, own_bound in bounds.items() if not _same(tensors.pop(name, None), own_bound)]
+        self._go_on(path, described, tensors, other)
 
     def _described(self) -> dict[str, Any]:
-        """What an agent must have in common with one that goes on from its file, and what its tensors do not say."""
         return {
             "algorithm": self.name,
             "config": asdict(self.config),
