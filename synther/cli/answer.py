@@ -30,6 +30,11 @@ def standing(name: str, found: Standing | None, unit: str) -> list[tuple[str, st
     ]
 
 
+def seeds(count: int) -> str:
+    """So many of them, in words."""
+    return "1 seed" if count == 1 else f"{count} seeds"
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Print rows under a header (left out where it is empty)."""
     from rich import box

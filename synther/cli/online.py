@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, standing
+from synther.cli.answer import answer, seeds, standing
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _print(chosen: Online, plan: Plan, result: Result) -> None:
     figures = [*standing("final", final, "steps"), *standing("best", best, "steps")]
     lost = len(result.diverged[plan.name])
     if lost:
-        figures.append(("diverged", f"{lost} of {chosen.seeds} seeds, which no mean counts"))
+        figures.append(("diverged", f"{lost} of {seeds(chosen.seeds)}, which no mean counts"))
     spent = ", ".join(f"{name} {seconds:,.0f}" for name, seconds in result.seconds_of.items())
     figures += [
         ("seconds", f"{result.seconds:,.0f} ({spent})"),
@@ -206,4 +206,4 @@ def _print(chosen: Online, plan: Plan, result: Result) -> None:
         ("folder", str(chosen.out)),
     ]
     facts = {"env": chosen.env, "agent": plan.name, **result.to_json(), "folder": str(chosen.out)}
-    answer(chosen.json, facts, figures, f"{plan.name} in {chosen.env}, {chosen.seeds} seeds: mean ± deviation")
+    answer(chosen.json, facts, figures, f"{plan.name} in {chosen.env}, {seeds(chosen.seeds)}: mean ± deviation")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, standing
+from synther.cli.answer import answer, seeds, standing
 
 if TYPE_CHECKING:
     from synther.experiments.measurements import Result
@@ -209,7 +209,7 @@ def _encode(arguments: list[str]) -> None:
     )
     facts = {"frames": len(frames), "files": list(map(str, written))}
     figures = [("frames", f"{len(frames):,}"), ("folder", str(chosen.out))]
-    answer(chosen.json, facts, figures, f"latents of {len(written)} seeds")
+    answer(chosen.json, facts, figures, f"latents of {seeds(len(written))}")
 
 
 def _upsample(arguments: list[str]) -> None:
@@ -228,7 +228,7 @@ def _upsample(arguments: list[str]) -> None:
     )
     facts = {"samples": chosen.samples, "files": list(map(str, written))}
     figures = [("rows of each seed", f"{chosen.samples:,}"), ("folder", str(chosen.out))]
-    answer(chosen.json, facts, figures, f"synthetic latents of {len(written)} seeds")
+    answer(chosen.json, facts, figures, f"synthetic latents of {seeds(len(written))}")
 
 
 def _retrain(arguments: list[str]) -> None:
@@ -273,7 +273,7 @@ def _print(chosen: Training | Evaluate, result: Result, title: str) -> None:
         figures.append(("evaluation", f"none yet: synther pixels evaluate {folder}"))
     lost = len(result.diverged[arm])
     if lost:
-        figures.append(("diverged", f"{lost} seeds, which no mean counts"))
+        figures.append(("diverged", f"{seeds(lost)}, which no mean counts"))
     figures += [
         ("seconds", f"{result.seconds:,.0f}"),
         ("updates a second", f"{result.updates_a_second:,.0f}"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, standing
+from synther.cli.answer import answer, seeds, standing
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -194,11 +194,11 @@ def _print(chosen: Train, result: Result) -> None:
         figures.append(("evaluation", "none"))
     lost = len(result.diverged[arm])
     if lost:
-        figures.append(("diverged", f"{lost} of {chosen.seeds} seeds, which no mean counts"))
+        figures.append(("diverged", f"{lost} of {seeds(chosen.seeds)}, which no mean counts"))
     figures += [
         ("seconds", f"{result.seconds:,.0f}"),
         ("updates a second", f"{result.updates_a_second:,.0f}"),
         ("folder", str(chosen.out)),
     ]
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
-    answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows, {chosen.seeds} seeds: mean ± deviation")
+    answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows, {seeds(chosen.seeds)}: mean ± deviation")
