@@ -72,6 +72,15 @@ class Policy:
         return {"sizes": self.actor.sizes, "free": self.actor.free_size, "squash": self.squash}
 
 
+def is_agent(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is what `Agent.save` and its like write."""
+    try:
+        with safe_open(path, "pt") as file:
+            return bool((file.metadata() or {}).get("format") == FORMAT)
+    except (SafetensorError, OSError):
+        return False
+
+
 def read(path: str | os.PathLike[str], *names: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The description in an agent's file and its tensors (`names` of them, or all), on the CPU."""
     if not Path(path).is_file():

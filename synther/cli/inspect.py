@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,23 @@ _FIGURES = ("mean", "deviation", "lowest", "highest")
 
 @dataclass
 class Inspect(options.Output):
-    """Say what a data file or a model file holds."""
+    """Say what a file of data, a model or agents holds."""
 
     file: tyro.conf.Positional[str] = tyro.MISSING
-    """Data in any format that can be read, a Minari id, or a model (.safetensors)."""
+    """Data in any format that can be read, a Minari id, frames (.hdf5), or a model or agents (.safetensors)."""
 
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("inspect", Inspect, arguments)
-    if chosen.file.endswith(".safetensors"):
-        _model(chosen)
-    else:
-        _data(chosen)
+    path = Path(chosen.file).expanduser()
+    if path.suffix == ".safetensors":
+        from synther.agents.policy import is_agent
+
+        (_agents if is_agent(path) else _model)(chosen)
+        return
+    from synther.pixels.formats.hdf5 import is_of_frames
+
+    (_frames if is_of_frames(path) else _data)(chosen)
 
 
 def _model(chosen: Inspect) -> None:
@@ -58,6 +64,50 @@ def _model(chosen: Inspect) -> None:
         ("thresholds", ", ".join(f"{layout.names[c]} > {t:.3f}" for c, t in layout.thresholds.items()) or "-"),
     ]
     answer(chosen.json, facts, figures, f"model {chosen.file}")
+
+
+def _agents(chosen: Inspect) -> None:
+    from synther.agents.policy import read
+
+    described, tensors = read(chosen.file)
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    sizes = described.get("actor") or described.get("policy", {}).get("sizes")
+    known = {
+        "algorithm": described.get("algorithm", "a policy alone"),
+        "seeds": ", ".join(map(str, described.get("seeds") or [one["seed"] for one in described.get("members", [])])),
+        "updates": f"{described['updates']:,}" if "updates" in described else "",
+        "sees": " x ".join(map(str, described.get("frame", []))),
+        "actor": " - ".join(map(str, sizes or [])),
+        "numbers": f"{numbers:,}",
+    }
+    facts = {"kind": "agents", "numbers": numbers, **described}
+    answer(chosen.json, facts, [(name, text) for name, text in known.items() if text], f"agents {chosen.file}")
+
+
+def _frames(chosen: Inspect) -> None:
+    from synther.pixels.files import read
+
+    frames = read(chosen.file)
+    returns, size = frames.returns(), frames.image.shape[1:]
+    facts = {
+        "kind": "frames",
+        "env_id": frames.env_id,
+        "frames": len(frames),
+        "episodes": len(returns),
+        "size": list(size),
+        "actions": frames.action.shape[1],
+        "action_repeat": frames.action_repeat,
+        "return": {"mean": float(returns.mean()), "deviation": float(returns.std())},
+    }
+    figures = [
+        ("environment", frames.env_id or "-"),
+        ("frames", f"{len(frames):,} of {' x '.join(map(str, size))}"),
+        ("episodes", f"{len(returns):,}"),
+        ("actions", str(frames.action.shape[1])),
+        ("action repeat", str(frames.action_repeat or "-")),
+        ("return", f"{returns.mean():,.1f} ± {returns.std():,.1f}"),
+    ]
+    answer(chosen.json, facts, figures, f"frames {chosen.file}")
 
 
 def _data(chosen: Inspect) -> None:

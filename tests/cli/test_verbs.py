@@ -6,8 +6,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from synther import Synthesizer, read
+from synther.agents.agent import Agent
+from synther.agents.bc import BCConfig
+from synther.agents.rows import Member, Rows
 from synther.cli import VERBS
 from synther.data import shipped
 from synther.pixels import files
@@ -198,6 +202,30 @@ class TestInspect:
         assert code == 0
         assert "Hopper-v5" in out
         assert "observation[10]" in out
+
+    def test_frames(self, synther, tmp_path):
+        first = np.arange(12) % 6 == 0
+        image = np.zeros((12, 3, 8, 8), np.uint8)
+        files.write(
+            tmp_path / "f.hdf5", Frames(image, np.zeros((12, 2)), np.ones(12), np.ones(12), first, "Made-v0", 2)
+        )
+        code, out, err = synther("inspect", tmp_path / "f.hdf5")
+        assert (code, err) == (0, "")
+        for text in ("Made-v0", "12 of 3 x 8 x 8", "action repeat   2", "5.0 ± 0.0"):
+            assert text in out
+        found = one_object(synther("inspect", tmp_path / "f.hdf5", "--json").out)
+        assert (found["kind"], found["episodes"], found["return"]["mean"]) == ("frames", 2, 5.0)
+
+    def test_agents(self, synther, rows, tmp_path):
+        agent = Agent(BCConfig(width=4, depth=1, batch=4), Rows([rows], device=torch.device("cpu")), [Member(7)])
+        agent.train(3)
+        agent.save(tmp_path / "a.safetensors")
+        code, out, err = synther("inspect", tmp_path / "a.safetensors")
+        assert (code, err) == (0, "")
+        for text in ("algorithm   bc", "seeds       7", "updates     3", "actor       2 - 4 - 1"):
+            assert text in out
+        found = one_object(synther("inspect", tmp_path / "a.safetensors", "--json").out)
+        assert (found["kind"], found["algorithm"], found["updates"]) == ("agents", "bc", 3)
 
     def test_a_model(self, synther, model):
         code, out, err = synther("inspect", model)

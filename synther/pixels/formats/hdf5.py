@@ -37,6 +37,16 @@ _CHUNK = 16
 _BLOCK = 32 * _CHUNK
 
 
+def is_of_frames(path: Path) -> bool:
+    """Whether a file is HDF5 with the mark that only files of frames have."""
+    import h5py
+
+    if path.suffix.lower() not in SUFFIXES or not h5py.is_hdf5(path):
+        return False
+    with h5py.File(path, "r") as file:
+        return _KEYS[-1] in file
+
+
 class Shard:
     """One file, whose episodes are whole but for the last."""
 
