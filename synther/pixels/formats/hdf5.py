@@ -139,7 +139,7 @@ def _append(file: Any, part: Frames) -> None:
     step_type = np.full(len(part), _MID)
     step_type[ends - 1] = _LAST
     step_type[starts] = _FIRST
-    arrays = (part.image, part.action, part.reward, part.discount, step_type)
+    arrays: tuple[NDArray[Any], ...] = part.image, part.action, part.reward, part.discount, step_type
     for key, array in zip(_KEYS, arrays, strict=True):
         before = len(file[key])
         file[key].resize(before + len(array), axis=0)
