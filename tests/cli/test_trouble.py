@@ -81,7 +81,7 @@ class TestProcesses:
         options = [
             *tiny,
             "--fit.steps",
-            "1K",
+            "2K",
             "--fit.batch",
             16,
             "--fit.evaluate-every",
