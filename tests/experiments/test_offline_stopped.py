@@ -152,7 +152,7 @@ class Slow:
     def phase(self, name, total, start=0):
         yield self
     def advance(self, amount, note=""):
-        time.sleep(0.03)
+        time.sleep(0.05)
 
 torch.set_num_threads(1)
 offline._CHECKPOINT_SHARE = float("inf")
@@ -164,7 +164,7 @@ while True:
     if not worker:
         train_to(plan, material, folder, progress=Slow())
         os._exit(0)
-    time.sleep(random.uniform(0.02, 0.3 + 0.3 * kills))
+    time.sleep(random.uniform(0.02, 0.3 + 0.2 * kills))
     os.kill(worker, signal.SIGKILL)
     status = os.waitpid(worker, 0)[1]
     if os.WIFEXITED(status):
@@ -175,7 +175,7 @@ while True:
 
 
 def test_killed_again_and_again_it_still_ends_with_the_same_files(tmp_path):
-    plan = replace(PLAN, evaluate=False, updates=90, tensorboard="on")
+    plan = replace(PLAN, evaluate=False, updates=150, tensorboard="on")
     rows = swings(env_id=None)  # nothing to import first, in every life
     run(tmp_path / "done", plan, Material(rows))
     write(tmp_path / "real.npz", rows)
