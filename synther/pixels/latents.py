@@ -20,7 +20,7 @@ from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 from synther.pixels import augmentation
 from synther.pixels.eyes import Eyes, Features, TrunkName, load_eyes
-from synther.pixels.frames import Frames
+from synther.pixels.frames import Decisions, Frames
 from synther.pixels.seeing import SeeingAgent, convolving
 from synther.pixels.store import FrameStore, stacked
 from synther.progress import Progress, resolve
@@ -68,7 +68,8 @@ def encode(
                 for place, encoded in zip(seen, _encoded(eyes, names, store, some, own, dtype), strict=True):
                     place[:, some] = encoded.cpu().numpy()
                 phase.advance(some.stop - some.start)
-    return [_rows(here, there, frames, eyes) for here, there in zip(*seen, strict=True)]
+    decisions = frames.decisions(eyes.nstep, eyes.discount)
+    return [_rows(here, there, frames, decisions) for here, there in zip(*seen, strict=True)]
 
 
 def _names(features: Features | None, eyes: Eyes) -> list[TrunkName]:
@@ -101,8 +102,7 @@ def _encoded(
     return first, second
 
 
-def _rows(here: np.ndarray, there: np.ndarray, frames: Frames, eyes: Eyes) -> Transitions:
-    decisions = frames.decisions(eyes.nstep, eyes.discount)
+def _rows(here: np.ndarray, there: np.ndarray, frames: Frames, decisions: Decisions) -> Transitions:
     return Transitions(
         observation=here,
         action=decisions.action.clip(frames.low, frames.high),

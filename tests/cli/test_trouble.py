@@ -18,6 +18,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def start(*arguments: object, **options) -> subprocess.Popen:
+    """A command that Ctrl-C reaches, even where these tests run in the background of a shell, which ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT, **options}
     return subprocess.Popen([*COMMAND, *map(str, arguments)], **options)
 

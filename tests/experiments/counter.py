@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
-
 import numpy as np
 import pytest
 
 from synther.experiments import collect_pixels
 
+from ..here import Here
+
 TASK = "dm_control/pendulum-swingup-v0"
-
-
-class Here:
-    """In the place of worker processes: the same work in this one."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*given))
-        return future
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        pass
 
 
 class Counter:

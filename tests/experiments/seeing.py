@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,30 +58,6 @@ class Wall:
 
     def _seen(self) -> np.ndarray:
         return self.draw.integers(0, 256, self.shape, np.uint8)
-
-
-class Here:
-    """In the place of `Workers`: whatever is submitted is done at once, in this process."""
-
-    submitted = 0
-
-    def __init__(self, count: int) -> None:
-        pass
-
-    def submit(self, work, *given) -> Future:
-        Here.submitted += 1
-        future: Future = Future()
-        try:
-            future.set_result(work(*given))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        pass
 
 
 class Stopped(Exception):

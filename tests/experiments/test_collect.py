@@ -6,12 +6,10 @@ import logging
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import minari
 import numpy as np
@@ -33,35 +31,13 @@ from synther.experiments.frozen import frozen
 from synther.experiments.online import training
 from synther.experiments.regenerated import regenerated
 
+from ..here import Here
 from .online.runs import PLAN, Guess
 from .online.runs import run as train_online
 from .pendulum import swings
 
 LEGS = [14, 29, 44, 54]
 """Last rows of the episodes of each seed of the online run: a pendulum's own time limit is far off."""
-
-
-class Here:
-    """In the place of worker processes: the same work in this one."""
-
-    count = 1
-
-    def __init__(self, count: int) -> None:
-        pass
-
-    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(work(*given))
-        return future
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)

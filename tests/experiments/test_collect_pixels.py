@@ -22,7 +22,8 @@ from synther.experiments import collect_pixels
 from synther.experiments.collect_pixels import film, film_run
 from synther.pixels.frames import Frames
 
-from .counter import TASK, Counter, Here, stand_in
+from ..here import Here
+from .counter import TASK, Counter, stand_in
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,8 @@ from synther.experiments.runs import Place, Recipe
 from synther.pixels import evaluation, files
 from synther.progress import Silent
 
-from .seeing import DRQ, TINY, Here, StopAt, Stopped, Wall, frames
+from ..here import Here
+from .seeing import DRQ, TINY, StopAt, Stopped, Wall, frames
 
 RECIPE = Recipe(preset="fast", samples=30, changes={**TINY, "sampler": {"steps": 2}})
 OPTIONS = {name: value for name, value in asdict(DRQ).items() if name != "normalize"}

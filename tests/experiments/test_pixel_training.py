@@ -31,7 +31,8 @@ from synther.pixels.agent import PixelAgent
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
 
-from .seeing import BC, COURSE, PLAN, SETTINGS, Here, StopAt, Stopped, Wall, files, frames
+from ..here import Here
+from .seeing import BC, COURSE, PLAN, SETTINGS, StopAt, Stopped, Wall, files, frames
 
 LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors", "run.json", "trained.json"]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 import numpy as np
 
 
@@ -50,24 +48,3 @@ class Doors(Lamps):
         seen, reward, _, timeout = super().step(action)
         terminal = bool(self.draw.random() < 0.15)
         return seen, reward, terminal, timeout and not terminal
-
-
-class Here:
-    """In the place of `Workers`: whatever is submitted is done at once, in this process."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def submit(self, work, *given) -> Future:
-        future: Future = Future()
-        try:
-            future.set_result(work(*given))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +16,8 @@ from synther.pixels.agent import PixelAgent
 from synther.pixels.evaluation import Place, Played, obstacle, play
 from synther.pixels.frames import Frames
 from synther.pixels.policy import PixelPolicy
+
+from ..here import Here
 
 ENV_ID = "dm_control/cartpole-balance-v0"
 
@@ -47,27 +48,6 @@ class Screen:
 
     def _seen(self) -> np.ndarray:
         return self.draw.integers(0, 256, self.shape, np.uint8)
-
-
-class Here:
-    """In the place of `Workers`."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def submit(self, work, *given) -> Future:
-        future: Future = Future()
-        try:
-            future.set_result(work(*given))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

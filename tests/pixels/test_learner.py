@@ -19,7 +19,8 @@ from synther.pixels.own_latents import encode_own
 from synther.pixels.policy import load_pixel_policy
 from synther.pixels.worlds import PixelWorlds
 
-from .lamps import Doors, Here, Lamps
+from ..here import Here
+from .lamps import Doors, Lamps
 from .pictures import CPU
 
 CONFIG = DrQv2Config(width=8, batch=8, nstep=2, discount=0.9, deviation_updates=40, learning_rate=1e-2)

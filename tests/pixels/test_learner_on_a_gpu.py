@@ -9,7 +9,7 @@ import torch
 from synther.pixels import worlds
 from synther.pixels.own_latents import encode_own
 
-from .lamps import Here
+from ..here import Here
 from .test_learner import learner, live
 
 pytestmark = [

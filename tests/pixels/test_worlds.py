@@ -10,7 +10,8 @@ from synther.errors import ConfigError, DataError
 from synther.pixels import worlds
 from synther.pixels.worlds import PixelWorlds, Records
 
-from .lamps import Doors, Here, Lamps
+from ..here import Here
+from .lamps import Doors, Lamps
 
 ENV_ID = "dm_control/cartpole-balance-v0"
 

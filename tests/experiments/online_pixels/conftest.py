@@ -8,7 +8,7 @@ import pytest
 
 from synther.pixels import evaluation, worlds
 
-from ...pixels.lamps import Here
+from ...here import Here
 from .runs import run
 
 
