@@ -12,7 +12,7 @@ reach the matrix, so that a column of tiny variance is not squashed into nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,14 +96,15 @@ class Scaler:
         self._check_width(matrix)
         scaled = np.subtract(matrix, self._shift, dtype=np.float64)
         scaled /= self._scale
-        _bend(scaled, [(column, curve.forward) for column, curve in self.curves])
+        _bend(scaled, self.curves)
         return scaled
 
     def inverse(self, matrix: Array) -> Matrix:
         """Scaled (N, D) to raw (N, D)."""
         self._check_width(matrix)
         raw = np.array(matrix, np.float64)
-        _bend(raw, [(column, curve.backward) for column, curve in self.curves])
+        for column, curve in self.curves:
+            raw[:, column] = curve.backward(raw[:, column])
         raw *= self._scale
         raw += self._shift
         return raw
@@ -135,12 +136,12 @@ class Scaler:
         return cls(tuple(entry["kinds"]), tuple(entry["shift"]), tuple(entry["scale"]), curves)
 
 
-def _bend(matrix: Matrix, curves: Sequence[tuple[int, Callable[[Matrix], Matrix]]]) -> None:
-    """Replace columns of a matrix, side by side where they are long: NumPy lets other threads work meanwhile."""
+def _bend(matrix: Matrix, curves: Sequence[tuple[int, Curve]]) -> None:
+    """Let columns follow their curves, side by side where they are long: NumPy lets other threads work meanwhile."""
 
-    def follow(entry: tuple[int, Callable[[Matrix], Matrix]]) -> None:
+    def follow(entry: tuple[int, Curve]) -> None:
         column, curve = entry
-        matrix[:, column] = curve(matrix[:, column])
+        matrix[:, column] = curve.forward(matrix[:, column])
 
     threads = min(cores(), len(curves)) if len(matrix) >= _LONG else 1
     if threads <= 1:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
-from typing import Any, Self
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from synther import compute
+from synther.cores import cores
 from synther.data.calibration import Calibration, rebalanced
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler
@@ -20,13 +23,15 @@ from synther.model_file import Fitted
 from synther.presets import Settings
 from synther.progress import Progress
 
-_Fetched = Callable[[], NDArray[Any]]
+Array = NDArray[Any]
+T = TypeVar("T")
 
 _CALIBRATION_SEED, _MATCHING_SEED = 2**31, 2**31 + 1  # streams that no ordinary seed shares
 _REBALANCING = 5  # likewise, beside those of diffusion/
 _MATCHING_ROWS = 100_000  # a deviation to a quarter of a per cent,
 _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 8  # at most, whichever are more
+_THREADS = 4  # that finish drawn rows: a GPU draws a block sooner than one of them finishes it
 _STEP_CALLS = 3  # evaluations of the network that a step of a fit costs for a row: forwards, and back to two things
 
 
@@ -64,16 +69,35 @@ class Drawing:
 
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
-        sampler, odds = self.sampler, self.calibration.terminal_odds
-        scaler, layout = self.model.scaler, self.model.layout.with_thresholds(self.calibration.thresholds)
-        numbers = range(first, -(-count // sampler.block_rows))
-        for block, drawn in _one_ahead(lambda block: compute.fetch(sampler.draw(seed, block)), numbers):
-            start = block * sampler.block_rows
-            rows = layout.unpack(scaler.inverse(drawn()))
+        block_rows, odds = self.sampler.block_rows, self.calibration.terminal_odds
+        layout = self.model.layout.with_thresholds(self.calibration.thresholds)
+
+        def finish(block: int, raw: Array) -> Transitions:
+            rows = layout.unpack(raw)
             if self.model.ending is not None:
                 rows.terminal[:] = self.model.ending.decide(rows)
             draw = np.random.default_rng([_REBALANCING, seed, block])
-            yield rows[rebalanced(rows.terminal, odds, draw)[: count - start]]
+            return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
+
+        return self._finished(seed, range(first, -(-count // block_rows)), finish)
+
+    def _finished(self, seed: int, blocks: Iterable[int], finish: Callable[[int, Array], T]) -> Iterator[T]:
+        """What `finish` makes of each block's number and raw matrix, in order; meanwhile the next ones are drawn."""
+        sampler, scaler = self.sampler, self.model.scaler
+
+        def finished(block: int, fetched: Callable[[], Array]) -> T:
+            return finish(block, scaler.inverse(fetched()))
+
+        threads = min(cores(), _THREADS)
+        with ThreadPoolExecutor(threads) as pool:
+            waiting: deque[Future[T]] = deque()
+            for block in blocks:
+                drawn = compute.fetch(sampler.draw(seed, block))
+                waiting.append(pool.submit(partial(finished, block, drawn)))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
     def _sampler_from(self, start: Start | None) -> BlockSampler:
         return BlockSampler(self.model.network, self.settings.noise, self.config, self.precision, start)
@@ -95,22 +119,25 @@ class Drawing:
 
             return match(self.model.moments, generated)
 
-    def _raw_binaries(self) -> dict[int, NDArray[Any]]:
+    def _raw_binaries(self) -> dict[int, Array]:
         """Generated values of the two-valued columns before any threshold, enough of them to see the rarest.
 
         Where a tree decides about terminals, its decisions stand for their values.
         """
-        model, sampler = self.model, self.sampler
-        blocks = max(1, round(self._calibration_rows() / sampler.block_rows))
+        model, block_rows = self.model, self.sampler.block_rows
+        blocks = max(1, round(self._calibration_rows() / block_rows))
         columns = list(model.rates)
+
+        def binaries(_: int, raw: Array) -> Array:
+            if model.ending is not None:
+                raw[:, model.layout.names.index("terminal")] = model.ending.decide(model.layout.unpack(raw))
+            return raw[:, columns]
+
         generated = []
-        with self.progress.phase("calibrate", blocks * sampler.block_rows) as phase:
-            for block in range(blocks):
-                raw = model.scaler.inverse(sampler.draw(_CALIBRATION_SEED, block).cpu().numpy())
-                if model.ending is not None:
-                    raw[:, model.layout.names.index("terminal")] = model.ending.decide(model.layout.unpack(raw))
-                generated.append(raw[:, columns])
-                phase.advance(sampler.block_rows)
+        with self.progress.phase("calibrate", blocks * block_rows) as phase:
+            for found in self._finished(_CALIBRATION_SEED, range(blocks), binaries):
+                generated.append(found)
+                phase.advance(block_rows)
         return dict(zip(columns, np.concatenate(generated).T, strict=True))
 
     def _calibration_rows(self) -> float:
@@ -123,15 +150,3 @@ class Drawing:
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
         return min(1_000 / rarest, most, _STEP_CALLS * fitted_rows / self.config.network_calls)
-
-
-def _one_ahead(draw: Callable[[int], _Fetched], blocks: Iterable[int]) -> Iterator[tuple[int, _Fetched]]:
-    """Blocks with their numbers. A GPU begins the next before this one is waited for, and so is never idle."""
-    waiting: tuple[int, _Fetched] | None = None
-    for block in blocks:
-        drawn = block, draw(block)
-        if waiting is not None:
-            yield waiting
-        waiting = drawn
-    if waiting is not None:
-        yield waiting
