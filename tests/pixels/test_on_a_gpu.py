@@ -95,10 +95,14 @@ def test_latents_and_policies_are_those_of_a_cpu(tmp_path):
 
 
 def test_bf16_is_close():
-    """The first losses, of the same weights and frames."""
-    exact, rough = (fresh(CONFIGS["drq_bc"], precision=precision) for precision in ("float32", "bf16"))
+    """The first losses, of the same weights and frames.
+
+    The policy's is divided by the size of the values: where these have both signs, a little rounding changes it much.
+    """
+    exact, rough = (fresh(CONFIGS["drq_bc"], range(16), precision=precision) for precision in ("float32", "bf16"))
     for made in (exact, rough):
         made.train(1)
-    for name, loss in exact.losses().items():
-        np.testing.assert_allclose(rough.losses()[name], loss, rtol=0.05, atol=0.02)
+    np.testing.assert_allclose(rough.losses()["critic"], exact.losses()["critic"], rtol=0.05)
+    off = np.abs(rough.losses()["actor"] / exact.losses()["actor"] - 1)
+    assert np.median(off) < 0.01
     assert rough.state()["encoder"].dtype == torch.float32
