@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from synther.errors import ConfigError
 
 
 class Checkpoint:
-    """What is kept at `path` of a fit on `rows` with such `settings`."""
+    """What is kept at `path` of a fit on `rows`, or of several fits together on rows each, with such `settings`."""
 
-    def __init__(self, path: Path, rows: Tensor, *settings: Any) -> None:
+    def __init__(self, path: Path, rows: Tensor | Sequence[Tensor], *settings: Any) -> None:
         self.path = path
-        described = [_described(setting) for setting in settings if setting is not None]
-        self._identity = json.dumps([list(rows.shape), _described(rows), described, rows.device.type])
+        self.device = (rows if isinstance(rows, Tensor) else rows[0]).device
+        self._identity = json.dumps([_described([rows, *settings]), self.device.type])
+
+    def exists(self) -> bool:
+        return self.path.exists()
 
     def save(self, state: Mapping[str, Tensor], course: Mapping[str, Any]) -> None:
         """Write the tensors and, as JSON, how the fit went so far."""
@@ -32,30 +35,29 @@ class Checkpoint:
         with replacing(self.path) as beside:  # not save_file, which leaves a file of its own behind when it is killed
             beside.write_bytes(save(dict(state), metadata))
 
-    def load(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Read into the tensors of `state`, and return the rest."""
-        device = next(iter(state.values())).device
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors, on the device of the rows, and how the fit went so far."""
         try:
-            with safe_open(self.path, "pt", device=str(device)) as file:
+            with safe_open(self.path, "pt", device=str(self.device)) as file:
                 metadata = file.metadata() or {}
                 if metadata.get("identity") != self._identity:
                     raise ConfigError(
                         f"{self.path} belongs to a fit with other data or options: delete it, or choose another place"
                     )
-                for name, tensor in state.items():
-                    tensor.copy_(file.get_tensor(name))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
         except (SafetensorError, OSError) as error:
             raise ConfigError(
                 f"{self.path} is no checkpoint that can be read ({error}): delete it to start afresh"
             ) from None
-        course: dict[str, Any] = json.loads(metadata["result"])
-        return course
+        return tensors, json.loads(metadata["result"])
 
 
 def _described(part: Any) -> Any:
-    """A word for JSON in place of what is too long for it."""
+    """For JSON, with a word in place of what is too long for it."""
+    if isinstance(part, list | tuple):
+        return [_described(each) for each in part]
     if isinstance(part, Network):
-        return [_described(tensor) for tensor in part.state_dict().values()]
+        return _described(list(part.state_dict().values()))
     if isinstance(part, Tensor):
-        return hashlib.sha256(part.cpu().contiguous().numpy().data).hexdigest()
+        return [list(part.shape), hashlib.sha256(part.cpu().contiguous().numpy().data).hexdigest()]
     return asdict(part) if hasattr(part, "__dataclass_fields__") else part

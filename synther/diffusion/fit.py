@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 # Streams of random numbers, so that no two purposes share one; held_out.py and blocks.py have those after them.
 _WEIGHTS, _ROUNDS = range(2)
-_SAVE_SECONDS = 60  # a slow machine does not wait for `checkpoint_every` steps
+SAVE_SECONDS = 60  # a slow machine does not wait for `checkpoint_every` steps
 
 
 @dataclass
@@ -190,8 +190,11 @@ def _fit(
     state, kept = {**trainer.state(), "best": best}, None
     if checkpoint is not None:
         kept = Checkpoint(checkpoint, rows, network_config, config, noise, seed, precision, start, chosen)
-        if checkpoint.exists():
-            result = replace(result, **kept.load(state))
+        if kept.exists():
+            tensors, course = kept.load()
+            for name, tensor in state.items():
+                tensor.copy_(tensors[name])
+            result = replace(result, **course)
             log.info("going on from step %d of %s", result.steps, checkpoint)
     began = time.monotonic() - result.seconds
     saved_at, saved_when = result.steps, result.seconds
@@ -208,7 +211,7 @@ def _fit(
             if measure(result, steps, loss, time.monotonic() - began, held_out, noise, seed):
                 best.copy_(trainer.average)
             phase.advance(steps, noted(result.history[-1]))
-            due = result.steps - saved_at >= config.checkpoint_every or result.seconds - saved_when >= _SAVE_SECONDS
+            due = result.steps - saved_at >= config.checkpoint_every or result.seconds - saved_when >= SAVE_SECONDS
             if kept is not None and due:
                 kept.save(state, result.course())
                 saved_at, saved_when = result.steps, result.seconds

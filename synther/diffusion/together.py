@@ -7,16 +7,21 @@ is no longer a number, leaves the stack, and the others go on without it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from synther import compute
+from synther.diffusion.checkpoint import Checkpoint
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
 from synther.diffusion.fit import (
+    SAVE_SECONDS,
     Diverged,
     FitResult,
     average_rate,
@@ -33,6 +38,8 @@ from synther.diffusion.stacked import losses_and_gradients, windows
 from synther.errors import ConfigError
 from synther.kernels.adam import adam_step
 from synther.progress import Progress, Silent
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -175,13 +182,15 @@ def fit_together(
     precision: compute.Precision = "auto",
     start: Sequence[Network | None] | None = None,
     held_out: Sequence[Tensor | None] | None = None,
+    checkpoint: Path | None = None,
     progress: Progress | None = None,
 ) -> list[FitResult | Diverged]:
     """Fit a denoiser for each of the `rows` (N, D), scaled, N as each has it, on the device where they are.
 
     Every member comes out as from `fit` with its rows, its seed, its `start` and its marks in `held_out`; one that
     diverges as the error that `fit` would have raised. Seconds are those of all members together, a budget of minutes
-    is theirs, too.
+    is theirs, too. With a `checkpoint` path the state of all is kept there every minute, and a call with the same
+    arguments goes on from it; when the fits are over it is the caller's to remove.
     """
     starts = [None] * len(rows) if start is None else start
     marks = [None] * len(rows) if held_out is None else held_out
@@ -192,18 +201,32 @@ def fit_together(
     with compute.matmul_precision(precision), compute.working_on(device, advice):
         members = []
         for given, seed, one, chosen in zip(rows, seeds, starts, marks, strict=True):
-            first, fitted, kept = begin(given, network, config, seed, one, chosen)
+            first, fitted, apart = begin(given, network, config, seed, one, chosen)
             result = FitResult(first.to(device).requires_grad_(False), 0, 0.0)
-            members.append(_Member(given, fitted, kept, seed, result, torch.Generator(device)))
-        _fit(members, config, noise, compute.working_dtype(precision), progress or Silent())
+            members.append(_Member(given, fitted, apart, seed, result, torch.Generator(device)))
+        kept = None
+        if checkpoint is not None:
+            kept = Checkpoint(checkpoint, rows, network, config, noise, list(seeds), precision, starts, marks)
+        _fit(members, config, noise, compute.working_dtype(precision), kept, progress or Silent())
     return [member.diverged or member.result for member in members]
 
 
-def _fit(members: list[_Member], config: FitConfig, noise: NoiseConfig, dtype: torch.dtype, progress: Progress) -> None:
+def _fit(
+    members: list[_Member],
+    config: FitConfig,
+    noise: NoiseConfig,
+    dtype: torch.dtype,
+    kept: Checkpoint | None,
+    progress: Progress,
+) -> None:
     flat = FlatWeights(members[0].result.network)
-    state = _State.initial(torch.stack([flat.gather(member.result.network) for member in members]))
-    going, began = members, time.monotonic()
-    with progress.phase("fit", config.steps) as phase:
+    going, state = members, _State.initial(torch.stack([flat.gather(member.result.network) for member in members]))
+    if kept is not None and kept.exists():
+        going, state = _taken_up(members, flat, *kept.load())
+        log.info("going on from step %d of %s", going[0].result.steps, kept.path)
+    done, saved = going[0].result.steps, going[0].result.seconds
+    began = time.monotonic() - saved
+    with progress.phase("fit", config.steps, done) as phase:
         while going:
             trainer = _Trainer(going, state, flat, config, noise, dtype)
             staying = list(range(len(going)))
@@ -215,11 +238,47 @@ def _fit(members: list[_Member], config: FitConfig, noise: NoiseConfig, dtype: t
                     member.measure(len(rates), loss, seconds, average, config, noise)
                 phase.advance(len(rates), _noted(going))
                 staying = [place for place, member in enumerate(going) if not member.is_over(config)]
+                if kept is not None and len(staying) == len(going) and seconds - saved >= SAVE_SECONDS:
+                    kept.save(*_to_keep(members, going, state, flat))
+                    saved = seconds
             trainer.close()
             for place in set(range(len(going))).difference(staying):
                 best = going[place].best
                 flat.bind(going[place].result.network, state.average[place].clone() if best is None else best)
             state, going = state.of(staying), [going[place] for place in staying]
+
+
+def _to_keep(
+    members: list[_Member], going: list[_Member], state: _State, flat: FlatWeights
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """For a checkpoint: the state of those who go on, the weights of those who are done, and how each of them went."""
+    tensors, courses = dict(vars(state)), []
+    for place, member in enumerate(members):
+        goes_on = any(member is one for one in going)
+        if goes_on and member.best is not None:
+            tensors[f"best.{place}"] = member.best
+        if not goes_on and member.diverged is None:
+            tensors[f"done.{place}"] = flat.gather(member.result.network)
+        diverged = None if member.diverged is None else str(member.diverged)
+        courses.append({"goes_on": goes_on, "diverged": diverged, "course": member.result.course()})
+    return tensors, {"members": courses}
+
+
+def _taken_up(
+    members: list[_Member], flat: FlatWeights, tensors: dict[str, Tensor], course: dict[str, Any]
+) -> tuple[list[_Member], _State]:
+    """Bring the members to where the checkpoint was written: those who go on from there, and their state."""
+    going = []
+    for place, (member, kept) in enumerate(zip(members, course["members"], strict=True)):
+        member.result = replace(member.result, **kept["course"])
+        if kept["goes_on"]:
+            member.best = tensors.get(f"best.{place}")
+            going.append(member)
+        elif kept["diverged"] is None:
+            flat.bind(member.result.network, tensors[f"done.{place}"])
+        else:
+            member.diverged = Diverged(kept["diverged"])
+    return going, _State(**{name: tensors[name] for name in _State.__dataclass_fields__})
 
 
 def _check(

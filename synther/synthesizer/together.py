@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,15 @@ def fit_models(
     *,
     starts: Sequence[Synthesizer | None] | None = None,
     held_out: Sequence[NDArray[np.bool_] | None] | None = None,
+    checkpoint: Path | None = None,
     progress: Progress | bool = True,
 ) -> list[Synthesizer | SyntherError]:
     """Fit each of the `models` on its `rows`, with its start and its held-out marks, as `Synthesizer.fit` would alone.
 
     Those with the same options and width share every step; the groups that this makes are fitted in turn. A model whose
     rows teach nothing, or whose loss is no longer a number, gives its error, and the others go on. Seconds in a model's
-    record, and a budget of minutes, are those of its group.
+    record, and a budget of minutes, are those of its group. With a `checkpoint` path each group keeps its state in a
+    file beside it, `PATH-0` and so on, and a call with the same arguments goes on from there; `forget` removes them.
     """
     count, progress = len(models), resolve(progress)
     starts = [None] * count if starts is None else starts
@@ -41,11 +44,18 @@ def fit_models(
             tasks[place] = model._begin(given, start, chosen)
         except DataError as error:
             outcomes[place] = error.with_traceback(None)  # which leads to the rows, and would keep them alive
-    for places in _groups(models, tasks):
-        results = _fit_networks([models[place] for place in places], [tasks[place] for place in places], progress)
+    for number, places in enumerate(_groups(models, tasks)):
+        kept = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{number}")
+        results = _fit_networks([models[place] for place in places], [tasks[place] for place in places], kept, progress)
         for place, result in zip(places, results, strict=True):
             outcomes[place] = _completed(models[place], tasks.pop(place), result, progress)
     return [outcomes[place] for place in range(count)]
+
+
+def forget(checkpoint: Path) -> None:
+    """Remove what `fit_models` has kept beside `checkpoint`."""
+    for file in checkpoint.parent.glob(f"{checkpoint.name}-*"):
+        file.unlink()
 
 
 def _groups(models: Sequence[Synthesizer], tasks: dict[int, Task]) -> list[list[int]]:
@@ -60,11 +70,11 @@ def _groups(models: Sequence[Synthesizer], tasks: dict[int, Task]) -> list[list[
 
 
 def _fit_networks(
-    models: Sequence[Synthesizer], tasks: Sequence[Task], progress: Progress
+    models: Sequence[Synthesizer], tasks: Sequence[Task], checkpoint: Path | None, progress: Progress
 ) -> Sequence[FitResult | Diverged]:
     if len(models) == 1:
         try:
-            return [models[0]._fit_network(tasks[0], None, progress)]
+            return [models[0]._fit_network(tasks[0], checkpoint, progress)]
         except Diverged as error:
             return [error.with_traceback(None)]
     settings = models[0].settings
@@ -77,6 +87,7 @@ def _fit_networks(
         precision=models[0].precision,
         start=[task.start for task in tasks],
         held_out=[task.held_out for task in tasks],
+        checkpoint=checkpoint,
         progress=progress,
     )
 

@@ -179,6 +179,49 @@ def test_patience_ends_each_when_it_would_alone():
     assert [note.split(", ")[-1] for note in watch.notes[:: len(watch.notes) - 1]] == ["3 going", "1 going"]
 
 
+class Stopped(Exception):
+    pass
+
+
+class StopAt(Watch):
+    def __init__(self, report: int) -> None:
+        super().__init__()
+        self.report = report
+
+    def advance(self, amount: int, note: str = "") -> None:
+        super().advance(amount, note)
+        if len(self.amounts) == self.report:
+            raise Stopped
+
+
+def test_stopped_and_taken_up_it_is_the_same(tmp_path, monkeypatch):
+    """Of members of which the first runs out of patience and the second diverges, while the last goes on."""
+    data = [rows(40), torch.full((60, 3), torch.nan), rows(400, 2)]
+    watch, path, options = Watch(), tmp_path / "fits", {**PATIENT, "evaluate_every": 10, "patience": 6}
+    whole = run(data, how={"progress": watch}, **options)
+    assert watch.notes[-1].endswith("1 going")
+    monkeypatch.setattr(together, "SAVE_SECONDS", 0)
+    stops, again = 0, None
+    while again is None:  # after every third measurement
+        try:
+            again = run(data, how={"progress": StopAt(3), "checkpoint": path}, **options)
+        except Stopped:
+            stops += 1
+    assert stops > 3
+    assert str(again[1]) == str(whole[1])
+    for one, other in ((again[0], whole[0]), (again[2], whole[2])):
+        assert_same(one, other, margin=0)
+
+
+def test_a_checkpoint_of_others_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(together, "SAVE_SECONDS", 0)
+    path = tmp_path / "fits"
+    run(how={"checkpoint": path})
+    for data, options in ((DATA, {"clip": 0.5}), ([DATA[1], DATA[0], DATA[2]], {}), (DATA[:2], {})):
+        with pytest.raises(ConfigError, match=r"fits belongs to a fit with other data or options: delete it"):
+            run(data, how={"checkpoint": path}, **options)
+
+
 def test_the_weights_of_one_are_no_part_of_anothers():
     one, other, _ = run()
     held = [next(result.network.parameters()).untyped_storage() for result in (one, other)]

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from synther import read
 from synther.agents.agent import Agent
+from synther.diffusion import together
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments.pixels import course, retraining, training
 from synther.experiments.pixels.evaluating import evaluate, why_not
@@ -177,6 +178,20 @@ class TestLatents:
         before = models[0].stat().st_mtime_ns
         fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
         assert models[0].stat().st_mtime_ns == before
+
+    def test_models_that_were_being_fitted_are_taken_up(self, latents, tmp_path, monkeypatch):
+        monkeypatch.setattr(together, "SAVE_SECONDS", 0)
+        settings = SETTINGS.changed(fit={"steps": 40, "ema_every": 2, "evaluate_every": 2})
+        options = {"device": "cpu", "progress": False}
+        whole = fit_to(tmp_path / "whole", latents, [3, 4], settings, **options)
+        with pytest.raises(Stopped):
+            fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=StopAt(9))
+        assert files(tmp_path) == ["models.fit-0", *(f"whole/{file.name}" for file in whole)]
+        display = StopAt(10_000)
+        fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=display)
+        assert display.seen[0] == ("fit", 18)
+        assert not (tmp_path / "models.fit-0").exists()
+        assert same(tmp_path / "models", tmp_path / "whole", *(file.name for file in whole))
 
     def test_upsampled_in_one_go(self, run, tmp_path):
         encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)

@@ -17,7 +17,7 @@ from synther.experiments.pixels.rows import file_of, latents_in
 from synther.presets import Settings
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
-from synther.synthesizer.together import fit_models
+from synther.synthesizer.together import fit_models, forget
 
 
 def model_of(folder: Path, seed: int) -> Path:
@@ -39,13 +39,16 @@ def fit_to(
     files = [model_of(folder, seed) for seed in seeds]
     if not folder.exists():
         models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
-        for seed, fitted in zip(seeds, fit_models(models, latents, progress=progress), strict=True):
+        under_way = folder.with_name(f"{folder.name}.fit")
+        outcomes = fit_models(models, latents, checkpoint=under_way, progress=progress)
+        for seed, fitted in zip(seeds, outcomes, strict=True):
             if isinstance(fitted, SyntherError):
                 raise SyntherError(f"the generator of seed {seed}: {fitted}") from fitted
         with replacing(folder) as beside:
             beside.mkdir()
             for model, file in zip(models, files, strict=True):
                 model.save(beside / file.name)
+        forget(under_way)
     return files
 
 
