@@ -1,6 +1,7 @@
 # make demo   try SynthER on the replay data that comes with it
 # make test   everything a change must pass: ruff, mypy, pytest
 # make lint   ruff and mypy alone
+# make pixels results/pixels from nothing, in synther-pixels: hours, with a GPU and a renderer; started again it goes on
 # make clean  remove what these made
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 PINS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint pixels clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -22,6 +23,19 @@ lint: $(VENV)/.full
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+PIXELS := synther-pixels
+UPDATES_cheetah-run := 20
+UPDATES_walker-walk := 1
+
+pixels: $(VENV)/.full $(foreach task,cheetah-run walker-walk,$(PIXELS)/frames/$(task)-collected.hdf5)
+	$(BIN)/synther paper run pixels --data $(PIXELS)/frames --out $(PIXELS)/paper
+	$(BIN)/synther paper table pixels --out $(PIXELS)/paper
+
+# Agents of states, and what one of them does as frames.
+$(PIXELS)/frames/%-collected.hdf5: | $(VENV)/.full
+	$(BIN)/synther online dm_control/$*-v0 --utd $(UPDATES_$*) --steps 100K --seeds 3 --out $(PIXELS)/$*
+	$(BIN)/synther collect dm_control/$*-v0 --pixels --policy $(PIXELS)/$*/checkpoint.safetensors --steps 20K --out $@
 
 clean:
 	rm -rf $(VENV) synther-demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
