@@ -22,6 +22,7 @@ from synther.envs.camera import graphics
 from synther.envs.pixels import PixelWorld, check_drawable
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError, SyntherError
+from synther.pixels.frames import STACK
 from synther.pixels.policy import PixelPolicy
 
 _STREAM = 1
@@ -88,6 +89,12 @@ def play(
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
+    drawn = STACK * _COLOURS, policy.size, policy.size
+    if policy.encoder.frame != drawn:
+        raise ConfigError(
+            f"the policy sees stacks of {policy.encoder.frame}, and worlds are drawn in colour and square, {drawn}: it "
+            "learned from other frames, and cannot be evaluated here"
+        )
     every = [Place(member, episode) for episode in range(episodes) for member in range(len(seeds))]
     left = [place for place in every if place not in done]
     frozen = [pickle.dumps(policy.member(member), protocol=5) for member in range(len(seeds))] if left else []
@@ -106,9 +113,9 @@ def _start(seed: int, episode: int) -> int:
 
 
 @cache
-def _held(world: Callable[..., World], env_id: str, size: int, repeat: int, stack: int) -> World:
+def _held(world: Callable[..., World], env_id: str, size: int, repeat: int) -> World:
     """It stays open for as long as this worker process lives: to make one takes seconds."""
-    made = world(env_id, size=size, repeat=repeat, stack=stack)
+    made = world(env_id, size=size, repeat=repeat, stack=STACK)
     atexit.register(made.close)  # before the graphics library goes, which was imported to make it
     return made
 
@@ -116,7 +123,7 @@ def _held(world: Callable[..., World], env_id: str, size: int, repeat: int, stac
 def _played(world: Callable[..., World], env_id: str, repeat: int, frozen: bytes, start: int) -> Played:
     """In a worker: one episode."""
     policy: PixelPolicy = pickle.loads(frozen)
-    here = _held(world, env_id, policy.size, repeat, policy.encoder.frame[0] // _COLOURS)
+    here = _held(world, env_id, policy.size, repeat)
     if len(here.low) != len(policy.low):
         raise DataError(
             f"{env_id} takes {len(here.low)} actions and the policy gives {len(policy.low)}: it is of another "

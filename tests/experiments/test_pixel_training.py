@@ -96,7 +96,7 @@ class TestStageOne:
             train_to(PLAN, frames(), tmp_path / "run", progress=StopAt(3))
         again = StopAt(99)
         train_to(PLAN, frames(), tmp_path / "run", progress=again)
-        assert again.seen == [("train frames", 5)]
+        assert again.seen == [("train frames", 9)]  # where nothing is measured
         assert same(run, tmp_path / "run", "checkpoint.safetensors", "policy.safetensors")
         assert logged(tmp_path / "run") == logged(run)
 
@@ -126,6 +126,13 @@ class TestStageOne:
     def test_episodes_too_short_for_the_steps_leave_no_folder(self, tmp_path):
         with pytest.raises(DataError, match="no episode has 9 decisions"):
             train_to(replace(PLAN, agent=replace(PLAN.agent, nstep=9)), frames(), tmp_path / "run", progress=False)
+        assert not (tmp_path / "run").exists()
+
+    def test_frames_too_small_for_the_encoder_leave_no_folder(self, tmp_path):
+        small = frames()
+        small = replace(small, image=small.image[..., :9, :9])
+        with pytest.raises(DataError, match="pixels"):
+            train_to(PLAN, small, tmp_path / "run", progress=False)
         assert not (tmp_path / "run").exists()
 
     def test_all_seeds_diverged(self, tmp_path, monkeypatch, caplog):
@@ -167,6 +174,14 @@ class TestLatents:
         with pytest.raises(ConfigError, match="holds no finished training"):
             encode_to(tmp_path, frames(), tmp_path / "latents", progress=False)
         assert not (tmp_path / "latents").exists()
+
+    def test_what_cannot_be_encoded_leaves_no_folder(self, tmp_path):
+        train_to(replace(PLAN, agent=BC), frames(), tmp_path / "run", progress=False)
+        given = (tmp_path / "run", frames(), tmp_path / "latents")
+        with pytest.raises(ConfigError, match="critic"):
+            encode_to(*given, features="critic", device="cpu", progress=False)
+        assert not (tmp_path / "latents").exists()
+        assert len(encode_to(*given, device="cpu", progress=False)) == 2
 
     def test_models_appear_together_and_give_the_same_rows(self, latents, tmp_path):
         models = fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
@@ -382,6 +397,21 @@ class TestEvaluation:
         assert evaluate(copied, episodes=3, progress=False) == whole
         assert Here.submitted == 3
         assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(kept.splitlines())
+
+    def test_episodes_of_another_policy_do_not_count(self, copied, playing):
+        before = evaluate(copied, episodes=1, progress=False)
+        policy = load_pixel_policy(copied / "policy.safetensors")
+        policy.actor.weights.neg_()
+        policy.save(copied / "policy.safetensors")
+        assert evaluate(copied, episodes=1, progress=False) != before
+        assert len((copied / "episodes.jsonl").read_text().splitlines()) == 2
+
+    def test_strange_lines_are_episodes_that_are_missing(self, copied, playing):
+        before = evaluate(copied, episodes=1, progress=False)
+        lines = (copied / "episodes.jsonl").read_text().splitlines()
+        (copied / "episodes.jsonl").write_text("\n".join(["{}", lines[0], "no object", "[1]", ""]))
+        assert evaluate(copied, episodes=1, progress=False) == before
+        assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(lines)
 
     def test_a_policy_that_diverged(self, copied, playing, monkeypatch):
         policy = load_pixel_policy(copied / "policy.safetensors")

@@ -70,6 +70,14 @@ def episodes(monkeypatch):
     return call
 
 
+def test_a_policy_of_grey_frames_is_refused(episodes):
+    first = np.arange(6) % 3 == 0
+    frames = Frames(np.zeros((6, 1, 16, 16), np.uint8), np.zeros((6, 1)), np.zeros(6), np.ones(6), first)
+    agent = PixelAgent(NoisyBCConfig(width=8, depth=1, batch=2), frames, [5], device=torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"sees stacks of \(3, 16, 16\), and worlds are drawn .* \(9, 16, 16\)"):
+        episodes(agent.policy(), [5])
+
+
 def test_returns_are_sums_of_what_was_paid(episodes, policy):
     found = episodes(policy, episodes=2, repeat=4)
     begun = dict(zip([Place(0, 0), Place(1, 0), Place(0, 1), Place(1, 1)], Screen.resets, strict=True))
@@ -148,7 +156,7 @@ def test_episodes_in_a_world_that_is_drawn(policy, monkeypatch):
         pytest.skip(why)
     monkeypatch.setattr(evaluation, "Workers", Here)
     found = [dict(play(policy, ENV_ID, [5, 6], episodes=1, repeat=250)) for _ in range(2)]
-    evaluation._held(PixelWorld, ENV_ID, 16, 250, 3).close()
+    evaluation._held(PixelWorld, ENV_ID, 16, 250).close()
     evaluation._held.cache_clear()
     assert found[0] == found[1]
     for played in found[0].values():

@@ -55,6 +55,11 @@ class PixelPlan(Plan):
         for name in ("update_every", "repeat", "size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if min(self.random_steps, self.leg_after(0)) < self.agent.nstep < self.steps:
+            raise ConfigError(
+                f"agents learn from agent.nstep, {self.agent.nstep}, steps at a time: random_steps, checkpoint_every "
+                "and refresh_every must be at least that"
+            )
         if self.env_options:
             raise ConfigError(f"tasks of the dm_control suite take no env_options, got {self.env_options}")
 

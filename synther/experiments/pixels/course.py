@@ -1,7 +1,7 @@
 """A training in a folder, whatever it is that learns: measured, written down, kept, taken up where it was stopped.
 
-A checkpoint is written right after a measurement, which is in the log by then. So a training that was killed goes on
-from its checkpoint, forgets what it had measured since, and measures the same again.
+All that was due to be measured is in the log before a checkpoint is written. So a training that was killed goes on from
+its checkpoint, forgets what it had measured since, and measures the same again.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class Course:
         return self.precision
 
     def measured_until(self, updates: int) -> list[int]:
-        """When all has been measured after so many `updates`, of which the last was measured."""
-        return [min(updates, at + self.measure_every) for at in range(0, updates, self.measure_every)]
+        """When all has been measured after so many `updates`."""
+        last = [updates] if updates == self.updates and updates % self.measure_every else []
+        return [*range(self.measure_every, updates + 1, self.measure_every), *last]
 
 
 def follow(
@@ -114,7 +115,7 @@ def follow(
         keeping = _Keeping(learner, course, checkpoint, clock)
         with progress.phase(f"train {arm}", course.updates, learner.updates) as phase:
             while learner.updates < course.updates:
-                _train(learner, min(course.updates, _next(learner.updates, course.measure_every)), phase)
+                _train(learner, min(course.updates, _next(learner.updates, course.measure_every)), keeping, phase)
                 compute.synchronize(learner.device)
                 measurement = Measurement.of(learner.updates, clock.seconds, learner.losses(), None)
                 written.append(measurement)
@@ -133,13 +134,15 @@ def _next(updates: int, every: int) -> int:
     return (updates // every + 1) * every
 
 
-def _train(learner: Learner, end: int, phase: Phase) -> None:
+def _train(learner: Learner, end: int, keeping: _Keeping, phase: Phase) -> None:
     while learner.updates < end:
         count = min(_SHOWN_UPDATES[learner.device.type], end - learner.updates)
         began = time.monotonic()
         learner.train(count)
         compute.synchronize(learner.device)
         phase.advance(count, f"{count / (time.monotonic() - began):,.0f} updates a second")
+        if learner.updates < end:  # there it is measured first
+            keeping.save()
 
 
 class _Keeping:

@@ -1,11 +1,13 @@
 """What trained agents that see are worth, found out wherever frames can be drawn: that need not be where they trained.
 
 A training leaves behind `policy.safetensors` and, last of all, `trained.json`. These and `run.json` are all that is
-needed here. Every episode that is over is a line of `episodes.jsonl`, so an evaluation that was stopped goes on.
+needed here. Every episode that is over is a line of `episodes.jsonl`, so an evaluation that was stopped goes on. A line
+says which policy was played, and counts for no other.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -45,8 +47,8 @@ def evaluate(
     if obstacle is not None:
         raise ConfigError(obstacle)
     env_id, seeds = about["env_id"], about["seeds"]
-    book = _Book(folder / "episodes.jsonl")
-    policy = load_pixel_policy(folder / POLICY)
+    policy, repeat = load_pixel_policy(folder / POLICY), about["action_repeat"] or REPEAT
+    book = _Book(folder / "episodes.jsonl", _digest(folder / POLICY, env_id, repeat))
     total = len(seeds) * episodes
     found = {place: played for place, played in book.played.items() if place.episode < episodes}
     with resolve(progress).phase("evaluate", total, len(found)) as phase:
@@ -55,7 +57,7 @@ def evaluate(
             env_id,
             seeds,
             episodes=episodes,
-            repeat=about["action_repeat"] or REPEAT,
+            repeat=repeat,
             workers=workers,
             done=found.keys(),
         )
@@ -85,25 +87,46 @@ def _result(trained: Result, env_id: str, members: int, found: dict[Place, Playe
     return replace(trained, curves={arm: (standing,)}, diverged={arm: tuple(sorted(lost))})
 
 
-class _Book:
-    """The episodes that are over, one a line, each on the disk before anything builds on it."""
+def _digest(policy: Path, env_id: str, repeat: int) -> str:
+    """By what is known whether an episode is of this policy, in this environment."""
+    with policy.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256")
+    found.update(f"{env_id} {repeat}".encode())
+    return found.hexdigest()[:16]
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+class _Book:
+    """The episodes of `policy` that are over, one a line, each on the disk before anything builds on it."""
+
+    def __init__(self, path: Path, policy: str) -> None:
+        self.path, self.policy = path, policy
         text = path.read_text() if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]  # what comes after was cut
         self.played: dict[Place, Played] = {}
-        for line in whole.splitlines():
-            found = json.loads(line)
-            self.played[Place(found["member"], found["episode"])] = Played(found["return"], found["length"])
-        if whole != text:
+        for line in text.splitlines(keepends=True):
+            found = self._parsed(line)
+            if found is not None:
+                self.played[found[0]] = found[1]
+        kept = "".join(self._line(*entry) for entry in self.played.items())
+        if kept != text:
             with replacing(path) as beside:
-                beside.write_text(whole)
+                beside.write_text(kept)
 
     def add(self, place: Place, played: Played) -> None:
-        line = {"member": place.member, "episode": place.episode, "return": played.total, "length": played.length}
         with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(self._line(place, played))
             file.flush()
             os.fsync(file.fileno())
         self.played[place] = played
+
+    def _line(self, place: Place, played: Played) -> str:
+        entry = {**place._asdict(), "return": played.total, "length": played.length, "policy": self.policy}
+        return json.dumps(entry) + "\n"
+
+    def _parsed(self, line: str) -> tuple[Place, Played] | None:
+        """None where the line was cut, is none of ours, or is of another policy: that episode is played again."""
+        try:
+            found = json.loads(line)
+            place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])
+            return (place, played) if self._line(place, played) == line else None
+        except (ValueError, TypeError, KeyError):
+            return None

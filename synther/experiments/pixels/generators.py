@@ -36,10 +36,9 @@ def fit_to(
 ) -> list[Path]:
     """A model of each seed's latents in `folder`, which appears when all are there: fitted together they are what they
     are, rounding included, only in this company."""
-    files = [model_of(folder, seed) for seed in seeds]
+    files, under_way = [model_of(folder, seed) for seed in seeds], folder.with_name(f"{folder.name}.fit")
     if not folder.exists():
         models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
-        under_way = folder.with_name(f"{folder.name}.fit")
         outcomes = fit_models(models, latents, checkpoint=under_way, progress=progress)
         for seed, fitted in zip(seeds, outcomes, strict=True):
             if isinstance(fitted, SyntherError):
@@ -48,7 +47,7 @@ def fit_to(
             beside.mkdir()
             for model, file in zip(models, files, strict=True):
                 model.save(beside / file.name)
-        forget(under_way)
+    forget(under_way)
     return files
 
 

@@ -64,15 +64,22 @@ def train_to(plan: Plan, frames: Frames, folder: Path, *, progress: Progress | b
     course = plan.course
     device = compute.pick_device(course.device)
     tracking.check(course.tensorboard, course.wandb)
-    frames.decisions(plan.agent.nstep, plan.agent.discount)  # episodes that are too short say so
-    claim(folder, _description(plan, frames))
+    described = _description(plan, frames)
+    if _is_used(folder):
+        claim(folder, described)
     if is_trained(folder):
         log.info("%s is trained already", folder)
         return result_of(folder)
     agent = PixelAgent(plan.agent, frames, plan.all_seeds, device=device, precision=course.precision)
+    claim(folder, described)  # not before: what is wrong with plan or frames has been told, and leaves no folder
     result = follow(agent, course, folder, ARM, plan.all_seeds, resolve(progress))
     finish(folder, result, agent.policy())
     return result
+
+
+def _is_used(folder: Path) -> bool:
+    """Whether anything is there, for which the folder may be claimed or refused at once."""
+    return folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None)
 
 
 def _description(plan: Plan, frames: Frames) -> dict[str, Any]:
@@ -121,11 +128,13 @@ def encode_to(
     own = identity(run)
     chosen = features or all_features(own["agent"]["algorithm"])
     seeds = own["seeds"]
-    claim(folder, {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": digest(frames)})
+    described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": digest(frames)}
+    if _is_used(folder):
+        claim(folder, described)
     files = [folder / f"seed-{each}.npz" for each in seeds]
     if not all(file.exists() for file in files):
-        for rows, file in zip(
-            latents_of(run, frames, chosen, seed=seed, device=device, progress=progress), files, strict=True
-        ):
+        latents = latents_of(run, frames, chosen, seed=seed, device=device, progress=progress)
+        claim(folder, described)  # not before: frames or features that do not fit leave no folder
+        for rows, file in zip(latents, files, strict=True):
             formats.write(file, rows)
     return files

@@ -77,6 +77,12 @@ def test_a_finished_run_is_not_run_again_and_other_options_are_refused(finished,
             run(finished, replace(PLAN, **change))
 
 
+@pytest.mark.parametrize("short", ["random_steps", "checkpoint_every"])
+def test_fewer_steps_than_are_learned_from_are_refused(short):
+    with pytest.raises(ConfigError, match=rf"agent\.nstep, {PLAN.agent.nstep}, steps at a time"):
+        replace(PLAN, **{short: PLAN.agent.nstep - 1})
+
+
 @pytest.fixture
 def refreshed(monkeypatch):
     """Weights before and after each refresh, as runs go on."""
