@@ -67,6 +67,7 @@ _SHARED = ("json", "quiet", "action", "name", "out")
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("paper", Paper, arguments)
+    chosen.out = _absolute(chosen.out)
     command = shlex.join(["synther", "paper", *arguments])
     if chosen.action == "run":
         _run(chosen, command)
@@ -110,12 +111,11 @@ def _run(chosen: Paper, command: str) -> None:
             f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: expected some of {names}"
         )
     changes = {name: getattr(chosen, name) for name in ("updates", "seeds", "evaluate_every", "samples", "preset")}
-    out = chosen.out.expanduser().resolve()  # workers of a cluster start elsewhere
-    data, policies = (path if path is None else path.expanduser().resolve() for path in (chosen.data, chosen.policies))
-    place = Place(out / "models", data, policies, chosen.device, chosen.workers, command)
+    data, policies = (path and _absolute(path) for path in (chosen.data, chosen.policies))
+    place = Place(chosen.out / "models", data, policies, chosen.device, chosen.workers, command)
     outcomes = execute_all(
         [job.changed(**changes) if isinstance(job, Run | OnlineRun | PixelRun) else job for job in jobs],
-        out / RUNS,
+        chosen.out / RUNS,
         place,
         engine=chosen.engine,
         gpus=chosen.gpus,
@@ -123,6 +123,11 @@ def _run(chosen: Paper, command: str) -> None:
         progress=not chosen.quiet,
     )
     _tell(chosen, outcomes)
+
+
+def _absolute(path: Path) -> Path:
+    """The same for workers of a cluster, which start elsewhere, and without the ~ that some shells leave there."""
+    return path.expanduser().resolve()
 
 
 def _check(chosen: Paper) -> None:
@@ -133,9 +138,9 @@ def _check(chosen: Paper) -> None:
         if chosen.gpus is not None or chosen.address is not None:
             raise ConfigError("--gpus and --address are for a cluster: give --engine ray too")
         compute.pick_device(chosen.device)  # who sends runs elsewhere need not have it
-    if chosen.data is not None and not chosen.data.expanduser().is_dir():
+    if chosen.data is not None and not _absolute(chosen.data).is_dir():
         raise ConfigError(f"--data {chosen.data}: no such folder; expected the one that holds your data sets")
-    if chosen.policies is not None and not chosen.policies.expanduser().is_file():
+    if chosen.policies is not None and not _absolute(chosen.policies).is_file():
         raise ConfigError(f"--policies {chosen.policies}: no such file; expected an archive of policies (.npz)")
 
 

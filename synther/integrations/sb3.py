@@ -86,8 +86,8 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return steps
 
     def transitions(self) -> Transitions:
-        """The real rows, oldest first."""
-        return self.replay.transitions()
+        """The real rows, environment after environment, each from its oldest row to its newest."""
+        return self.replay.store.transitions(self.n_envs)
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[Any]) -> None:
         """One step of every environment. A refresh that is due happens here."""

@@ -53,7 +53,7 @@ class SyntheticReplayBuffer:
         return len(self.replay)
 
     def transitions(self) -> Transitions:
-        """The real rows, oldest first."""
+        """The real rows, in the order in which they came."""
         return self.replay.transitions()
 
     def add(self, data: TensorDictBase) -> None:
@@ -61,18 +61,31 @@ class SyntheticReplayBuffer:
         self.extend(data.unsqueeze(0))
 
     def extend(self, data: TensorDictBase) -> None:
-        """Steps of any number of batch dimensions, without those that only fill up a shorter trajectory."""
+        """Steps of any number of batch dimensions, without those that only fill up a shorter trajectory.
+
+        The last dimension is time: of several trajectories each is cut after its last step. A single one is cut where
+        that of the next call does not go on from it.
+        """
         mask = data.get(("collector", "mask"), None)
         steps = (data.reshape(-1) if mask is None else data[mask]).detach().cpu()
+        observation = _vectors(steps, "observation")
+        terminated = _found(steps, ("next", "terminated")).reshape(len(steps))
         truncated = steps.get(("next", "truncated"), None)
+        if truncated is not None:
+            truncated = truncated.reshape(len(steps)) | (_lasts(data, mask) & ~terminated.bool())
+        before = self.replay.added
+        # A single step may belong to any trajectory: nobody knows whether one was cut.
+        anew = before > 0 and len(steps) > 1 and not self.replay.store.goes_on_with(observation[0])
         self.replay.add(
-            _vectors(steps, "observation"),
+            observation,
             self._stored(_found(steps, "action")),
             _found(steps, ("next", "reward")).reshape(len(steps)),
             _vectors(steps, ("next", "observation")),
-            _found(steps, ("next", "terminated")).reshape(len(steps)),
-            None if truncated is None else truncated.reshape(len(steps)),
+            terminated,
+            truncated,
         )
+        if anew:
+            self.replay.store.cut(before - 1)
 
     def sample(self, batch_size: int | None = None) -> TensorDictBase:
         """So many rows, by default `batch_size`; "synthetic" says which were generated.
@@ -160,6 +173,19 @@ def _found(steps: TensorDictBase, key: str | tuple[str, str]) -> Tensor:
         there = ", ".join(map(str, steps.keys(include_nested=True, leaves_only=True)))
         raise DataError(f"the TensorDict has no {key!r}: expected the keys of a TorchRL roll-out, got {there}")
     return value
+
+
+def _lasts(data: TensorDictBase, mask: Tensor | None) -> Tensor:
+    """Which rows are the last of several trajectories of more than one step. (N,)"""
+    trajectories = data.batch_size[:-1].numel()
+    if mask is None:
+        lengths = torch.full((trajectories,), data.batch_size.numel() // max(1, trajectories))
+    else:
+        lengths = mask.sum(-1).reshape(-1).cpu()
+    lasts = torch.zeros(int(lengths.sum()), dtype=torch.bool)
+    if trajectories > 1 and lengths.max() > 1:
+        lasts[lengths[lengths > 0].cumsum(0) - 1] = True
+    return lasts
 
 
 def _vectors(steps: TensorDictBase, key: str | tuple[str, str]) -> Tensor:

@@ -30,12 +30,15 @@ class Background:
 
     def __init__(self, job: Job) -> None:
         self._device, self._precision = job.device, job.precision
-        self._folder = Path(tempfile.mkdtemp(prefix="synther-refresh-"))
         try:
-            job.save(self._folder)
-            self._process = _started(self._folder)
+            self._folder = Path(tempfile.mkdtemp(prefix="synther-refresh-"))
+            try:
+                job.save(self._folder)
+                self._process = _started(self._folder)
+            except BaseException:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
         except (OSError, SafetensorError) as error:  # no room for its files, or no process to be had
-            shutil.rmtree(self._folder, ignore_errors=True)
             raise Failed(f"it could not begin: {error}") from error
         self._end = weakref.finalize(self, _end, self._process, self._folder)
 
@@ -50,6 +53,8 @@ class Background:
                 said = (self._folder / "errors").read_text(errors="replace").strip().splitlines()
                 raise Failed(f"{said[-1] if said else 'no word'} (exit code {self._process.returncode})")
             return self._read()
+        except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:  # files that somebody has touched
+            raise Failed(f"what it left cannot be read: {error}") from error
         finally:
             self._end()
 

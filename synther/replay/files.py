@@ -32,8 +32,7 @@ def write(
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise FormatError(f"{path} is a file: expected the name of a folder for the replay")
-    old = _metadata(folder / _ROWS).get("model") if (folder / _ROWS).exists() else None
-    free = _MODELS[old == _MODELS[0]]
+    free = _MODELS[_old_model(folder) == _MODELS[0]]
     if model is not None:
         model.save(folder / free)
     metadata = {"format": FORMAT, "replay": json.dumps(described), "model": "" if model is None else free}
@@ -56,6 +55,14 @@ def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dic
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
     model = Synthesizer.load(Path(path) / metadata["model"], device=device) if metadata["model"] else None
     return json.loads(metadata["replay"]), tensors, model
+
+
+def _old_model(folder: Path) -> str | None:
+    """The file that must stay until the new replay is whole. One that nobody can read any more has none."""
+    try:
+        return _metadata(folder / _ROWS).get("model")
+    except FormatError:
+        return None
 
 
 def _metadata(file: Path) -> dict[str, str]:

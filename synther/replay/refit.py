@@ -118,13 +118,14 @@ class Job:
 def settings_for(settings: Settings, refit: Refit, *, first: bool, measured: bool) -> Settings:
     """How a refresh fits: `scratch` as the settings say, `warm` until the held-out loss no longer falls.
 
-    A warm fit that is not the `first` one has fewer steps, over which its learning rate falls to 0.
+    A warm fit that is not the `first` one has fewer steps, over which its learning rate falls to 0. Where no held-out
+    loss is `measured`, for want of rows, no patience can run out.
     """
-    if refit == "scratch":
-        return settings
     changes: dict[str, Any] = {}
-    if settings.fit.patience is None and measured:
+    if not measured:
+        changes["patience"] = None
+    elif refit == "warm" and settings.fit.patience is None:
         changes["patience"] = PATIENCE
-    if not first:
+    if refit == "warm" and not first:
         changes["steps"] = max(1, round(WARM_SHARE * settings.fit.steps))
     return settings.changed(fit=changes)

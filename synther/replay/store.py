@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from synther.data.transitions import Transitions
@@ -44,10 +44,41 @@ class Store:
         self.timeout.add(cut)
         self.timeouts_known &= timeout is not None
 
-    def transitions(self) -> Transitions:
-        """The real rows, oldest first, with their timeouts where those were always given."""
-        timeout = self.timeout.by_age()[:, 0].numpy() if self.timeouts_known else None
-        return self.columns.transitions(self.real.by_age().cpu().numpy(), timeout)
+    def cut(self, row: int) -> None:
+        """An episode was cut after this row, counted from the first ever: mark it if it is there and not terminal."""
+        place = row % self.real.capacity
+        if row >= self.real.added - len(self.real) and not self.real.matrix[place, self.columns.places["terminal"]]:
+            self.timeout.matrix[place] = True
+
+    def goes_on_with(self, observation: Tensor) -> bool:
+        """Whether the newest row led to this observation. (O,)"""
+        newest = self.real.matrix[(self.real.added - 1) % self.real.capacity].cpu()
+        return torch.equal(newest[self.columns.places["next_observation"]], observation.to(torch.float32))
+
+    def transitions(self, environments: int = 1) -> Transitions:
+        """The real rows, oldest first; of `environments` that took turns, one after the other, cut where two meet.
+
+        They have their timeouts where those were always given, and each row goes on from the one before or begins an
+        episode.
+        """
+        matrix, timeout = self.real.by_age().cpu().numpy(), self.timeout.by_age()[:, 0].numpy()
+        if environments > 1:
+            whose = np.arange(self.real.added - len(matrix), self.real.added) % environments
+            order = np.argsort(whose, kind="stable")
+            matrix, timeout = matrix[order], timeout[order]
+            timeout[:-1] |= (np.diff(whose[order]) != 0) & ~self._terminal(matrix[:-1])
+        known = self.timeouts_known and self._are_episodes(matrix, timeout)
+        return self.columns.transitions(matrix, timeout if known else None)
+
+    def _terminal(self, matrix: Matrix) -> NDArray[np.bool_]:
+        return matrix[:, self.columns.places["terminal"].start] > 0
+
+    def _are_episodes(self, matrix: Matrix, timeout: NDArray[np.bool_]) -> bool:
+        """Whether every row that ends no episode led to the observation of the next one."""
+        ended = self._terminal(matrix[:-1]) | timeout[:-1]
+        places = self.columns.places
+        led = (matrix[:-1, places["next_observation"]] == matrix[1:, places["observation"]]).all(1)
+        return bool((ended | led).all())
 
     def tensors(self) -> dict[str, Tensor]:
         """All rows, for a file."""

@@ -16,8 +16,7 @@ from synther.data import spaces
 from synther.data.checks import check_count
 from synther.data.spaces import Space
 from synther.data.transitions import FIELDS, Transitions
-from synther.diffusion.fit import Diverged
-from synther.errors import ConfigError, DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.presets import Settings
 from synther.presets import preset as named
 from synther.progress import Progress, resolve
@@ -137,7 +136,11 @@ class SyntheticReplay:
         return store.columns.batch(*self.mixture.draw(store.real, store.synthetic, batch, self.generator))
 
     def transitions(self) -> Transitions:
-        """The real rows, oldest first, with their timeouts where those were always given."""
+        """The real rows, oldest first.
+
+        They have their timeouts where those were always given, and each row goes on from the one before or begins an
+        episode.
+        """
         return self.store.transitions()
 
     def refresh(self) -> None:
@@ -150,7 +153,7 @@ class SyntheticReplay:
                 self._running = begun, Background(job)
             else:
                 self._keep(begun, job.run(resolve(self.progress)))
-        except (Diverged, DataError, Failed) as error:
+        except SyntherError as error:
             self._failed(begun, error)
 
     def save(self, path: str | os.PathLike[str]) -> None:

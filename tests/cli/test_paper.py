@@ -86,6 +86,16 @@ def test_run_and_table(paper, tmp_path):
     assert "holds a run with another seeds: choose another --out" in text
 
 
+def test_a_folder_below_home_is_the_same_for_run_and_table(paper, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "out").mkdir()
+    assert paper("run", "example", "--out=~/out", "--only", "walker2d", "--device", "cpu", "--quiet").code == 2
+    code, text, err = paper("table", "example", "--out=~/out")
+    assert (code, err) == (0, "")
+    assert f"More in {tmp_path / 'out' / 'example.md'}" in text
+    assert (tmp_path / "out" / "example.md").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

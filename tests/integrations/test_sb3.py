@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 from synther import read, write
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+from synther.integrations.d3rlpy import to_mdp_dataset
 from synther.integrations.sb3 import SyntheticReplayBuffer
 
 from .tiny import OPTIONS
@@ -174,6 +175,28 @@ def test_a_time_limit_is_no_end():
     inside = ~rows.timeout[:-1]
     # The true next observation, not the first one of the next episode.
     assert (rows.next_observation[:-1] == rows.observation[1:]).all(1).tolist() == inside.tolist()
+
+
+@pytest.mark.parametrize("taken", [9, 40], ids=["not full", "wrapped around"])
+def test_environments_that_take_turns_come_back_one_after_the_other(taken):
+    """As from their own buffer: rows that form episodes, with the end of each environment but the last cut."""
+    theirs, ours = (
+        kind(93, VECTOR, TORQUE, device="cpu", n_envs=3, **how)
+        for kind, how in ((ReplayBuffer, {}), (SyntheticReplayBuffer, {**OPTIONS, "refresh_every": 10_000}))
+    )
+    number, who = np.zeros(3), np.arange(3)
+    for step in range(taken):
+        here, following = (np.stack([who, at, who + at], 1) for at in (number, number + 1))
+        cut, over = (number + who) % 11 == 10, (number + who) % 7 == 6
+        infos = [{"TimeLimit.truncated": bool(one)} for one in cut & ~over]
+        for buffer in (theirs, ours):
+            buffer.add(here, following, np.zeros((3, 2)), 10.0 * step + who, cut | over, infos)
+        number = np.where(cut | over, 0, number + 1)
+    rows = ours.transitions()
+    assert rows.equals(read(theirs))
+    assert len(to_mdp_dataset(rows).episodes) == np.count_nonzero((rows.terminal | rows.timeout)[:-1]) + 1
+    ours.replay.add(*(np.zeros(shape) for shape in (3, 2, (), 3)), False, False)  # whose this is nobody knows
+    assert ours.transitions().timeout is None
 
 
 def test_synther_reads_it_like_any_buffer_and_writes_into_none_of_its_kind():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -28,14 +29,15 @@ def buffer(spec: Any = TORQUE, **changes: Any) -> SyntheticReplayBuffer:
 
 
 def steps(count: int = 80, action: torch.Tensor | None = None) -> TensorDict:
-    """Rows whose reward counts."""
+    """Rows whose reward counts, and each of which goes on from the one before."""
     torch.manual_seed(0)
+    seen = torch.randn(count + 1, 3)
     number = torch.arange(count)[:, None]
     ended, cut = number % 7 == 6, number % 7 == 3
-    following = {"reward": number + 0.25, "observation": torch.randn(count, 3)}
+    following = {"reward": number + 0.25, "observation": seen[1:]}
     following |= {"terminated": ended, "truncated": cut, "done": ended | cut}
     drawn = 4 * torch.rand(count, 1) - 2 if action is None else action
-    return TensorDict({"observation": torch.randn(count, 3), "action": drawn, "next": following}, [count])
+    return TensorDict({"observation": seen[:-1], "action": drawn, "next": following}, [count])
 
 
 def test_real_rows_come_out_as_they_went_in():
@@ -54,11 +56,41 @@ def test_real_rows_come_out_as_they_went_in():
 
 def test_one_by_one_or_together():
     together, singly = buffer(refresh_every=1000), buffer(refresh_every=1000)
-    together.extend(steps().reshape(4, 20))
+    together.extend(steps().reshape(1, 80))
     for step in steps():
         singly.add(step)
     assert len(singly) == len(together) == 80
     assert singly.transitions().equals(together.transitions())
+
+
+def test_trajectories_are_cut_where_the_next_one_does_not_go_on():
+    env = SerialEnv(2, lambda: GymEnv("Pendulum-v1"))
+    ours = buffer(env.action_spec_unbatched, refresh_every=1000)
+    for _ in range(2):
+        ours.extend(env.rollout(20))
+    rows = ours.transitions()
+    assert np.flatnonzero(rows.timeout).tolist() == [19, 39, 59, 79]
+    led = (rows.next_observation[:-1] == rows.observation[1:]).all(1)
+    assert led.tolist() == (~rows.timeout[:-1]).tolist()
+
+
+def test_a_trajectory_that_comes_in_parts_is_whole_and_one_that_stops_is_cut():
+    ours, given = buffer(refresh_every=1000), steps(40)
+    given["next", "truncated"][:], given["next", "terminated"][:] = False, False
+    for part in (given[:15], given[15:16], given[16:20], given[30:]):
+        ours.extend(part)
+    assert np.flatnonzero(ours.transitions().timeout).tolist() == [19]
+    ours.extend(given[::2])  # which is none
+    assert ours.transitions().timeout is None
+
+
+def test_single_steps_of_environments_that_take_turns_have_no_timeouts():
+    ours, given = buffer(refresh_every=1000), steps(40).reshape(2, 20)
+    for step in range(20):
+        ours.extend(given[:, step : step + 1])
+    rows = ours.transitions()
+    assert rows.timeout is None
+    assert sorted(rows.reward) == [number + 0.25 for number in range(40)]
 
 
 def test_padding_of_trajectories_is_no_experience():
@@ -67,7 +99,10 @@ def test_padding_of_trajectories_is_no_experience():
     mask[1, 6:] = False
     given["collector", "mask"] = mask
     ours.extend(given)
-    assert ours.transitions().reward.tolist() == [number + 0.25 for number in range(16)]
+    rows = ours.transitions()
+    assert rows.reward.tolist() == [number + 0.25 for number in range(16)]
+    # Those of the episodes, and of the trajectories: the last one goes no further than row 15.
+    assert np.flatnonzero(rows.timeout).tolist() == [3, 9, 10, 15]
 
 
 def _actor() -> ProbabilisticActor:

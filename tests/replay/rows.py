@@ -17,14 +17,17 @@ TINY: Settings = preset(
 
 
 def numbered(first: int, count: int, discrete: bool = False) -> dict[str, np.ndarray]:
-    """`count` rows whose reward counts from `first` + 1/4 on, which is no whole number; the rest follows from it."""
+    """`count` rows whose reward counts from `first` + 1/4 on, which is no whole number; the rest follows from it.
+
+    Each goes on from the one before, in this call and from one to the next.
+    """
     number = np.arange(first, first + count)
-    angle = number[:, None] * np.array([0.1, 0.37, 0.05])
+    angle, following = (numbers[:, None] * np.array([0.1, 0.37, 0.05]) for numbers in (number, number + 1))
     return {
         "observation": np.sin(angle).astype(np.float32),
         "action": number % 4 if discrete else np.cos(angle[:, :2]).astype(np.float32),
         "reward": (number + 0.25).astype(np.float32),
-        "next_observation": np.sin(angle + 0.1).astype(np.float32),
+        "next_observation": np.sin(following).astype(np.float32),
         "terminal": number % 7 == 0,
     }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from synther.replay import worker
 from synther.replay.synthetic import SyntheticReplay
@@ -78,6 +80,36 @@ def test_a_process_that_cannot_begin_stops_nobody(monkeypatch, tmp_path):
     replay.add(**numbered(0, 100))
     assert "it could not begin" in replay.history[0].reason
     assert list(tmp_path.iterdir()) == []
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    replay.refresh()
+    assert "it could not begin" in replay.history[1].reason
+
+
+@pytest.mark.parametrize("damage", ["no folder", "no folder of one that failed", "no model", "no rows", "no numbers"])
+def test_what_a_process_left_and_nobody_can_read_is_a_refresh_that_failed(damage, monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexit {int(damage == 'no folder of one that failed')}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    before, replay = tiny(), tiny(background=True)
+    for one in (before, replay):
+        one.add(**numbered(0, 100))
+    until_over(replay)
+    folder = replay._running[1]._folder
+    if damage.startswith("no folder"):
+        shutil.rmtree(folder)
+    elif damage == "no model":
+        (folder / "model.safetensors").write_bytes(b"half of it")
+    else:
+        before.model.save(folder / "model.safetensors")
+        rows = {"other" if damage == "no rows" else "rows": np.zeros((1, 10), np.float32)}
+        save_file(rows, folder / "rows.safetensors")
+        (folder / "seconds.json").write_text('{"fit_seconds": ')
+    replay.add(**numbered(100, 1))
+    assert "what it left cannot be read" in replay.history[0].reason
+    assert replay.model is None
+    assert len(replay) == 101
 
 
 def test_the_process_says_in_one_line_what_went_wrong(monkeypatch, tmp_path):

@@ -71,6 +71,16 @@ def test_saving_again_replaces(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["replay"]
 
 
+def test_a_damaged_one_is_replaced_too(tmp_path):
+    replay = tiny()
+    replay.add(**numbered(0, 100))
+    replay.save(tmp_path / "replay")
+    (tmp_path / "replay" / "replay.safetensors").write_bytes(b"half of it")
+    replay.save(tmp_path / "replay")
+    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
+    assert all(map(torch.equal, loaded.sample(50), replay.sample(50)))
+
+
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(FormatError, match=r"thesis\.tex is a file: expected the name of a folder"):

@@ -59,6 +59,9 @@ def test_how_long_a_refresh_fits():
     assert settings_for(settings, "warm", first=True, measured=False).fit.patience is None
     own = settings.changed(fit={"patience": 2})
     assert settings_for(own, "warm", first=False, measured=True).fit.patience == 2
+    assert [settings_for(own, how, first=True, measured=False).fit.patience for how in ("warm", "scratch")] == [
+        None
+    ] * 2
 
 
 def test_a_held_out_row_is_held_out_for_good():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from synther import Synthesizer
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
 from synther.replay.synthetic import SyntheticReplay
@@ -43,6 +44,16 @@ def test_timeouts_are_kept_where_they_were_always_given():
     cut = np.arange(50) % 9 == 0
     replay.add(**numbered(0, 50), timeout=cut)
     assert np.array_equal(replay.transitions().timeout, cut[-30:])
+
+
+def test_rows_of_which_none_follows_another_have_no_timeouts():
+    replay = tiny()
+    first, second = numbered(0, 10), numbered(50, 10)
+    for step in range(10):  # two environments take turns
+        pair = {name: np.stack([first[name][step], second[name][step]]) for name in first}
+        replay.add(**pair, timeout=np.zeros(2, bool))
+    assert replay.transitions().timeout is None
+    assert sorted(replay.transitions().reward) == [*first["reward"], *second["reward"]]
 
 
 def test_after_wrap_around_the_newest_rows_are_there():
@@ -149,6 +160,26 @@ def test_a_refit_that_diverges_keeps_the_old_rows_and_says_so(caplog):
     replay.settings = good
     replay.add(**numbered(200, 100))
     assert replay.history[-1].kept
+
+
+def test_a_machine_on_which_a_fit_does_not_succeed_stops_nobody(caplog, monkeypatch):
+    def full(*given, **options):
+        raise ConfigError("the memory of GPU does not suffice")
+
+    monkeypatch.setattr(Synthesizer, "fit", full)
+    replay = tiny()
+    replay.add(**numbered(0, 100))
+    assert "failed, batches stay real: the memory of GPU does not suffice" in caplog.text
+    assert replay.history[0].reason == "the memory of GPU does not suffice"
+
+
+@pytest.mark.parametrize("refit", ["warm", "scratch"])
+def test_patience_waits_until_there_are_rows_to_measure_on(refit):
+    replay = tiny(refresh_every=2, refit=refit, preset=TINY.changed(fit={"patience": 3}))
+    replay.add(**numbered(0, 2))
+    assert replay.history[0].kept
+    assert replay.history[0].held_out is None
+    assert replay.settings.fit.patience == 3
 
 
 def test_rows_from_which_nothing_can_be_learned_leave_batches_real(caplog):
