@@ -1,13 +1,38 @@
-"""Whose folder it is: a run writes down what it is for, and touches no folder that is for something else."""
+"""Whose folder it is: a run writes down what it is for, and touches no folder that is for something else.
+
+Nor does it touch one that another process is at work in.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from synther.durable import replacing
 from synther.errors import ConfigError
+from synther.experiments.engines.ownership import Owned, owned
+
+_LOCK = ".run.lock"
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Nobody else who asks for this works in the folder meanwhile, however the process ends.
+
+    The lock lies in the folder, which may be all that can be written to; those of engines lie beside it.
+    """
+    _check_folder(folder)
+    with ExitStack() as held:
+        try:
+            held.enter_context(owned(folder / _LOCK))
+        except Owned as taken:
+            raise ConfigError(
+                f"{taken.owner} is at work in {folder}: wait until it is done, or choose another --out"
+            ) from None
+        yield
 
 
 def claim(folder: Path, description: dict[str, Any]) -> None:
@@ -22,9 +47,8 @@ def claim(folder: Path, description: dict[str, Any]) -> None:
                 f"{folder} holds a run with another {', '.join(other)}: choose another --out, or remove the folder"
             )
         return
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file: choose an empty or a new folder")
-    # What begins with .run. was left by a run that was killed while it wrote its description.
+    _check_folder(folder)
+    # What begins with .run. is a lock, or was left by a run that was killed while it wrote its description.
     if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
         raise ConfigError(f"{folder} holds files of something else: choose an empty or a new folder")
     write_object(run, description)
@@ -45,3 +69,8 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
     """A JSON object as a file, whole or not at all."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file: choose an empty or a new folder")

@@ -70,16 +70,18 @@ class Log:
     """`log.jsonl`: an object a line, each on the disk before anything builds on it.
 
     Opened for a training that goes on, it keeps what was measured at the updates that are `expected` and forgets what
-    was measured later, and a line that was cut. The last that is expected may be missing: it can be measured again.
+    was measured later, and a line that was cut. The last that is expected may be missing if it can be measured `again`,
+    because the training stands there.
     """
 
-    def __init__(self, path: Path, expected: Sequence[int]) -> None:
+    def __init__(self, path: Path, expected: Sequence[int], *, again: bool = True) -> None:
         self.path = path
         text = path.read_text() if path.exists() else ""
         whole = [_parsed(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         until = expected[-1] if expected else 0
         self.measurements = [found for found in whole if found is not None and found.updates <= until]
-        if [found.updates for found in self.measurements] not in (list(expected), list(expected[:-1])):
+        kept_at = [found.updates for found in self.measurements]
+        if kept_at != list(expected) and not (again and kept_at == list(expected[:-1])):
             raise ConfigError(f"{path} has lost lines that were in it: choose another --out, or remove the folder")
         kept = "".join(map(_line, self.measurements))
         if kept != text:

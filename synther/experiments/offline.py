@@ -1,8 +1,9 @@
 """Offline training as one resumable run in a folder: all arms and seeds at once, evaluated while they train.
 
-A few evaluations may be under way while the next updates are made. A checkpoint is written at a measurement, when the
-log has all earlier ones: the players have that one left to play meanwhile. So a run that was killed goes on from its
-checkpoint, makes that evaluation again if need be, and comes to the same result.
+A few evaluations may be under way while the next updates are made. A checkpoint is written when it is time and the log
+has all that was measured before: at a measurement, which the players have left to play meanwhile, or between two while
+they have nothing to do. So a run that was killed goes on from its checkpoint, makes the evaluation there again if need
+be, and comes to the same result.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.clock import Clock
 from synther.experiments.evaluations import MOST_UNDER_WAY, Evaluations
-from synther.experiments.folder import claim, read_object, write_object
+from synther.experiments.folder import alone_in, claim, read_object, write_object
 from synther.experiments.measurements import Log, Result
 from synther.experiments.origin import origin
 from synther.experiments.sources import Material
@@ -109,9 +110,14 @@ class Plan:
         """Of the measurement after so many updates, counted from 1."""
         return -(-updates // self.evaluate_every)
 
+    def is_measured(self, updates: int) -> bool:
+        return updates == self.updates or updates % self.evaluate_every == 0
+
     def measured_until(self, updates: int) -> list[int]:
-        """When all has been measured after so many `updates`, of which the last was measured."""
-        return [min(updates, number * self.evaluate_every) for number in range(1, self.number_of(updates) + 1)]
+        """When all has been measured after so many `updates`."""
+        regular = range(self.evaluate_every, updates + 1, self.evaluate_every)
+        last = updates == self.updates and updates % self.evaluate_every
+        return [*regular, updates] if last else list(regular)
 
     def description(self) -> dict[str, Any]:
         """The options that the result depends on."""
@@ -123,7 +129,8 @@ class Plan:
 def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Train every arm with every seed and write `log.jsonl`, `checkpoint.safetensors` and `result.json` into `folder`.
 
-    Started again it goes on where it was stopped; with other data or options it refuses to touch the folder.
+    Started again it goes on where it was stopped; with other data or options, or while another process trains there, it
+    refuses to touch the folder.
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
@@ -132,19 +139,21 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
         arm.counts(plan.agent.batch)
     _rows_of([material.real], bounds, torch.device("cpu"))  # what is wrong with them is told before there is a folder
     tracking.check(plan.tensorboard, plan.wandb)
-    claim(folder, plan.description() | material.description() | {"env_id": env_id, "device": device.type})
+    described = plan.description() | material.description() | {"env_id": env_id, "device": device.type}
     finished = folder / "result.json"
-    if finished.exists():
-        log.info("%s is finished already", folder)
-        return Result.from_json(read_object(finished))
-    arms = list(material.arms)
-    with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
-        rows = _rows_of(material.tables(folder, progress), bounds, device)
-        members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
-        agent = Agent(plan.agent, rows, members, precision=plan.precision)
-        with _players(plan, env_id, members) as evaluator:
-            result = _Training(plan, agent, evaluator, arms, folder, tracked).run(progress)
-    write_object(finished, result.to_json())
+    with nullcontext() if finished.exists() else alone_in(folder):
+        claim(folder, described)
+        if finished.exists():
+            log.info("%s is finished already", folder)
+            return Result.from_json(read_object(finished))
+        arms = list(material.arms)
+        with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
+            rows = _rows_of(material.tables(folder, progress), bounds, device)
+            members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
+            agent = Agent(plan.agent, rows, members, precision=plan.precision)
+            with _players(plan, env_id, members) as evaluator:
+                result = _Training(plan, agent, evaluator, arms, folder, tracked).run(progress)
+        write_object(finished, result.to_json())
     return result
 
 
@@ -177,7 +186,8 @@ class _Training:
         if self.checkpoint.exists():
             agent.load(self.checkpoint)
             log.info("going on after %s updates", f"{agent.updates:,}")
-        self.log = Log(folder / "log.jsonl", plan.measured_until(agent.updates))
+        expected = plan.measured_until(agent.updates)
+        self.log = Log(folder / "log.jsonl", expected, again=plan.is_measured(agent.updates))
         self.evaluations = Evaluations(evaluator, self.log, arms, plan.all_seeds, tracked)
         measured = self.log.measurements
         self.clock = Clock(folder / "clock.json", measured[-1].seconds if measured else 0.0)
@@ -186,7 +196,7 @@ class _Training:
 
     def run(self, progress: Progress) -> Result:
         agent, plan = self.agent, self.plan
-        if len(self.log.measurements) < plan.number_of(agent.updates):  # stopped before it was evaluated
+        if not self._all_logged():  # stopped before it was evaluated
             self._measure()
         with progress.phase("train", plan.updates, agent.updates) as phase:
             while agent.updates < plan.updates:
@@ -206,6 +216,8 @@ class _Training:
             self.evaluations.collect()
             rate = (self.agent.updates - self.first) / (time.monotonic() - self.began)
             phase.advance(count, f"{rate:,.0f} updates a second{self.evaluations.latest}")
+            if self.agent.updates < end:
+                self._save()
 
     def _measure(self) -> None:
         """Begin to evaluate the agent as it is now."""
@@ -214,16 +226,25 @@ class _Training:
         self._wait(MOST_UNDER_WAY - 1)
         self.evaluations.begin(self.agent, self.plan.number_of(self.agent.updates), seconds)
 
+    def _all_logged(self) -> bool:
+        """Whether no measurement that was due is still to be made, or under way."""
+        return len(self.log.measurements) == len(self.plan.measured_until(self.agent.updates))
+
     def _wait(self, left: int) -> None:
         with self.clock.counting("waiting"):
             self.evaluations.wait(left)
 
     def _save(self) -> None:
         """Where it is time. The last checkpoint is the agent that the run leaves behind."""
-        wait = max(self.plan.checkpoint_seconds, self.save_seconds / _CHECKPOINT_SHARE)
-        if time.monotonic() - self.saved < wait and self.agent.updates < self.plan.updates:
+        plan, updates = self.plan, self.agent.updates
+        wait = max(plan.checkpoint_seconds, self.save_seconds / _CHECKPOINT_SHARE)
+        if time.monotonic() - self.saved < wait and updates < plan.updates:
             return
-        self._wait(1)
+        if plan.is_measured(updates):
+            self._wait(1)
+        elif not self._all_logged():  # nobody could evaluate again what was measured some updates ago
+            return
+        compute.synchronize(self.agent.device)
         began = time.monotonic()
         with self.clock.counting("checkpoints"):
             self.agent.save(self.checkpoint)

@@ -215,12 +215,15 @@ class Run:
         return folder / "training" / "result.json"
 
     def _material(self, dataset: Dataset, place: Place) -> Material:
+        """Sources imitate rows as they are in the data, so that algorithms share them: rewards change after that."""
+        from synther.experiments.rewarded import Rewarded
         from synther.experiments.sources import Material
 
-        rows = dataset.rows_for(self.algorithm)
-        real = rows if self.fraction is None else rows.subsample(self.fraction, self.seed)
-        others = {name: recipe.source(real, place, self.seed) for name, recipe in self.sources.items()}
-        return Material(real, others, self.arms)
+        rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
+        others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}
+        if self.algorithm in dataset.rewards:
+            others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
+        return Material(dataset.rows_for(self.algorithm, rows), others, self.arms)
 
     def _plan(self, dataset: Dataset, place: Place) -> Plan:
         from synther.experiments.offline import Plan

@@ -60,6 +60,12 @@ def test_lost_lines_are_not_passed_over(path, lost):
     assert path.read_text() == left
 
 
+def test_what_can_no_longer_be_measured_must_be_there(path):
+    assert len(Log(path, [5, 10, 12], again=False).measurements) == 3
+    with pytest.raises(ConfigError, match="has lost lines"):
+        Log(path, [5, 10, 12, 15], again=False)
+
+
 def test_a_line_is_strict_json(tmp_path):
     losses = {"critic": np.array([np.nan, np.inf, 1], np.float32)}
     evaluation = Evaluation(1, np.ones((3, 2)), np.ones((3, 2), np.int64), None)

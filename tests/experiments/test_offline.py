@@ -18,6 +18,7 @@ from synther.agents.policy import load_policy
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import offline
+from synther.experiments.engines.ownership import driver_lock, owned, worker_lock
 from synther.experiments.frozen import frozen
 from synther.experiments.measurements import Result
 from synther.experiments.offline import Plan
@@ -106,6 +107,21 @@ def test_same_seed_same_result_and_others_differ(done, tmp_path):
     one, other = logged(done)[-1], logged(tmp_path / "next")[-1]
     np.testing.assert_allclose(other["returns"], one["returns"][1:], rtol=1e-4)
     assert not np.allclose(one["returns"][0], one["returns"][1])
+
+
+def test_only_one_process_trains_in_a_folder(done, tmp_path):
+    folder, refused = tmp_path / "run", []
+
+    class Meddling(StopAt):
+        def advance(self, amount: int, note: str = "") -> None:
+            with pytest.raises(ConfigError, match=r"process \d+ on \S+ is at work in .*run: wait .* another --out"):
+                run(folder)
+            refused.append(amount)
+
+    with owned(driver_lock(folder)), owned(worker_lock(folder)):  # as engines do
+        run(folder, progress=Meddling(0))
+    assert refused == [10, 10, 10, 10, 5]
+    assert same(done, folder)
 
 
 def test_a_finished_run_does_nothing_again(done, monkeypatch):

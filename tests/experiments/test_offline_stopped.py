@@ -38,6 +38,23 @@ def test_stopped_while_it_trains(done, places, kept, slow, tmp_path, monkeypatch
     assert same(done, tmp_path / "run")
 
 
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize(
+    ("places", "kept", "kept_slow"), [([8], 4, 4), ([18], 14, 10), ([8, 28], 24, 20), ([18, 45], 44, 40)], ids=str
+)
+def test_stopped_between_measurements(done, places, kept, kept_slow, slow, tmp_path, monkeypatch):
+    """A checkpoint there waits until evaluations are over, or for the next measurement."""
+    monkeypatch.setitem(offline._SHOWN_UPDATES, "cpu", 4)
+    monkeypatch.setattr(Guess, "slow", slow)
+    for place in places:
+        with pytest.raises(Stopped):
+            run(tmp_path / "run", progress=StopAt(place))
+    rest = StopAt(1_000)
+    run(tmp_path / "run", progress=rest)
+    assert (rest.start, rest.done) == (kept_slow if slow else kept, 45)
+    assert same(done, tmp_path / "run")
+
+
 @pytest.fixture
 def stopped_in(tmp_path, monkeypatch):
     """A run that was brought down before or after one of its calls."""

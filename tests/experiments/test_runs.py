@@ -7,6 +7,7 @@ import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from synther import write
@@ -15,6 +16,7 @@ from synther.errors import ConfigError
 from synther.experiments import datasets, offline
 from synther.experiments.measurements import Result
 from synther.experiments.runs import Place, Recipe, Run, execute_all
+from synther.progress import Silent
 from synther.synthesizer import Synthesizer
 
 from .pendulum import Guess, swings
@@ -116,6 +118,20 @@ def test_algorithms_share_the_generator_and_a_kill_loses_no_fit(tmp_path, place,
     monkeypatch.setattr(Synthesizer, "fit", pytest.fail)
     assert execute(RUN, tmp_path, place) is None
     assert execute(other, tmp_path, place) is None
+    assert len(list((tmp_path / "models").iterdir())) == 1
+
+
+def test_rows_are_made_of_the_rewards_in_the_data_and_changed_then(tmp_path, place):
+    found = datasets.read("swings", data=place.data)
+    found = replace(found, rewards={"iql": lambda rows: (10.0, -float(len(rows)))})
+    plain, changed = (
+        replace(RUN, algorithm=algorithm)._material(found, place).tables(tmp_path, Silent())
+        for algorithm in ("td3_bc", "iql")
+    )
+    assert [len(table) for table in changed] == [30, 40, 30]
+    for one, other in zip(plain, changed, strict=True):
+        np.testing.assert_allclose(other.reward, 10 * one.reward - 60, rtol=1e-6)
+        np.testing.assert_array_equal(other.observation, one.observation)
     assert len(list((tmp_path / "models").iterdir())) == 1
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -13,9 +15,18 @@ from uuid import uuid4
 
 from synther.errors import SyntherError
 
+log = logging.getLogger(__name__)
+
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+"""Errors of file systems that have none."""
+
 
 class Owned(SyntherError):
     """Somebody else works on it."""
+
+    def __init__(self, lock: Path, owner: str) -> None:
+        self.owner = owner
+        super().__init__(f"{owner} works on it, says {lock}: wait until it is done, or stop it")
 
 
 @contextmanager
@@ -58,10 +69,14 @@ def _acquire(lock: Path, until: float) -> int:
             owner = os.read(handle, 1_000).decode().partition(" (")[0]
             os.close(handle)
             if time.monotonic() >= until:
-                raise Owned(
-                    f"{owner or 'another process'} works on it, says {lock}: wait until it is done, or stop it"
-                ) from None
+                raise Owned(lock, owner or "another process") from None
             time.sleep(0.2)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(handle)
+                raise
+            log.warning("the file system of %s has no locks: see to it yourself that nobody else works there", lock)
+            return handle
 
 
 def _is(lock: Path, handle: int) -> bool:

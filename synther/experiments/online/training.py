@@ -29,7 +29,7 @@ from synther.errors import DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.clock import Clock
 from synther.experiments.evaluations import MOST_UNDER_WAY, Evaluations
-from synther.experiments.folder import claim, read_object, write_object
+from synther.experiments.folder import alone_in, claim, read_object, write_object
 from synther.experiments.measurements import Log, Result
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.plan import Plan
@@ -48,8 +48,8 @@ _SHOWN_STEPS = 100
 def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Let every seed act and learn, and leave its log, agents, rows (`replay.npz`) and `result.json` in `folder`.
 
-    Started again it goes on where it was stopped; with other options it refuses to touch the folder. In its log and
-    result, `updates` are steps of the environment.
+    Started again it goes on where it was stopped; with other options, or while another process trains there, it refuses
+    to touch the folder. In its log and result, `updates` are steps of the environment.
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
@@ -62,15 +62,17 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
     with Worlds(plan.env_id, plan.all_seeds, options=plan.env_options) as worlds:
         learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
         tracking.check(plan.tensorboard, plan.wandb)
-        claim(folder, described)
-        with (
-            tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
-            _players(plan) as evaluator,
-        ):
-            result = _Training(plan, worlds, learner, evaluator, folder, tracked).run(progress)
-    write_object(finished, result.to_json())
-    shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
-    return result
+        with alone_in(folder):
+            claim(folder, described)
+            if not finished.exists():  # as it may by now, if another process was at work
+                with (
+                    tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
+                    _players(plan) as evaluator,
+                ):
+                    result = _Training(plan, worlds, learner, evaluator, folder, tracked).run(progress)
+                write_object(finished, result.to_json())
+                shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
+    return Result.from_json(read_object(finished))
 
 
 def _players(plan: Plan) -> Evaluator:
@@ -140,7 +142,7 @@ class _Training:
             if plan.upsampling is None
             else Refreshing(plan.upsampling, plan.env_id, self.experience, learner, folder)
         )
-        self.log = Log(folder / "log.jsonl", plan.measured_until(self.step))
+        self.log = Log(folder / "log.jsonl", plan.measured_until(self.step), again=plan.is_measured(self.step))
         self.evaluations = Evaluations(evaluator, self.log, [plan.name], plan.all_seeds, tracked)
         measured = self.log.measurements
         self.clock = Clock(folder / "clock.json", measured[-1].seconds if measured else 0.0)

@@ -21,7 +21,7 @@ from synther.envs.pixels import PixelWorld
 from synther.envs.scores import reference
 from synther.experiments import tracking
 from synther.experiments.clock import Clock
-from synther.experiments.folder import claim, read_object, write_object
+from synther.experiments.folder import alone_in, claim, read_object, write_object
 from synther.experiments.measurements import Log, Measurement, Result
 from synther.experiments.online_pixels.film import Film, replayed
 from synther.experiments.online_pixels.plan import PixelPlan
@@ -48,8 +48,8 @@ def train_to(
 ) -> Result:
     """Let every seed act and learn, and leave its log, agents, frames and `result.json` in `folder`.
 
-    Started again it goes on where it was stopped; with other options it refuses to touch the folder. In its log and
-    result, `updates` are steps. `world` makes what is acted in, in other processes.
+    Started again it goes on where it was stopped; with other options, or while another process trains there, it refuses
+    to touch the folder. In its log and result, `updates` are steps. `world` makes what is acted in, in other processes.
     """
     device = compute.pick_device(plan.device)
     described = plan.description() | {"device": device.type}
@@ -71,11 +71,13 @@ def train_to(
             device=device,
             precision=plan.precision,
         )  # what is wrong with the plan is told before there is a folder
-        claim(folder, described)
-        with tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
-            result = _Training(plan, worlds, learner, folder, tracked, world).run(resolve(progress))
-    write_object(finished, result.to_json())
-    return result
+        with alone_in(folder):
+            claim(folder, described)
+            if not finished.exists():  # as it may by now, if another process was at work
+                with tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
+                    result = _Training(plan, worlds, learner, folder, tracked, world).run(resolve(progress))
+                write_object(finished, result.to_json())
+    return Result.from_json(read_object(finished))
 
 
 class _Training:

@@ -16,7 +16,7 @@ from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
 from synther.experiments import tracking
-from synther.experiments.folder import claim
+from synther.experiments.folder import alone_in, claim
 from synther.experiments.measurements import Result
 from synther.experiments.pixels.configs import all_features, to_json
 from synther.experiments.pixels.course import Course, follow
@@ -59,7 +59,8 @@ def train_to(plan: Plan, frames: Frames, folder: Path, *, progress: Progress | b
     """Train every seed and write `log.jsonl`, `checkpoint.safetensors`, `policy.safetensors` and, when all is done,
     `trained.json` into `folder`.
 
-    Started again it goes on where it was stopped; with other frames or options it refuses to touch the folder.
+    Started again it goes on where it was stopped; with other frames or options, or while another process trains there,
+    it refuses to touch the folder.
     """
     course = plan.course
     device = compute.pick_device(course.device)
@@ -71,10 +72,12 @@ def train_to(plan: Plan, frames: Frames, folder: Path, *, progress: Progress | b
         log.info("%s is trained already", folder)
         return result_of(folder)
     agent = PixelAgent(plan.agent, frames, plan.all_seeds, device=device, precision=course.precision)
-    claim(folder, described)  # not before: what is wrong with plan or frames has been told, and leaves no folder
-    result = follow(agent, course, folder, ARM, plan.all_seeds, resolve(progress))
-    finish(folder, result, agent.policy())
-    return result
+    with alone_in(folder):  # not before: what is wrong with plan or frames has been told, and leaves no folder
+        claim(folder, described)
+        if not is_trained(folder):  # as it may be by now, if another process was at work
+            result = follow(agent, course, folder, ARM, plan.all_seeds, resolve(progress))
+            finish(folder, result, agent.policy())
+    return result_of(folder)
 
 
 def _is_used(folder: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import socket
 import subprocess
@@ -89,6 +91,17 @@ def test_a_lock_can_be_waited_for(tmp_path):
         with owned(lock, patience=20) as text:
             assert lock.read_text() == text
     assert not lock.exists()
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
+    def flock(*given):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with owned(tmp_path / "lock"):
+        pass
+    assert "has no locks: see to it yourself" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from synther.agents.sac import SACConfig
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.measurements import Result
-from synther.experiments.online import Plan, refreshing
+from synther.experiments.online import Plan, refreshing, training
 from synther.experiments.online.refreshing import Refreshing
 from synther.synthesizer.together import fit_models
 
@@ -55,6 +56,37 @@ def test_what_a_run_leaves_behind(finished):
     agent = load_policy(finished / "checkpoint.safetensors")
     assert agent.act(np.zeros((1, 3))).shape == (2, 1, 1)
     assert Synthesizer.load(finished / "generator-4-0000000040.safetensors").record.rows == 40
+
+
+def test_only_one_process_trains_in_a_folder(tmp_path):
+    folder, refused = tmp_path / "run", []
+
+    class Meddling:
+        @contextmanager
+        def phase(self, name, total, start=0):
+            yield self
+
+        def advance(self, amount, note=""):
+            with pytest.raises(ConfigError, match=r"process \d+ on \S+ is at work in .*run: wait .* another --out"):
+                run(folder, POINT)
+            refused.append(amount)
+
+    run(folder, POINT, Meddling())
+    run(tmp_path / "alone", POINT)
+    assert refused == [8, 8, 4]
+    assert same(folder, tmp_path / "alone")
+
+
+def test_another_process_has_just_come_to_the_end(tmp_path, monkeypatch):
+    whole, results = training._learner, []
+
+    def slowly(*given):
+        monkeypatch.setattr(training, "_learner", whole)
+        results.append(run(tmp_path / "run", POINT))
+        return whole(*given)
+
+    monkeypatch.setattr(training, "_learner", slowly)
+    assert [run(tmp_path / "run", POINT)] == results
 
 
 def test_rows_are_those_of_the_environment_in_order(finished):
