@@ -105,7 +105,7 @@ def follow(
     if checkpoint.exists():
         learner.load(checkpoint)
         log.info("going on after %s updates", f"{learner.updates:,}")
-    written = Log(folder / "log.jsonl", course.measured_until(learner.updates))
+    written = Log(folder / "log.jsonl", course.measured_until(learner.updates), again=False)
     done = written.measurements
     clock = Clock(folder / "clock.json", done[-1].seconds if done else 0.0)
     lost: set[int] = set()
