@@ -100,7 +100,7 @@ class _Training:
             self._take_up()
         how = plan.upsampling
         self.refreshing = None if how is None else Refreshing(how, learner, folder, plan.precision)
-        self.log = Log(folder / "log.jsonl", plan.measured_until(self.step))
+        self.log = Log(folder / "log.jsonl", plan.measured_until(self.step), again=False)
         done = self.log.measurements
         for measurement in done:
             tracked.write(measurement)
