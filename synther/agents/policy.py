@@ -99,6 +99,8 @@ def read(path: str | os.PathLike[str], *names: str) -> tuple[dict[str, Any], dic
 
 def load_policy(path: str | os.PathLike[str], device: torch.device | None = None) -> Policy:
     """The policy of an agent's file, on the CPU unless said otherwise."""
+    if "frame" in read(path, "actor")[0]:  # which every agent has
+        raise FormatError(f"{path} is an agent that sees frames: expected one trained on states")
     names = ("mean", "deviation", "low", "high")
     described, tensors = read(path, "actor", *(f"scales.{name}" for name in names))
     try:

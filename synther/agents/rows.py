@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -98,32 +98,33 @@ class Rows:
     """Tables of equal columns, one below the other: observation, action, reward, terminal, next observation.
 
     `low` and `high` (A,) are the bounds of the actions, -1 and 1 unless said; agents see all actions within [-1, 1].
+    Tables that are made while they are gone through are let go one by one, and never wait in memory for each other.
+    `count` is how many of them will come: if they are as long as the first, room for them is taken once.
     """
 
     def __init__(
         self,
-        tables: Sequence[Table],
+        tables: Iterable[Table],
         *,
         device: torch.device,
         low: ArrayLike | None = None,
         high: ArrayLike | None = None,
+        count: int = 1,
     ) -> None:
-        if not tables:
-            raise DataError("an agent needs at least one table of rows, got none")
         self.device = device
-        first = _column(tables[0].observation), _column(tables[0].action)
-        if first[0].dim() != 2 or first[1].dim() != 2:
-            shapes = " and ".join(str(tuple(column.shape)) for column in first)
-            raise DataError(f"expected observations (N, O) and continuous actions (N, A), got {shapes}")
-        self.observation_size, self.action_size = (column.shape[1] for column in first)
-        self.low, self.high = self._bound("low", low, -1.0), self._bound("high", high, 1.0)
-        if not bool((self.low < self.high).all()):
-            raise DataError(f"every action needs low < high, got {self.low.tolist()} and {self.high.tolist()}")
-        self.lengths = [len(table.reward) for table in tables]
-        self.starts = [sum(self.lengths[:i]) for i in range(len(tables))]
-        self.matrix = torch.empty(sum(self.lengths), 2 * self.observation_size + self.action_size + 2, device=device)
-        for index, table in enumerate(tables):
-            self._fill(index, table)
+        self.starts: list[int] = []
+        self.lengths: list[int] = []
+        room = sum(len(table.reward) for table in tables) if isinstance(tables, Sequence) else 0
+        for table in tables:
+            if not self.lengths:
+                self._measure(table, low, high)
+                width = 2 * self.observation_size + self.action_size + 2
+                self.matrix = torch.empty(room or count * len(table.reward), width, device=device)
+            self._append(table)
+            del table  # before the next is made: it may be large
+        if not self.lengths:
+            raise DataError("an agent needs at least one table of rows, got none")
+        self.matrix = self.matrix[: sum(self.lengths)]
 
     @property
     def width(self) -> int:
@@ -162,11 +163,26 @@ class Rows:
             raise DataError(f"{name} must be {self.action_size} finite numbers, got {bound.tolist()}")
         return bound.to(self.device)
 
-    def _fill(self, index: int, table: Table) -> None:
-        count = self.lengths[index]
+    def _measure(self, table: Table, low: ArrayLike | None, high: ArrayLike | None) -> None:
+        """Sizes and bounds, as the first table has them."""
+        first = _column(table.observation), _column(table.action)
+        if first[0].dim() != 2 or first[1].dim() != 2:
+            shapes = " and ".join(str(tuple(column.shape)) for column in first)
+            raise DataError(f"expected observations (N, O) and continuous actions (N, A), got {shapes}")
+        self.observation_size, self.action_size = (column.shape[1] for column in first)
+        self.low, self.high = self._bound("low", low, -1.0), self._bound("high", high, 1.0)
+        if not bool((self.low < self.high).all()):
+            raise DataError(f"every action needs low < high, got {self.low.tolist()} and {self.high.tolist()}")
+
+    def _append(self, table: Table) -> None:
+        index, start, count = len(self.lengths), sum(self.lengths), len(table.reward)
         if count == 0:
             raise DataError(f"table {index} has no rows: expected at least one")
-        into = self.batch(self.matrix[self.starts[index] :][:count])
+        if start + count > len(self.matrix):
+            self.matrix = torch.cat([self.matrix[:start], self.matrix.new_empty(count, self.width)])
+        self.starts.append(start)
+        self.lengths.append(count)
+        into = self.batch(self.matrix[start : start + count])
         for name in ("observation", "action", "reward", "next_observation", "terminal"):
             column, place = _column(getattr(table, name)), getattr(into, name)
             if column.shape != place.shape:

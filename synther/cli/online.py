@@ -157,8 +157,7 @@ def _parse_states(arguments: list[str]) -> tuple[Online, SACConfig]:
     """The defaults of the agent's options follow from --agent, so that is looked for first."""
     from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
 
-    redq = "--agent=redq" in arguments or ["--agent", "redq"] in [arguments[i : i + 2] for i in range(len(arguments))]
-    default = REDQ_CONFIG if redq else SAC_CONFIG
+    default = REDQ_CONFIG if options.ahead(arguments, agent="sac").agent == "redq" else SAC_CONFIG
     # Not among the agent's options: --utd, which has a place of its own, and what no online agent can do.
     hidden = [
         ("utd", Annotated[int, tyro.conf.Suppress], default.utd),

@@ -6,7 +6,8 @@ import argparse
 import logging
 import re
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -86,6 +87,27 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     return parsed
 
 
+def positional(options: type[Output], arguments: list[str], names: Collection[str], default: str) -> str:
+    """Look ahead for the first argument that is one of `names`, and not the value of an option such as `--out`."""
+    flags = {name for one in fields(options) if isinstance(one.default, bool) for name in (one.name, f"no_{one.name}")}
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        is_value = before.startswith("--") and "=" not in before and before[2:].replace("-", "_") not in flags
+        if word in names and not is_value:
+            return word
+    return default
+
+
+def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
+    """Look ahead for some options, because the defaults of others follow from them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", default=default)
+    try:
+        return parser.parse_known_args(arguments)[0]
+    except argparse.ArgumentError as error:
+        raise ConfigError(str(error)) from None
+
+
 def read_rows(source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
     """The rows of a file, a Minari id, or data that ships with the package, or a share of them."""
     from synther.data import formats, shipped
@@ -117,14 +139,7 @@ def _count_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
 
 
 def _preset_defaults(arguments: list[str]) -> dict[str, Any]:
-    """Look ahead for the preset and the device, because the defaults of everything else follow from them."""
-    ahead = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    ahead.add_argument("--preset", default="auto")
-    ahead.add_argument("--device", default="auto")
-    try:
-        known, _ = ahead.parse_known_args(arguments)
-    except argparse.ArgumentError as error:
-        raise ConfigError(str(error)) from None
+    known = ahead(arguments, preset="auto", device="auto")
     gpu = False
     if known.preset == "auto" and not {"-h", "--help"} & set(arguments):
         from synther.compute import pick_device

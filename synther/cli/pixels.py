@@ -181,7 +181,7 @@ def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
     from synther.experiments.pixels.configs import kind_of
     from synther.pixels.agent import PIXEL_ALGORITHMS
 
-    config = kind_of(next((word for word in arguments if word in PIXEL_ALGORITHMS), "drq_bc"))
+    config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
     named = [option.name for option in fields(config) if option.init and option.name != "features"]
     # Not among the options: features, which only matter to heads that are trained alone.
     hidden = [("features", Annotated[str, tyro.conf.Suppress], field(default="both", init=False))]

@@ -105,8 +105,7 @@ def _parse(arguments: list[str], changes: dict[str, Any] | None = None) -> tuple
         options.parse("train", Train, arguments)  # which leaves, without waiting for PyTorch
     from synther.agents.agent import ALGORITHMS
 
-    name = next((word for word in arguments if word in ALGORITHMS), "td3_bc")
-    config = ALGORITHMS[name][0]
+    config = ALGORITHMS[options.positional(Train, arguments, ALGORITHMS, "td3_bc")][0]
     # A flag would be called otherwise where a data set has turned its default round.
     plain = Annotated[config, tyro.conf.FlagConversionOff]  # type: ignore[valid-type]
     agent = ("agent", plain, field(default_factory=lambda: config(**changes or {})))

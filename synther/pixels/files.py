@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.formats.reading import reading
+from synther.data.formats.writing import writing_to
 from synther.errors import DataError, FormatError
 from synther.pixels.formats import Block, Source, hdf5, minari, npz
 from synther.pixels.frames import Frames
@@ -54,10 +55,8 @@ def write(path: Place, frames: Frames | Iterable[Frames]) -> None:
     """
     if Path(path).suffix.lower() not in hdf5.SUFFIXES:
         raise FormatError(f"{path}: frames are written as {' or '.join(hdf5.SUFFIXES)}: choose such a name")
-    try:
+    with writing_to(path):
         hdf5.write(path, [frames] if isinstance(frames, Frames) else frames)
-    except OSError as error:
-        raise FormatError(f"{path}: could not be written: {error}") from error
 
 
 def _sources(given: Place) -> list[Source]:
@@ -98,8 +97,9 @@ def _filled(image: NDArray[np.uint8], source: Source, phase: Phase) -> list[Bloc
         start, at = at, at + len(block.image)
         if at <= len(image):
             image[start:at] = block.image
-        blocks.append(block._replace(image=block.image[:0].copy()))
         phase.advance(len(block.image))
+        blocks.append(block._replace(image=block.image[:0].copy()))
+        del block  # before the next is read: it is large
     if at != len(image):
         raise FormatError(f"it promises {len(image):,} records and holds {at:,}: fetch it again")
     if not blocks[0].first[0]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from synther.agents.bc import BCConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.errors import ConfigError, DataError
 
-from .tables import CPU, rows, table
+from .tables import CPU, Table, rows, table
 
 
 def drawn(data: Rows, members: list[Member], batch: int, rounds: int = 1, **options: object) -> torch.Tensor:
@@ -147,3 +149,19 @@ def test_other_refusals():
         Arm((0, 1), (0.5, 0.6))
     with pytest.raises(ConfigError, match=r"a share of 0.01 of 10 rows is none of table 0: raise agent.batch"):
         Arm((0, 1), (0.01, 0.99)).counts(10)
+
+
+def test_tables_that_are_made_one_by_one_do_not_wait_for_each_other():
+    alive: list[weakref.ref] = []
+
+    def made(size: int) -> Table:
+        assert [one() for one in alive] == [None] * len(alive)
+        found = table(size, seed=size)
+        alive.append(weakref.ref(found.observation))
+        return found
+
+    sizes = (5, 3, 9)
+    data = Rows((made(size) for size in sizes), device=CPU, count=3)
+    want = rows(*(table(size, seed=size) for size in sizes))
+    assert (data.starts, data.lengths) == (want.starts, want.lengths)
+    assert torch.equal(data.matrix, want.matrix)

@@ -157,3 +157,8 @@ def test_help_for_agents_that_see_has_theirs(run, capsys):
     assert "--updates-per-refresh" in shown
     for hidden in ("--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.critics", "normalize"):
         assert hidden not in shown
+
+
+def test_the_agent_that_is_named_last_has_its_own_defaults():
+    chosen, agent = online._parse_states(["E", "--out", "x", "--agent", "redq", "--agent=sac"])
+    assert (chosen.agent, agent) == ("sac", SAC_CONFIG)

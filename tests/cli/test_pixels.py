@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from synther.agents.drq_bc import DrQBCConfig
+from synther.agents.noisy_bc import NoisyBCConfig
 from synther.cli import pixels
 from synther.errors import ConfigError, FormatError
 from synther.experiments.pixels.training import Plan
@@ -199,3 +201,16 @@ def test_help_for_an_algorithm_has_its_options(run, capsys):
     assert "--agent.alpha" in shown
     assert "--agent.features" not in shown
     assert "normalize" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config"),
+    [
+        ("--out bc drq_bc F", DrQBCConfig()),
+        ("--out drq_bc bc F", NoisyBCConfig()),
+        ("--no-evaluate --quiet bc drq_bc --out=drq_bc", NoisyBCConfig()),
+        ("--wandb bc --out x drq_bc bc --agent.alpha 1", DrQBCConfig(alpha=1)),
+    ],
+)
+def test_the_algorithm_is_no_value_of_an_option(arguments, config):
+    assert pixels._parse_train(arguments.split())[1] == config

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from synther import write
+from synther.agents.td3_bc import TD3BCConfig
+from synther.cli import train as train_verb
 
 QUICK = (
     *("--updates", "40", "--evaluate-every", "20", "--seeds", "2", "--device", "cpu"),
@@ -188,3 +190,7 @@ def test_arguments_that_are_missing_or_out_of_range(train, data, tmp_path):
     code, _, err = train("td3_bc", data, "--out", tmp_path / "run", "--agent.batch", "0")
     assert code == 2
     assert "agent.batch must be at least 1, got 0" in err
+
+
+def test_the_algorithm_is_no_value_of_an_option():
+    assert train_verb._parse(["--out", "bc", "--json", "td3_bc", "F", "--agent.alpha", "1"])[1] == TD3BCConfig(alpha=1)

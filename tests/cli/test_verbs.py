@@ -216,6 +216,15 @@ class TestInspect:
         found = one_object(synther("inspect", tmp_path / "f.hdf5", "--json").out)
         assert (found["kind"], found["episodes"], found["return"]["mean"]) == ("frames", 2, 5.0)
 
+    def test_half_a_file_of_frames(self, synther, tmp_path):
+        whole = Frames(np.zeros((6, 3, 8, 8), np.uint8), np.zeros((6, 2)), np.ones(6), np.ones(6), np.arange(6) == 0)
+        path = tmp_path / "f.hdf5"
+        files.write(path, whole)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        code, out, err = synther("inspect", path)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"synther: {path}: expected an HDF5 file, but it cannot be read as one: ")
+
     def test_agents(self, synther, rows, tmp_path):
         agent = Agent(BCConfig(width=4, depth=1, batch=4), Rows([rows], device=torch.device("cpu")), [Member(7)])
         agent.train(3)

@@ -1,11 +1,12 @@
 import logging
+import signal
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from synther.data.formats import d4rl, episodes, read
+from synther.data.formats import d4rl, episodes, hdf5, read, write
 from synther.data.transitions import Transitions
 from synther.errors import DataError, FormatError
 
@@ -123,3 +124,29 @@ def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
         assert set(file) == {"observations", "actions", "rewards", "next_observations", "terminals", "timeouts"}
         assert file["terminals"].dtype == bool
         assert file.attrs["env_id"] == "Ant-v5"
+
+
+def whole(rows: int = 40) -> Transitions:
+    arrays = flat(rows)
+    return Transitions.of({**arrays, "next_observations": arrays["observations"]})
+
+
+def test_a_full_disk(tmp_path):
+    resource = pytest.importorskip("resource")
+    rows = whole(2_000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+    try:
+        with pytest.raises(FormatError, match=r"x\.hdf5: could not be written: .*File too large.*make room"):
+            write(tmp_path / "x.hdf5", rows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_waits_for_the_write_that_it_meets(tmp_path, monkeypatch):
+    """HDF5 would take it for a failure of that write, and the file with it."""
+    monkeypatch.setattr(hdf5._Sink, "write", lambda sink, data: (signal.raise_signal(signal.SIGINT), len(data))[1])
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "x.hdf5", whole())
+    assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ from minari.data_collector import EpisodeBuffer
 
 from synther.errors import DataError, FormatError
 from synther.pixels.files import read, write
+from synther.pixels.formats import hdf5
 from synther.pixels.frames import Frames
 
 
@@ -319,3 +320,35 @@ def test_what_is_no_file_of_frames_is_refused():
             read(name)
     with pytest.raises(FormatError, match="nothing to read"):
         read([])
+
+
+def test_whole_chunks_are_read(monkeypatch):
+    """V-D4RL's are thousands of records high: each of them is unpacked once, or as seldom as memory allows."""
+    data = frames(700, 600)
+    path = shard("tall.hdf5", data, observation=None)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("observation", data=data.image, chunks=(600, 1, 5, 2), compression="gzip")
+
+    def heights() -> list[int]:
+        return [len(block.image) for block in hdf5.Shard(path).blocks()]
+
+    assert heights() == [600, 600, 100]
+    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 250 * data.image[0].nbytes)
+    assert heights() == [200, 200, 200, 200, 200, 200, 100]
+    assert_same(read(path), data)
+
+
+def test_a_full_disk():
+    resource = pytest.importorskip("resource")
+    write("frames.hdf5", frames(3))
+    data = frames(40, size=40)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (1_000, 60_000, 180_000):  # at the beginning, among the frames, when the file is closed
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            with pytest.raises(FormatError, match=r"^frames\.hdf5: could not be written: .*File too large.*make room"):
+                write("frames.hdf5", [data])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
+    assert_same(read("frames.hdf5"), frames(3))

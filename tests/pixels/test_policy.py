@@ -12,6 +12,7 @@ import torch
 from synther.agents.agent import Agent
 from synther.agents.algorithm import Shape
 from synther.agents.bc import BCConfig
+from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
@@ -155,3 +156,11 @@ class _Table:
     def __init__(self, frames) -> None:
         self.observation = self.next_observation = self.action = frames.action
         self.reward, self.terminal = frames.reward, frames.first
+
+
+def test_where_a_policy_of_states_is_wanted_one_that_sees_is_refused(policy, tmp_path):
+    policy.save(tmp_path / "p.safetensors")
+    with pytest.raises(
+        FormatError, match=r"p\.safetensors is an agent that sees frames: expected one trained on states"
+    ):
+        load_policy(tmp_path / "p.safetensors")

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from synther.data.formats.writing import writing_to
 from synther.data.transitions import RowSource, Transitions
 from synther.errors import FormatError
 
@@ -64,10 +65,8 @@ def write(target: Any, rows: RowSource, *, format: str | None = None) -> None:
         _module(format or _format_of_object(target)).write(target, rows)
         return
     name = _named(format) if format else _format_to_write(target)
-    try:
+    with writing_to(target):
         _module(name).write(target if name in ("minari", "sb3") else Path(target).expanduser(), rows)
-    except OSError as error:
-        raise FormatError(f"{target}: could not be written: {error}") from error
 
 
 def check_rows_target(target: str | os.PathLike[str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import check_lengths, pair
+from synther.data.formats.hdf5 import created
 from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import CHUNK_BYTES, Stream
 from synther.data.transitions import Array, RowSource, Transitions
@@ -74,17 +75,17 @@ def _paired(datasets: dict[str, Any], keys: dict[str, str]) -> dict[str, Array]:
 
 def write(target: str | os.PathLike[str], rows: RowSource) -> None:
     """Contiguous and uncompressed: float rows hardly shrink, and both ways run at the speed of the disk."""
-    import h5py
-
     stream = Stream(rows)
-    with replacing(target) as path, h5py.File(path, "w") as file:
-        file.attrs[metadata.KEY] = stream.metadata
-        if stream.env_id is not None:
-            file.attrs["env_id"] = stream.env_id
-        datasets = {
-            column.name: file.create_dataset(f"{column.name}s", (stream.rows, *column.shape), column.dtype)
-            for column in stream.columns
-        }
+    with replacing(target) as path, created(path) as (file, writing):
+        with writing():
+            file.attrs[metadata.KEY] = stream.metadata
+            if stream.env_id is not None:
+                file.attrs["env_id"] = stream.env_id
+            datasets = {
+                column.name: file.create_dataset(f"{column.name}s", (stream.rows, *column.shape), column.dtype)
+                for column in stream.columns
+            }
         for place, arrays in stream.chunks():
-            for name, array in arrays.items():
-                datasets[name][place] = array
+            with writing():
+                for name, array in arrays.items():
+                    datasets[name][place] = array

@@ -1,17 +1,32 @@
-"""Going through rows in chunks while keeping the promise a file needs: the same columns throughout, and every row."""
+"""What every writer owes its caller: errors that name the file, the same columns throughout, and every row."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.transitions import Array, RowSource, Transitions
-from synther.errors import DataError
+from synther.errors import DataError, FormatError
 
 CHUNK_BYTES = 16 << 20
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def writing_to(target: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what keeps a file from being written inside into an error about `target`."""
+    try:
+        yield
+    except OSError as error:
+        advice = ". Nothing that was there before is lost: make room, and do it again" if error.errno in _FULL else ""
+        raise FormatError(f"{target}: could not be written: {error}{advice}") from error
 
 
 @dataclass(frozen=True)

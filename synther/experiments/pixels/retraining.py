@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -20,9 +21,10 @@ from synther.agents.agent import Agent
 from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.stacked import Stack
+from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 from synther.experiments import tracking
-from synther.experiments.folder import claim
+from synther.experiments.folder import alone_in, claim
 from synther.experiments.measurements import Result
 from synther.experiments.pixels.configs import heads_of
 from synther.experiments.pixels.course import Course, check_alive, follow
@@ -65,25 +67,24 @@ def retrain_to(
     groups = _groups(sources, seeds, compute.pick_device(course.device))
     heads = _Retraining(course, course.heads_precision(), heads_of(about["agent"], features), policy, folder)
     tracking.check(course.tensorboard, course.wandb)
-    claim(
-        folder,
-        {
-            "kind": "heads",
-            "run": own,
-            "features": features,
-            "rows": [source.description() for source in sources],
-            "groups": [group.seeds for group in groups],
-            **course.description(),
-            **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
-        },
-    )
-    if is_trained(folder):
-        log.info("%s is trained already", folder)
-        return result_of(folder)
-    others = len(groups) > 1
-    result = _together(groups, [heads.train(group, resolve(progress), others) for group in groups])
-    check_alive(result.updates, [place in result.diverged[ARM] for place in range(len(seeds))])
-    finish(folder, result, policy.with_heads(_joined([heads.actor(group) for group in groups])))
+    described = {
+        "kind": "heads",
+        "run": own,
+        "features": features,
+        "rows": [source.description() for source in sources],
+        "groups": [group.seeds for group in groups],
+        **course.description(),
+        **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
+    }
+    with nullcontext() if is_trained(folder) else alone_in(folder):
+        claim(folder, described)
+        if is_trained(folder):
+            log.info("%s is trained already", folder)
+            return result_of(folder)
+        others = len(groups) > 1
+        result = _together(groups, [heads.train(group, resolve(progress), others) for group in groups])
+        check_alive(result.updates, [place in result.diverged[ARM] for place in range(len(seeds))])
+        finish(folder, result, policy.with_heads(_joined([heads.actor(group) for group in groups])))
     return result
 
 
@@ -133,13 +134,11 @@ class _Retraining:
         if is_trained(folder):
             return result_of(folder)
         claim(folder, {"kind": "group", "seeds": group.seeds})
-        tables = [source.rows(progress) for source in group.sources]
-        self._check(tables)
+        tables = (self._checked(source.rows(progress)) for source in group.sources)
         device = compute.pick_device(course.device)
         low, high = self.policy.low.numpy(), self.policy.high.numpy()
         with compute.working_on(device, "take fewer rows, or seeds"):
-            rows = Rows(tables, device=device, low=low, high=high)
-        del tables
+            rows = Rows(tables, device=device, low=low, high=high, count=len(group.sources))
         members = [Member(seed, Arm((place,), (1.0,), place)) for place, seed in enumerate(group.seeds)]
         agent = Agent(self.heads, rows, members, precision=self.precision)
         result = follow(agent, course, folder, ARM, group.seeds, progress, others=others)
@@ -149,14 +148,12 @@ class _Retraining:
     def actor(self, group: _Group) -> Stack:
         return load_policy(self.folder / group.name / CHECKPOINT).actor
 
-    def _check(self, tables: Sequence[Any]) -> None:
-        own = self.policy.trunk.features
+    def _checked(self, rows: Transitions) -> Transitions:
+        own, got = self.policy.trunk.features, rows.observation.shape[1]
         wanted = 2 * own if getattr(self.heads, "features", "shared") == "both" else own
-        for rows in tables:
-            if rows.observation.shape[1] != wanted:
-                raise DataError(
-                    f"expected latents of {wanted} columns for these heads, got {rows.observation.shape[1]}"
-                )
+        if got != wanted:
+            raise DataError(f"expected latents of {wanted} columns for these heads, got {got}")
+        return rows
 
 
 def _joined(actors: Sequence[Stack]) -> Stack:

@@ -6,6 +6,7 @@ V-D4RL's own files do not say of what they are; their folders, TASK/LEVEL/84px, 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.formats.hdf5 import created
 from synther.data.formats.reading import reading
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
@@ -35,6 +37,10 @@ _CHUNK = 16
 """Frames that are packed together: 20K of 84 pixels take 100 MB then, and more than twice as much one by one."""
 
 _BLOCK = 32 * _CHUNK
+"""Frames that are read at once, at least."""
+
+_BLOCK_BYTES = 200_000_000
+"""Of frames that are read at once, at most."""
 
 
 def is_of_frames(path: Path) -> bool:
@@ -43,7 +49,7 @@ def is_of_frames(path: Path) -> bool:
 
     if path.suffix.lower() not in SUFFIXES or not h5py.is_hdf5(path):
         return False
-    with h5py.File(path, "r") as file:
+    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         return _KEYS[-1] in file
 
 
@@ -72,12 +78,27 @@ class Shard:
         with h5py.File(self._path, "r") as file:
             reward, discount = (column(name, file[name][()], self.records) for name in ("reward", "discount"))
             first = _firsts(column("step_type", file["step_type"][()], self.records))
-            if len(file["action"]) != self.records:
-                raise DataError(f"action has {len(file['action']):,} records, observation has {self.records:,}")
-            for start in range(0, self.records, _BLOCK):
-                some = slice(start, start + _BLOCK)
-                pictures = channels_first(file["observation"][some], self.size)
-                yield Block(pictures, file["action"][some], reward[some], discount[some], first[some])
+            action, pictures = file["action"][()], file["observation"]
+            if len(action) != self.records:
+                raise DataError(f"action has {len(action):,} records, observation has {self.records:,}")
+            for some in _steps(pictures):
+                image = channels_first(pictures[some], self.size)
+                yield Block(image, action[some], reward[some], discount[some], first[some])
+                del image  # before the next is read: it is large
+
+
+def _steps(pictures: Any) -> Iterator[slice]:
+    """Which frames to read together: whole chunks, which are unpacked as a whole. V-D4RL's are thousands of records
+    high; of those that are too high for memory as few parts as possible."""
+    records = len(pictures)
+    chunk = pictures.chunks[0] if pictures.chunks else 1
+    height = chunk * max(1, _BLOCK // chunk)
+    most = max(1, _BLOCK_BYTES * records // max(pictures.nbytes, 1))
+    step = math.ceil(height / math.ceil(height / most))
+    for top in range(0, records, height):
+        end = min(top + height, records)
+        for start in range(top, end, step):
+            yield slice(start, min(start + step, end))
 
 
 def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
@@ -104,19 +125,18 @@ def _known(path: Path) -> dict[str, Any]:
 
 def write(target: str | os.PathLike[str], episodes: Iterable[Frames]) -> None:
     """One file of all `episodes`, each part of which is let go when it is written."""
-    import h5py
-
     path = Path(target).expanduser()
-    with replacing(path) as beside, h5py.File(beside, "w") as file:
+    with replacing(path) as beside, created(beside) as (file, writing):
         kind = None
         for part in episodes:
             own = part.env_id, part.action_repeat, part.image.shape[1:], (*part.low,), (*part.high,)
-            if kind is None:
-                _prepare(file, part)
-            elif kind != own:
+            if kind not in (None, own):
                 raise DataError(f"{path}: the parts of one file must agree, got {own} after {kind}")
+            with writing():
+                if kind is None:
+                    _prepare(file, part)
+                _append(file, part)
             kind = own
-            _append(file, part)
         if kind is None:
             raise DataError(f"{path}: nothing to write: expected an episode at least")
 
