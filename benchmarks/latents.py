@@ -2,7 +2,7 @@
 
     synther pixels encode runs/stage-one walker.hdf5 --out latents
     python benchmarks/latents.py latents/seed-0.npz                       # a GPU: the paper's network
-    python benchmarks/latents.py latents/seed-0.npz --width 256 --depth 4 --steps 3000 --samples 20000 --device cpu
+    python benchmarks/latents.py latents/seed-0.npz --width 256 --depth 4 --steps 3000 --samples 20000 --updates 2000 --device cpu  # 20 minutes
 
 The verdict needs no renderer: heads that clone actions have to find in synthetic rows what the policy did in real ones.
 """
