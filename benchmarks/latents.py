@@ -1,8 +1,8 @@
 """Which generator suits latents: the error, on held-out real rows, of actions cloned from what it makes. One table.
 
     synther pixels encode runs/stage-one walker.hdf5 --out latents
-    python benchmarks/latents.py latents/seed-0.npz                       # a GPU: the paper's network
-    python benchmarks/latents.py latents/seed-0.npz --width 256 --depth 4 --steps 3000 --samples 20000 --updates 2000 --device cpu  # 20 minutes
+    python benchmarks/latents.py latents/seed-0.npz      # on the GPU where there is one
+    python benchmarks/latents.py latents/seed-0.npz --device cpu --width 256 --depth 4 --steps 3000 --samples 20000
 
 The verdict needs no renderer: heads that clone actions have to find in synthetic rows what the policy did in real ones.
 """
