@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +18,18 @@ from synther.agents.agent import Agent
 from synther.diffusion import together
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments.pixels import course, retraining, training
-from synther.experiments.pixels.evaluating import evaluate, why_not
 from synther.experiments.pixels.finding import frames_of
 from synther.experiments.pixels.generators import fit_to, upsample
 from synther.experiments.pixels.retraining import retrain_to
 from synther.experiments.pixels.rows import Drawn, Held, stored
 from synther.experiments.pixels.trained import identity
 from synther.experiments.pixels.training import Plan, encode_to, latents_of, train_to
-from synther.pixels import evaluation
 from synther.pixels import files as pictures
 from synther.pixels.agent import PixelAgent
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
 
-from ..here import Here
-from .seeing import BC, COURSE, PLAN, SETTINGS, StopAt, Stopped, Wall, files, frames
+from .seeing import BC, COURSE, PLAN, SETTINGS, StopAt, Stopped, files, frames
 
 LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors", "run.json", "trained.json"]
 
@@ -55,14 +51,6 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def latents(run):
     return latents_of(run, frames(), "both", device="cpu", progress=False)
-
-
-@pytest.fixture
-def playing(monkeypatch) -> None:
-    """Episodes in front of a wall, in this process."""
-    monkeypatch.setattr(evaluation, "Workers", Here)
-    monkeypatch.setattr(evaluation, "play", partial(evaluation.play, world=Wall))
-    monkeypatch.setattr(evaluation, "obstacle", lambda env_id: None)
 
 
 def logged(folder: Path) -> list[dict]:
@@ -360,79 +348,6 @@ def test_killed_again_and_again_both_stages_end_with_the_same_files(tmp_path):
         inside = stage / "seeds-3-4" if stage == two else stage
         assert logged(tmp_path / "killed" / inside.relative_to(tmp_path / "done")) == logged(inside)
         assert same(stage, killed, "policy.safetensors")
-
-
-class TestEvaluation:
-    @pytest.fixture
-    def copied(self, run, tmp_path) -> Path:
-        """What an evaluation needs, on another machine."""
-        (tmp_path / "run").mkdir()
-        for name in ("run.json", "trained.json", "policy.safetensors"):
-            (tmp_path / "run" / name).write_bytes((run / name).read_bytes())
-        return tmp_path / "run"
-
-    def test_it_becomes_the_result(self, copied, playing):
-        result = evaluate(copied, episodes=2, progress=False)
-        final = result.final("frames")
-        assert final.updates == 12
-        lines = [json.loads(line) for line in (copied / "episodes.jsonl").read_text().splitlines()]
-        totals = {(line["member"], line["episode"]): line["return"] for line in lines}
-        assert [line["length"] for line in lines] == [3] * 4
-        for member in (0, 1):
-            mean = (totals[member, 0] + totals[member, 1]) / 2
-            assert final.returns[member] == pytest.approx(mean)
-            assert final.scores[member] == pytest.approx(mean / 10)
-        assert json.loads((copied / "result.json").read_text()) == json.loads(json.dumps(result.to_json()))
-
-    def test_stopped_it_goes_on_and_more_episodes_are_only_added(self, copied, playing, monkeypatch):
-        whole = evaluate(copied, episodes=3, progress=False)
-        kept = (copied / "episodes.jsonl").read_text()
-        (copied / "episodes.jsonl").unlink()
-        with pytest.raises(Stopped):
-            evaluate(copied, episodes=3, progress=StopAt(2))
-        with (copied / "episodes.jsonl").open("a") as file:
-            file.write('{"member": 0, "epi')
-        monkeypatch.setattr(Here, "submitted", 0)
-        assert evaluate(copied, episodes=2, progress=False) != whole
-        assert evaluate(copied, episodes=3, progress=False) == whole
-        assert Here.submitted == 3
-        assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(kept.splitlines())
-
-    def test_episodes_of_another_policy_do_not_count(self, copied, playing):
-        before = evaluate(copied, episodes=1, progress=False)
-        policy = load_pixel_policy(copied / "policy.safetensors")
-        policy.actor.weights.neg_()
-        policy.save(copied / "policy.safetensors")
-        assert evaluate(copied, episodes=1, progress=False) != before
-        assert len((copied / "episodes.jsonl").read_text().splitlines()) == 2
-
-    def test_strange_lines_are_episodes_that_are_missing(self, copied, playing):
-        before = evaluate(copied, episodes=1, progress=False)
-        lines = (copied / "episodes.jsonl").read_text().splitlines()
-        (copied / "episodes.jsonl").write_text("\n".join(["{}", lines[0], "no object", "[1]", ""]))
-        assert evaluate(copied, episodes=1, progress=False) == before
-        assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(lines)
-
-    def test_a_policy_that_diverged(self, copied, playing, monkeypatch):
-        policy = load_pixel_policy(copied / "policy.safetensors")
-        policy.actor.weights[1] = float("nan")
-        policy.save(copied / "policy.safetensors")
-        result = evaluate(copied, episodes=1, progress=False)
-        assert result.final("frames").returns[1] is None
-        assert result.final("frames").returns[0] is not None
-        assert result.diverged == {"frames": (1,)}
-
-    def test_where_it_cannot_be(self, copied, run, monkeypatch, tmp_path):
-        monkeypatch.setattr(evaluation, "obstacle", lambda env_id: f"no picture of {env_id}")
-        assert why_not(copied) == "no picture of dm_control/point_mass-easy-v0"
-        with pytest.raises(ConfigError, match="no picture of"):
-            evaluate(copied, progress=False)
-        about = json.loads((copied / "run.json").read_text())
-        (copied / "run.json").write_text(json.dumps({**about, "env_id": None}))
-        with pytest.raises(ConfigError, match="name no environment"):
-            evaluate(copied, progress=False)
-        with pytest.raises(ConfigError, match="holds no finished training"):
-            evaluate(tmp_path, progress=False)
 
 
 def test_where_frames_are_found(tmp_path):
