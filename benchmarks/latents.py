@@ -23,6 +23,7 @@ from synther.agents.agent import Agent
 from synther.agents.bc import BCConfig
 from synther.agents.rows import Member, Rows
 from synther.compute import pick_device
+from synther.presets import LATENTS
 
 STANDARD = {"data": {"scaling": "standard"}}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -31,7 +32,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "best, p_mean -1.2": ("best", {"noise": {"p_mean": -1.2}}),
     "best, p_mean -0.4": ("best", {"noise": {"p_mean": -0.4}}),
     "best, standard scaling": ("best", STANDARD),
-    "best, both": ("best", {"noise": {"p_mean": -0.4}, **STANDARD}),
+    "best, both": ("best", dict(LATENTS)),
 }
 
 

@@ -102,6 +102,10 @@ ABOUT = {
 }
 
 
+LATENTS: Mapping[str, Mapping[str, Any]] = {"noise": {"p_mean": -0.4}, "data": {"scaling": "standard"}}
+"""Changes of `best` and `laptop` that suit the latents of agents that see."""
+
+
 def preset(name: str, *, gpu: bool = False, **changes: Mapping[str, Any]) -> Settings:
     """The settings called `name` (`auto`: those that suit the machine), with `changes` as in `Settings.changed`."""
     if name == "auto":

@@ -89,6 +89,9 @@ class Seeing(Online):
     Interrupted, the same command goes on where it stopped. A step is one decision of every seed, which is taken twice.
     """
 
+    of_latents = True
+    preset: str = "auto"
+    """A name of `synther presets`; auto is laptop without a GPU, best with one, each with what suits latents."""
     env: tyro.conf.Positional[str] = tyro.MISSING
     """A task of the dm_control suite, such as dm_control/walker-walk-v0."""
     agent: Annotated[Literal["sac", "redq"], tyro.conf.Suppress] = "sac"

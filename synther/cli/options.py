@@ -9,14 +9,14 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
 
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
-from synther.presets import DataConfig, Settings, preset
+from synther.presets import LATENTS, DataConfig, Settings, preset
 
 
 @dataclass
@@ -48,6 +48,9 @@ class Machine(Output):
 class Fitting(Machine):
     """What is fitted, and how. The defaults of the last groups are those of the preset."""
 
+    of_latents: ClassVar[bool] = False
+    """Whether it is latents that are fitted, which `auto` takes into account."""
+
     preset: str = "auto"
     """A name of `synther presets`; auto is laptop without a GPU, best with one."""
     fraction: float | None = None
@@ -69,7 +72,7 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     """Arguments as an `options` object; a preset among them sets the defaults of the others."""
     defaults: dict[str, Any] = {}
     if issubclass(options, Fitting):
-        defaults = _preset_defaults(arguments)
+        defaults = _preset_defaults(arguments, options.of_latents)
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_count_rule)
     with registry:
@@ -138,14 +141,14 @@ def _count_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
     )
 
 
-def _preset_defaults(arguments: list[str]) -> dict[str, Any]:
+def _preset_defaults(arguments: list[str], latents: bool) -> dict[str, Any]:
     known = ahead(arguments, preset="auto", device="auto")
     gpu = False
     if known.preset == "auto" and not {"-h", "--help"} & set(arguments):
         from synther.compute import pick_device
 
         gpu = pick_device(known.device).type == "cuda"
-    chosen = preset(known.preset, gpu=gpu)
+    chosen = preset(known.preset, gpu=gpu, **(LATENTS if latents and known.preset == "auto" else {}))
     return {
         "fit": chosen.fit,
         "network": chosen.network,

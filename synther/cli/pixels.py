@@ -114,6 +114,9 @@ class Upsample(options.Fitting):
     OUT receives seed-0.hdf5 and so on, and their models. Interrupted, the same command goes on where it stopped.
     """
 
+    of_latents = True
+    preset: str = "auto"
+    """A name of `synther presets`; auto is laptop without a GPU, best with one, each with what suits latents."""
     latents: tyro.conf.Positional[Path] = tyro.MISSING
     """Folder of `synther pixels encode`."""
     out: Path = tyro.MISSING

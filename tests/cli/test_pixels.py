@@ -14,10 +14,13 @@ import pytest
 from synther.agents.drq_bc import DrQBCConfig
 from synther.agents.noisy_bc import NoisyBCConfig
 from synther.cli import pixels
+from synther.cli.online import Seeing
+from synther.cli.options import parse
 from synther.errors import ConfigError, FormatError
 from synther.experiments.pixels.training import Plan
 from synther.pixels import evaluation, files
 from synther.pixels.frames import Frames
+from synther.presets import preset
 
 AGENT = ("--agent.width", "8", "--agent.depth", "1", "--agent.batch", "4")
 QUICK = ("--updates", "4", "--measure-every", "2", "--episodes", "2", "--device", "cpu", "--tensorboard", "off")
@@ -139,6 +142,14 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
     (plan,) = found
     assert (list(plan.all_seeds), plan.env_id, plan.agent.nstep) == ([5, 6, 7], "dm_control/walker-walk-v0", 2)
     assert (plan.course.updates, plan.course.precision, type(plan.agent).__name__) == (1_000, "tf32", "NoisyBCConfig")
+
+
+@pytest.mark.parametrize("kind", [pixels.Upsample, Seeing])
+def test_auto_suits_latents_and_a_name_is_what_it_says(kind):
+    needed = ["latents", "--out", "out", "--device", "cpu"]
+    auto = parse("verb", kind, needed).settings()
+    assert auto == preset("laptop", noise={"p_mean": -0.4}, data={"scaling": "standard"})
+    assert parse("verb", kind, [*needed, "--preset", "laptop"]).settings() == preset("laptop")
 
 
 @pytest.mark.parametrize(
