@@ -6,6 +6,8 @@ tensors too, so that a captured update stays valid.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +15,8 @@ from torch import Tensor
 
 from synther.agents.rows import Arm, Batch
 from synther.errors import ConfigError, DataError
+
+Rows = TypeVar("Rows", NDArray[np.float32], Tensor)
 
 
 class Growing:
@@ -57,8 +61,9 @@ class Growing:
 
     def add(self, rows: NDArray[np.float32]) -> None:
         """N more real rows for every member (S, N, width), oldest first."""
-        scaled = self._scaled(rows, (len(self.matrix), rows.shape[1] if rows.ndim == 3 else 1, self.width))
-        newest = scaled[:, -self.capacity :]
+        shape = (len(self.matrix), rows.shape[1] if rows.ndim == 3 else 1, self.width)
+        scaled = self._scaled(np.array(rows, np.float32), self.low, self.high, shape)
+        newest = torch.from_numpy(scaled)[:, -self.capacity :]
         count = newest.shape[1]
         first = (self.added + rows.shape[1] - count) % self.capacity
         until_end = min(count, self.capacity - first)
@@ -70,25 +75,28 @@ class Growing:
 
     def generate(self, member: int, rows: NDArray[np.float32]) -> None:
         """Put synthetic rows (samples, width) in the place of a member's old ones."""
-        self.matrix[member, self.capacity :].copy_(self._scaled(rows, (self.samples, self.width)))
+        # They are many, and scaled where they go; but not in their place before it is known that they are right.
+        own = torch.from_numpy(np.require(rows, np.float32, "W")).to(self.device, copy=True)
+        low, high = (torch.from_numpy(bound).to(self.device) for bound in (self.low, self.high))
+        self.matrix[member, self.capacity :].copy_(self._scaled(own, low, high, (self.samples, self.width)))
         self.generated[member] = True
 
     def batch(self, rows: Tensor) -> Batch:
         """Rows (S, ..., width) by name."""
         return Batch.of(rows, self.observation_size, self.action_size)
 
-    def _scaled(self, rows: NDArray[np.float32], shape: tuple[int, ...]) -> Tensor:
-        """A copy with actions within [-1, 1]."""
-        if rows.shape != shape:
-            raise DataError(f"expected rows of shape {shape}, got {rows.shape}")
-        own = np.array(rows, np.float32)
-        actions = own[..., self.observation_size : self.observation_size + self.action_size]
-        actions[:] = (actions - self.low) * (2 / (self.high - self.low)) - 1
-        if not np.isfinite(own).all():
+    def _scaled(self, own: Rows, low: Rows, high: Rows, shape: tuple[int, ...]) -> Rows:
+        """Rows that are nobody else's, in NumPy or PyTorch, changed so that their actions lie within [-1, 1]."""
+        if tuple(own.shape) != shape:
+            raise DataError(f"expected rows of shape {shape}, got {tuple(own.shape)}")
+        place = slice(self.observation_size, self.observation_size + self.action_size)
+        actions = (own[..., place] - low) * (2 / (high - low)) - 1
+        own[..., place] = actions
+        if not (abs(own) < np.inf).all():  # nor is it where one is no number
             raise DataError("a row has values that are not finite numbers")
-        if (np.abs(actions) > 1 + 1e-4).any():
+        if (abs(actions) > 1 + 1e-4).any():
             raise DataError(f"an action leaves its bounds {self.low.tolist()} and {self.high.tolist()}: clip it")
-        return torch.from_numpy(own)
+        return own
 
 
 class Places:

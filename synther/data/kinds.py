@@ -143,11 +143,15 @@ class Spiked(Kind):
         return np.asarray(values + self.gap * (below + up_to))
 
     def decode(self, matrix: Matrix) -> Array:
+        values = matrix.copy()  # which lies together, as a column of the matrix does not
         spikes = np.array([*self.spikes, np.inf])
         starts = spikes + 2 * self.gap * np.arange(len(spikes))
-        passed = np.searchsorted(starts[:-1] + 2 * self.gap, matrix, "left")
-        between = np.clip(matrix - 2 * self.gap * passed, self.low, self.high)
-        return np.where(matrix >= starts[passed], spikes[passed], between)
+        passed = np.searchsorted(starts[:-1] + 2 * self.gap, values, "left")
+        in_a_spike = values >= starts.take(passed)
+        values -= 2 * self.gap * passed
+        np.clip(values, self.low, self.high, out=values)
+        np.copyto(values, spikes.take(passed), where=in_a_spike)
+        return values
 
 
 @final

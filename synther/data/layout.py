@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,7 +20,7 @@ from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
 
-_CHUNK = 1 << 13  # a few thousand rows of a few dozen columns stay in cache while they are gone through by column
+_CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,20 @@ class Layout:
                 source, column = end, matrix_end
         return tuple(places)
 
+    @cached_property
+    def _runs(self) -> tuple[_Place, ...]:
+        """The places, neighbours of one kind as one: kinds of numbers take each of their columns for itself."""
+        runs: list[_Place] = []
+        for place in self._places:
+            before = runs[-1] if runs else None
+            if before and place.kind.scaled and (place.field, place.kind) == (before.field, before.kind):
+                source = slice(before.source.start, place.source.stop)
+                matrix = slice(before.matrix.start, place.matrix.stop)
+                runs[-1] = _Place(place.field, place.kind, source, matrix, before.names + place.names)
+            else:
+                runs.append(place)
+        return tuple(runs)
+
     def _source_names(self, field: str) -> tuple[str, ...]:
         if field in ("reward", "terminal") or (field == "action" and self.flat_action):
             return (field,)
@@ -166,7 +180,7 @@ class Layout:
         matrix = np.empty((len(rows), self.width))
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, start + _CHUNK)
-            for place in self._places:
+            for place in self._runs:
                 source = sources[place.field][part, place.source]
                 self._check(place, source, start)
                 matrix[part, place.matrix] = place.kind.encode(source)
@@ -198,7 +212,7 @@ class Layout:
             chunk = matrix[part].astype(np.float64, copy=False)
             if not np.isfinite(chunk).all():
                 self._refuse(chunk, start)
-            for place in self._places:
+            for place in self._runs:
                 decoded = place.kind.decode(chunk[:, place.matrix])
                 rows[place.field][part, place.source] = _cast(decoded, self._dtype(place.field), place.kind)
         return Transitions(
@@ -257,6 +271,7 @@ def _cast(values: Array, dtype: np.dtype[Any], kind: Kind) -> Array:
     return np.clip(values, float(info.min), high).astype(dtype)
 
 
+@lru_cache(maxsize=1024)
 def _inside(low: float, high: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """The bounds in `dtype`, rounded inwards: 0.1 as float32 is above 0.1, and a box forgives little."""
     with np.errstate(over="ignore"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -99,6 +99,17 @@ class Columns:
                 raise DataError(
                     f"action is {actions[wrong][0]}: expected integers up to {EXACT:,}, as earlier rows had"
                 )
+        return matrix
+
+    def pack_parts(self, parts: Iterable[Transitions], count: int) -> Matrix:
+        """`pack` of `count` rows that come in parts."""
+        matrix = np.empty((count, self.width), np.float32)
+        filled = 0
+        for part in parts:
+            matrix[filled : filled + len(part)] = self.pack(part)
+            filled += len(part)
+        if filled != count:
+            raise DataError(f"expected {count:,} rows in all parts together, got {filled:,}")
         return matrix
 
     def transitions(self, matrix: Matrix, timeout: NDArray[np.bool_] | None = None) -> Transitions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from synther import compute
-from synther.data import endings, formats
+from synther.data import formats
 from synther.data.checks import check_count
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
-from synther.data.preparing import Prepared, prepare
+from synther.data.preparing import prepare
 from synther.data.scaling import Scaler
 from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
@@ -34,23 +34,12 @@ from synther.model_file import FitRecord, Fitted
 from synther.presets import Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.synthesizer.drawing import Drawing
+from synther.synthesizer.task import Task, learn_ending
 
 log = logging.getLogger(__name__)
 
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a network is to be fitted on, and from."""
-
-    rows: Transitions
-    prepared: Prepared
-    matrix: torch.Tensor
-    """The prepared rows where the fit takes place."""
-    start: Network | None
-    held_out: torch.Tensor | None
 
 
 class Synthesizer:
@@ -142,7 +131,9 @@ class Synthesizer:
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         weights = None if start is None else self._weights_of(start, prepared.layout)
-        return Task(rows, prepared, matrix, weights, None if held_out is None else torch.from_numpy(held_out))
+        marks = None if held_out is None else torch.from_numpy(held_out)
+        ending = learn_ending(rows) if data.terminals == "decided" else None
+        return Task(rows, prepared, matrix, weights, marks, ending)
 
     def _fit_network(self, task: Task, checkpoint: Path | None, progress: Progress) -> FitResult:
         settings = self.settings
@@ -161,11 +152,11 @@ class Synthesizer:
 
     def _complete(self, task: Task, result: FitResult, progress: Progress) -> Self:
         """Become the model of these rows and this network, ready to sample."""
-        rows, prepared, decided = task.rows, task.prepared, self.settings.data.terminals == "decided"
+        rows, prepared = task.rows, task.prepared
         where, data = compute.describe(self.device), fingerprint(rows)
         record = FitRecord(len(rows), result.steps, result.seconds, where, self.seed, data, result.history)
-        ending = endings.learn(rows) if decided else None
-        if ending is None and decided and rows.terminal.any():
+        ending = None if task.ending is None else task.ending.result()
+        if ending is None and task.ending is not None and rows.terminal.any():
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
         self._fitted = Fitted(prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending)
@@ -194,19 +185,32 @@ class Synthesizer:
     ) -> Transitions:
         """`count` new rows in memory; the same rows for the same seed, and the first of them for a smaller count."""
         count = check_count(count)
-        progress = resolve(progress)
-        drawing = self._drawing(sampler, progress).ready()
         arrays: dict[str, Any] = {}
         filled = 0
+        for block in self.sample_blocks(count, seed=seed, sampler=sampler, progress=progress):
+            for name, array in block.arrays().items():
+                if name not in arrays:
+                    arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
+                arrays[name][filled : filled + len(block)] = array
+            filled += len(block)
+        return self._dressed(arrays)
+
+    def sample_blocks(
+        self,
+        count: int,
+        *,
+        seed: int = 0,
+        sampler: SamplerConfig | None = None,
+        progress: Progress | bool = True,
+    ) -> Iterator[Transitions]:
+        """The rows of `sample` block by block, while the next ones are drawn."""
+        count = check_count(count)
+        progress = resolve(progress)
+        drawing = self._drawing(sampler, progress).ready()
         with progress.phase("sample", count) as phase:
             for block in drawing.blocks(count, seed):
-                for name, array in block.arrays().items():
-                    if name not in arrays:
-                        arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
-                    arrays[name][filled : filled + len(block)] = array
-                filled += len(block)
+                yield block
                 phase.advance(len(block))
-        return self._dressed(arrays)
 
     def _dressed(self, arrays: Mapping[str, Any]) -> Transitions:
         """Generated arrays as rows that know their spaces."""

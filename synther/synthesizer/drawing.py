@@ -86,13 +86,14 @@ class Drawing:
         sampler, scaler = self.sampler, self.model.scaler
 
         def finished(block: int, fetched: Callable[[], Array]) -> T:
-            return finish(block, scaler.inverse(fetched()))
+            return finish(block, scaler.inverse(fetched().T))
 
         threads = min(cores(), _THREADS)
         with ThreadPoolExecutor(threads) as pool:
             waiting: deque[Future[T]] = deque()
             for block in blocks:
-                drawn = compute.fetch(sampler.draw(seed, block))
+                # By columns, as all that finishes them goes through them.
+                drawn = compute.fetch(sampler.draw(seed, block).t().contiguous())
                 waiting.append(pool.submit(partial(finished, block, drawn)))
                 if len(waiting) > threads:
                     yield waiting.popleft().result()

@@ -14,7 +14,8 @@ from synther.diffusion.fit import Diverged, FitResult
 from synther.diffusion.together import fit_together
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.progress import Progress, resolve
-from synther.synthesizer import Synthesizer, Task
+from synther.synthesizer import Synthesizer
+from synther.synthesizer.task import Task
 
 
 def fit_models(

@@ -59,6 +59,22 @@ def test_rows_that_cannot_be_are_refused(rows, says):
         ring.generate(0, np.zeros((3, WIDTH), np.float32))
 
 
+def test_synthetic_rows_are_scaled_as_real_ones_and_only_right_ones_are_taken():
+    rows, given = growing(capacity=4), experience(4, 3)
+    given.flags.writeable = False
+    rows.add(np.stack([given, given]))
+    rows.generate(1, given)
+    assert torch.equal(rows.matrix[1, 4:], rows.matrix[1, :4])
+    assert (rows.generated, rows.matrix[0, 4:].any()) == ([False, True], False)
+    before = rows.matrix.clone()
+    for value, says in ((np.nan, "not finite"), (np.inf, "not finite"), (-np.inf, "not finite"), (9.0, "leaves")):
+        wrong = given.copy()
+        wrong[3, WIDE] = value
+        with pytest.raises(DataError, match=says):
+            rows.generate(1, wrong)
+        assert torch.equal(rows.matrix, before)
+
+
 @pytest.mark.parametrize(("low", "high"), [([0.0], [0.0]), ([-np.inf], [1.0]), ([0.0], [1.0, 2.0])])
 def test_actions_need_bounds(low, high):
     with pytest.raises(DataError, match="finite bounds"):

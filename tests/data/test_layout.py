@@ -305,18 +305,41 @@ def test_a_constant_is_compared_in_its_own_type():
 
 def test_a_row_far_down_is_named():
     layout = Layout.infer(make(rows=10_000, reward=np.ones(10_000)))
-    with pytest.raises(DataError, match=r"reward is 0\.0 in row 9999"):
-        layout.pack(make(rows=10_000, reward=np.arange(10_000) < 9_999))
+    with pytest.raises(DataError, match=r"reward is 0\.0 in row 19999"):
+        layout.pack(make(rows=20_000, reward=np.arange(20_000) < 19_999))
 
 
 def test_unpack_refuses_other_shapes_and_what_is_not_finite():
     layout = Layout.infer(make())
     with pytest.raises(DataError, match=r"\(3, 1\): expected \(rows, 8\)"):
         layout.unpack(np.zeros((3, 1)))
-    matrix = np.zeros((9_000, 8), np.float32)
-    matrix[8_999, 4] = np.nan
-    with pytest.raises(DataError, match=r"column 4 \(reward\) of the matrix is nan in row 8999"):
+    matrix = np.zeros((20_000, 8), np.float32)
+    matrix[19_999, 4] = np.nan
+    with pytest.raises(DataError, match=r"column 4 \(reward\) of the matrix is nan in row 19999"):
         layout.unpack(matrix)
+
+
+def test_neighbours_of_one_kind_are_treated_as_each_alone():
+    random = np.random.default_rng(3)
+    real, whole = random.normal(size=(ROWS, 2)), columns([0, 5, 2], [5, 0, 3], [0, 9, 4], dtype=np.float64)
+    rows = make(
+        observation=np.concatenate([real, whole, real[:, :1], columns(7.0, [0, 1], [1, 0], dtype=np.float64)], 1),
+        next_observation=np.concatenate([real, whole, real[:, 1:], columns(7.0, [1, 0], [1, 0], dtype=np.float64)], 1),
+        action=random.uniform(-1, 1, (ROWS, 4)).astype(np.float32),
+        action_space=(Box((-1.0, -1.0, -2.0, -1.0), (1.0, 1.0, 1.0, 1.0)),),
+    )
+    layout = Layout.infer(rows)
+    assert len(layout._runs) == 7 + 3 + 1 + 7 + 1
+    assert layout.unpack(layout.pack(rows)).equals(rows)
+    wild = random.normal(scale=9, size=(ROWS, layout.width))
+    for matrix in (wild, np.asfortranarray(wild)):
+        made, column = layout.unpack(matrix), 0
+        for field in ("observation", "action", "reward", "next_observation", "terminal"):
+            for place, kind in enumerate(getattr(layout, field)):
+                decoded = kind.decode(wild[:, column : column + kind.matrix_width])[:, 0]
+                found = getattr(made, field).reshape(ROWS, -1)[:, place]
+                np.testing.assert_array_equal(found, decoded.astype(found.dtype), err_msg=f"{field}[{place}]")
+                column += kind.matrix_width
 
 
 def test_thresholds_decide_binary_columns():

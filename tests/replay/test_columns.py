@@ -41,6 +41,14 @@ def test_there_and_back(action, kind):
     assert batch.synthetic is marks
 
 
+def test_parts_are_packed_as_the_whole():
+    rows = some(50)
+    columns = Columns.of(rows)
+    assert np.array_equal(columns.pack_parts(rows.chunks(13), 50), columns.pack(rows))
+    with pytest.raises(DataError, match="expected 51 rows in all parts together, got 50"):
+        columns.pack_parts(rows.chunks(13), 51)
+
+
 def test_as_json():
     rows = some(3, discrete=True).with_spaces((Discrete(4),), (Box.uniform(-np.inf, 1, 3),))
     columns = Columns.of(rows)

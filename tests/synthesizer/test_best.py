@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions
+from synther.data import endings
 from synther.diffusion.config import SamplerConfig
 
 from .settings import SHORT
@@ -53,6 +54,10 @@ def test_clipped_speeds_come_back_exactly_clipped(best):
             share, truth = np.mean(speeds == limit), np.mean(getattr(real, field)[:, 1] == limit)
             assert 0.5 * truth < share < 1.5 * truth
             assert np.mean(np.abs(speeds - limit) < 0.02) < 1.3 * share
+
+
+def test_the_end_of_episodes_is_learned_from_the_rows_alone(best):
+    assert best[0]._model.ending == endings.learn(falling())
 
 
 def test_terminals_are_where_the_limit_is(best):

@@ -5,12 +5,22 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from synther import Transitions
 from synther.diffusion.config import SamplerConfig
 
 
 def test_a_smaller_sample_is_the_beginning_of_a_larger_one(model, fake):
     for count in (1, 100, 511, 512, 513, 1300):
         assert model.sample(count, progress=False).equals(fake[:count]), count
+
+
+def test_blocks_are_the_rows_in_order(model, fake):
+    blocks = list(model.sample_blocks(1300, progress=False))
+    assert [len(block) for block in blocks] == [512, 512, 276]
+    assert Transitions.concatenate(blocks).equals(fake[:1300])
+    assert {(block.action_space, block.observation_space, block.env_id) for block in blocks} == {
+        (fake.action_space, fake.observation_space, fake.env_id)
+    }
 
 
 def test_the_seed_decides(model, fake):

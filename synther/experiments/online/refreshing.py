@@ -113,9 +113,9 @@ class Refreshing:
         if member not in self._models or self._drawn.get(member) == self._models[member][0]:
             return
         step, model = self._models[member]
-        seed, began = self.learner.seeds[member], time.monotonic()
-        rows = model.sample(self.upsampling.samples, seed=_seed_of(seed, step), progress=progress)
-        self.learner.generate(member, self.experience.columns.pack(rows))
+        seed, samples, began = self.learner.seeds[member], self.upsampling.samples, time.monotonic()
+        blocks = model.sample_blocks(samples, seed=_seed_of(seed, step), progress=progress)
+        self.learner.generate(member, self.experience.columns.pack_parts(blocks, samples))
         self._drawn[member] = step
         if (step, seed) in self._known:  # unless somebody has removed the record
             self._known[step, seed]["sample_seconds"] = time.monotonic() - began

@@ -59,7 +59,7 @@ def stopped_in(tmp_path, monkeypatch):
         *((Worlds, "step", False, call) for call in (8, 44)),  # acting
         (Learner, "train", True, 20),  # training
         *((refreshing, "fit_models", after, call) for after, call in ((False, 1), (True, 2))),  # fitting
-        *((Synthesizer, "sample", False, call) for call in (2, 4)),  # sampling
+        *((Synthesizer, "sample_blocks", False, call) for call in (2, 4)),  # sampling
         *((Synthesizer, "save", True, call) for call in (1, 2, 3)),  # saving
         (Experience, "save", True, 3),
         *((Learner, "save", after, call) for after, call in ((True, 4), (True, 6))),
