@@ -117,8 +117,23 @@ class Seeing(Online):
 def run(arguments: list[str]) -> None:
     if set(arguments) <= {"-h", "--help"}:
         options.parse("online", Online, arguments)  # which leaves, without waiting for PyTorch
+    _check_generators_are_asked_for(arguments)
     answered = _seen(arguments) if "--pixels" in arguments else _sensed(arguments)
     _print(*answered)
+
+
+_OF_GENERATORS = (
+    *("--ratio", "--samples", "--refresh-every", "--refit", "--updates-per-refresh", "--preset"),
+    *("--fit", "--network", "--sampler", "--noise", "--data"),
+)
+
+
+def _check_generators_are_asked_for(arguments: list[str]) -> None:
+    """Options of a generator in a run without one would be found out about hours later."""
+    if not {"--synthetic", "-h", "--help"} & set(arguments):
+        for option in (word.partition("=")[0].replace("_", "-") for word in arguments):
+            if option.partition(".")[0] in _OF_GENERATORS:
+                raise ConfigError(f"{option} is for --synthetic, without which nothing is generated: add it")
 
 
 _RUNNING = (

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.envs.making import opened
+from synther.envs.making import begun, opened, stepped
 from synther.envs.policies import Policy
 from synther.errors import DataError
 
@@ -55,12 +55,13 @@ def play(envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key]) 
         actions = _chosen(env_id, envs[0].action_space, policy, seen, rng)
         for slot in running:
             where = f"step {step} after reset(seed={starts[slot]})"
-            raw, reward, terminated, truncated, _ = _attempt(env_id, where, envs[slot].step, actions[slot])
+            raw, reward, terminated, truncated = _attempt(env_id, where, stepped, envs[slot], actions[slot])
             if not math.isfinite(reward):
                 raise DataError(f"{env_id} returned the reward {reward} in {where}: expected a finite number")
-            following = _flat(envs[slot], raw)
-            timeout = bool(truncated and not terminated)
-            yield slot, Step(here[slot], actions[slot], float(reward), following, bool(terminated), timeout)
+            following = _attempt(env_id, where, _flat, envs[slot], raw)
+            if following.shape != here[slot].shape:
+                raise DataError(f"{env_id} returned {len(following)} numbers in {where}, and {len(here[slot])} before")
+            yield slot, Step(here[slot], actions[slot], reward, following, terminated, truncated and not terminated)
             here[slot] = seen[slot] = following
             if terminated or truncated:
                 running = [other for other in running if other != slot]
@@ -96,8 +97,8 @@ def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
 
 
 def _reset(env: Any, env_id: str, seed: int) -> Array:
-    raw, _ = _attempt(env_id, f"reset(seed={seed})", env.reset, seed=seed)
-    here = _flat(env, raw)
+    where = f"reset(seed={seed})"
+    here: Array = _attempt(env_id, where, _flat, env, _attempt(env_id, where, begun, env, seed=seed))
     _check_finite(env_id, here)
     return here
 

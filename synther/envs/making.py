@@ -43,10 +43,26 @@ def opened(env_id: str, **options: Any) -> Iterator[Any]:
                 raise DataError(f"{env_id} cannot be made here: {error}") from error
             except gymnasium.error.Error as error:
                 raise DataError(f"{env_id!r} is not an environment of Gymnasium: {error}") from None
+            except Exception as error:  # whatever somebody's environment raises
+                raise DataError(f"{env_id} cannot be made here: {type(error).__name__}: {error}") from error
         try:
             yield env
         finally:
             env.close()
+
+
+def begun(env: Any, **how: Any) -> Any:
+    """The first observation. Whoever calls this is prepared for an environment that answers in another form."""
+    answer = env.reset(**how)
+    if not isinstance(answer, tuple) or len(answer) != 2:  # an array of two numbers could be taken apart, too
+        raise TypeError("expected an observation and a dictionary from reset, as Gymnasium has it since 0.26")
+    return answer[0]
+
+
+def stepped(env: Any, action: Any) -> tuple[Any, float, bool, bool]:
+    """Observation, reward, whether the state is terminal and whether the episode was cut, likewise."""
+    observation, reward, terminated, truncated, _ = env.step(action)
+    return observation, float(reward), bool(terminated), bool(truncated)
 
 
 def import_suite(env_id: str) -> None:

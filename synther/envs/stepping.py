@@ -7,7 +7,6 @@ processes pay for several environments, and never for a single one.
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from synther.cores import cores
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Space
 from synther.envs.episodes import action_box
-from synther.envs.making import opened
+from synther.envs.making import begun, opened, stepped
 from synther.errors import ConfigError, DataError, SyntherError
 
 Array = NDArray[np.float32]
@@ -30,6 +29,8 @@ Array = NDArray[np.float32]
 _STREAM = 3
 """Sets these episodes apart from those of evaluations and of recorded data."""
 
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 _PATIENCE = 5.0
 """Seconds in which a process may end by itself."""
@@ -91,9 +92,9 @@ class Worlds:
         """One action (S, A) each, the step of that `number`. An environment that is over starts over."""
         for place, own in zip(self._places, np.split(actions, self._ends[:-1]), strict=True):
             place.ask("step", own, number)
-        stepped = Stepped(*(np.concatenate(part) for part in zip(*self._answers(), strict=True)))
-        self.observations = stepped.observations
-        return stepped
+        taken = Stepped(*(np.concatenate(part) for part in zip(*self._answers(), strict=True)))
+        self.observations = taken.observations
+        return taken
 
     def _answers(self) -> list[Any]:
         """Of all places, before what went wrong in one of them is told."""
@@ -124,22 +125,22 @@ class _World:
     def reset(self, step: int) -> None:
         start = int(np.random.SeedSequence((_STREAM, self.seed, step)).generate_state(1)[0])
         where = f"reset(seed={start}) before step {step}"
-        raw, _ = self._attempt(where, self.env.reset, seed=start)
+        raw = self._attempt(where, begun, self.env, seed=start)
         self.here = self._flat(raw, where)
 
     def step(self, action: Array, number: int) -> tuple[Array, bool]:
         """The row of a step, and whether the episode was only cut after it."""
         where = f"step {number}"
         taken = np.array(action, self.env.action_space.dtype)
-        raw, reward, terminated, truncated, _ = self._attempt(where, self.env.step, taken)
-        if not math.isfinite(reward):
-            raise DataError(f"{self._who} returned the reward {reward} in {where}: expected a finite number")
+        raw, reward, terminated, truncated = self._attempt(where, stepped, self.env, taken)
+        if not abs(reward) <= _LARGEST:
+            raise DataError(f"{self._who} returned the reward {reward} in {where}: expected a finite number of float32")
         following = self._flat(raw, where)
-        row = np.concatenate([self.here, action, [reward, bool(terminated)], following], dtype=np.float32)
+        row = np.concatenate([self.here, action, [reward, terminated], following], dtype=np.float32)
         self.here = following
         if terminated or truncated:
             self.reset(number + 1)
-        return row, bool(truncated and not terminated)
+        return row, truncated and not terminated
 
     @property
     def _who(self) -> str:
@@ -156,7 +157,8 @@ class _World:
         import gymnasium
 
         if isinstance(observation, np.ndarray):
-            flat = np.array(observation, np.float32).reshape(-1)
+            with np.errstate(over="ignore"):  # told below
+                flat: Array = self._attempt(where, np.array, observation, np.float32).reshape(-1)
         else:
             space = self.env.observation_space
             flat = np.array(self._attempt(where, gymnasium.spaces.flatten, space, observation), np.float32)

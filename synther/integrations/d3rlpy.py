@@ -46,7 +46,7 @@ def to_mdp_dataset(rows: Transitions) -> MDPDataset:
 
     Rows whose timeouts are known are recorded ones and become episodes; what follows a terminal one is zeros then, as
     in all episodes of d3rlpy. Other rows stand alone, as generated ones do: algorithms that learn from single
-    transitions take them, those that need trajectories or the next action do not.
+    transitions take them, those that need trajectories, the next action or the return to come do not.
     """
     kind, size = _action_kind(rows)
     if rows.timeout is None:
@@ -92,6 +92,9 @@ class _Alone(Episode):  # type: ignore[misc]
     def transition_count(self) -> int:
         return len(self.rewards)
 
+    def compute_return(self) -> float:
+        raise DataError("these rows do not follow each other, so they have no return: expected recorded episodes")
+
 
 class _Picker(BasicTransitionPicker):  # type: ignore[misc]
     """The basic one, which a `MixedReplayBuffer` asks for on both sides, but for rows that stand alone."""
@@ -104,11 +107,11 @@ class _Picker(BasicTransitionPicker):  # type: ignore[misc]
             action=episode.actions[index],
             reward=episode.rewards[index],
             next_observation=episode.next_observations[index],
-            # Nobody knows it: what is computed from it shall not look like a number.
+            # Nobody knows it, nor what is to come: what is computed from them shall not look like a number.
             next_action=np.full(episode.actions.shape[1:], np.nan, np.float32),
             terminal=float(episode.terminals[index]),
             interval=1,
-            rewards_to_go=episode.rewards[index : index + 1],
+            rewards_to_go=np.full((1, 1), np.nan, np.float32),
         )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Box, Space
 from synther.data.transitions import Array, Transitions
-from synther.errors import ConfigError, MissingExtra
+from synther.errors import ConfigError, DataError, MissingExtra
 from synther.integrations.options import ReplayOptions
 from synther.integrations.packing import packed, unpacked
 from synther.progress import Progress
@@ -60,6 +60,11 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
                 "optimize_memory_usage=True takes the next row's observation for the next one, and generated rows do "
                 "not follow each other: expected optimize_memory_usage=False"
             )
+        if "n_steps" in options:  # which Stable-Baselines3 tells people to write here
+            raise ConfigError(
+                "returns over n_steps are sums over rows that follow each other, which generated rows do not: leave "
+                "n_steps and gamma out of replay_buffer_kwargs"
+            )
         _check_no_images(observation_space)
         known = {
             "observation_space": gym_spaces.observation_space(observation_space),
@@ -91,6 +96,11 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[Any]) -> None:
         """One step of every environment. A refresh that is due happens here."""
+        if len(infos) != self.n_envs:
+            raise DataError(
+                f"a step of {len(infos)} environments came: expected {self.n_envs}, for which this buffer was made; "
+                "make as many of them, or begin with an empty buffer"
+            )
         timeout = None
         if self.handle_timeout_termination:
             timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos], bool)

@@ -40,7 +40,7 @@ class Background:
                 raise
         except (OSError, SafetensorError) as error:  # no room for its files, or no process to be had
             raise Failed(f"it could not begin: {error}") from error
-        self._end = weakref.finalize(self, _end, self._process, self._folder)
+        self._end = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
 
     @property
     def done(self) -> bool:
@@ -79,21 +79,24 @@ def work(folder: Path) -> None:
 
 
 def _started(folder: Path) -> subprocess.Popen[bytes]:
-    """A process that finds the modules that this one finds, and takes as many threads."""
+    """A process that finds the modules that this one finds, and takes as many threads. Ctrl-C does not reach it."""
     modules = os.pathsep.join(path or os.getcwd() for path in sys.path)
     threads = str(torch.get_num_threads())
     with (folder / "errors").open("wb") as errors:
         # Not multiprocessing, which runs the caller's script a second time where it has no __main__ guard.
         return subprocess.Popen(
-            [sys.executable, "-m", "synther.replay.worker", str(folder)],
+            [sys.executable, "-P", "-m", "synther.replay.worker", str(folder)],  # -P: not those of the working folder
             env={**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": threads},
             stdin=subprocess.PIPE,
             stdout=errors,
             stderr=errors,
+            process_group=0,  # an agent that is interrupted may go on; if it ends, so does this
         )
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
+    if os.getpid() != owner:  # a fork of it, which has this object too, is at its end
+        return
     process.kill()
     process.wait()
     if process.stdin is not None:

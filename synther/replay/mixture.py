@@ -19,7 +19,7 @@ class Mixture:
     def __init__(self, ratio: float, *, shuffled: bool = True) -> None:
         if not 0 <= ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in [0, 1], got {ratio}")
-        self.ratio, self.shuffled = ratio, shuffled
+        self.ratio, self.shuffled = float(ratio), bool(shuffled)
         self.mixed = 0
         """Rows of all batches so far that could have been synthetic."""
 
@@ -32,7 +32,7 @@ class Mixture:
 
     def _due(self, rows: int) -> int:
         """Synthetic rows among so many: in integers, since a product of floats may round to the other side."""
-        above, below = float(self.ratio).as_integer_ratio()
+        above, below = self.ratio.as_integer_ratio()
         return (2 * above * rows + below) // (2 * below)
 
     def draw(self, real: Ring, synthetic: Ring | None, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

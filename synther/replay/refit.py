@@ -92,7 +92,8 @@ class Job:
         real = self.columns.transitions(self.real)
         model.fit(real, start=self.start, held_out=self.held_out, progress=progress)
         fitted = time.monotonic()
-        rows = self.columns.pack(model.sample(self.samples, seed=self.seed, progress=progress))
+        blocks = model.sample_blocks(self.samples, seed=self.seed, progress=progress)
+        rows = self.columns.pack_parts(blocks, self.samples)
         return Generation(model, rows, fitted - began, time.monotonic() - fitted)
 
     def save(self, folder: Path) -> None:

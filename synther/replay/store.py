@@ -55,30 +55,30 @@ class Store:
         newest = self.real.matrix[(self.real.added - 1) % self.real.capacity].cpu()
         return torch.equal(newest[self.columns.places["next_observation"]], observation.to(torch.float32))
 
-    def transitions(self, environments: int = 1) -> Transitions:
-        """The real rows, oldest first; of `environments` that took turns, one after the other, cut where two meet.
+    def transitions(self, environments: int | None = None) -> Transitions:
+        """The real rows, oldest first; of `environments` that took turns, one after the other.
 
         They have their timeouts where those were always given, and each row goes on from the one before or begins an
-        episode.
+        episode. Of known environments a row that does not lead to the next was cut: there its environment was reset.
         """
         matrix, timeout = self.real.by_age().cpu().numpy(), self.timeout.by_age()[:, 0].numpy()
-        if environments > 1:
+        if environments is not None and self.real.added % environments == 0:  # else not all rows are theirs
             whose = np.arange(self.real.added - len(matrix), self.real.added) % environments
             order = np.argsort(whose, kind="stable")
             matrix, timeout = matrix[order], timeout[order]
-            timeout[:-1] |= (np.diff(whose[order]) != 0) & ~self._terminal(matrix[:-1])
-        known = self.timeouts_known and self._are_episodes(matrix, timeout)
+            timeout[:-1] |= ((np.diff(whose[order]) != 0) | ~self._led(matrix)) & ~self._terminal(matrix[:-1])
+        ended = self._terminal(matrix[:-1]) | timeout[:-1]
+        known = self.timeouts_known and bool((ended | self._led(matrix)).all())
         return self.columns.transitions(matrix, timeout if known else None)
 
     def _terminal(self, matrix: Matrix) -> NDArray[np.bool_]:
         return matrix[:, self.columns.places["terminal"].start] > 0
 
-    def _are_episodes(self, matrix: Matrix, timeout: NDArray[np.bool_]) -> bool:
-        """Whether every row that ends no episode led to the observation of the next one."""
-        ended = self._terminal(matrix[:-1]) | timeout[:-1]
+    def _led(self, matrix: Matrix) -> NDArray[np.bool_]:
+        """Which rows, the last one apart, led to the observation of the next one."""
         places = self.columns.places
-        led = (matrix[:-1, places["next_observation"]] == matrix[1:, places["observation"]]).all(1)
-        return bool((ended | led).all())
+        led: NDArray[np.bool_] = (matrix[:-1, places["next_observation"]] == matrix[1:, places["observation"]]).all(1)
+        return led
 
     def tensors(self) -> dict[str, Tensor]:
         """All rows, for a file."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from synther import compute
 from synther.data import spaces
 from synther.data.checks import check_count
-from synther.data.spaces import Space
+from synther.data.spaces import Part, Space
 from synther.data.transitions import FIELDS, Transitions
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.presets import Settings
@@ -66,8 +66,8 @@ class SyntheticReplay:
         precision: compute.Precision = "auto",
         progress: Progress | bool = True,
     ) -> None:
-        self.capacity = _at_least_one("capacity", capacity)
-        self.refresh_every = _at_least_one("refresh_every", refresh_every)
+        self.capacity = _whole("capacity", capacity)
+        self.refresh_every = _whole("refresh_every", refresh_every)
         self.samples = check_count(samples)
         if refit not in get_args(Refit):
             raise ConfigError(f"refit must be one of {', '.join(get_args(Refit))}, got {refit!r}")
@@ -80,10 +80,14 @@ class SyntheticReplay:
         gpu = self.device.type == "cuda"
         self.settings = named(preset, gpu=gpu) if isinstance(preset, str) else preset
         self.refit: Refit = refit
-        self.replace, self.background, self.seed, self.progress = replace, background, seed, progress
+        # Plain ones, of whatever library they are: all of them are to be saved, perhaps a long time from now.
+        self.replace, self.background, self.seed = float(replace), bool(background), _whole("seed", seed, 0)
+        self.progress = progress
         self.spaces: dict[str, Any] = {"action_space": action_space, "observation_space": observation_space}
+        for name, space in self.spaces.items():
+            _check_space(name, space)
         self.mixture = Mixture(ratio, shuffled=shuffled)
-        self.generator = compute.generator(self.device, seed, _BATCHES)
+        self.generator = compute.generator(self.device, self.seed, _BATCHES)
         self.history: list[Refresh] = []
         """What came of each refresh."""
         self.model: Synthesizer | None = None
@@ -129,7 +133,7 @@ class SyntheticReplay:
 
     def sample(self, batch: int) -> Batch:
         """`batch` rows drawn with replacement: real ones until there are synthetic ones, then at the ratio."""
-        if _at_least_one("batch", batch) > self.capacity:
+        if _whole("batch", batch) > self.capacity:
             raise ConfigError(f"a batch of {batch} rows is more than the capacity, {self.capacity}: raise the capacity")
         store = self.store
         self._collect()
@@ -205,6 +209,10 @@ class SyntheticReplay:
             self._running[1].close()
             self._running = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: no refresh under way, but one that is due."""
+        return {**self.__dict__, "_running": None}
+
     def _add_checked(self, given: Given) -> None:
         """The long way: rows that nothing is known about, or that something is wrong with."""
         fields: dict[str, Any] = dict(zip(FIELDS, given, strict=True))
@@ -276,7 +284,15 @@ def _seed_of(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, _FITS, number]).generate_state(1)[0]) >> 1
 
 
-def _at_least_one(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ConfigError(f"{name} must be a whole number and at least 1, got {value!r}")
+def _whole(name: str, value: int, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ConfigError(f"{name} must be a whole number and at least {least}, got {value!r}")
     return int(value)
+
+
+def _check_space(name: str, space: Any) -> None:
+    if space is not None and not (isinstance(space, tuple) and all(isinstance(part, Part) for part in space)):
+        raise ConfigError(
+            f"{name} is {space!r}: expected a tuple of parts of synther.data.spaces, which {name}() of "
+            "synther.data.formats.gym_spaces makes of a space of Gymnasium"
+        )

@@ -48,6 +48,17 @@ def test_several_environments_follow_one_another() -> None:
     assert cuts == [7, 12, 107, 112, 207], "where the rows of two environments meet, the episode is cut"
 
 
+def test_a_reset_in_the_middle_of_an_episode_cuts_it() -> None:
+    """As every `learn` begins with one."""
+    buffer = filled(2)
+    for t in (50, 51):
+        at = np.full((1, 2), t)
+        buffer.add(at, at + 1, np.zeros((1, 1)), np.zeros(1), np.zeros(1), [{}])
+    rows = read(buffer)
+    assert rows.timeout is not None
+    assert rows.timeout.tolist() == [False, True, False, False]
+
+
 @pytest.mark.parametrize(("steps", "kept"), [(6, range(6)), (10, range(1, 10)), (17, range(8, 17))])
 def test_optimized_memory(steps: int, kept: range) -> None:
     """The row at the write position is invalid once the ring is full; ends of episodes lost their next observation."""

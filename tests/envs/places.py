@@ -20,6 +20,8 @@ class Point(gymnasium.Env):
         self.action_space = Box(-reach, reach, (1,))
         self.reach, self.ends, self.cuts, self.fault, self.at = reach, ends, cuts, fault, at
         self.taken = 0
+        if fault == "unmade":
+            raise ValueError("no such part")
         if fault == "discrete":
             self.action_space = Discrete(2)
         if fault == "unbounded":
@@ -30,7 +32,7 @@ class Point(gymnasium.Env):
         self.x, self.lived = self.np_random.uniform(-1, 1, 1).astype(np.float32), 0
         return self._seen(), {}
 
-    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Any:
         assert action in self.action_space
         self.x += action / (2 * self.reach)  # into the same array each time
         self.lived, self.taken = self.lived + 1, self.taken + 1
@@ -39,6 +41,10 @@ class Point(gymnasium.Env):
             raise RuntimeError("no such motor")
         if self.taken == self.at and self.fault == "reward":
             reward = float("nan")
+        if self.taken == self.at and self.fault == "no reward":
+            reward = None
+        if self.taken == self.at and self.fault == "old":
+            return self._seen(), reward, False, {}
         return self._seen(), reward, self.lived == self.ends, self.lived == self.cuts, {}
 
     def _seen(self) -> Any:

@@ -26,13 +26,13 @@ class Counting(gymnasium.Env[Any, Any]):
         self.place = np.zeros(2, np.float32)
         self.steps = 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if self.bad[1] == "reset":
             raise RuntimeError("no power")
         self.place[:] = 0
-        return self.place, {}
+        return self.place if self.bad[1] == "old reset" else (self.place, {})
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         bad = self.bad[1] if self.bad[0] == self.steps else ""
         self.steps += 1
         self.place += (1, -1)
@@ -41,6 +41,10 @@ class Counting(gymnasium.Env[Any, Any]):
         if bad == "observation":
             self.place[1] = np.nan
         over = self.steps == self.end
+        if bad == "old step":
+            return self.place, 1.0, over, {}
+        if bad == "shape":
+            return np.zeros(3), 1.0, over, over, {}
         reward = np.inf if bad == "reward" else float(self.steps)
         return self.place, reward, over and self.terminates, over, {}
 
@@ -114,6 +118,9 @@ def test_keys_seed_the_environment_and_the_draws() -> None:
         ("step", r"Counting-v0 failed in step 2 after reset\(seed=\d+\): RuntimeError: wires crossed"),
         ("observation", "Counting-v0 returned nan in observation column 1"),
         ("reward", "Counting-v0 returned the reward inf in step 2 after"),
+        ("old reset", r"Counting-v0 failed in reset\(seed=\d+\): TypeError: expected an observation and"),
+        ("old step", r"Counting-v0 failed in step 2 after reset\(seed=\d+\): ValueError: not enough values"),
+        ("shape", r"Counting-v0 returned 3 numbers in step 2 after reset\(seed=\d+\), and 2 before"),
     ],
 )
 @pytest.mark.parametrize("end", [3, 9])  # the last step of the episode, or one on its way

@@ -79,6 +79,8 @@ def test_parts_of_an_observation_are_put_side_by_side():
         ("raises", "Point-v0 of seed 4 failed in step 8: RuntimeError: no such motor"),
         ("nan", "Point-v0 of seed 4 returned nan in observation column 0 in step 8"),
         ("reward", "Point-v0 of seed 4 returned the reward nan in step 8"),
+        ("no reward", "Point-v0 of seed 4 failed in step 8: TypeError"),
+        ("old", "Point-v0 of seed 4 failed in step 8: ValueError: not enough values"),
         ("grows", "Point-v0 of seed 4 returned 2 numbers in step 8: its space has 1"),
     ],
 )
@@ -95,6 +97,7 @@ def test_what_goes_wrong_is_told(fault, says):
     [
         ("Point-v0", {"fault": "discrete"}, "expected a Box"),
         ("Point-v0", {"fault": "unbounded"}, "expected finite bounds"),
+        ("Point-v0", {"fault": "unmade"}, "Point-v0 cannot be made here: ValueError: no such part"),
         ("Nowhere-v0", {}, "not an environment of Gymnasium"),
     ],
 )

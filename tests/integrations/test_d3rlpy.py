@@ -104,7 +104,11 @@ def test_rows_that_stand_alone_have_no_trajectories_and_no_file():
     with pytest.raises(FormatError, match=r"synther\.write"):
         dataset.dump(file)
     assert file.tell() == 0
-    assert np.isnan(dataset.sample_transition().next_action).all()
+    with pytest.raises(DataError, match="have no return"):
+        dataset.episodes[0].compute_return()
+    one = dataset.sample_transition()
+    assert np.isnan(one.next_action).all()
+    assert np.isnan(one.rewards_to_go).all()  # Cal-QL bounds its values by what is to come, which is unknown
 
 
 def test_the_number_of_discrete_actions_is_the_spaces():

@@ -199,6 +199,15 @@ def test_environments_that_take_turns_come_back_one_after_the_other(taken):
     assert ours.transitions().timeout is None
 
 
+def test_an_episode_is_cut_where_its_environment_was_reset():
+    agent = model(SAC, make_vec_env("Pendulum-v1", 2), learning_starts=10_000)
+    for _ in range(2):
+        agent.learn(24)  # 12 steps of each, of 200, and from the beginning
+    rows = agent.replay_buffer.transitions()
+    assert np.flatnonzero(rows.timeout).tolist() == [11, 23, 35]
+    assert len(to_mdp_dataset(rows).episodes) == 4
+
+
 def test_synther_reads_it_like_any_buffer_and_writes_into_none_of_its_kind():
     _, ours = pair()
     rows = read(ours)
@@ -260,12 +269,13 @@ def test_a_copy_is_a_buffer_of_its_own():
     ("observation", "action", "how", "said"),
     [
         (VECTOR, TORQUE, {"optimize_memory_usage": True}, "expected optimize_memory_usage=False"),
+        (VECTOR, TORQUE, {"n_steps": 3, "gamma": 0.99}, "leave n_steps and gamma out"),
         (spaces.Box(0, 255, (3, 40, 40), np.uint8), TORQUE, {}, "images of shape .3, 40, 40."),
         (spaces.Dict({"eye": spaces.Box(0, 255, (1, 40, 40), np.uint8)}), TORQUE, {}, "encode"),
         (spaces.Sequence(VECTOR), TORQUE, {}, "wrap the environment"),
         (VECTOR, TORQUE, {"ratio": 2}, "ratio"),
     ],
-    ids=["memory", "image", "image in a dict", "sequence", "ratio"],
+    ids=["memory", "several steps", "image", "image in a dict", "sequence", "ratio"],
 )
 def test_what_cannot_work_is_refused_at_once(observation, action, how, said):
     with pytest.raises((ConfigError, DataError), match=said):
@@ -280,6 +290,12 @@ def test_actions_nobody_rescaled_are_refused_and_rounding_is_not():
     with pytest.raises(DataError, match="outside the space"):
         buffer.add(*row, np.array([[1.9, 0.0]]), np.zeros(1), np.zeros(1), [{}])
     assert buffer.size() == 1
+
+
+def test_a_buffer_of_other_environments_is_refused():
+    _, buffer = pair()
+    with pytest.raises(DataError, match="a step of 3 environments came: expected 2"):
+        buffer.add(np.zeros((3, 3)), np.zeros((3, 3)), np.zeros((3, 2)), np.zeros(3), np.zeros(3), [{}] * 3)
 
 
 def test_without_the_library(monkeypatch):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
+import pickle
 import shutil
 import sys
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
 
 from synther.replay import worker
@@ -24,13 +27,16 @@ def until_over(replay: SyntheticReplay) -> None:
     background._process.wait(60)
 
 
-def test_batches_stay_old_until_the_new_rows_are_there_and_are_those_of_the_foreground():
+def test_batches_stay_old_until_the_new_rows_are_there_and_are_those_of_the_foreground(monkeypatch, tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('a module that no script of another folder finds')")
+    monkeypatch.chdir(tmp_path)
     replay, waited = tiny(background=True), tiny()
     for one in (replay, waited):
         one.add(**numbered(0, 100))
     assert replay.history == []
     assert not replay.sample(64).synthetic.any()
-    folder = replay._running[1]._folder
+    folder, process = replay._running[1]._folder, replay._running[1]._process
+    assert os.getpgid(process.pid) == process.pid  # so that Ctrl-C is not for it
     replay.add(**numbered(100, 150))  # another is due meanwhile: it has to wait for this one
     until_over(replay)
     assert int(replay.sample(64).synthetic.sum()) == 32
@@ -113,7 +119,7 @@ def test_what_a_process_left_and_nobody_can_read_is_a_refresh_that_failed(damage
 
 
 def test_the_process_says_in_one_line_what_went_wrong(monkeypatch, tmp_path):
-    monkeypatch.setattr(worker, "_leave_with_parent", lambda: None)
+    monkeypatch.setattr(worker, "_leave_with_parent", lambda folder: None)
     monkeypatch.setattr(os, "nice", lambda niceness: niceness)
     replay = tiny(ratio=0, preset=TINY.changed(fit={"learning_rate": 1e30}))
     replay.add(**numbered(0, 100))
@@ -133,6 +139,20 @@ def test_saved_while_a_refresh_is_under_way_it_is_due_again(tmp_path):
     loaded.close()
 
 
+def test_a_copy_has_a_refresh_due_and_none_under_way():
+    replay = tiny(background=True, preset=ENDLESS)
+    replay.add(**numbered(0, 100))
+    copies = copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))
+    assert replay._running is not None
+    replay.close()
+    for one in copies:
+        assert one._running is None
+        assert one._due()
+    batches = [one.sample(20).reward for one in (replay, *copies)]
+    assert torch.equal(batches[0], batches[1])
+    assert torch.equal(batches[0], batches[2])
+
+
 def test_the_process_ends_with_the_replay():
     replay = tiny(background=True, preset=ENDLESS)
     replay.add(**numbered(0, 100))
@@ -142,10 +162,25 @@ def test_the_process_ends_with_the_replay():
     assert not folder.exists()
 
 
+def test_a_fork_ends_nothing(monkeypatch):
+    replay = tiny(background=True, preset=ENDLESS)
+    replay.add(**numbered(0, 100))
+    process, folder = replay._running[1]._process, replay._running[1]._folder
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        _, how, given, _ = replay._running[1]._end.peek()
+        how(*given)
+    assert process.poll() is None
+    assert folder.exists()
+    replay.close()
+    assert not folder.exists()
+
+
 def test_the_process_ends_with_the_one_that_began_it():
     replay = tiny(background=True, preset=ENDLESS)
     replay.add(**numbered(0, 100))
-    process = replay._running[1]._process
+    process, folder = replay._running[1]._process, replay._running[1]._folder
     assert process.poll() is None
     process.stdin.close()  # as the system does for a process that was killed
     assert process.wait(60) == 1
+    assert not folder.exists()

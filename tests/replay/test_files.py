@@ -61,6 +61,14 @@ def test_it_goes_on_as_if_nothing_had_been(saved_at, discrete, tmp_path):
     assert len(told[0]) == 3
 
 
+def test_options_of_numpy_can_be_saved(tmp_path):
+    options = {"ratio": np.float32(0.5), "replace": np.float64(0.5), "seed": np.int64(3), "shuffled": np.bool_(True)}
+    replay = tiny(capacity=np.int64(50), background=np.bool_(False), **options)
+    replay.save(tmp_path / "replay")
+    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
+    assert (loaded.capacity, loaded.mixture.ratio, loaded.replace, loaded.seed) == (50, 0.5, 0.5, 3)
+
+
 def test_saving_again_replaces(tmp_path):
     replay = tiny()
     replay.add(**numbered(0, 10))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -249,7 +250,9 @@ def test_batches_that_cannot_be(batch):
         ({"refit": "cold"}, "refit must be one of warm, scratch, got 'cold'"),
         ({"preset": "none"}, "unknown preset 'none'"),
         ({"device": "tpu"}, "device must be"),
-        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": -1}, "seed must be a whole number and at least 0"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"action_space": gymnasium.spaces.Box(-1, 1, (2,))}, r"expected a tuple of parts .* action_space\(\) of"),
     ],
 )
 def test_options_outside_their_range(options, message):

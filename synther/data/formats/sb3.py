@@ -31,15 +31,17 @@ def read(source: Any) -> Transitions:
     dones = _by_env(buffer.dones, steps).astype(bool)
     timeouts = _by_env(buffer.timeouts, steps).astype(bool)
     action = gym_spaces.actions(buffer.action_space, _by_env(buffer.actions, steps))
+    observation = _observations(buffer, buffer.observations, steps, rows)
+    following = _next_observations(buffer, steps, rows)
     if buffer.handle_timeout_termination:
-        timeouts[len(steps) - 1 : -1 : len(steps)] |= ~dones[
-            len(steps) - 1 : -1 : len(steps)
-        ]  # where environments meet
+        meeting = np.arange(1, rows) % len(steps) == 0
+        # Where environments meet, and where one was reset in the middle of an episode, as every `learn` does.
+        timeouts[:-1] |= (meeting | (following[:-1] != observation[1:]).any(1)) & ~dones[:-1]
     return Transitions(
-        observation=_observations(buffer, buffer.observations, steps, rows),
+        observation=observation,
         action=action,
         reward=_by_env(buffer.rewards, steps),
-        next_observation=_next_observations(buffer, steps, rows),
+        next_observation=following,
         terminal=dones & ~timeouts,
         timeout=timeouts if buffer.handle_timeout_termination else None,
         action_space=_action_space(buffer.action_space, action),

@@ -144,5 +144,9 @@ def for_environment(settings: Settings, env_id: str) -> Settings:
 def _at_least(config: Any, numbers: dict[str, int]) -> None:
     for name, least in numbers.items():
         value = getattr(config, name)
-        if value is not None and value < least:
+        if value is None:
+            continue
+        if not isinstance(value, int):
+            raise ConfigError(f"{name} must be a whole number, an int of Python, got {value!r}")
+        if value < least:
             raise ConfigError(f"{name} must be at least {least}, got {value}")

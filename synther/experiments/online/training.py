@@ -157,13 +157,14 @@ class _Training:
         plan = self.plan
         if self.step:
             self._resume(progress)
-        while self.step < plan.steps:
-            with progress.phase("online", plan.steps, self.step) as phase:
-                self._leg(phase)
-                while self.step < plan.steps and not plan.is_refreshed(self.step):
+        with self._rows_kept():
+            while self.step < plan.steps:
+                with progress.phase("online", plan.steps, self.step) as phase:
                     self._leg(phase)
-            self._refresh(progress)
-        self._wait(0)
+                    while self.step < plan.steps and not plan.is_refreshed(self.step):
+                        self._leg(phase)
+                self._refresh(progress)
+            self._wait(0)
         self._write_rows()
         parts = self.clock.parts()
         result = Result.of(self.log.measurements, [plan.name])
@@ -187,8 +188,7 @@ class _Training:
     def _leg(self, phase: Phase) -> None:
         """Act and learn until the environments start over, and write a checkpoint there."""
         end = self.plan.leg_after(self.step)
-        with self._rows_kept():
-            self.worlds.begin(self.step)
+        self.worlds.begin(self.step)
         while self.step < end:
             self._one_step()
             if self.plan.is_measured(self.step):
@@ -209,8 +209,7 @@ class _Training:
             # A seed that has diverged acts by chance: measurements tell of it, and the others go on.
             actions = np.where(np.isfinite(chosen), chosen, actions)
         began = time.monotonic()
-        with self._rows_kept():
-            stepped = self.worlds.step(actions, step)
+        stepped = self.worlds.step(actions, step)
         self.clock.add("environments", time.monotonic() - began)
         self.experience.append(stepped.rows, stepped.timeouts)
         learner.add(stepped.rows)
@@ -247,7 +246,7 @@ class _Training:
 
     @contextmanager
     def _rows_kept(self) -> Iterator[None]:
-        """An environment that fails takes no rows with it."""
+        """An environment that fails, here or in an evaluation, takes no rows with it."""
         try:
             yield
         except SyntherError as error:

@@ -40,6 +40,7 @@ def test_names():
     ("change", "says"),
     [
         ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 1e5}, r"steps must be a whole number, an int of Python, got 100000\.0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"checkpoint_every": 0}, "checkpoint_every"),
         ({"workers": 0}, "workers"),

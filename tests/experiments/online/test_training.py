@@ -23,6 +23,7 @@ from synther.experiments.online import Plan, refreshing, training
 from synther.experiments.online.refreshing import Refreshing
 from synther.synthesizer.together import fit_models
 
+from .. import pendulum
 from .runs import LEGS, PLAN, SMALL, TIMES, UPSAMPLING, files, logged, refreshes, run, same
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -224,6 +225,16 @@ def test_an_environment_that_fails_takes_no_rows_with_it(fault, at, steps, tmp_p
         assert rows.timeout is not None
         assert rows.timeout[[steps - 1, -1]].all()
     assert not (tmp_path / "result.json").exists()
+
+
+def test_an_evaluation_that_fails_takes_no_rows_either(tmp_path, monkeypatch):
+    def failed(own):
+        raise DataError("the episode was not over")
+
+    monkeypatch.setattr(pendulum.Guessed, "result", failed)
+    with pytest.raises(DataError, match=r"the episode was not over; the 16 steps before it are in .*replay\.npz"):
+        run(tmp_path, POINT)
+    assert len(read(tmp_path / "replay.npz")) == 32
 
 
 def test_a_seed_that_diverges_is_told_and_the_others_go_on(tmp_path, monkeypatch, caplog):
