@@ -81,8 +81,13 @@ def is_agent(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read(path: str | os.PathLike[str], *names: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description in an agent's file and its tensors (`names` of them, or all), on the CPU."""
+def read(
+    path: str | os.PathLike[str], *names: str, sees: bool | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description in an agent's file and its tensors (`names` of them, or all), on the CPU.
+
+    `sees` says whether the agent must be one of frames, or must not; None takes either.
+    """
     if not Path(path).is_file():
         raise FormatError(f"{path}: no such file; expected an agent written by Agent.save")
     try:
@@ -92,6 +97,9 @@ def read(path: str | os.PathLike[str], *names: str) -> tuple[dict[str, Any], dic
                 found = metadata.get("format", "no format")
                 raise FormatError(f"{path} is no SynthER agent: expected format {FORMAT!r}, got {found!r}")
             described: dict[str, Any] = json.loads(metadata["agent"])
+            if sees is not None and sees != ("frame" in described):
+                kind, other = ("that does not see", "frames") if sees else ("that sees frames", "states")
+                raise FormatError(f"{path} is an agent {kind}: expected one trained on {other}")
             return described, {name: file.get_tensor(name) for name in names or file.keys()}
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         raise FormatError(f"{path} is no agent that can be read ({error}): train it again") from None
@@ -99,10 +107,8 @@ def read(path: str | os.PathLike[str], *names: str) -> tuple[dict[str, Any], dic
 
 def load_policy(path: str | os.PathLike[str], device: torch.device | None = None) -> Policy:
     """The policy of an agent's file, on the CPU unless said otherwise."""
-    if "frame" in read(path, "actor")[0]:  # which every agent has
-        raise FormatError(f"{path} is an agent that sees frames: expected one trained on states")
     names = ("mean", "deviation", "low", "high")
-    described, tensors = read(path, "actor", *(f"scales.{name}" for name in names))
+    described, tensors = read(path, "actor", *(f"scales.{name}" for name in names), sees=False)
     try:
         about = described["policy"]
         actor, squash = Stack(tensors["actor"], about["sizes"], about["free"]), about["squash"]

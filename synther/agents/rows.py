@@ -80,9 +80,9 @@ class Arm:
         """Rows of every batch from each table: the whole batch, each share rounded up or down."""
         ends = np.rint(np.cumsum(self.shares) * batch).astype(int)
         counts: list[int] = np.diff(ends, prepend=0).tolist()
-        for table, share, count in zip(self.tables, self.shares, counts, strict=True):
+        for share, count in zip(self.shares, counts, strict=True):
             if share > 0 and count == 0:
-                raise ConfigError(f"a share of {share} of {batch} rows is none of table {table}: raise agent.batch")
+                raise ConfigError(f"a share of {share:g} of {batch} rows is no row at all: raise it, or agent.batch")
         return counts
 
 
@@ -99,7 +99,8 @@ class Rows:
 
     `low` and `high` (A,) are the bounds of the actions, -1 and 1 unless said; agents see all actions within [-1, 1].
     Tables that are made while they are gone through are let go one by one, and never wait in memory for each other.
-    `count` is how many of them will come: if they are as long as the first, room for them is taken once.
+    `count` is how many of them will come: if they are as long as the first, room for them is taken once. `names` are
+    what errors call them, by their numbers unless said.
     """
 
     def __init__(
@@ -110,8 +111,9 @@ class Rows:
         low: ArrayLike | None = None,
         high: ArrayLike | None = None,
         count: int = 1,
+        names: Sequence[str] = (),
     ) -> None:
-        self.device = device
+        self.device, self._names = device, names
         self.starts: list[int] = []
         self.lengths: list[int] = []
         room = sum(len(table.reward) for table in tables) if isinstance(tables, Sequence) else 0
@@ -144,6 +146,8 @@ class Rows:
         seen = self.matrix[self.starts[table] :][: self.lengths[table], : self.observation_size]
         mean = seen.mean(0, dtype=torch.float64).float()
         deviation = (seen - mean).square_().mean(0, dtype=torch.float64).sqrt_().float()
+        if not bool(deviation.isfinite().all()):
+            raise DataError("the observations are too large to be scaled: their squares are no numbers of float32")
         return mean, deviation + _LEAST_DEVIATION
 
     def placed(self, observation: Tensor, elsewhere: float) -> Tensor:
@@ -176,8 +180,9 @@ class Rows:
 
     def _append(self, table: Table) -> None:
         index, start, count = len(self.lengths), sum(self.lengths), len(table.reward)
+        called = f"the {self._names[index]} rows" if index < len(self._names) else f"table {index}"
         if count == 0:
-            raise DataError(f"table {index} has no rows: expected at least one")
+            raise DataError(f"no rows in {called}: expected at least one")
         if start + count > len(self.matrix):
             self.matrix = torch.cat([self.matrix[:start], self.matrix.new_empty(count, self.width)])
         self.starts.append(start)
@@ -187,16 +192,19 @@ class Rows:
             column, place = _column(getattr(table, name)), getattr(into, name)
             if column.shape != place.shape:
                 shapes = f"{tuple(place.shape)}, got {tuple(column.shape)}"
-                raise DataError(f"{name} of table {index}, which has {count} rewards, must have shape {shapes}")
+                raise DataError(f"{name} of {called}, which has {count} rewards, must have shape {shapes}")
             place.copy_(column)
             if not bool(place.isfinite().all()):
-                raise DataError(f"{name} of table {index} has values that are not finite numbers")
+                raise DataError(f"{name} of {called} has values that are not finite numbers in float32")
         if not bool(((into.terminal == 0) | (into.terminal == 1)).all()):
-            raise DataError(f"terminal of table {index} must be 0 or 1 in every row")
+            raise DataError(f"terminal of {called} must be 0 or 1 in every row")
         into.action.sub_(self.low).mul_(2 / (self.high - self.low)).sub_(1)
         if bool((into.action.abs() > 1 + 1e-4).any()):
             bounds = f"{self.low.tolist()} and {self.high.tolist()}"
-            raise DataError(f"actions of table {index} leave the bounds {bounds}: clip them, or pass low and high")
+            raise DataError(
+                f"actions of {called} leave the bounds {bounds}: clip them, or say which bounds they have: low and "
+                "high, an action space in the data, or an environment that knows them"
+            )
 
     def _check(self, *tables: int) -> None:
         for table in tables:

@@ -31,6 +31,9 @@ class Output:
 
 Options = TypeVar("Options", bound=Output)
 
+On = Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: False)")]
+"""What is done unless it is refused: its flag is `--no-NAME`, of which help would say that it is the default."""
+
 
 @dataclass
 class Machine(Output):

@@ -48,7 +48,7 @@ class Training(options.Output):
     """Updates between two lines of the log."""
     episodes: int = 10
     """Of each seed, at the end."""
-    evaluate: bool = True
+    evaluate: options.On = True
     """Leave the evaluation to `synther pixels evaluate`."""
     workers: int | None = None
     """Processes that play episodes; all cores where it is not given."""
@@ -154,6 +154,8 @@ class Evaluate(options.Output):
     """Folder of `synther pixels train` or `retrain`, or a copy of its policy.safetensors and .json files."""
     episodes: int = 10
     """Of each seed."""
+    env_id: str | None = None
+    """The environment, where the frames of RUN do not name it: dm_control/walker-walk-v0."""
     workers: int | None = None
     """Processes that play episodes; all cores where it is not given."""
 
@@ -250,7 +252,13 @@ def _evaluate(arguments: list[str]) -> None:
     chosen = options.parse("pixels evaluate", Evaluate, arguments)
     from synther.experiments.pixels.evaluating import evaluate
 
-    found = evaluate(chosen.run, episodes=chosen.episodes, workers=chosen.workers, progress=not chosen.quiet)
+    found = evaluate(
+        chosen.run,
+        episodes=chosen.episodes,
+        env_id=chosen.env_id,
+        workers=chosen.workers,
+        progress=not chosen.quiet,
+    )
     _print(chosen, found, f"{chosen.run}, {chosen.episodes} episodes of each seed")
 
 

@@ -57,7 +57,7 @@ class Train(options.Output):
     """Of each seed and evaluation; 10 unless said, in mazes 100."""
     env_id: str | None = None
     """The environment, where DATA does not name it."""
-    evaluate: bool = True
+    evaluate: options.On = True
     """Train without an environment."""
     workers: int | None = None
     """Processes that play episodes; all cores but one where it is not given."""
@@ -112,7 +112,10 @@ def _parse(arguments: list[str], changes: dict[str, Any] | None = None) -> tuple
     kind: type[Any] = make_dataclass("Train", [agent], bases=(Train,), namespace={"__doc__": Train.__doc__})
     chosen = options.parse("train", kind, arguments)
     if chosen.algorithm not in ALGORITHMS:
-        raise ConfigError(f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
+        raise ConfigError(
+            f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}; agents that see are "
+            "trained with `synther pixels train`"
+        )
     return chosen, chosen.agent
 
 
@@ -177,11 +180,9 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
         return Augmented(chosen.augment, real, samples, chosen.seed)
     if chosen.synthetic is None:
         return None
-    source: Source
-    if _is_model(chosen.synthetic):
-        source = Sampled(Path(chosen.synthetic), samples, chosen.seed, chosen.device)
-    else:
-        source = Given(options.read_rows(chosen.synthetic))
+    if not _is_model(chosen.synthetic):
+        return Given(dataset.rows_for(chosen.algorithm, options.read_rows(chosen.synthetic)))
+    source = Sampled(Path(chosen.synthetic), samples, chosen.seed, chosen.device)
     return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source
 
 

@@ -229,6 +229,17 @@ class Result:
         return {name: getattr(self, name) for name in own} | {"arms": arms}
 
     @classmethod
+    def read(cls, path: Path) -> Result:
+        """What a run has written there."""
+        try:
+            return cls.from_json(json.loads(path.read_text()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            told = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"{path} is no result that can be read ({told}): remove it, and the command that wrote it does so again"
+            ) from None
+
+    @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:
         curves = {arm: tuple(map(Standing.from_json, found["curve"])) for arm, found in content["arms"].items()}
         lost = {arm: tuple(seeds) for arm, seeds in content["diverged"].items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.clock import Clock
 from synther.experiments.evaluations import MOST_UNDER_WAY, Evaluations
-from synther.experiments.folder import alone_in, claim, read_object, write_object
+from synther.experiments.folder import alone_in, claim, write_object
 from synther.experiments.measurements import Log, Result
 from synther.experiments.origin import origin
 from synther.experiments.sources import Material
@@ -137,7 +138,8 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     env_id, bounds = _environment(plan, material.real)
     for arm in material.agent_arms():
         arm.counts(plan.agent.batch)
-    _rows_of([material.real], bounds, torch.device("cpu"))  # what is wrong with them is told before there is a folder
+    for name, table in material.at_hand().items():  # what is wrong with them is told before there is a folder
+        _rows_of([table], [name], bounds, torch.device("cpu"))
     tracking.check(plan.tensorboard, plan.wandb)
     described = plan.description() | material.description() | {"env_id": env_id, "device": device.type}
     finished = folder / "result.json"
@@ -145,10 +147,10 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
         claim(folder, described)
         if finished.exists():
             log.info("%s is finished already", folder)
-            return Result.from_json(read_object(finished))
+            return Result.read(finished)
         arms = list(material.arms)
         with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
-            rows = _rows_of(material.tables(folder, progress), bounds, device)
+            rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
             members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
             agent = Agent(plan.agent, rows, members, precision=plan.precision)
             with _players(plan, env_id, members) as evaluator:
@@ -157,9 +159,9 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     return result
 
 
-def _rows_of(tables: list[Transitions], bounds: Bounds | None, device: torch.device) -> Rows:
+def _rows_of(tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds | None, device: torch.device) -> Rows:
     low, high = bounds or (None, None)
-    return Rows(tables, device=device, low=low, high=high)
+    return Rows(tables, device=device, low=low, high=high, names=names)
 
 
 def _players(plan: Plan, env_id: str | None, members: list[Member]) -> AbstractContextManager[Evaluator | None]:

@@ -190,9 +190,19 @@ class Material:
         shares = {name: part for name, part in ((SYNTHETIC, share), (REAL, 1 - share)) if part}
         return cls(real, {SYNTHETIC: synthetic}, {SYNTHETIC if share == 1 else "mixed" if share else REAL: shares})
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all rows, in the order of `tables`."""
+        return (REAL, *self.others)
+
+    def at_hand(self) -> dict[str, Transitions]:
+        """Those rows, by their names, for which nothing has to be done."""
+        given = {name: source.given for name, source in self.others.items() if isinstance(source, Given)}
+        return {REAL: self.real, **given}
+
     def agent_arms(self) -> list[Arm]:
         """The arms in the order of their names, for tables in the order of theirs, the real one first."""
-        place = {name: index for index, name in enumerate((REAL, *self.others))}
+        place = {name: index for index, name in enumerate(self.names)}
         return [Arm(tuple(place[name] for name in shares), tuple(shares.values())) for shares in self.arms.values()]
 
     def tables(self, folder: Path, progress: Progress) -> list[Transitions]:

@@ -127,7 +127,7 @@ def _played(world: Callable[..., World], env_id: str, repeat: int, frozen: bytes
     if len(here.low) != len(policy.low):
         raise DataError(
             f"{env_id} takes {len(here.low)} actions and the policy gives {len(policy.low)}: it is of another "
-            "environment, which --env-id would have named"
+            "environment, which --env-id names"
         )
     rewards: list[float] = []
     seen = here.reset(start)

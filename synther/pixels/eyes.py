@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from synther.agents import policy
+from synther.agents.policy import read
 from synther.agents.stacked import Stack
 from synther.errors import ConfigError, FormatError
 from synther.pixels.encoder import Encoder
@@ -43,17 +43,9 @@ class Eyes:
         return self.trunks[name]
 
 
-def read(path: str | os.PathLike[str], *names: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description in the file of an agent that sees and its tensors (`names` of them, or all), on the CPU."""
-    described, _ = policy.read(path, "actor")  # which every agent has
-    if "frame" not in described:
-        raise FormatError(f"{path} is an agent that does not see: expected one trained on frames")
-    return policy.read(path, *names)
-
-
 def load_eyes(path: str | os.PathLike[str], device: torch.device | None = None) -> Eyes:
     """The eyes in the file of an agent, on the CPU unless said otherwise."""
-    described, _ = read(path, "actor")
+    described, _ = read(path, "actor", sees=True)
     if "trunks" not in described:
         raise FormatError(f"{path} is a policy alone: expected the file of a whole agent")
     try:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import Tensor
 
-from synther.agents.policy import FORMAT
+from synther.agents.policy import FORMAT, read
 from synther.agents.stacked import Stack
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.encoder import Encoder
-from synther.pixels.eyes import Features, read, trunk_of
+from synther.pixels.eyes import Features, trunk_of
 from synther.pixels.trunk import Trunk
 
 
@@ -96,7 +96,7 @@ def load_pixel_policy(
     `features` are those that its heads have learned from. Of the critic alone they are for heads that come by
     `with_heads`: an agent's own never saw them.
     """
-    described, tensors = read(path, "actor", "low", "high")
+    described, tensors = read(path, "actor", "low", "high", sees=True)
     trunk = "critic_trunk" if features == "critic" else "actor_trunk"
     if features == "critic" and "critic" not in described.get("trunks", []):
         raise ConfigError(f"{path} has no trunk of a critic: choose the actor's features")

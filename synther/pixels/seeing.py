@@ -21,7 +21,7 @@ from synther.agents.rounds import Round, Rounds
 from synther.agents.stacked import Stack
 from synther.durable import replacing
 from synther.pixels.algorithm import PixelAlgorithm
-from synther.pixels.eyes import Eyes, TrunkName, read
+from synther.pixels.eyes import Eyes, TrunkName
 from synther.pixels.policy import PixelPolicy
 from synther.pixels.store import FrameStore
 from synther.pixels.trunk import Trunk
@@ -76,7 +76,7 @@ class SeeingAgent(Rounds):
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that an agent with the same config, seeds and frames has written."""
-        described, tensors = read(path)
+        described, tensors = files.read(path, sees=True)
         bounds = {"low": self.store.low, "high": self.store.high}
         other = [name for name, own_bound in bounds.items() if not _same(tensors.pop(name, None), own_bound)]
         self._go_on(path, described, tensors, other)

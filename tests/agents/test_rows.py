@@ -103,6 +103,21 @@ def test_a_large_offset_does_not_drown_the_deviation():
     np.testing.assert_allclose(deviation, source.observation.std(0) + 1e-3, rtol=1e-3)
 
 
+def test_what_is_too_large_to_be_scaled_is_not_scaled_to_nothing():
+    source = table(5)
+    source.observation[:, 1] *= 1e25
+    with pytest.raises(DataError, match="too large to be scaled"):
+        rows(source).standard(0)
+
+
+def test_errors_call_tables_by_their_names():
+    named = {"device": CPU, "names": ["real", "synthetic"]}
+    with pytest.raises(
+        DataError, match="reward of the synthetic rows has values that are not finite numbers in float32"
+    ):
+        Rows([GOOD, GOOD._replace(reward=np.full(4, 1e39))], **named)
+
+
 def test_actions_are_brought_into_the_unit_box():
     source = table(9)._replace(action=np.linspace([-2, 0], [2, 10], 9))
     data = rows(source, low=[-2, 0], high=[2, 10])
@@ -133,7 +148,7 @@ def test_wrong_tables_are_refused(message, change):
 def test_other_refusals():
     with pytest.raises(DataError, match="at least one table"):
         Rows([], device=CPU)
-    with pytest.raises(DataError, match="table 1 has no rows"):
+    with pytest.raises(DataError, match="no rows in table 1"):
         rows(GOOD, table(0))
     with pytest.raises(DataError, match=r"low must be 2 finite numbers, got \[-1.0\]"):
         rows(GOOD, low=[-1])
@@ -147,7 +162,7 @@ def test_other_refusals():
         Arm((0, 1))
     with pytest.raises(ConfigError, match="sum to 1"):
         Arm((0, 1), (0.5, 0.6))
-    with pytest.raises(ConfigError, match=r"a share of 0.01 of 10 rows is none of table 0: raise agent.batch"):
+    with pytest.raises(ConfigError, match=r"a share of 0\.01 of 10 rows is no row at all: raise it, or agent\.batch"):
         Arm((0, 1), (0.01, 0.99)).counts(10)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -210,6 +211,7 @@ def test_help_for_an_algorithm_has_its_options(run, capsys):
         run("train", "drq_bc", "--help")
     shown = capsys.readouterr().out
     assert "--agent.alpha" in shown
+    assert re.search(r"--no-evaluate .*\(default: False\)", shown)
     assert "--agent.features" not in shown
     assert "normalize" not in shown
 

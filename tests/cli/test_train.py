@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synther import write
+from synther import read, write
 from synther.agents.td3_bc import TD3BCConfig
 from synther.cli import train as train_verb
+from synther.data.fingerprint import fingerprint
+from synther.experiments import datasets
 
 QUICK = (
     *("--updates", "40", "--evaluate-every", "20", "--seeds", "2", "--device", "cpu"),
@@ -66,15 +69,18 @@ def test_a_name_brings_the_settings_of_its_data_set(train, rows, tmp_path):
     assert train("iql", *command, "--no-evaluate", "--out", tmp_path / "iql").code == 0
     found = described(tmp_path / "iql")
     assert (found["agent"]["deterministic"], found["agent"]["decay_updates"], found["episodes"]) == (True, 40, 10)
+    given = read(tmp_path / "synthetic.npz")
+    changed = datasets.read("hopper-medium", data=tmp_path / "data").rows_for("iql", given)
     ends = np.flatnonzero(real.terminal | real.timeout)
     returns = [part.sum() for part in np.split(real.reward.astype(float), ends + 1)[:-1]]
-    assert found["synthetic"]["synthetic"]["rewards"] == [pytest.approx(1000 / np.ptp(returns), rel=1e-5), 0]
+    np.testing.assert_allclose(changed.reward, given.reward * (1000 / np.ptp(returns)), rtol=1e-5)
+    assert found["synthetic"]["synthetic"] == {"rows": fingerprint(changed)}
     other = ("--agent.deterministic", "False", "--episodes", "3")
     assert train("iql", *command, "--no-evaluate", *other, "--out", tmp_path / "other").code == 0
     found = described(tmp_path / "other")
     assert (found["agent"]["deterministic"], found["episodes"]) == (False, 3)
     assert train("td3_bc", *command, "--no-evaluate", "--out", tmp_path / "td3_bc").code == 0
-    assert "rewards" not in described(tmp_path / "td3_bc")["synthetic"]["synthetic"]
+    assert described(tmp_path / "td3_bc")["synthetic"]["synthetic"] == {"rows": fingerprint(given)}
     code, _, err = train("td3_bc", *command, "--out", tmp_path / "evaluated")
     assert code == 2
     assert "has 11 observation and 3 action columns, the data 2 and 1" in err
@@ -120,6 +126,7 @@ def test_synthetic_rows_of_a_file_a_model_and_an_augmentation(train, data, model
 
 def test_options_of_an_algorithm(train, data, tmp_path):
     code, out, _ = train("iql", "--help")
+    assert re.search(r"--no-evaluate .*\(default: False\)", out)
     assert code == 0
     assert "--agent.expectile" in out
     assert "--agent.alpha" not in out
@@ -164,7 +171,8 @@ def test_bad_input_is_one_line_and_exit_code_2(train, data, tmp_path, options, t
 
 def test_an_unknown_algorithm(train, data, tmp_path):
     code, _, err = train("sac", data, "--out", tmp_path / "run")
-    assert (code, err) == (2, "synther: unknown algorithm 'sac': expected one of bc, td3_bc, iql, edac, cql\n")
+    expected = "expected one of bc, td3_bc, iql, edac, cql; agents that see are trained with `synther pixels train`"
+    assert (code, err) == (2, f"synther: unknown algorithm 'sac': {expected}\n")
 
 
 def test_discrete_actions(train, rows, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from dataclasses import replace
 
@@ -212,9 +213,27 @@ def test_bounds_come_from_the_environment_where_the_data_has_none(tmp_path):
     run(tmp_path / "run", replace(PLAN, evaluate=False), Material(rows))
     scales = load_policy(tmp_path / "run" / "checkpoint.safetensors").scales
     assert (scales.low.tolist(), scales.high.tolist()) == ([-2.0], [2.0])
-    with pytest.raises(DataError, match="actions of table 0 leave the bounds"):
+    with pytest.raises(DataError, match="actions of the real rows leave the bounds"):
         run(tmp_path / "other", PLAN, Material(replace(rows, env_id=None)))
     assert not (tmp_path / "other").exists()
+
+
+def test_synthetic_rows_out_of_bounds_leave_no_folder(tmp_path):
+    wide = replace(swings(), action=3 * swings().action, action_space=None)
+    with pytest.raises(DataError, match=r"actions of the synthetic rows leave the bounds \[-2\.0\] and \[2\.0\]"):
+        run(tmp_path / "run", PLAN, Material.mixed(swings(), Given(wide)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"arms": []}'])
+def test_a_damaged_result_is_named(done, tmp_path, content):
+    shutil.copytree(done, tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"result\.json is no result that can be read \(.*\): remove it"):
+        run(tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    run(tmp_path / "run")
+    assert same(done, tmp_path / "run")
 
 
 def test_what_cannot_succeed_does_not_begin(tmp_path):
@@ -226,7 +245,7 @@ def test_what_cannot_succeed_does_not_begin(tmp_path):
         with pytest.raises(DataError, match=text):
             run(tmp_path / "run", replace(PLAN, **plan))
     mixed = Material.mixed(swings(), Given(swings()), 0.01)
-    with pytest.raises(ConfigError, match=r"a share of 0\.01 of 8 rows is none of table 1"):
+    with pytest.raises(ConfigError, match=r"a share of 0\.01 of 8 rows is no row at all"):
         run(tmp_path / "run", PLAN, mixed)
     assert list(tmp_path.iterdir()) == []
 

@@ -56,6 +56,16 @@ def test_it_becomes_the_result(copied, playing):
     assert json.loads((copied / "result.json").read_text()) == json.loads(json.dumps(result.to_json()))
 
 
+def test_an_environment_that_the_frames_do_not_name(copied, playing):
+    wanted = evaluate(copied, episodes=1, progress=False)
+    about = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**about, "env_id": None}))
+    (copied / "result.json").unlink()
+    assert evaluate(copied, episodes=1, env_id=about["env_id"], progress=False) == wanted
+    other = evaluate(copied, episodes=1, env_id="Elsewhere-v0", progress=False)
+    assert (wanted.final("frames").scores is None, other.final("frames").scores is None) == (False, True)
+
+
 def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, monkeypatch):
     whole = evaluate(copied, episodes=3, progress=False)
     kept = (copied / "episodes.jsonl").read_text()
@@ -105,7 +115,7 @@ def test_where_it_cannot_be(copied, run, monkeypatch, tmp_path):
         evaluate(copied, progress=False)
     about = json.loads((copied / "run.json").read_text())
     (copied / "run.json").write_text(json.dumps({**about, "env_id": None}))
-    with pytest.raises(ConfigError, match="name no environment"):
+    with pytest.raises(ConfigError, match=r"name no environment: `synther pixels evaluate \S+run --env-id` does"):
         evaluate(copied, progress=False)
     with pytest.raises(ConfigError, match="holds no finished training"):
         evaluate(tmp_path, progress=False)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from synther.data.transitions import Transitions
-from synther.errors import ConfigError
+from synther.errors import ConfigError, DataError
 from synther.experiments.datasets import mazes, settings
 from synther.experiments.datasets.finding import find
 from synther.experiments.datasets.made import Recipe
@@ -106,6 +106,11 @@ def read(
 
 def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, Any]]:
     """Where agents are evaluated: as the data says, or in the heir of D4RL's simulator."""
+    if rows.env_id is not None and not task.is_of(rows.env_id):
+        raise DataError(
+            f"{task.name} is a name of D4RL's, and these rows are of {rows.env_id}: call their file otherwise, or its "
+            "scores would stand for another task"
+        )
     if not task.is_maze:
         return rows.env_id or ENV_IDS[task.env], {}
     columns = rows.observation.shape[1]

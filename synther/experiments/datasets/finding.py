@@ -10,6 +10,7 @@ from synther.data.transitions import Transitions
 from synther.errors import FormatError
 from synther.experiments.datasets.made import Recipe, folder_for
 from synther.experiments.datasets.names import canonical, known
+from synther.pixels.formats.hdf5 import is_of_frames
 from synther.progress import Progress
 
 D4RL, OTHERS = "D4RL", "mujoco"
@@ -22,6 +23,8 @@ def find(name: str, recipe: Recipe | None, data: Path | None, progress: Progress
     """The rows called `name`, and where they come from, for people; `recipe` makes them, if it is known how."""
     file = file_of(name, data)
     if file is not None:
+        if is_of_frames(file):
+            raise FormatError(f"{file} holds frames: expected rows; agents that see learn by `synther pixels train`")
         return formats.read(file), f"read from {file.name}"
     if name in shipped.names():
         return formats.read(shipped.path(name)), "shipped with the package"

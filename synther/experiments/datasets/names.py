@@ -45,6 +45,10 @@ class Task:
     def is_maze(self) -> bool:
         return self.env not in ENV_IDS
 
+    def is_of(self, env_id: str) -> bool:
+        """Whether the environment of that id has its body."""
+        return any(body in env_id.lower() for body in (self.env, _IN_MINARI.get(self.env, self.env)))
+
     def minari(self, namespace: str) -> str:
         """Minari's id in a namespace, without a version."""
         return f"{namespace}/{_IN_MINARI.get(self.env, self.env)}/{self.level}"

@@ -52,7 +52,7 @@ def less_one(rows: Transitions) -> tuple[float, float]:
 
 
 _AGENT: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    (r"hopper-(medium|medium-replay)", "iql", {"deterministic": True}),
+    (r"hopper-(medium|medium-replay)", "iql", {"deterministic": True, "tau": 0.001}),
     (r"hopper-medium-expert", "iql", {"expectile": 0.5, "beta": 6.0}),
     (r"antmaze-.+", "iql", {"expectile": 0.9, "beta": 10.0}),
     (r"hopper-.+", "edac", {"critics": 50}),
@@ -62,7 +62,7 @@ _AGENT: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 _REWARDS: tuple[tuple[str, str, Change], ...] = (
     (r"hopper-(medium|medium-replay)", "iql", by_returns),
-    (r"antmaze-.+", "iql", less_one),
+    *((r"antmaze-.+", algorithm, less_one) for algorithm in ("td3_bc", "iql", "cql")),
 )
 
 

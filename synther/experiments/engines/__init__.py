@@ -33,8 +33,9 @@ def run_all(
     """
     check_names(tasks)
     out = out.expanduser().resolve()
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file: choose a folder")
+    there = next(place for place in (out, *out.parents) if place.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file: choose a folder")
     if engine == "local":
         return run_here(tasks, out, resolve(progress))
     if engine != "ray":

@@ -31,7 +31,7 @@ def _outcome(task: Task, folder: Path, progress: Progress) -> Outcome:
             return Outcome(task.name, was_done=True)
         with owned(driver_lock(folder)), owned(worker_lock(folder), patience=_LETTING_GO):
             task.execute(folder, Named(progress, task.name))
-    except SyntherError as refusal:
+    except (SyntherError, OSError) as refusal:  # a full disk is no defect
         error = str(refusal)
     except Exception as defect:
         log.exception("%s failed", task.name)

@@ -109,7 +109,7 @@ def _execute(order: Order, apart: bool, send: Callable[[Message], None]) -> None
     try:
         (_execute_apart if apart else _execute_there)(order, send)
         ended = Ended()
-    except SyntherError as refusal:
+    except (SyntherError, OSError) as refusal:  # a full disk is no defect
         ended = Ended(str(refusal))
     except BaseException as defect:  # whatever it is, the driver waits for it
         ended = Ended(f"{type(defect).__name__}: {defect}", traceback.format_exc())

@@ -29,7 +29,7 @@ from synther.errors import DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.clock import Clock
 from synther.experiments.evaluations import MOST_UNDER_WAY, Evaluations
-from synther.experiments.folder import alone_in, claim, read_object, write_object
+from synther.experiments.folder import alone_in, claim, write_object
 from synther.experiments.measurements import Log, Result
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.plan import Plan
@@ -58,7 +58,7 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
     if finished.exists():
         claim(folder, described)
         log.info("%s is finished already", folder)
-        return Result.from_json(read_object(finished))
+        return Result.read(finished)
     with Worlds(plan.env_id, plan.all_seeds, options=plan.env_options) as worlds:
         learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
         tracking.check(plan.tensorboard, plan.wandb)
@@ -72,7 +72,7 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
                     result = _Training(plan, worlds, learner, evaluator, folder, tracked).run(progress)
                 write_object(finished, result.to_json())
                 shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
-    return Result.from_json(read_object(finished))
+    return Result.read(finished)
 
 
 def _players(plan: Plan) -> Evaluator:

@@ -21,7 +21,7 @@ from synther.envs.pixels import PixelWorld
 from synther.envs.scores import reference
 from synther.experiments import tracking
 from synther.experiments.clock import Clock
-from synther.experiments.folder import alone_in, claim, read_object, write_object
+from synther.experiments.folder import alone_in, claim, write_object
 from synther.experiments.measurements import Log, Measurement, Result
 from synther.experiments.online_pixels.film import Film, replayed
 from synther.experiments.online_pixels.plan import PixelPlan
@@ -57,7 +57,7 @@ def train_to(
     if finished.exists():
         claim(folder, described)
         log.info("%s is finished already", folder)
-        return Result.from_json(read_object(finished))
+        return Result.read(finished)
     tracking.check(plan.tensorboard, plan.wandb)
     about: dict[str, Any] = {"size": plan.size, "repeat": plan.repeat, "processes": plan.workers, "world": world}
     with PixelWorlds(plan.env_id, plan.all_seeds, **about) as worlds:
@@ -77,7 +77,7 @@ def train_to(
                 with tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
                     result = _Training(plan, worlds, learner, folder, tracked, world).run(resolve(progress))
                 write_object(finished, result.to_json())
-    return Result.from_json(read_object(finished))
+    return Result.read(finished)
 
 
 class _Training:

@@ -57,10 +57,9 @@ def _finding(job: Job, folder: Path) -> Finding | None:
         for content in (job.to_json(), read_object(folder / "run.json"))
     )
     departures = _outermost_first(departures_of(wanted, done))
-    found = read_object(job.result(folder))
     if isinstance(job, Sizes):
-        return Finding({arm: (value,) for arm, value in found.items()}, departures)
-    result = Result.from_json(found)
+        return Finding({arm: (value,) for arm, value in read_object(job.result(folder)).items()}, departures)
+    result = Result.read(job.result(folder))
     values = _finals(result, "returns" if isinstance(job, OnlineRun) else "scores")
     return Finding(values, departures, read_object(folder / "facts.json"), result)
 
@@ -162,10 +161,10 @@ def _interval(found: Interval, digits: int) -> str:
 
 
 def comparison(contrast: Contrast, experiment: Experiment, found: Mapping[str, Finding]) -> Comparison | None:
-    """None where fewer than two tasks are finished."""
+    """None where fewer than two tasks are finished, or one seed is all there is: it says nothing about others."""
     one, other = _together((contrast.one, contrast.other), experiment, found)
     seeds, tasks = one.shape
-    if tasks < 2:
+    if min(seeds, tasks) < 2:
         return None
     iqm = {name: figures.iqm for name, figures in aggregate({"one": one, "other": other}).items()}
     return Comparison(contrast.one, contrast.other, tasks, seeds, improvement(one, other), iqm["one"], iqm["other"])
@@ -188,12 +187,12 @@ class Summary:
 
 
 def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:
-    """None where fewer than two tasks are finished. A column of which nothing is finished yet is left out."""
+    """None where `comparison` is, too. A column of which nothing is finished yet is left out."""
     cells = {column: [row.get(column) for row in experiment.table.values()] for column in experiment.columns}
     begun = [column for column, of_it in cells.items() if any(_scores(cell, found) for cell in of_it)]
     scores = dict(zip(begun, _together(begun, experiment, found), strict=True))
     seeds, tasks = next(iter(scores.values())).shape if scores else (0, 0)
-    return Summary(tasks, seeds, aggregate(scores)) if tasks >= 2 else None
+    return Summary(tasks, seeds, aggregate(scores)) if min(seeds, tasks) >= 2 else None
 
 
 def _together(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> list[Array]:

@@ -100,7 +100,8 @@ class Table:
             updates = sorted({finding.result.updates for finding in done if finding.result is not None})
             told = [" or ".join(f"{number:,}" for number in numbers) for numbers in (seeds, updates)]
             what, when = ("return", "steps") if self.experiment.is_online else ("score", "updates")
-            yield f"Mean ± standard deviation of the final {what} over {told[0]} seeds after {told[1]} {when}."
+            plural = "" if seeds == [1] else "s"
+            yield f"Mean ± standard deviation of the final {what} over {told[0]} seed{plural} after {told[1]} {when}."
         if self.experiment.is_online:
             yield "A step is one decision in the environment of every seed: no action is repeated."
         if any(cell.paper for row in self.experiment.table.values() for cell in row.values()):

@@ -28,25 +28,34 @@ from synther.pixels.policy import load_pixel_policy
 from synther.progress import Progress, resolve
 
 
-def why_not(folder: Path) -> str | None:
-    """What keeps the run in `folder` from being evaluated here, in words; None where nothing does."""
-    env_id = description(folder)["env_id"]
-    if env_id is None:
-        return f"{folder}: its frames name no environment, --env-id would"
-    return evaluation.obstacle(env_id)
+def why_not(folder: Path, env_id: str | None = None) -> str | None:
+    """What keeps the run in `folder` from being evaluated here, in words; None where nothing does.
+
+    The environment is that of its frames, unless `env_id` names it.
+    """
+    wanted = env_id or description(folder)["env_id"]
+    if wanted is None:
+        return f"its frames name no environment: `synther pixels evaluate {folder} --env-id` does"
+    return evaluation.obstacle(wanted)
 
 
 def evaluate(
-    folder: Path, *, episodes: int = 10, workers: int | None = None, progress: Progress | bool = True
+    folder: Path,
+    *,
+    episodes: int = 10,
+    env_id: str | None = None,
+    workers: int | None = None,
+    progress: Progress | bool = True,
 ) -> Result:
     """Play `episodes` episodes with every seed of the run in `folder`, and write its `result.json`.
 
-    Episodes that were played before are not played again, also where fewer of them were asked for then.
+    They are played in `env_id`, or where that is None in the environment of the run's frames. Episodes that were played
+    before are not played again, also where fewer of them were asked for then.
     """
-    about, obstacle = description(folder), why_not(folder)
+    about, obstacle = description(folder), why_not(folder, env_id)
     if obstacle is not None:
         raise ConfigError(obstacle)
-    env_id, seeds = about["env_id"], about["seeds"]
+    env_id, seeds = env_id or about["env_id"], about["seeds"]
     policy, repeat = load_pixel_policy(folder / POLICY), about["action_repeat"] or REPEAT
     book = _Book(folder / "episodes.jsonl", _digest(folder / POLICY, env_id, repeat))
     total = len(seeds) * episodes

@@ -20,7 +20,7 @@ def is_trained(folder: Path) -> bool:
 
 def result_of(folder: Path) -> Result:
     """Of the training, without an evaluation."""
-    return Result.from_json(read_object(folder / _TRAINED))
+    return Result.read(folder / _TRAINED)
 
 
 def finish(folder: Path, result: Result, policy: PixelPolicy | None = None) -> None:

@@ -45,9 +45,11 @@ _BLOCK_BYTES = 200_000_000
 
 def is_of_frames(path: Path) -> bool:
     """Whether a file is HDF5 with the mark that only files of frames have."""
+    if path.suffix.lower() not in SUFFIXES:
+        return False
     import h5py
 
-    if path.suffix.lower() not in SUFFIXES or not h5py.is_hdf5(path):
+    if not h5py.is_hdf5(path):
         return False
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         return _KEYS[-1] in file

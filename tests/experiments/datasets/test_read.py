@@ -16,9 +16,11 @@ from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.envs.making import opened
 from synther.envs.policies import GaussianPolicy
-from synther.errors import ConfigError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import datasets
 from synther.experiments.datasets import made, mazes
+from synther.pixels import files
+from synther.pixels.frames import Frames
 
 STILL = {"weight0": np.zeros((11, 6)), "bias0": np.repeat([0.0, -1.0], 3)}
 """A hopper that falls at once."""
@@ -98,6 +100,21 @@ def test_names_of_files_in_the_folder(data: Path) -> None:
     formats.write(data / "ours.npz", rows(4))
     own = datasets.read("ours", data=data)
     assert (mark_of(own), own.env_id, own.agent, own.episodes) == (4, None, {}, 10)
+
+
+def test_rows_of_another_body_are_not_what_their_name_says(data: Path) -> None:
+    formats.write(data / "hopper-medium.npz", rows(1, env_id="Walker2d-v4"))
+    with pytest.raises(DataError, match="hopper-medium is a name of D4RL's, and these rows are of Walker2d-v4"):
+        datasets.read("hopper-medium", data=data)
+    formats.write(data / "mine.npz", rows(1, env_id="Walker2d-v4"))
+    assert datasets.read("mine", data=data).env_id == "Walker2d-v4"
+
+
+def test_frames_are_no_rows(data: Path) -> None:
+    first = np.array([True, False])
+    files.write(data / "seen.hdf5", Frames(np.zeros((2, 3, 8, 8), np.uint8), np.zeros((2, 1)), first, first, first))
+    with pytest.raises(FormatError, match=r"seen\.hdf5 holds frames: .* learn by `synther pixels train`"):
+        datasets.read("seen", data=data)
 
 
 def test_what_ships() -> None:

@@ -18,12 +18,12 @@ SCALED = ["hopper-medium", "hopper-medium-replay", "hopper-mixed"]
 
 AGENT: dict[str, dict[str, dict[str, Any]]] = {
     "hopper-random": {"edac": {"critics": 50}},
-    "hopper-medium": {"iql": {"deterministic": True}, "edac": {"critics": 50}},
+    "hopper-medium": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"critics": 50}},
     "hopper-expert": {"edac": {"critics": 50}},
     "hopper-medium-expert": {"iql": {"expectile": 0.5, "beta": 6.0}, "edac": {"critics": 50}},
-    "hopper-medium-replay": {"iql": {"deterministic": True}, "edac": {"critics": 50}},
+    "hopper-medium-replay": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"critics": 50}},
     "hopper-full-replay": {"edac": {"critics": 50}},
-    "hopper-mixed": {"iql": {"deterministic": True}, "edac": {"critics": 50}},
+    "hopper-mixed": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"critics": 50}},
     "walker2d-medium-expert": {"edac": {"eta": 5.0}},
     "halfcheetah-medium-expert": {"edac": {"eta": 5.0}},
     **{name: {"edac": {"eta": 0.1}, "cql": {"gap": 5.0}} for name in BALLS},
@@ -33,7 +33,7 @@ AGENT: dict[str, dict[str, dict[str, Any]]] = {
 
 REWARDS: dict[str, dict[str, settings.Change]] = {
     **{name: {"iql": settings.by_returns} for name in SCALED},
-    **{name: {"iql": settings.less_one} for name in ANTS},
+    **{name: dict.fromkeys(("td3_bc", "iql", "cql"), settings.less_one) for name in ANTS},
 }
 
 
@@ -86,8 +86,9 @@ def test_rewards_scaled_by_the_span_of_returns() -> None:
 
 def test_rewards_less_one() -> None:
     found = data_set("antmaze-umaze", rows([0, 1, 0], [1], [2]))
-    assert found.rows_for("iql").reward.tolist() == [-1, 0, -1]
-    assert found.rows_for("cql").reward.tolist() == [0, 1, 0]
+    for algorithm in ("td3_bc", "iql", "cql"):
+        assert found.rows_for(algorithm).reward.tolist() == [-1, 0, -1]
+    assert found.rows_for("edac").reward.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

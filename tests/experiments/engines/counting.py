@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -83,6 +84,12 @@ class Refusing(Counting):
 class Broken(Counting):
     def before(self, index: int) -> None:
         raise ZeroDivisionError("a defect")
+
+
+@dataclass(frozen=True)
+class Full(Counting):
+    def before(self, index: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from synther.experiments.engines.ownership import Owned, driver_lock, owned, wor
 from synther.experiments.engines.ray_cluster import Share, _check_address, connected
 from synther.progress import Lines
 
-from .counting import NUMBERS, Broken, Counting, Refusing
+from .counting import NUMBERS, Broken, Counting, Full, Refusing
 
 
 def test_the_others_go_on(tmp_path, capsys, caplog):
@@ -34,6 +35,12 @@ def test_the_others_go_on(tmp_path, capsys, caplog):
     assert json.loads((out / "good" / "result.json").read_text()) == NUMBERS
     assert "good: count: 100 % of 5" in capsys.readouterr().err
     assert {path.name for path in out.iterdir()} == {"good"}
+
+
+def test_a_full_disk_is_no_defect(tmp_path, caplog):
+    (outcome,) = run_all([Full("one", tmp_path)], tmp_path / "out", progress=False)
+    assert outcome.error == f"[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}"
+    assert "Traceback" not in caplog.text
 
 
 def test_what_is_done_is_left_alone(tmp_path):
@@ -127,8 +134,9 @@ def test_refusals_come_before_any_work(tmp_path):
     file.write_text("")
     with pytest.raises(ConfigError, match="several called one"):
         run_all([task, Named("one")], tmp_path, progress=False)
-    with pytest.raises(ConfigError, match="is a file"):
-        run_all([task], file, progress=False)
+    for out in (file, file / "runs"):
+        with pytest.raises(ConfigError, match=f"^{file} is a file: choose a folder$"):
+            run_all([task], out, progress=False)
     with pytest.raises(ConfigError, match="expected local or ray"):
         run_all([task], tmp_path, engine="slurm", progress=False)
     for wrong in ({"attempts": 0}, {"gpus": -1}, {"gpus": 1.5}, {"cpus": 0}):

@@ -14,7 +14,7 @@ from synther.experiments.engines.ownership import driver_lock, owned
 from synther.experiments.engines.ray_worker import Began, Ended, Message, Order, Sent, Wanted, work
 from synther.experiments.engines.reports import Advanced, Closed, Logged, Opened
 
-from .counting import NUMBERS, Broken, Counting, Refusing
+from .counting import NUMBERS, Broken, Counting, Full, Refusing
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +84,13 @@ def test_tells_a_refusal_and_what_was_logged(tmp_path):
 def test_tells_only_what_the_driver_wants_to_hear(tmp_path):
     told = list(work(order(Refusing("one", tmp_path), tmp_path / "one", level=logging.ERROR)))
     assert not [message for message in told if isinstance(message, Logged)]
+
+
+def test_a_full_disk_is_no_defect(tmp_path):
+    ended = list(work(order(Full("one", tmp_path), tmp_path / "one")))[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.error or "").startswith("[Errno ")
+    assert not ended.trace
 
 
 def test_tells_a_defect_with_its_traceback(tmp_path):

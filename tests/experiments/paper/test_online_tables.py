@@ -110,7 +110,7 @@ def test_seeds_that_diverged_and_shorter_runs_are_told(out):
     assert "1 of 2 seeds of sac_synther in walker2d-synther diverged and are left out." in table.notes()
     departed = "steps 500 instead of 1,000, synthetic.samples 10 instead of 1,000,000. So: walker2d-synther."
     assert f"* not as the experiment asks: {departed}" in table.notes()
-    assert table.comparisons[0].seeds == 1
+    assert table.comparisons == ()  # the seed that is left decides nothing
 
 
 def test_all_methods_of_a_task_are_one_picture(out, monkeypatch):

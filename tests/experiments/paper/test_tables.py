@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from synther import Transitions, write
-from synther.errors import MissingExtra
+from synther.errors import ConfigError, MissingExtra
 from synther.experiments.folder import write_object
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.paper import findings
@@ -128,6 +128,27 @@ def test_a_shorter_run_is_never_shown_as_the_whole_one(out):
     )
     assert table.notes()[0].endswith("over 2 seeds after 100 or 1,000,000 updates.")
     assert table.to_json({})["rows"]["c"]["original"]["departed"]
+
+
+def test_one_seed_is_told_as_one_and_decides_nothing(tmp_path):
+    for run in RUNS_OF_IT[:2]:
+        finish(tmp_path, run.changed(seeds=1), [10.0], [30.0])
+    table = Table.of(EXAMPLE, tmp_path)
+    assert table.comparisons == ()
+    assert table.lines()[1][2] == "30.0 ± 0.0*"
+    assert table.notes()[0] == "Mean ± standard deviation of the final score over 1 seed after 1,000,000 updates."
+
+
+def test_a_comparison_has_as_many_seeds_as_each_of_its_tasks(out):
+    finish(out, RUNS_OF_IT[1], [40.0, None, 40.0], [39.0, 45.0, 50.0])
+    (found,) = Table.of(EXAMPLE, out).comparisons
+    assert (found.tasks, found.seeds) == (2, 2)
+
+
+def test_a_damaged_result_is_named(out):
+    RUNS_OF_IT[0].result(out / RUNS / RUNS_OF_IT[0].name).write_text("{}")
+    with pytest.raises(ConfigError, match=r"result\.json is no result that can be read"):
+        Table.of(EXAMPLE, out)
 
 
 def test_seeds_that_diverged_are_left_out_and_told(out):
