@@ -83,7 +83,7 @@ def test_a_path_goes_before_everything(data: Path) -> None:
     formats.write(data / "hopper-medium.npz", rows(2))
     found = datasets.read("hopper-medium.npz", data=data)
     assert mark_of(found) == 1
-    assert found.agent["iql"] == {"deterministic": True}
+    assert found.agent["iql"] == {"deterministic": True, "tau": 0.001}
     assert found.env_id == "Hopper-v4"  # D4RL's simulator does not run any more
     assert found.origin == "read from hopper-medium.npz"
 
@@ -130,7 +130,7 @@ def test_minari_and_policies(policies: Path, data: Path) -> None:
     newest = datasets.read("hopper-medium")
     assert (mark_of(newest), newest.origin) == (2, "read from Minari's mujoco/hopper/medium-v1")
     assert mark_of(datasets.read("mujoco/hopper/medium-v0")) == 1
-    assert datasets.read("mujoco/hopper/medium-v0").agent["iql"] == {"deterministic": True}
+    assert datasets.read("mujoco/hopper/medium-v0").agent["iql"] == {"deterministic": True, "tau": 0.001}
     rolled = datasets.read("hopper-medium", policies=policies, rows=30)
     assert rolled.origin == "regenerated with the policies of hoppers.npz"
     install_hopper("D4RL/hopper/medium-v2", 3)
