@@ -176,19 +176,38 @@ def _ks_of_sorted(first: Array, second: Array) -> float:
 
 
 def matrices_of(*sides: Transitions) -> tuple[Array, ...]:
-    """The rows of each as (n, D), all in the coarsest of the precisions they are stored in."""
-    coarse = any(getattr(rows, field).dtype in (np.float16, np.float32) for rows in sides for field in ROW_FIELDS)
-    return tuple(_matrix_of(rows, coarse) for rows in sides)
+    """The rows of each as (n, D), every field in the coarsest of the precisions that the sides store it in.
+
+    A matrix is float32 where that holds all fields, else float64: beside float32 rewards, a float64 position of
+    1e9 must not lose its steps.
+    """
+    coarse, enough = set(), True
+    for field in ROW_FIELDS:
+        arrays = [getattr(rows, field) for rows in sides]
+        if any(array.dtype in (np.float16, np.float32) for array in arrays):
+            coarse.add(field)
+        elif not all(map(_float32_holds, arrays)):
+            enough = False
+    return tuple(_matrix_of(rows, coarse, np.float32 if enough else np.float64) for rows in sides)
 
 
-def _matrix_of(transitions: Transitions, coarse: bool) -> Array:
+def _float32_holds(array: Array) -> bool:
+    """Whether no value is lost: of whole numbers up to 2**24, of real ones none."""
+    if array.dtype.kind == "f":
+        return False
+    return array.dtype.itemsize <= 2 or max(-int(array.min()), int(array.max())) <= 2**24
+
+
+def _matrix_of(transitions: Transitions, coarse: set[str], dtype: type[np.floating[Any]]) -> Array:
     widths = [array.shape[1] if array.ndim == 2 else 1 for array in map(transitions.arrays().__getitem__, ROW_FIELDS)]
-    matrix = np.empty((len(transitions), sum(widths)), np.float32 if coarse else np.float64)
+    matrix = np.empty((len(transitions), sum(widths)), dtype)
     start = 0
     for field, width in zip(ROW_FIELDS, widths, strict=True):
         values = getattr(transitions, field).reshape(len(transitions), width)
-        if coarse and values.dtype == np.float64:  # what float32 cannot hold is the largest that it can
-            values = np.clip(values, -_LARGEST, _LARGEST)
+        if field in coarse:
+            if values.dtype == np.float64:  # what float32 cannot hold is the largest that it can
+                values = np.clip(values, -_LARGEST, _LARGEST)
+            values = values.astype(np.float32, copy=False)
         matrix[:, start : start + width] = values
         start += width
     return matrix

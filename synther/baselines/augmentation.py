@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
 
@@ -56,8 +57,7 @@ class Augmentation:
         """`count` disturbed rows; actions, rewards and terminals are those of the real row."""
         if self.rows is None:
             raise ConfigError("this Augmentation has no rows: call fit(transitions) first")
-        if count < 1:
-            raise ConfigError(f"the number of samples must be at least 1, got {count}")
+        count = check_count(count)
         draw = np.random.default_rng(seed)
         rows = self.rows[draw.integers(len(self.rows), size=count)]
         here, there = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)

@@ -18,6 +18,7 @@ import torch
 from synther import compute
 from synther.baselines.ctgan_models import fit_ctgan, fit_tvae
 from synther.baselines.table import Table
+from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, MissingExtra
 from synther.progress import Progress, resolve
@@ -154,8 +155,7 @@ class Tabular:
         """`count` rows; the same seed gives the same ones."""
         if self._model is None:
             raise ConfigError("this Tabular has not been fitted: call fit(transitions) first")
-        if count < 1:
-            raise ConfigError(f"the number of samples must be at least 1, got {count}")
+        count = check_count(count)
         with self._alone(seed):
             blocks = [self._model.sample(min(_BLOCK_ROWS, count - start)) for start in range(0, count, _BLOCK_ROWS)]
         return Transitions.concatenate(blocks)

@@ -35,8 +35,8 @@ class Assess(options.Machine):
     """Real rows that the generator has not seen. Without them a fifth of REAL stands in for those."""
     env_id: str | None = None
     """The environment, where REAL does not name it: its simulator then judges the dynamics."""
-    simulator: bool = True
-    """Ask the simulator, where there is one."""
+    simulator: options.On = True
+    """Do without the simulator, where there is one."""
     model: Path | None = None
     """The model that made SYNTHETIC: adds its way from noise to data, and what fewer network calls would do. Found by
     itself in a folder of `synther upsample`."""

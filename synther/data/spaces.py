@@ -128,6 +128,15 @@ def from_json(parts: list[dict[str, Any]] | None) -> Space | None:
     return tuple(built)
 
 
+def check_parts(space: Space | None, name: str) -> None:
+    """Raise where a space is none of ours: a part alone, or one of Gymnasium's."""
+    if space is not None and not (isinstance(space, tuple) and all(isinstance(part, Part) for part in space)):
+        raise DataError(
+            f"{name} is {space!r}: expected a tuple of parts such as (Box.uniform(-1, 1, 6),); "
+            f"{name}() of synther.data.formats.gym_spaces makes one of a Gymnasium space"
+        )
+
+
 def check(space: Space, values: NDArray[Any], name: str) -> None:
     """Raise where `values` (N, W) leave `space`, naming row, column, value and what was allowed.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from synther.data.formats.writing import writing_to
 from synther.data.transitions import Array, Transitions
 from synther.durable import replacing
 from synther.errors import FormatError
@@ -52,7 +53,8 @@ class Spool:
         return sum(self.rows)
 
     def append(self, rows: Transitions) -> None:
-        with replacing(self._file(self.count), tidy=False) as beside:
+        file = self._file(self.count)
+        with writing_to(file), replacing(file, tidy=False) as beside:
             np.savez(beside, **rows.arrays())  # type: ignore[arg-type]
         self.rows.append(len(rows))
 

@@ -94,6 +94,8 @@ class Transitions:
             if array is not None:
                 _check_finite(name, array)
             object.__setattr__(self, name, array)
+        for name in ("action_space", "observation_space"):
+            spaces.check_parts(getattr(self, name), name)
         if self.action_space is not None:
             spaces.check(self.action_space, self.action.reshape(rows, -1), "action")
         if self.observation_space is not None and spaces.width(self.observation_space) != observation.shape[1]:
@@ -160,7 +162,9 @@ class Transitions:
                 "an index of Transitions is a slice, an index array or a mask; for one row write rows[i : i + 1]"
             )
         picked = {name: array[rows] for name, array in self.arrays().items()}
-        if len(picked["observation"]) == 0:
+        if picked["reward"].ndim != 1:
+            raise TypeError("an index of Transitions has one dimension: a slice, an index array or a mask")
+        if len(picked["reward"]) == 0:
             raise DataError(f"the selection holds none of the {len(self):,} rows: expected at least one")
         return self._trusted(picked)
 
@@ -191,12 +195,6 @@ class Transitions:
 
     def with_spaces(self, action: Space | None = None, observation: Space | None = None) -> Transitions:
         """The same rows with other spaces (tuples of the parts in `synther.data.spaces`), checked against them."""
-        for space in (action, observation):
-            if space is not None and not isinstance(space, tuple):
-                raise DataError(
-                    f"expected a tuple of parts such as (Box.uniform(-1, 1, 6),), got {type(space).__name__}; "
-                    "synther.data.formats.gym_spaces makes one of a Gymnasium space"
-                )
         return replace(
             self, action_space=action or self.action_space, observation_space=observation or self.observation_space
         )
@@ -248,6 +246,8 @@ def _span(array: Array) -> str:
 
 
 def _numeric(name: str, values: ArrayLike) -> Array:
+    if np.ma.is_masked(values):
+        raise DataError(f"{name} has masked values: expected a number everywhere; drop the rows, or fill them in")
     try:
         array = np.asarray(values)
     except ValueError as error:

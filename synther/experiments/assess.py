@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,8 +72,11 @@ class Plan:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ConfigError(f"{self.folder} is a file: choose a folder for the report")
+        there = next(place for place in (self.folder, *self.folder.absolute().parents) if place.exists())
+        if not there.is_dir():
+            raise ConfigError(f"{there} is a file: choose a folder for the report")
+        if not os.access(there, os.W_OK):
+            raise ConfigError(f"{there} may not be written to: choose another folder for the report")
         if self.env_id is not None and self.simulator:
             describe(self.env_id)  # says which are known
 

@@ -18,7 +18,7 @@ from synther.data.checks import check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.envs.simulator import simulate, supports
-from synther.errors import ConfigError, MissingExtra
+from synther.errors import ConfigError, SyntherError
 from synther.experiments.comparison import Row, measured, write
 from synther.experiments.folder import claim, read_object, write_object
 from synther.experiments.generators import GENERATORS, NOISE, Maker, Plan
@@ -92,9 +92,9 @@ def _simulator(rows: Transitions, plan: Plan) -> str | None:
         return None
     try:
         simulate(env_id, rows.observation[:1], rows.action[:1], processes=1)
-    except MissingExtra as missing:
+    except SyntherError as error:
         if plan.env_id is not None:
             raise
-        log.info("%s; the dynamics error is left out", missing)
+        log.info("%s; the dynamics error is left out", error)
         return None
     return env_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.durable import partial_folder
 from synther.errors import ConfigError
-from synther.experiments.folder import claim, write_object
+from synther.experiments.folder import alone_in, claim, write_object
 from synther.progress import Progress
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer
 
@@ -40,25 +41,28 @@ def upsample(
 ) -> Upsampled:
     """Fit `model` on `rows`, write `samples` rows of it and how they compare with the real ones, all into `folder`.
 
-    Started again with the same arguments it goes on where it was stopped; with others it refuses to touch the folder.
+    Started again with the same arguments it goes on where it was stopped; with others, or while another process works
+    there, it refuses to touch the folder.
     """
     data, picture, figures = folder / f"synthetic{suffix}", folder / "comparison.png", folder / "comparison.json"
     check_rows(rows)
     check_count(samples)
     formats.check_rows_target(data)
-    claim(folder, _description(rows, model, samples, suffix))
-    model = fit_to(folder / "model.safetensors", rows, model, progress)
-    if data.exists() and figures.exists() and picture.exists():
-        comparison = Comparison.from_json(json.loads(figures.read_text()))
-    else:
-        if data.exists():  # stopped while comparing: the same rows come again
-            shutil.rmtree(partial_folder(data), ignore_errors=True)
-            preview = model.sample(min(samples, PREVIEW_ROWS), seed=model.seed, progress=progress)
+    finished = data.exists() and figures.exists() and picture.exists()
+    with nullcontext() if finished else alone_in(folder):
+        claim(folder, _description(rows, model, samples, suffix))
+        model = fit_to(folder / "model.safetensors", rows, model, progress)
+        if finished:
+            comparison = Comparison.from_json(json.loads(figures.read_text()))
         else:
-            preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
-        comparison = compare(rows, preview)
-        draw(rows, preview, picture, comparison)
-        write_object(figures, comparison.to_json())
+            if data.exists():  # stopped while comparing: the same rows come again
+                shutil.rmtree(partial_folder(data), ignore_errors=True)
+                preview = model.sample(min(samples, PREVIEW_ROWS), seed=model.seed, progress=progress)
+            else:
+                preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
+            comparison = compare(rows, preview)
+            draw(rows, preview, picture, comparison)
+            write_object(figures, comparison.to_json())
     return Upsampled(folder / "model.safetensors", data, picture, figures, comparison)
 
 
@@ -77,7 +81,7 @@ def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     model.fit(rows, checkpoint=checkpoint, progress=progress)
     model.save(path)
-    checkpoint.unlink()
+    checkpoint.unlink(missing_ok=True)  # gone where another process has fitted the same model beside this one
     return model
 
 

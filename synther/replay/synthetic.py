@@ -14,7 +14,7 @@ from torch import Tensor
 from synther import compute
 from synther.data import spaces
 from synther.data.checks import check_count
-from synther.data.spaces import Part, Space
+from synther.data.spaces import Space
 from synther.data.transitions import FIELDS, Transitions
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.presets import Settings
@@ -85,7 +85,7 @@ class SyntheticReplay:
         self.progress = progress
         self.spaces: dict[str, Any] = {"action_space": action_space, "observation_space": observation_space}
         for name, space in self.spaces.items():
-            _check_space(name, space)
+            spaces.check_parts(space, name)
         self.mixture = Mixture(ratio, shuffled=shuffled)
         self.generator = compute.generator(self.device, self.seed, _BATCHES)
         self.history: list[Refresh] = []
@@ -288,11 +288,3 @@ def _whole(name: str, value: int, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise ConfigError(f"{name} must be a whole number and at least {least}, got {value!r}")
     return int(value)
-
-
-def _check_space(name: str, space: Any) -> None:
-    if space is not None and not (isinstance(space, tuple) and all(isinstance(part, Part) for part in space)):
-        raise ConfigError(
-            f"{name} is {space!r}: expected a tuple of parts of synther.data.spaces, which {name}() of "
-            "synther.data.formats.gym_spaces makes of a space of Gymnasium"
-        )

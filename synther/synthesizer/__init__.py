@@ -190,7 +190,7 @@ class Synthesizer:
         for block in self.sample_blocks(count, seed=seed, sampler=sampler, progress=progress):
             for name, array in block.arrays().items():
                 if name not in arrays:
-                    arrays[name] = np.empty((count, *array.shape[1:]), array.dtype)
+                    arrays[name] = _empty((count, *array.shape[1:]), array.dtype)
                 arrays[name][filled : filled + len(block)] = array
             filled += len(block)
         return self._dressed(arrays)
@@ -297,15 +297,25 @@ class Synthesizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file with everything that `load` needs."""
-        self._model.save(path, self.settings, self._drawing(None, Silent()).ready().calibration)
+        calibration = self._drawing(None, Silent()).ready().calibration
+        self._model.save(Path(path).expanduser(), self.settings, calibration)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], *, device: str = "auto", precision: compute.Precision = "auto"
     ) -> Synthesizer:
         """A saved model, ready to sample, on any device."""
-        settings, fitted = Fitted.load(path)
+        settings, fitted = Fitted.load(Path(path).expanduser())
         model = cls(settings, device=device, precision=precision, seed=fitted.record.seed)
         fitted.network.to(model.device)
         model._fitted = fitted
         return model
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):  # the latter where not even the number of bytes is a number that NumPy knows
+        raise ConfigError(
+            f"{shape[0]:,} rows do not fit into memory: ask for fewer, or let sample_to write them to a file"
+        ) from None

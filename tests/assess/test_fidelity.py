@@ -16,6 +16,7 @@ from synther.assess.fidelity import (
     correlation,
     ks_similarity,
     marginal,
+    matrices_of,
     pearson,
 )
 from synther.data.spaces import Discrete
@@ -145,6 +146,25 @@ class TestCompare:
     def test_json_of_an_earlier_version(self) -> None:
         found = compare(rows(), rows(seed=1))
         assert Comparison.from_json({**found.to_json(), "dynamics": None, "novelty": None}) == found
+
+    def test_a_field_keeps_the_precision_that_both_sides_store_it_in(self) -> None:
+        def far(seed: int, shift: float) -> Transitions:
+            near = rows(seed=seed, shift=shift)
+            return replace(
+                near,
+                observation=near.observation.astype(np.float64) + 1e9,
+                next_observation=near.next_observation.astype(np.float64) + 1e9,
+            )
+
+        near, found = compare(rows(), rows(seed=1, shift=9)), compare(far(0, 0.0), far(1, 9.0))
+        assert found.columns["observation[0]"] == near.columns["observation[0]"] == 0.0
+        assert found.correlation == pytest.approx(near.correlation, abs=1e-6)
+        assert compare(far(0, 0.0), replace(far(0, 0.0), reward=far(0, 0.0).reward.astype(np.float64))).marginal == 1.0
+
+    def test_whole_numbers_that_float32_cannot_hold_are_told_apart(self) -> None:
+        real = replace(rows(), action=np.full(200, 2**24))
+        assert compare(real, replace(real, action=real.action + 1)).columns["action"] == 0.0
+        assert matrices_of(replace(real, action=real.action // 2))[0].dtype == np.float32
 
     def test_max_rows(self) -> None:
         found = compare(rows(500), rows(400, 1), max_rows=50)

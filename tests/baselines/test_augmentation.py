@@ -99,3 +99,4 @@ def test_refusals():
         Augmentation("additive").sample(3)
     with pytest.raises(ConfigError, match="at least 1, got 0"):
         Augmentation("additive").fit(real()).sample(0)
+    assert len(Augmentation("additive").fit(real()).sample(2e1)) == 20

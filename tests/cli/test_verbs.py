@@ -122,11 +122,6 @@ class TestSample:
         path = tmp_path / "[red]x[1].npz"
         assert str(path) in synther("sample", model, "--samples", 10, "--out", path).out
 
-    def test_a_file_of_the_home_folder(self, synther, model, tmp_path, monkeypatch):
-        monkeypatch.setenv("HOME", str(tmp_path))
-        assert synther("sample", model, "--samples", 10, "--out", "~/x.npz").code == 0
-        assert [file.name for file in tmp_path.iterdir()] == ["x.npz"]
-
 
 class TestUpsample:
     @pytest.fixture(autouse=True)
@@ -290,6 +285,17 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
     code, out, err = synther(verb, *words, "--quiet")
     assert (code, err) == (0, "")
     assert out.strip()
+
+
+def test_the_home_folder(synther, data, tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert synther("fit", data, "--out=~/m.safetensors", *tiny).code == 0
+    assert synther("sample", "~/m.safetensors", "--samples", 10, "--out=~/x.npz").code == 0
+    assert synther("compare", data, "--generators", "additive", "--samples", 10, "--out=~/compared").code == 0
+    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+    assert synther("upsample", data, "--samples", 10, "--out=~/run", *tiny).code == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["compared", "m.safetensors", "run", "x.npz"]
 
 
 @pytest.mark.parametrize("quiet", [True, False])

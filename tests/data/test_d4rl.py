@@ -84,6 +84,8 @@ def test_episodes_of_one_step(tmp_path: Path) -> None:
     arrays["timeouts"][:] = True
     with pytest.raises(DataError, match="none of the 4 rows"):
         read(store(tmp_path / "rows.hdf5", arrays))
+    with pytest.raises(DataError, match="no rows: expected at least one transition"):
+        read(store(tmp_path / "rows.hdf5", {name: array[:0] for name, array in arrays.items()}))
 
 
 def test_wrong_lengths_and_flags(tmp_path: Path) -> None:

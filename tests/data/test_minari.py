@@ -247,6 +247,13 @@ def test_nothing_foreign_is_replaced() -> None:
     assert len(read(Path("out"))) == 3
 
 
+def test_an_id_that_minari_does_not_know_is_refused() -> None:
+    with pytest.raises(FormatError, match=r"m/rows-v0: no id that Minari takes.*two letters or more"):
+        write("m/rows-v0", episodes())
+    write("made/rows-v0", episodes())
+    assert list(minari.list_local_datasets()) == ["made/rows-v0"]
+
+
 def test_absent_and_damaged() -> None:
     with pytest.raises(FormatError, match="minari download test/other-v1"):
         read("test/other-v1")

@@ -76,6 +76,11 @@ def test_width_that_changes_between_batches(tmp_path: Path, monkeypatch: pytest.
         read(store(tmp_path / "rows.pq", obs=[[1.0, 2.0], [1.0], [1.0, 2.0, 3.0]]))
 
 
+def test_row_labels_of_pandas_are_left_out(tmp_path: Path) -> None:
+    labels = {"__index_level_0__": [4, 7, 9]}
+    assert read(store(tmp_path / "a.pq", **labels)).equals(read(store(tmp_path / "b.pq")))
+
+
 def test_no_rows(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(store(tmp_path / "rows.pq")).slice(0, 0), tmp_path / "none.pq")
     with pytest.raises(DataError, match="no rows"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 import pytest
 
@@ -70,11 +72,11 @@ def test_a_shard_that_was_never_finished_does_not_count(tmp_path, monkeypatch):
 
     def half_written(file, **arrays):
         file.write_bytes(b"PK\x03\x04")
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "disk full")
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", half_written)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(FormatError, match=r"000001\.npz: could not be written.*disk full.*make room"):
             spool.append(rows(2, 3))
     assert (spool.count, len(spool)) == (1, 3)
     assert sorted(file.name for file in spool.folder.iterdir()) == ["000000.npz", "manifest.json"]

@@ -94,12 +94,15 @@ def test_boolean_actions_become_integers():
         ({"reward": [0, 1, 2, np.inf, 0, 0]}, ["reward[3] is inf"]),
         ({"reward": np.zeros((6, 2))}, ["reward", "(6, 2)"]),
         ({"reward": np.zeros(7)}, ["reward has 7 rows"]),
+        ({"reward": np.ma.masked_equal([0, 1, 2, 3, 4, 5], 3)}, ["reward has masked values", "drop the rows"]),
         ({"terminal": [0, 0, 2, 0, 0, 0]}, ["terminal[2] is 2"]),
         ({"terminal": [0, np.nan, 0, 0, 0, 0]}, ["terminal[1] is nan"]),
         ({"timeout": np.zeros(2, bool)}, ["timeout has 2 rows"]),
         ({"action_space": (Box.uniform(-0.5, 0.5, 3),)}, ["action[0, 0] is -1", "[-0.5, 0.5]"]),
         ({"action_space": (Box.uniform(-1, 1, 2),)}, ["action", "2 columns", "3"]),
         ({"observation_space": (Discrete(3),)}, ["observation_space describes 1", "2"]),
+        ({"action_space": Box.uniform(-1, 1, 3)}, ["action_space is Box", "expected a tuple of parts", "gym_spaces"]),
+        ({"observation_space": ("Box",)}, ["observation_space is ('Box',)", "expected a tuple of parts"]),
     ],
 )
 def test_errors_name_the_field_and_what_is_wrong(changes: dict[str, Any], words: list[str]):
@@ -190,6 +193,16 @@ def test_a_selection_holds_at_least_one_row():
         rows[6:]
     with pytest.raises(TypeError, match="rows\\[i : i \\+ 1\\]"):
         rows[0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("index", [None, np.array(3), (3,), np.array([[0, 1], [2, 3]])])
+def test_a_selection_is_rows_and_nothing_else(index: Any):
+    with pytest.raises(TypeError, match="one dimension"):
+        Transitions(**arrays())[index]
+
+
+def test_a_mask_that_hides_nothing_is_no_hindrance():
+    assert Transitions(**arrays(reward=np.ma.masked_equal(np.arange(6.0), 9))).reward.tolist() == list(range(6))
 
 
 def test_chunks_are_the_rows_in_order():

@@ -203,10 +203,15 @@ class TestJudges:
 
 
 class TestPlans:
-    def test_what_cannot_succeed_does_not_begin(self, tmp_path):
+    def test_what_cannot_succeed_does_not_begin(self, tmp_path, monkeypatch):
         (tmp_path / "taken").write_text("mine")
-        with pytest.raises(ConfigError, match="taken is a file: choose a folder for the report"):
-            Plan(tmp_path / "taken")
+        for folder in (tmp_path / "taken", tmp_path / "taken" / "deep" / "report"):
+            with pytest.raises(ConfigError, match="taken is a file: choose a folder for the report"):
+                Plan(folder)
+        with monkeypatch.context() as patch:
+            patch.setattr("os.access", lambda path, mode: path != tmp_path)  # whoever runs this may be root
+            with pytest.raises(ConfigError, match=f"^{tmp_path} may not be written to"):
+                Plan(tmp_path / "deep" / "report")
         with pytest.raises(DataError, match="cannot put 'Nowhere-v0' into a recorded state"):
             Plan(tmp_path, env_id="Nowhere-v0")
         assert Plan(tmp_path, env_id="Nowhere-v0", simulator=False).env_id == "Nowhere-v0"

@@ -235,6 +235,8 @@ def test_a_simulator_judges_where_there_is_one(tmp_path, monkeypatch):
     def missing(*args, **options):
         raise MissingExtra("gymnasium", "gym", "running Pendulum-v1")
 
+    odd = replace(swings(), observation=swings().observation[:, :2], next_observation=swings().next_observation[:, :2])
+    assert run(tmp_path / "odd", "additive", rows=odd)[0].dynamics is None  # its simulator knows no such states
     monkeypatch.setattr(module, "simulate", missing)
     assert run(tmp_path / "c", "additive", rows=swings())[0].dynamics is None
     with pytest.raises(MissingExtra, match="running Pendulum-v1 needs gymnasium"):

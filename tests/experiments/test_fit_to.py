@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from synther import Synthesizer
@@ -23,6 +25,18 @@ def test_a_model_that_is_there_is_not_fitted_again(tmp_path, monkeypatch):
     fitted = fit_to(path, made(), model(), False)
     monkeypatch.setattr(Synthesizer, "fit", None)
     assert fit_to(path, made(), model(), False).record == fitted.record
+
+
+def test_another_process_may_have_cleared_the_checkpoint_away(tmp_path, monkeypatch):
+    path = tmp_path / "m.safetensors"
+    save = Synthesizer.save
+
+    def meanwhile(self: Synthesizer, path: Path) -> None:
+        save(self, path)
+        path.with_name("m.safetensors.checkpoint").unlink()
+
+    monkeypatch.setattr(Synthesizer, "save", meanwhile)
+    assert fit_to(path, made(), model(), False).record == Synthesizer.load(path).record
 
 
 @pytest.mark.parametrize("other", ["data", "settings", "seed"])

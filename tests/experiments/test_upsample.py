@@ -15,6 +15,7 @@ from synther.assess.fidelity import Comparison
 from synther.diffusion.blocks import BlockSampler
 from synther.durable import _HOST
 from synther.errors import ConfigError, DataError, FormatError
+from synther.experiments.folder import alone_in
 from synther.experiments.upsample import upsample
 
 from .small_job import TINY, made, model
@@ -177,6 +178,13 @@ def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
     with pytest.raises(error):
         run(tmp_path / "run", **change)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_at_once_do_not_meet(done, tmp_path):
+    with alone_in(tmp_path), pytest.raises(ConfigError, match=r"is at work in .*: wait until it is done"):
+        run(tmp_path)
+    with alone_in(done.model.parent):  # what is finished is only looked at
+        assert run(done.model.parent).comparison == done.comparison
 
 
 def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path):

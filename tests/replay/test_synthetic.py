@@ -252,9 +252,13 @@ def test_batches_that_cannot_be(batch):
         ({"device": "tpu"}, "device must be"),
         ({"seed": -1}, "seed must be a whole number and at least 0"),
         ({"seed": 1.5}, "seed must be a whole number"),
-        ({"action_space": gymnasium.spaces.Box(-1, 1, (2,))}, r"expected a tuple of parts .* action_space\(\) of"),
     ],
 )
 def test_options_outside_their_range(options, message):
     with pytest.raises(ConfigError, match=message):
         SyntheticReplay(**{"capacity": 10, "device": "cpu", **options})
+
+
+def test_a_space_of_gymnasium_is_none_of_ours():
+    with pytest.raises(DataError, match=r"expected a tuple of parts .* action_space\(\) of"):
+        SyntheticReplay(10, device="cpu", action_space=gymnasium.spaces.Box(-1, 1, (2,)))

@@ -49,6 +49,12 @@ def test_rows_that_are_all_equal():
         Synthesizer("laptop", **SHORT).fit(row[np.zeros(50, int)], progress=False)
 
 
+@pytest.mark.parametrize("count", [10**15, 10**30])
+def test_more_rows_than_memory_holds(model, count):
+    with pytest.raises(ConfigError, match=f"^{count:,} rows do not fit into memory: .*sample_to"):
+        model.sample(count, progress=False)
+
+
 @pytest.mark.parametrize("count", [0, -3])
 def test_counts_below_one(model, count, tmp_path):
     with pytest.raises(ConfigError, match=f"at least 1, got {count}"):

@@ -46,6 +46,8 @@ def pair(rows: int, terminal: Array | None, timeout: Array | None) -> Pairing:
     cut = flags("timeouts", timeout, rows) & ~ends
     cut[-1:] |= ~ends[-1:]
     row = np.flatnonzero(~cut)
+    if rows == 0:
+        raise DataError("no rows: expected at least one transition")
     if len(row) == 0:
         raise DataError(f"none of the {rows:,} rows has a known next observation: every episode has a single step")
     stand_in = ends[row]

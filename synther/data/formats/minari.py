@@ -171,8 +171,15 @@ def _data_folder(source: str | os.PathLike[str]) -> Path:
 def _place_to_write(target: str | os.PathLike[str]) -> tuple[Path, str]:
     path = Path(target).expanduser()
     if isinstance(target, str) and is_minari_id(target) and not path.exists():
+        from minari.dataset.minari_dataset import parse_dataset_id
         from minari.storage import get_dataset_path
 
+        try:
+            parse_dataset_id(target)
+        except ValueError:  # beside a data set of such a name Minari would list none at all
+            raise FormatError(
+                f"{target}: no id that Minari takes: expected NAMESPACE/NAME-vVERSION, two letters or more before the /"
+            ) from None
         installed = Path(get_dataset_path(target))
         if installed.exists():
             raise FormatError(

@@ -19,13 +19,15 @@ from synther.durable import replacing
 from synther.errors import DataError, MissingExtra
 
 _BATCH_ROWS = 1 << 16
+_ROW_LABELS = "__index_level_"
+"""Columns that pandas adds to a frame whose rows were chosen or reordered."""
 
 
 def read(source: str | os.PathLike[str]) -> Transitions:
     parquet = _pyarrow("reading Parquet")[1]
     with reading(source, "a Parquet file"), parquet.ParquetFile(source) as file:
         schema = file.schema_arrow
-        keys = keys_of_fields(schema.names, "a Parquet file")
+        keys = keys_of_fields([name for name in schema.names if not name.startswith(_ROW_LABELS)], "a Parquet file")
         known = metadata.load((schema.metadata or {}).get(metadata.KEY.encode()))
         if file.metadata.num_rows == 0:
             raise DataError("no rows: expected at least one transition")
