@@ -51,7 +51,7 @@ def run(arguments: list[str]) -> None:
     from synther.synthesizer import Synthesizer
 
     device = str(pick_device(chosen.device))
-    plan = Plan(chosen.out.expanduser(), chosen.env_id, chosen.simulator, chosen.seed, device)
+    plan = Plan(chosen.out, chosen.env_id, chosen.simulator, chosen.seed, device)
     source = Path(chosen.synthetic).expanduser()
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> None:
     model_file = source if drawn else chosen.model or _beside(source)
     model = None
     if model_file is not None:
-        model = Synthesizer.load(model_file.expanduser(), device=chosen.device, precision=chosen.precision)
+        model = Synthesizer.load(model_file, device=chosen.device, precision=chosen.precision)
     if model is not None and drawn:
         synthetic = model.sample(chosen.samples, seed=chosen.seed, progress=not chosen.quiet)
     else:

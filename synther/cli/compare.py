@@ -69,12 +69,11 @@ def run(arguments: list[str]) -> None:
         precision=chosen.precision,
         seed=chosen.seed,
     )
-    out = chosen.out.expanduser()
     rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
     command = shlex.join(["synther", "compare", *arguments])
-    done = compare_generators(rows, out, names, plan, command=command, progress=not chosen.quiet)
+    done = compare_generators(rows, chosen.out, names, plan, command=command, progress=not chosen.quiet)
     if chosen.json:
         answer(True, {"real_rows": len(rows), "generators": [row.to_json() for row in done]}, [])
         return
-    title = f"{len(rows):,} real rows against {chosen.samples:,} of each; more in {out / 'comparison.md'}"
+    title = f"{len(rows):,} real rows against {chosen.samples:,} of each; more in {chosen.out / 'comparison.md'}"
     table(SHORT_HEADER, [row.short_cells() for row in done], title)

@@ -24,23 +24,22 @@ class Fit(options.Fitting):
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("fit", Fit, arguments)
-    out = chosen.out.expanduser()
-    if out.suffix != ".safetensors":
-        raise ConfigError(f"--out must end in .safetensors, got {out}")
+    if chosen.out.suffix != ".safetensors":
+        raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
     from synther.experiments.upsample import fit_to
     from synther.synthesizer import Synthesizer
 
     rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
-    model = fit_to(out, rows, model, not chosen.quiet)
+    model = fit_to(chosen.out, rows, model, not chosen.quiet)
     record = model.record
     last = model.measured
-    facts = {"model": str(out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
+    facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
     figures = [
         ("rows", f"{record.rows:,}"),
         ("steps", f"{record.steps:,} in {record.seconds:.1f} s on {record.device}"),
         ("loss", f"{last['loss']:.4f}"),
         ("held-out loss", f"{last['held_out']:.4f}" if "held_out" in last else "-"),
-        ("model", str(out)),
+        ("model", str(chosen.out)),
     ]
     answer(chosen.json, facts, figures)

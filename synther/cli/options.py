@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import tyro
@@ -78,6 +79,7 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
         defaults = _preset_defaults(arguments, options.of_latents)
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_count_rule)
+    registry.primitive_rule(_path_rule)
     with registry:
         parsed: Options = tyro.cli(
             options,
@@ -140,6 +142,19 @@ def _count_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
         metavar="INT",
         instance_from_str=lambda words: parse_count(words[0]),
         is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _path_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+    """A shell leaves the ~ of `--out=~/runs` as it is."""
+    if info.type is not Path:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda words: Path(words[0]).expanduser(),
+        is_instance=lambda value: isinstance(value, Path),
         str_from_instance=lambda value: [str(value)],
     )
 

@@ -126,8 +126,8 @@ def _run(chosen: Paper, command: str) -> None:
 
 
 def _absolute(path: Path) -> Path:
-    """The same for workers of a cluster, which start elsewhere, and without the ~ that some shells leave there."""
-    return path.expanduser().resolve()
+    """The same for workers of a cluster, which start elsewhere."""
+    return path.resolve()
 
 
 def _check(chosen: Paper) -> None:

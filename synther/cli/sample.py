@@ -37,7 +37,7 @@ def run(arguments: list[str]) -> None:
     changes: dict[str, Any] = {"kind": chosen.sampler, "steps": chosen.steps}
     sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
     model.sample_to(chosen.out, chosen.samples, seed=chosen.seed, sampler=sampler, progress=not chosen.quiet)
-    size = chosen.out.expanduser().stat().st_size
+    size = chosen.out.stat().st_size
     facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}
     figures = [
         ("rows", f"{chosen.samples:,}"),

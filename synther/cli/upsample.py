@@ -38,7 +38,7 @@ def run(arguments: list[str]) -> None:
     rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
     suffix = f".{chosen.format}"
-    done = upsample(rows, chosen.out.expanduser(), model, chosen.samples, suffix=suffix, progress=not chosen.quiet)
+    done = upsample(rows, chosen.out, model, chosen.samples, suffix=suffix, progress=not chosen.quiet)
     files = {
         "model": str(done.model),
         "data": str(done.data),

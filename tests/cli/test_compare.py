@@ -23,12 +23,8 @@ QUICK = (
 )
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    return tmp_path_factory.mktemp("compare") / "run"
-
-
-def test_a_table_for_a_person_and_one_for_a_machine(synther, data, out, tiny, monkeypatch, caplog):
+def test_a_table_for_a_person_and_one_for_a_machine(synther, data, tmp_path, tiny, monkeypatch, caplog):
+    out = tmp_path / "run"
     monkeypatch.setenv("COLUMNS", "80")
     command = ("compare", data, "--generators", "diffusion,ctgan,noise", "--out", out, "--device", "cpu", *QUICK, *tiny)
     code, text, _ = synther(*command)
@@ -80,11 +76,10 @@ def test_what_must_be_installed_is_said_before_any_work(synther, data, tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_data_is_refused(synther, data, out):
-    assert out.exists()
-    code, _, err = synther(
-        "compare", data, "--fraction", "0.5", "--generators", "noise", "--out", out, "--samples", "120"
-    )
+def test_other_data_is_refused(synther, data, tmp_path):
+    command = ("compare", data, "--generators", "additive", "--samples", "120", "--out", tmp_path / "run")
+    assert synther(*command).code == 0
+    code, _, err = synther(*command, "--fraction", "0.5")
     assert code == 2
     assert "holds a run with another data: choose another --out, or remove the folder" in err
 

@@ -153,6 +153,11 @@ def test_auto_suits_latents_and_a_name_is_what_it_says(kind):
     assert parse("verb", kind, [*needed, "--preset", "laptop"]).settings() == preset("laptop")
 
 
+def test_the_home_of_a_path_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parse("verb", pixels.Upsample, ["~/latents", "--out=~/out"]).out == tmp_path / "out"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
