@@ -66,7 +66,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page(browser: Browser, file: Path) -> Iterator[Page]:
     with browser.page(file) as page:
         yield page
