@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written beside their final name, flushed to disk, then renamed."""
+"""Files that are either whole or absent: written beside their final name, flushed to disk, then renamed. And their folders."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
+
+from synther.errors import ConfigError
 
 # Several machines may share a folder: a writer is known by its machine and its process.
 _HOST = "".join(letter if letter.isalnum() else "_" for letter in gethostname())
@@ -93,6 +95,14 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_folder(folder: Path, advice: str) -> Path:
+    """Raise where a file stands in the way of a folder; else say what is there of it, itself or the nearest parent."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{there} is a file: {advice}")
+    return there
 
 
 def partial_folder(path: Path) -> Path:

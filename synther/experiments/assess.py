@@ -23,6 +23,7 @@ from synther.data.transitions import Transitions
 from synther.diffusion import edm
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
+from synther.durable import check_folder
 from synther.envs.rendering import png, render_states
 from synther.envs.simulator import describe, simulate, supports
 from synther.errors import ConfigError, DataError, SyntherError
@@ -72,9 +73,7 @@ class Plan:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        there = next(place for place in (self.folder, *self.folder.absolute().parents) if place.exists())
-        if not there.is_dir():
-            raise ConfigError(f"{there} is a file: choose a folder for the report")
+        there = check_folder(self.folder, "choose a folder for the report")
         if not os.access(there, os.W_OK):
             raise ConfigError(f"{there} may not be written to: choose another folder for the report")
         if self.env_id is not None and self.simulator:

@@ -11,11 +11,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from synther.durable import replacing
+from synther.durable import check_folder, replacing
 from synther.errors import ConfigError
 from synther.experiments.engines.ownership import Owned, owned
 
 _LOCK = ".run.lock"
+_ADVICE = "choose an empty or a new folder"
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
     The lock lies in the folder, which may be all that can be written to; those of engines lie beside it.
     """
-    _check_folder(folder)
+    check_folder(folder, _ADVICE)
     with ExitStack() as held:
         try:
             held.enter_context(owned(folder / _LOCK))
@@ -47,10 +48,10 @@ def claim(folder: Path, description: dict[str, Any]) -> None:
                 f"{folder} holds a run with another {', '.join(other)}: choose another --out, or remove the folder"
             )
         return
-    _check_folder(folder)
+    check_folder(folder, _ADVICE)
     # What begins with .run. is a lock, or was left by a run that was killed while it wrote its description.
     if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
-        raise ConfigError(f"{folder} holds files of something else: choose an empty or a new folder")
+        raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
     write_object(run, description)
 
 
@@ -69,8 +70,3 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
     """A JSON object as a file, whole or not at all."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file: choose an empty or a new folder")

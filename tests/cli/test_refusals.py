@@ -75,6 +75,7 @@ FITTING = {
     "upsample good.npz --out run --samples -5": "must be a whole number and at least 1, got -5",
     "upsample good.npz --out taken": "taken holds files of something else: choose an empty or a new folder",
     "upsample good.npz --out good.npz": "good.npz is a file: choose an empty or a new folder",
+    "upsample good.npz --out good.npz/run": "good.npz is a file: choose an empty or a new folder",
     "upsample one.npz --out run": "cannot be fitted on 1 row",
     "upsample good.npz --out run --fraction 1.5": "fraction must lie in (0, 1], got 1.5",
     "upsample good.npz --out run --preset nope": "unknown preset 'nope'",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from synther.durable import check_folder
 from synther.errors import ConfigError
 from synther.experiments.engines.local import run_here
 from synther.experiments.engines.task import Outcome, Task, check_names
@@ -33,9 +34,7 @@ def run_all(
     """
     check_names(tasks)
     out = out.expanduser().resolve()
-    there = next(place for place in (out, *out.parents) if place.exists())
-    if not there.is_dir():
-        raise ConfigError(f"{there} is a file: choose a folder")
+    check_folder(out, "choose a folder")
     if engine == "local":
         return run_here(tasks, out, resolve(progress))
     if engine != "ray":
