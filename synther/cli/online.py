@@ -122,26 +122,24 @@ def run(arguments: list[str]) -> None:
     _print(*answered)
 
 
-_OF_GENERATORS = (
-    *("--ratio", "--samples", "--refresh-every", "--refit", "--updates-per-refresh", "--preset"),
-    *("--fit", "--network", "--sampler", "--noise", "--data"),
-)
-
-
-def _check_generators_are_asked_for(arguments: list[str]) -> None:
-    """Options of a generator in a run without one would be found out about hours later."""
-    if not {"--synthetic", "-h", "--help"} & set(arguments):
-        for option in (word.partition("=")[0].replace("_", "-") for word in arguments):
-            if option.partition(".")[0] in _OF_GENERATORS:
-                raise ConfigError(f"{option} is for --synthetic, without which nothing is generated: add it")
-
-
 _RUNNING = (
     *("steps", "seeds", "seed", "random_steps", "checkpoint_every", "evaluate_every", "episodes", "workers"),
     *("device", "precision", "tensorboard", "wandb"),
 )
 _REFRESHING = ("refresh_every", "samples", "ratio", "refit")
 """Options that a plan has too, and its upsampling."""
+
+
+_OF_GENERATORS = (*_REFRESHING, "updates_per_refresh", "preset", "fit", "network", "sampler", "noise", "data")
+
+
+def _check_generators_are_asked_for(arguments: list[str]) -> None:
+    """Options of a generator in a run without one would be found out about hours later."""
+    if not {"--synthetic", "-h", "--help"} & set(arguments):
+        theirs = options.named([f"--{name}" for name in _OF_GENERATORS])
+        for option in options.named(arguments):
+            if option.partition(".")[0] in theirs:
+                raise ConfigError(f"{option} is for --synthetic, without which nothing is generated: add it")
 
 
 def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
@@ -189,7 +187,7 @@ def _parse_pixels(arguments: list[str]) -> tuple[Seeing, DrQv2Config]:
     from synther.agents.drq_v2 import DrQv2Config
 
     for option in ("--agent", "--utd"):
-        if any(word.partition("=")[0] == option for word in arguments):
+        if option in options.named(arguments):
             raise ConfigError(f"{option} is for agents of states: with --pixels they are DrQ-v2, leave it out")
     fixed = [option for option in fields(DrQv2Config) if not option.init]
     hidden = [(one.name, Annotated[Any, tyro.conf.Suppress], field(default=one.default, init=False)) for one in fixed]

@@ -6,7 +6,7 @@ import argparse
 import logging
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -78,8 +78,9 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     if issubclass(options, Fitting):
         defaults = _preset_defaults(arguments, options.of_latents)
     registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_count_rule)
-    registry.primitive_rule(_path_rule)
+    registry.primitive_rule(_rule(int, "INT", parse_count))
+    # A shell leaves the ~ of `--out=~/runs` as it is.
+    registry.primitive_rule(_rule(Path, "PATH", lambda text: Path(text).expanduser()))
     with registry:
         parsed: Options = tyro.cli(
             options,
@@ -116,6 +117,11 @@ def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
         raise ConfigError(str(error)) from None
 
 
+def named(arguments: list[str]) -> list[str]:
+    """The options among them, and what else there is, as help spells them: `--refresh_every=9` as `--refresh-every`."""
+    return [word.partition("=")[0].replace("_", "-") for word in arguments]
+
+
 def read_rows(source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
     """The rows of a file, a Minari id, or data that ships with the package, or a share of them."""
     from synther.data import formats, shipped
@@ -134,29 +140,16 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
-def _count_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-    if info.type is not int:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
+def _rule(kind: type, metavar: str, read: Callable[[str], Any]) -> Callable[[tyro.constructors.PrimitiveTypeInfo], Any]:
+    """That options of a `kind` are read in a way of our own."""
+    spec = tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="INT",
-        instance_from_str=lambda words: parse_count(words[0]),
-        is_instance=lambda value: isinstance(value, int),
+        metavar=metavar,
+        instance_from_str=lambda words: read(words[0]),
+        is_instance=lambda value: isinstance(value, kind),
         str_from_instance=lambda value: [str(value)],
     )
-
-
-def _path_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-    """A shell leaves the ~ of `--out=~/runs` as it is."""
-    if info.type is not Path:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="PATH",
-        instance_from_str=lambda words: Path(words[0]).expanduser(),
-        is_instance=lambda value: isinstance(value, Path),
-        str_from_instance=lambda value: [str(value)],
-    )
+    return lambda info: spec if info.type is kind else None
 
 
 def _preset_defaults(arguments: list[str], latents: bool) -> dict[str, Any]:
