@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from synther.data import inference, kinds, spaces
-from synther.data.codes import code_width, decode_index, encode_index
 from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
 from synther.data.layout import Layout
 from synther.data.spaces import Box, Discrete
@@ -398,20 +397,3 @@ def test_any_finite_matrix_decodes_to_valid_rows(matrix: np.ndarray, coding: kin
     assert np.isin(rows.action[:, 1], range(5)).all()
     assert np.isin(rows.reward, (-1, 0)).all()
     assert np.array_equal(layout.unpack(layout.pack(rows)).action, rows.action)
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 6, 8, 11, 13, 64, 100])
-def test_bits_decode_to_the_nearest_valid_code(size: int):
-    book = encode_index(np.arange(size), size, "bits")
-    assert book.shape == (size, code_width(size, "bits"))
-    assert np.array_equal(decode_index(book, size, "bits"), np.arange(size))
-    values = np.random.default_rng(size).normal(size=(2000, book.shape[1]))
-    assert np.array_equal(decode_index(values, size, "bits"), (values @ book.T).argmax(1))
-
-
-@pytest.mark.parametrize("kind", [Categorical, OneHot])
-def test_codes_have_at_least_two_values_and_a_known_coding(kind: Any):
-    with pytest.raises(DataError, match="size 1"):
-        kind(1)
-    with pytest.raises(DataError, match="got 'gray'"):
-        kind(3, coding="gray")
