@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written beside their final name, flushed to disk, then renamed. And their folders."""
+"""Files that are either whole or absent, written beside their final name, flushed and renamed; and their folders."""
 
 from __future__ import annotations
 
