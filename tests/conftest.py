@@ -1,8 +1,10 @@
-"""What holds for every test: how property tests draw, and one thread."""
+"""What holds for every test: how property tests draw, one thread, and nothing left to chance."""
 
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the processes that tests start; before anybody reads it
 
@@ -20,3 +22,11 @@ if os.environ.get("CI"):
 def one_thread() -> None:
     """Matrices this small gain nothing from a second core, lose much where it is busy, and are summed in one order."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def command_lines_are_always_checked() -> Iterator[None]:
+    """Under pytest tyro checks one in ten of the answers it remembers, by `random.random()`: here all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random, "random", lambda: 0.0)
+        yield

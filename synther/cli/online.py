@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
 
@@ -189,8 +189,12 @@ def _parse_pixels(arguments: list[str]) -> tuple[Seeing, DrQv2Config]:
     for option in ("--agent", "--utd"):
         if option in options.named(arguments):
             raise ConfigError(f"{option} is for agents of states: with --pixels they are DrQ-v2, leave it out")
-    fixed = [option for option in fields(DrQv2Config) if not option.init]
-    hidden = [(one.name, Annotated[Any, tyro.conf.Suppress], field(default=one.default, init=False)) for one in fixed]
+    kinds = get_type_hints(DrQv2Config)
+    fixed = {option.name: option.default for option in fields(DrQv2Config) if not option.init}
+    hidden = [
+        (name, Annotated[kinds[name], tyro.conf.Suppress], field(default=default, init=False))
+        for name, default in fixed.items()
+    ]
     parsed, agent = _parse(Seeing, arguments, DrQv2Config(), hidden)
     return parsed, DrQv2Config(**agent)
 
