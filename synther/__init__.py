@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from synther.data.formats import read, write
     from synther.data.transitions import Transitions
+    from synther.errors import SyntherError
     from synther.presets import Settings, preset
+    from synther.replay.synthetic import SyntheticReplay
     from synther.synthesizer import Synthesizer
 
 __version__ = "0.1.0"
 
-__all__ = ["Settings", "Synthesizer", "Transitions", "preset", "read", "write"]
+__all__ = ["Settings", "SyntherError", "Synthesizer", "SyntheticReplay", "Transitions", "preset", "read", "write"]
 
 _HOMES = {
     "Settings": "synther.presets",
+    "SyntherError": "synther.errors",
     "Synthesizer": "synther.synthesizer",
+    "SyntheticReplay": "synther.replay.synthetic",
     "Transitions": "synther.data.transitions",
     "preset": "synther.presets",
     "read": "synther.data.formats",

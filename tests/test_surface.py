@@ -24,16 +24,20 @@ def project():
 
 
 def test_the_public_names_are_these():
-    assert synther.__all__ == ["Settings", "Synthesizer", "Transitions", "preset", "read", "write"]
+    classes = ["Settings", "SyntherError", "Synthesizer", "SyntheticReplay", "Transitions"]
+    assert synther.__all__ == [*classes, "preset", "read", "write"]
 
 
 def test_every_public_name_is_there_and_is_the_thing_itself():
     from synther.data.formats import read, write
     from synther.data.transitions import Transitions
+    from synther.errors import SyntherError
     from synther.presets import Settings, preset
+    from synther.replay.synthetic import SyntheticReplay
     from synther.synthesizer import Synthesizer
 
-    things = {"Settings": Settings, "Synthesizer": Synthesizer, "Transitions": Transitions}
+    things = {"Settings": Settings, "SyntherError": SyntherError, "Synthesizer": Synthesizer}
+    things |= {"SyntheticReplay": SyntheticReplay, "Transitions": Transitions}
     things |= {"preset": preset, "read": read, "write": write}
     assert {name: getattr(synther, name) for name in synther.__all__} == things
     assert dir(synther) == sorted([*synther.__all__, "__version__"])
