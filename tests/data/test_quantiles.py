@@ -43,7 +43,7 @@ def test_it_is_straight_between_knots_and_beyond_them(at, table):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.floats(-50, 50), min_size=2, max_size=40, unique=True), st.floats(0.01, 1.0))
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=40, unique=True), st.floats(0.1, 1.0))
 def test_a_table_finds_what_a_search_finds(knots, gap):
     at = np.cumsum(np.abs(knots) + gap) - 500
     line, x = _Line(at, np.arange(len(at), dtype=float), 1.0, 1.0), around(at)

@@ -21,6 +21,8 @@ from synther.errors import DataError, MissingExtra
 _BATCH_ROWS = 1 << 16
 _ROW_LABELS = "__index_level_"
 """Columns that pandas adds to a frame whose rows were chosen or reordered."""
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""Types that Arrow calls by other names than NumPy."""
 
 
 def read(source: str | os.PathLike[str]) -> Transitions:
@@ -72,7 +74,7 @@ def _numbers(key: str, column: Any) -> Array:
         raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a number everywhere")
     if not (types.is_floating(column.type) or types.is_integer(column.type) or types.is_boolean(column.type)):
         raise DataError(f"{key!r} has type {column.type}: expected numbers, booleans, or lists of them")
-    dtype = np.dtype(column.type.to_pandas_dtype())
+    dtype = np.dtype(_FLOATS.get(str(column.type), str(column.type)))  # to_pandas_dtype() may need pandas
     start, count = column.offset, len(column)
     if count == 0:
         return np.empty(0, dtype)
