@@ -7,12 +7,12 @@ import gymnasium
 import torch
 from torch.nn import Linear, ModuleList, ReLU, Sequential
 
-from synther import preset
-from synther.replay.synthetic import SyntheticReplay
+from synther import SyntheticReplay, preset
 
-parser = argparse.ArgumentParser(description=__doc__)
-for name, default in {"steps": 3000, "updates": 4, "refresh": 500, "samples": 20_000, "fit": 1500}.items():
-    parser.add_argument(f"--{name}", type=int, default=default)
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+known = {"steps": (3000, "of the environment"), "updates": (4, "a step"), "refresh": (500, "rows before a refit")}
+for name, (default, about) in {**known, "samples": (20_000, "synthetic rows"), "fit": (1500, "steps of a fit")}.items():
+    parser.add_argument(f"--{name}", type=int, default=default, help=about)
 chosen = parser.parse_args()
 torch.manual_seed(0)
 small = preset("laptop", network={"width": 128, "depth": 3}, fit={"steps": chosen.fit})

@@ -33,6 +33,7 @@ from synther.integrations.sb3 import SyntheticReplayBuffer
 GENERATOR = preset("laptop", network={"width": 128, "depth": 3})
 """Rows of Pendulum have nine columns: a smaller network than the preset's learns them in seconds."""
 EPISODES = 10
+BATCH = 128
 
 
 def returns(seed: int, steps: int, every: int, updates: int, synthetic: dict[str, Any] | None) -> list[float]:
@@ -43,8 +44,8 @@ def returns(seed: int, steps: int, every: int, updates: int, synthetic: dict[str
         seed=seed,
         device="cpu",
         learning_starts=100,
-        buffer_size=steps,
-        batch_size=128,
+        buffer_size=max(steps, BATCH),
+        batch_size=BATCH,
         learning_rate=1e-3,
         gradient_steps=updates,
         policy_kwargs={"net_arch": [64, 64]},

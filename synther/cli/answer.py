@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from synther.experiments.measurements import Standing
+    from synther.experiments.measurements import Spread, Standing
+
+
+_NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
+"""A figure, or the dash or nothing in the place of one."""
 
 
 def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]], title: str = "") -> None:
@@ -24,10 +31,20 @@ def standing(name: str, found: Standing | None, unit: str) -> list[tuple[str, st
         return []
     spreads = {"score": found.spread_of_scores, "return": found.spread_of_returns}
     return [
-        (f"{name} {kind}", f"{spread} after {found.updates:,} {unit}")
+        (f"{name} {kind}", f"{_of(spread)} after {found.updates:,} {unit}")
         for kind, spread in spreads.items()
         if spread is not None
     ]
+
+
+def _of(spread: Spread) -> str:
+    """One seed has no deviation, not one of 0."""
+    return f"{spread.mean:,.1f}" + (f" ± {spread.std:,.1f}" if spread.seeds > 1 else "")
+
+
+def over(count: int) -> str:
+    """Seeds, and what is told of them."""
+    return seeds(count) + (": mean ± deviation" if count > 1 else "")
 
 
 def seeds(count: int) -> str:
@@ -35,22 +52,30 @@ def seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
+def say(text: str) -> None:
+    """A paragraph as wide as the terminal."""
+    indent = "  " if text.startswith("- ") else ""
+    wide = get_terminal_size().columns
+    print(fill(text, wide, replace_whitespace=False, subsequent_indent=indent, break_on_hyphens=False))
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print rows under a header (left out where it is empty)."""
+    """Print rows under a header (left out where it is empty); columns of numbers stand at their right edge."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(
-        box=box.SIMPLE,
-        show_header=any(header),
-        title=Text(title) if title else None,
-        title_justify="left",
-        title_style="bold",
-    )
+    cells = [tuple(row) for row in rows]
+    drawn = Table(box=box.SIMPLE, show_header=any(header))
     for number, name in enumerate(header):
-        drawn.add_column(name, overflow="fold", no_wrap=number == 0)
-    for row in rows:
+        numeric = any(header) and all(_NUMBER.fullmatch(row[number]) for row in cells)
+        drawn.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=number == 0)
+    for row in cells:
         drawn.add_row(*map(Text, row))  # a file may be called [red].npz
-    Console(soft_wrap=False).print(drawn)
+    console = Console(soft_wrap=False)
+    with console.capture() as printed:
+        if title:  # above, not of it: a narrow table would break it
+            console.print(Text(title, style="bold"))
+        console.print(drawn)
+    print(*map(str.rstrip, printed.get().splitlines()), sep="\n")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, table
+from synther.cli.answer import answer, say, table
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,8 +36,7 @@ class Assess(options.Machine):
     simulator: options.On = True
     """Do without the simulator, where there is one."""
     model: Path | None = None
-    """The model that made SYNTHETIC: adds its way from noise to data, and what fewer network calls would do. Found by
-    itself in a folder of `synther upsample`."""
+    """The model that made SYNTHETIC, for more in the report; found by itself in a folder of `synther upsample`."""
     samples: int = 100_000
     """Rows to draw where SYNTHETIC is a model."""
 
@@ -106,23 +103,19 @@ def _tell(done: Assessed) -> None:
     title = f"{found.rows_real:,} real rows against {found.rows_synthetic:,} synthetic ones"
     table(("", "synthetic", "real rows", "better"), figures, title)
     worst = [f"{column.name} {column.similarity:.3f}" for column in found.worst_columns()[:3]]
-    _say(f"least alike: {', '.join(worst)}")
+    say(f"least alike: {', '.join(worst)}")
     for note in found.notes:
-        _say(f"note: {note}")
-    _say(f"\n{verdict.decision.upper()}. {verdict.sentence}")
+        say(f"note: {note}")
+    say(f"\n{verdict.decision.upper()}. {verdict.sentence}")
     for reason in verdict.reasons:
-        _say(f"- {reason.text}")
+        say(f"- {reason.text}")
     print(f"\n{done.report}\n{done.figures}")
 
 
-def _say(text: str) -> None:
-    """A paragraph as wide as the terminal."""
-    indent = "  " if text.startswith("- ") else ""
-    print(fill(text, get_terminal_size().columns, replace_whitespace=False, subsequent_indent=indent))
-
-
 def _figure(value: float | None) -> str:
-    """Four digits; what is left by rounding alone is 0."""
+    """Four decimals, or two digits of what is smaller; what is left by rounding alone is 0."""
     if value is None:
         return "-"
-    return "0" if abs(value) < 1e-9 else f"{value:.4g}"
+    if abs(value) < 1e-9:
+        return "0"
+    return f"{value:,.4f}" if abs(value) >= 0.01 else f"{value:#.2g}"

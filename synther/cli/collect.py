@@ -48,7 +48,7 @@ class Collect(options.Output):
     """Deviation of what is added to an agent's actions, where these lie in [-1, 1]; none unless said."""
     seed: int | None = None
     """The same seed gives the same rows, on however many cores; 0 unless said."""
-    pixels: bool = False
+    pixels: options.Flag = False
     """Keep frames of 84 x 84 pixels, while the policy acts on states: for agents that see."""
     repeat: int | None = None
     """With --pixels, how often the simulator takes each action; twice unless said. --steps counts decisions."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, seeds, standing
+from synther.cli.answer import answer, over, seeds, standing
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Online(options.Fitting):
     """Of every seed; 100K is understood."""
     seeds: int = 6
     """Agents at once, which differ in their seed alone."""
-    synthetic: bool = False
+    synthetic: options.Flag = False
     """Upsample what the agents see, with a generator of each seed's own."""
     ratio: float = 0.5
     """With --synthetic: the share of generated rows in every batch."""
@@ -57,7 +57,7 @@ class Online(options.Fitting):
     """With --synthetic: steps after which generators are fitted again and all generated rows replaced."""
     refit: Literal["warm", "scratch"] = "warm"
     """From the weights of the fit before, stopped early, or from scratch as in the paper."""
-    pixels: bool = False
+    pixels: options.Flag = False
     """Let agents see: `synther online ENV --pixels --help` shows their options."""
     random_steps: int = 5_000
     """Steps at the beginning with random actions, from which nothing is learned yet."""
@@ -225,4 +225,4 @@ def _print(chosen: Online, plan: Plan, result: Result) -> None:
         ("folder", str(chosen.out)),
     ]
     facts = {"env": chosen.env, "agent": plan.name, **result.to_json(), "folder": str(chosen.out)}
-    answer(chosen.json, facts, figures, f"{plan.name} in {chosen.env}, {seeds(chosen.seeds)}: mean ± deviation")
+    answer(chosen.json, facts, figures, f"{plan.name} in {chosen.env}, {over(chosen.seeds)}")

@@ -19,21 +19,24 @@ from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, Samp
 from synther.errors import ConfigError
 from synther.presets import LATENTS, DataConfig, Settings, preset
 
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
+"""What is not done unless it is asked for. Flags whose default follows from a preset have a `--no-NAME` too."""
+
+On = Annotated[Flag, tyro.conf.arg(help_behavior_hint="(default: False)")]
+"""What is done unless it is refused: its flag is `--no-NAME`, of which help would say that it is the default."""
+
 
 @dataclass
 class Output:
     """How the command answers."""
 
-    json: bool = False
+    json: Flag = False
     """Print one JSON object on stdout instead of a table."""
-    quiet: bool = False
+    quiet: Flag = False
     """Report no progress on stderr."""
 
 
 Options = TypeVar("Options", bound=Output)
-
-On = Annotated[bool, tyro.conf.arg(help_behavior_hint="(default: False)")]
-"""What is done unless it is refused: its flag is `--no-NAME`, of which help would say that it is the default."""
 
 
 @dataclass
@@ -78,16 +81,16 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     if issubclass(options, Fitting):
         defaults = _preset_defaults(arguments, options.of_latents)
     registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_rule(int, "INT", parse_count))
-    # A shell leaves the ~ of `--out=~/runs` as it is.
-    registry.primitive_rule(_rule(Path, "PATH", lambda text: Path(text).expanduser()))
+    for kind in _READERS:
+        registry.primitive_rule(_rule(kind))
+        registry.primitive_rule(_rule(kind, optional=True))
     with registry:
         parsed: Options = tyro.cli(
             options,
             prog=f"synther {verb}",
             args=arguments,
             default=options(**defaults) if defaults else tyro.constructors.MISSING_NONPROP,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName),
+            config=(tyro.conf.PositionalMetavarFromFieldName,),
         )
     if isinstance(parsed, Machine) and parsed.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {parsed.seed}")
@@ -140,16 +143,35 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
-def _rule(kind: type, metavar: str, read: Callable[[str], Any]) -> Callable[[tyro.constructors.PrimitiveTypeInfo], Any]:
-    """That options of a `kind` are read in a way of our own."""
+# A shell leaves the ~ of `--out=~/runs` as it is.
+_READERS: dict[type, Callable[[str], Any]] = {
+    int: parse_count,
+    float: float,
+    str: str,
+    Path: lambda text: Path(text).expanduser(),
+}
+
+
+def _rule(kind: type, optional: bool = False) -> Callable[[tyro.constructors.PrimitiveTypeInfo], Any]:
+    """How options of a `kind` are read and shown; where they may be None, help need not say so in their name."""
+    wanted: Any = kind | None if optional else kind
+    taken = wanted | int if kind is float else wanted
     spec = tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar=metavar,
-        instance_from_str=lambda words: read(words[0]),
-        is_instance=lambda value: isinstance(value, kind),
-        str_from_instance=lambda value: [str(value)],
+        metavar="PATH" if kind is Path else kind.__name__.upper(),
+        instance_from_str=lambda words: None if optional and words[0] == "None" else _READERS[kind](words[0]),
+        is_instance=lambda value: isinstance(value, taken),
+        str_from_instance=lambda value: [_shown(value) if kind is int else str(value)],
     )
-    return lambda info: spec if info.type is kind else None
+    return lambda info: spec if info.type == wanted else None
+
+
+def _shown(value: int | None) -> str:
+    """1000000 as 1M and 5000 as 5K, where nothing is lost by it."""
+    for size, letter in ((1_000_000, "M"), (1_000, "K")):
+        if value and value % size == 0:
+            return f"{value // size}{letter}"
+    return str(value)
 
 
 def _preset_defaults(arguments: list[str], latents: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, table
+from synther.cli.answer import answer, say, table
 from synther.errors import ConfigError, SyntherError
 
 if TYPE_CHECKING:
@@ -91,8 +91,11 @@ def _list(chosen: Paper) -> None:
         }
         answer(True, facts, [])
         return
-    rows = [(name, found.label, str(len(found.jobs)), found.about) for name, found in EXPERIMENTS.items()]
-    table(("experiment", "in the paper", "runs", "what"), rows)
+    rows = [
+        (name, "paper" if found.label else "ours", str(len(found.jobs)), found.about)
+        for name, found in EXPERIMENTS.items()
+    ]
+    table(("experiment", "whose", "runs", "what"), rows)
 
 
 def _run(chosen: Paper, command: str) -> None:
@@ -179,5 +182,5 @@ def _table(chosen: Paper, command: str) -> None:
     header, *lines = found.lines()
     table(header, lines, found.title())
     for note in found.notes():
-        print(note)
+        say(f"- {note}")
     print(f"More in {files[0]}")

@@ -259,7 +259,7 @@ def _evaluate(arguments: list[str]) -> None:
         workers=chosen.workers,
         progress=not chosen.quiet,
     )
-    _print(chosen, found, f"{chosen.run}, {chosen.episodes} episodes of each seed")
+    _print(chosen, found, f"{chosen.run}, {chosen.episodes} episode{'s' * (chosen.episodes > 1)} of each seed")
 
 
 def _evaluated(chosen: Training, trained: Result) -> Result:

@@ -26,9 +26,10 @@ def run(arguments: list[str]) -> None:
             (
                 name,
                 f"{network.depth} x {network.width}",
-                f"{fit.steps:,} steps at {fit.learning_rate:g}",
-                f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} calls",
+                f"{fit.steps:,}",
+                f"{sampler.kind} {sampler.steps}",
+                str(sampler.network_calls),
                 ABOUT[name],
             )
         )
-    table(("preset", "network", "fit", "sampler", "what for"), rows)
+    table(("preset", "network", "fit steps", "sampler", "calls", "what for"), rows)

@@ -11,6 +11,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer
 from synther.diffusion.config import SamplerName
+from synther.errors import ConfigError
 
 
 @dataclass
@@ -20,7 +21,7 @@ class Sample(options.Machine):
     model: tyro.conf.Positional[Path] = tyro.MISSING
     """A file written by `synther fit` or `synther upsample`."""
     out: Path = tyro.MISSING
-    """Where the rows go: .hdf5 (D4RL's keys), .npz or .parquet."""
+    """Where the rows go: a new file, .hdf5 (D4RL's keys), .npz or .parquet."""
     samples: int = 1_000_000
     """Rows to write; 5M and 100K are understood."""
     sampler: SamplerName | None = None
@@ -31,6 +32,8 @@ class Sample(options.Machine):
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("sample", Sample, arguments)
+    if chosen.out.exists():  # somebody's real rows, perhaps
+        raise ConfigError(f"{chosen.out} exists and is not replaced: choose another --out, or remove it")
     from synther.synthesizer import Synthesizer
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)

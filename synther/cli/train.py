@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, seeds, standing
+from synther.cli.answer import answer, over, seeds, standing
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -201,4 +201,5 @@ def _print(chosen: Train, result: Result) -> None:
         ("folder", str(chosen.out)),
     ]
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
-    answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows, {seeds(chosen.seeds)}: mean ± deviation")
+    noise = "" if chosen.augment is None else f" ({chosen.augment} noise)"
+    answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows{noise}, {over(chosen.seeds)}")

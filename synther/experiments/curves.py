@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from synther.errors import ConfigError, DataError
-from synther.experiments.sheet import INK, blank, heading, plain, tidy, write
+from synther.experiments.sheet import INK, blank, footnote, heading, plain, tidy, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,10 +30,11 @@ class _Style(NamedTuple):
     hatch: str
 
 
-# Okabe and Ito's colours, which the colour-blind tell apart; their yellow is too light for lines on white.
+# Okabe and Ito's colours, which the colour-blind tell apart; their yellow is too light for lines on white. Real rows,
+# which mostly come first, are orange and synthetic ones blue, as in the report of `assess`.
 _STYLES = (
-    _Style("#0072b2", (0, ()), "o", ""),
-    _Style("#e69f00", (0, (6, 2)), "s", "///"),
+    _Style("#e69f00", (0, ()), "o", ""),
+    _Style("#0072b2", (0, (6, 2)), "s", "///"),
     _Style("#009e73", (0, (2, 1.2)), "^", "..."),
     _Style("#cc79a7", (0, (6, 2, 1.2, 2)), "D", "xxx"),
     _Style("#56b4e9", (0, (1, 1)), "v", "---"),
@@ -110,6 +111,7 @@ def plot(
         every = max(1, len(at) // 10)
         _line(axes, at, mean, style, name, markevery=(every * _STYLES.index(style) // len(found), every))
     _baselines(axes, baselines or {})
+    footnote(figure, "line: mean over the seeds; band: one standard deviation to either side")
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     axes.margins(x=0.02)
     _legend(figure, axes)
@@ -147,6 +149,7 @@ def lines(
     kept = _apart(places)
     axes.set_xticks(kept, [tick(place) for place in kept])
     axes.set_xticks([], minor=True)
+    footnote(figure, "mark: mean over the seeds; upright line: one standard deviation to either side")
     _legend(figure, axes)
     write(figure, path)
 
@@ -190,6 +193,7 @@ def bars(
             label.set(rotation=30, ha="right", rotation_mode="anchor")
         axes.margins(x=0.01)
     axes.grid(visible=False, axis="x")
+    footnote(figure, "bar: mean over the seeds; upright line: one standard deviation to either side")
     _legend(figure, axes)
     write(figure, path)
 
@@ -200,6 +204,8 @@ def _line(axes: Axes, at: Array, mean: Array, style: _Style, name: str, **marks:
 
 
 def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: _Style, name: str, aside: float) -> None:
+    from matplotlib.patheffects import withStroke
+
     at, values = list(bars_at), [bar.value for bar in bars_at.values()]
     axes.bar(
         at,
@@ -213,7 +219,9 @@ def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: _Style, name: str, aside
     )
     spread = [bar.deviation or math.nan for bar in bars_at.values()]  # none is drawn where there is none
     places = np.subtract(at, aside)
-    axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.2, zorder=6)
+    drawn = axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.2, zorder=6)
+    for part in (*drawn[1], *drawn[2]):  # a black line on a black bar would end where the bar does
+        part.set_path_effects([withStroke(linewidth=2.7, foreground="white")])
 
 
 def _panel(title: str, xlabel: str, ylabel: str, width: float = 7.2) -> tuple[Figure, Axes]:
@@ -223,6 +231,7 @@ def _panel(title: str, xlabel: str, ylabel: str, width: float = 7.2) -> tuple[Fi
     heading(figure, title)
     axes.set_xlabel(plain(xlabel), fontsize=10, color=INK)
     axes.set_ylabel(plain(ylabel), fontsize=10, color=INK)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "\N{MINUS SIGN}"))
     return figure, axes
 
 
@@ -237,6 +246,8 @@ def _baselines(axes: Axes, values: Mapping[str, float]) -> None:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
+    if len(labels) == 1 and figure.get_suptitle():  # which says what it is
+        return
     look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "handlelength": 3.2, "handleheight": 1.1}
     figure.legend(handles, labels, loc="outside right center", labelspacing=0.7, **look)
 

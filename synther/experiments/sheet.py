@@ -43,8 +43,14 @@ def plain(text: str) -> str:
 def heading(figure: Figure, title: str) -> None:
     """Above everything, on as many lines as the width of the sheet asks for."""
     if title:
-        text = textwrap.fill(title, int(figure.get_figwidth() / 0.1))  # a letter is at most about a tenth of an inch
+        letters = int(figure.get_figwidth() / 0.1)  # one is at most about a tenth of an inch
+        text = textwrap.fill(title, letters, break_on_hyphens=False)  # cheetah-run is one name
         figure.suptitle(plain(text), x=0.01, ha="left", fontsize=11, color=INK, weight="bold")
+
+
+def footnote(figure: Figure, text: str) -> None:
+    """Below everything: what lines, bars and bands are."""
+    figure.supxlabel(text, fontsize=8.5, color=FAINT)
 
 
 def tidy(axes: Axes) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.experiments.sheet import FAINT, INK, blank, heading, plain, tidy, write
+from synther.experiments.sheet import INK, blank, footnote, heading, plain, tidy, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,7 +158,7 @@ def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, t
         axes.set_title(name, loc="left", fontsize=10.5, color=INK)
         gap = field == "optimality_gap"
         axes.set_xlabel("fraction, lower is better" if gap else "normalised score", fontsize=9, color=INK)
-    figure.supxlabel(_KEY, fontsize=8.5, color=FAINT)
+    footnote(figure, _KEY)
     row[0].set_yticks(range(len(aggregates)), list(map(plain, aggregates)), fontsize=10)
     write(figure, path)
 
@@ -173,8 +173,8 @@ def plot_improvement(
     axes = figure.subplots()
     _rows(axes, list(improvements.values()))
     heading(figure, title)
-    figure.supxlabel(_KEY, fontsize=8.5, color=FAINT)
-    axes.set_xlim(0, 1)
+    footnote(figure, _KEY)
+    axes.set_xlim(-0.02, 1.02)  # a line at certainty is not cut in half
     axes.axvline(0.5, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlabel("probability that the left is better than the right", fontsize=9.5, color=INK)
     axes.set_yticks(range(len(improvements)), [plain(left) for left, _ in improvements], fontsize=10)

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synther.assess.assessment import Measure
+from synther.assess.assessment import Cloud, Measure
 from synther.assess.report.chart import points
 from synther.assess.report.correlations import MOST_CELLS, png, pooled
-from synther.assess.report.diversity import _axis
+from synther.assess.report.diversity import _axis, section
 from synther.assess.report.histogram import histogram, limit
 from synther.assess.report.measures import distance
 
@@ -136,3 +136,13 @@ def test_a_cloud_is_logarithmic_where_its_values_are_far_apart() -> None:
 def test_points_that_would_cover_each_other_are_drawn_once() -> None:
     drawn = points(np.array([1.0, 1.01, 2.55]), np.array([3.0, 3.01, 4.0]), "real")
     assert drawn == '<path d="M1 3h0M2.5 4h0" class="dots real"></path>'
+
+
+@pytest.mark.parametrize(("error", "told"), [(6.4e-15, "dynamics error 0;"), (3e-4, "dynamics error 0.0003;")])
+def test_errors_below_the_axis_are_told_as_the_measures_tell_them(error: float, told: str) -> None:
+    real = tuple((1.0 + number / 9, error) for number in range(9))
+    synthetic = tuple((1.5 + number / 9, 10.0 ** -(number % 3)) for number in range(9))
+    text = section(replace(example(), cloud=Cloud("a judge", synthetic, real)))
+    assert told in text
+    assert ("is drawn on its edge" in text) == (error < 1e-8)
+    assert "in deviations" in text

@@ -86,6 +86,12 @@ def test_it_loads_without_a_word_and_fits(browser: Browser, file: Path, width: i
         assert page.run(OVERFLOWING) == []
 
 
+def test_long_names_of_samplers_push_no_figures_out_of_sight(page: Page) -> None:
+    page.run("""document.querySelectorAll("#efforts td:first-child").forEach(
+        cell => { cell.textContent = "the model's own: dpm++2m, 20 steps and 12 of refinement" })""")
+    assert page.run('[...document.querySelectorAll("#efforts .scroll")].map(b => b.scrollWidth - b.clientWidth)') == [0]
+
+
 def test_the_checks_can_fail(browser: Browser, file: Path) -> None:
     with browser.page(file, width=375) as page:
         page.run("""document.body.insertAdjacentHTML("beforeend",

@@ -56,7 +56,7 @@ def test_the_defaults_shown_are_those_of_the_preset(synther, verb, monkeypatch):
         }
         settings = PRESETS[name]
         assert shown == {
-            "fit.steps": str(settings.fit.steps),
+            "fit.steps": {3_500: "3500", 100_000: "100K"}[settings.fit.steps],
             "network.width": str(settings.network.width),
             "sampler.kind": settings.sampler.kind,
             "sampler.steps": str(settings.sampler.steps),
@@ -132,6 +132,30 @@ def test_single_options_change_the_preset_and_nothing_else():
     assert chosen.settings() == PRESETS["paper"].changed(fit={"minutes": 2.5})
     chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", "--device", "cpu"])
     assert chosen.settings() == PRESETS["laptop"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_flag_is_called_the_same_whatever_the_preset_says(preset):
+    words = ["x", "--out", "m.safetensors", "--preset", preset]
+    flags = ("--data.{}spikes", "--sampler.{}matched", "--network.{}squeeze")
+    for value, no in ((True, ""), (False, "no-")):
+        found = options.parse("fit", Fit, [*words, *(flag.format(no) for flag in flags)]).settings()
+        assert (found.data.spikes, found.sampler.matched, found.network.squeeze) == (value, value, value)
+
+
+def test_what_may_be_left_out_is_shown_as_what_it_takes(synther):
+    for verb in VERBS:
+        assert "{None}|" not in synther(verb, "--help").out
+    _, out, _ = synther("sample", "--help")
+    assert re.search(r"--steps INT ", out)
+    assert re.search(r"--samples INT .*\(default: 1M\)", out)
+    chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", "--fraction", "None", "--fit.batch", "None"])
+    assert (chosen.fraction, chosen.fit.batch) == (None, None)
+
+
+@pytest.mark.parametrize("number", [0, 7, 999, 1_000, 5_500, 10_000, 1_000_000, 2_500_000, -3_000])
+def test_a_default_is_shown_as_it_could_be_typed(number):
+    assert options.parse_count(options._shown(number)) == number
 
 
 def test_scalings_column_by_column():

@@ -48,9 +48,9 @@ def test_the_list(paper):
     code, text, err = paper("list")
     assert (code, err) == (0, "")
     lines = [line.split() for line in text.splitlines()]
-    assert ["full_eval", "tab:full_eval", "42"] in [line[:3] for line in lines]
-    assert ["mixed-subsample", "2"] in [line[:2] for line in lines]
-    assert ["online", "fig:online_dmc", "18"] in [line[:3] for line in lines]
+    assert ["full_eval", "paper", "42"] in [line[:3] for line in lines]
+    assert ["mixed-subsample", "ours", "2"] in [line[:3] for line in lines]
+    assert ["online", "paper", "18"] in [line[:3] for line in lines]
     found = json.loads(paper("list", "--json").out)
     assert found.keys() == catalogue.EXPERIMENTS.keys()
     assert found["agents"]["runs"][0]["data"] == "halfcheetah-medium"

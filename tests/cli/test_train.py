@@ -118,7 +118,9 @@ def test_synthetic_rows_of_a_file_a_model_and_an_augmentation(train, data, model
         ("noise", ("--augment", "dynamics", "--samples", "30", "--ratio", "0.25"),
          {"mixed": {"synthetic": 0.25, "real": 0.75}}),
     ):  # fmt: skip
-        assert train("td3_bc", data, "--out", tmp_path / name, *options, *QUICK).code == 0
+        code, out, _ = train("td3_bc", data, "--out", tmp_path / name, *options, *QUICK)
+        assert code == 0
+        assert (" (dynamics noise)" in out) == (name == "noise")
         assert described(tmp_path / name)["arms"] == arms
     assert described(tmp_path / "model")["synthetic"]["synthetic"]["samples"] == 30
     assert described(tmp_path / "noise")["synthetic"]["synthetic"]["augmentation"] == "dynamics"

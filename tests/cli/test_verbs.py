@@ -122,6 +122,13 @@ class TestSample:
         path = tmp_path / "[red]x[1].npz"
         assert str(path) in synther("sample", model, "--samples", 10, "--out", path).out
 
+    def test_what_exists_is_not_replaced(self, synther, model, data):
+        before = data.read_bytes()
+        code, out, err = synther("sample", model, "--samples", 10, "--out", data)
+        assert (code, out) == (2, "")
+        assert err == f"synther: {data} exists and is not replaced: choose another --out, or remove it\n"
+        assert data.read_bytes() == before
+
 
 class TestUpsample:
     @pytest.fixture(autouse=True)

@@ -79,6 +79,28 @@ def test_learning_curves(drawn):
     assert_nothing_covered(drawn[0])
 
 
+def test_a_picture_says_what_its_bands_and_bars_are(drawn):
+    plot({"a": curve(1.0)}, "x.png")
+    lines({"a": curve(1.0)}, "x.png")
+    bars({"g": {"a": Bar(1.0, 0.5)}}, "x.png")
+    for figure, first in zip(drawn, ("line", "mark", "bar"), strict=True):
+        assert figure.get_supxlabel().startswith(f"{first}: mean over the seeds")
+        assert "one standard deviation" in figure.get_supxlabel()
+
+
+def test_one_arm_has_a_legend_only_where_no_title_says_what_it_is(drawn):
+    plot({"real": curve(1.0)}, "x.png", title="hopper-medium, real rows")
+    plot({"real": curve(1.0)}, "x.png")
+    assert [len(figure.legends) for figure in drawn] == [0, 1]
+
+
+def test_large_and_negative_returns(drawn):
+    plot({"a": Curve.of([1, 2], [[-1500.0, -1500.0], [12_000.0, 12_000.0]])}, "x.png")
+    drawn[0].draw_without_rendering()
+    labels = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
+    assert {"\N{MINUS SIGN}2,000", "10,000"} <= set(labels)
+
+
 def test_no_two_arms_share_colour_dashes_mark_or_hatching():
     for looks in zip(*curves._STYLES, strict=True):
         assert len(set(looks)) == len(looks) == 8

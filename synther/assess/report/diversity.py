@@ -20,6 +20,9 @@ MOST_POINTS = 4_000
 _WIDE = 20.0
 """An axis is logarithmic where the largest value is so many times the lower quartile."""
 
+_DUST = 1e-12
+"""What rounding leaves of nothing, which the measures call 0 too."""
+
 
 def section(assessment: Assessment) -> Markup:
     cloud = assessment.cloud
@@ -31,7 +34,9 @@ def section(assessment: Assessment) -> Markup:
         return Markup()
     lost = len(cloud.real) + len(cloud.synthetic) - len(both)
     x, y = _axis(both[:, 0], 58, 472), _axis(both[:, 1], 296, 22)
-    marks = frame(x, y, "novelty: distance to the nearest real row", "dynamics error")
+    marks = frame(
+        x, y, "novelty: distance to the nearest real row, in deviations", "dynamics error, in squared deviations"
+    )
     sides = (("real", real), ("synthetic", synthetic))
     for kind, side in sides:
         chosen = side[np.arange(min(len(side), MOST_POINTS)) * len(side) // max(1, min(len(side), MOST_POINTS))]
@@ -42,7 +47,8 @@ def section(assessment: Assessment) -> Markup:
     drawing = tag(
         "svg", *marks, viewBox="0 0 480 336", role="img", aria_label=f"Novelty against dynamics error. {told}"
     )
-    return tag("figure", _caption(cloud.judge, told, lost, x.log or y.log, both), drawing, class_="wide")
+    below = (x.log and bool((both[:, 0] < x.low).any())) or (y.log and bool((both[:, 1] < y.low).any()))
+    return tag("figure", _caption(cloud.judge, told, lost, below), drawing, class_="wide")
 
 
 def _axis(values: Array, start: float, stop: float) -> Axis:
@@ -60,21 +66,21 @@ def _median(x: Axis, y: Axis, side: Array, kind: str) -> list[Markup]:
 
 
 def _middle(kind: str, side: Array) -> str:
-    novelty, error = (float(value) for value in np.median(side, axis=0))
+    novelty, error = (0.0 if value < _DUST else float(value) for value in np.median(side, axis=0))
     return f"{kind}: median novelty {number(novelty)}, dynamics error {number(error)}"
 
 
-def _caption(judge: str, told: str, lost: int, log: bool, both: Array) -> Markup:
+def _caption(judge: str, told: str, lost: int, below: bool) -> Markup:
     text: list[str] = [
         "Each dot is a row: ",
         tag("span", "real", class_="real"),
         " ones that were held out, and ",
         tag("span", "synthetic", class_="synthetic"),
-        f" ones. To the right is new, low is right. What should have followed is told by {judge}. Rings are medians: "
-        f"{told}.",
+        f" ones. To the right is new, low is right. What should have followed is told by {judge}. Rings are medians "
+        f"of these rows: {told}.",
     ]
-    if log and (both <= 0).any():
-        text.append(" On logarithmic axes a value of 0 lies on the edge.")
+    if below:
+        text.append(" What lies below a logarithmic axis, 0 too, is drawn on its edge.")
     if lost:
         text.append(f" {lost:,} rows that could not be followed are left out.")
     return tag("figcaption", *text)

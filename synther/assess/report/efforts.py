@@ -87,5 +87,5 @@ def _row(effort: Effort) -> list[tuple[str, float | str | None]]:
         (number(effort.marginal, decimals=4), effort.marginal),
         (number(effort.correlation, decimals=4), effort.correlation),
         (number(effort.dynamics), effort.dynamics),
-        (number(effort.seconds), effort.seconds),
+        (number(effort.seconds, digits=2), effort.seconds),
     ]

@@ -47,8 +47,8 @@ def section(assessment: Assessment) -> Markup:
 
 
 def figure(measure: Measure, value: float | None) -> str:
-    """The figure of a measure: with four decimals if it is a share, else with four digits."""
-    return number(value, decimals=4 if measure.low == 0 and measure.high == 1 else None)
+    """The figure of a measure: with four decimals if it is a share or a score, else with four digits."""
+    return number(value, decimals=4 if measure.high == 1 else None)
 
 
 def _group(name: str, members: list[Measure]) -> Markup:

@@ -14,6 +14,7 @@ from synther.experiments.curves import Bar, Curve
 from synther.experiments.measurements import Standing
 from synther.experiments.paper.experiment import Experiment, Lines
 from synther.experiments.paper.findings import Comparison, Entry, Finding
+from synther.experiments.paper.parts import ARM_TITLES
 from synther.experiments.paper.tables import Table
 
 Entries = Mapping[str, Mapping[str, Entry]]
@@ -112,8 +113,8 @@ def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
     arms = list(drawn)
     for number, start in enumerate(range(0, len(arms), _ARMS)):
         path = folder / (f"{name}.png" if number == 0 else f"{name}-{number + 1}.png")
-        title = f"{name}*" if finding.departures else name
-        curves.plot({arm: drawn[arm] for arm in arms[start : start + _ARMS]}, path, title=title)
+        shown = {ARM_TITLES.get(arm, arm): drawn[arm] for arm in arms[start : start + _ARMS]}
+        curves.plot(shown, path, title=_told(name, bool(finding.departures)))
         yield path
 
 
@@ -128,7 +129,11 @@ def _curve(standings: Sequence[Standing], shown: Literal["scores", "returns"]) -
 
 def _honest(title: str, shown: Sequence[Entry]) -> str:
     """A picture of shorter runs must not pass for one of whole ones."""
-    return f"{title} (* not as the experiment asks)" if any(cell.departed for cell in shown) else title
+    return _told(title, any(cell.departed for cell in shown))
+
+
+def _told(title: str, departed: bool) -> str:
+    return f"{title} (not as the experiment asks: see the table)" if departed else title
 
 
 def _slug(title: str) -> str:
