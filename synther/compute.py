@@ -72,8 +72,9 @@ def generator(device: torch.device, *key: int) -> torch.Generator:
 
 def reseed(source: torch.Generator, *key: int) -> torch.Generator:
     """Put `source` at the start of the stream of `key`."""
-    if min(key) < 0:
-        raise ConfigError(f"a seed must be at least 0, got {min(key)}")
+    for part in key:
+        if not isinstance(part, (int, np.integer)) or part < 0:
+            raise ConfigError(f"a seed must be a whole number and at least 0, got {part!r}")
     return source.manual_seed(int(np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)[0]) >> 1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig, make_plain
 from synther.errors import ConfigError
 
 Scaling = Literal["standard", "minmax", "quantile", "blend", "none"]
@@ -20,21 +20,18 @@ class DataConfig:
     """How rows become numbers for the network, and numbers rows."""
 
     scaling: Scaling | Mapping[str, str] = "standard"
-    """One scaling for every real column, or (in Python) a mapping from field or column to scaling with a "default"."""
+    """One scaling for every real column, or a scaling for each of some fields or columns, and one for "default"."""
     coding: Coding = "onehot"
     """How discrete values are represented."""
     threshold: Threshold = "calibrated"
-    """When a generated terminal (or another two-valued column) counts as set: so often as in the real rows, or above
-    one half as in the paper."""
-
+    """When a generated terminal (or other flag) is set: as often as in the real rows, or above one half (the paper)."""
     spikes: bool = False
-    """Give values that come again and again in a column of real numbers (a clipped velocity) room of their own, so
-    that they come back exact."""
+    """Give numbers that come again and again (a clipped velocity) room of their own, so that they come back exact."""
     terminals: Terminals = "generated"
-    """Whether a row is terminal: as the network generates it, or as a tree of thresholds decides from the rest of the
-    row, where such a tree explains the real terminals."""
+    """Terminals as the network generates them, or as thresholds on the rest of a row decide, if any explain them."""
 
     def __post_init__(self) -> None:
+        make_plain(self, "data")
         scalings = self.scaling.values() if isinstance(self.scaling, Mapping) else [self.scaling]
         chosen = [("scaling", value, Scaling) for value in scalings]
         named = {"coding": Coding, "threshold": Threshold, "terminals": Terminals}
@@ -61,6 +58,8 @@ class Settings:
             if name not in parts:
                 raise ConfigError(f"unknown part {name!r} of the settings: expected one of {', '.join(parts)}")
             known = [option.name for option in fields(parts[name])]
+            if not isinstance(options, Mapping):
+                raise ConfigError(f"{name} must be a dict of some of its options ({', '.join(known)}), got {options!r}")
             for option in options:
                 if option not in known:
                     raise ConfigError(f"unknown option {name}.{option}: expected one of {', '.join(known)}")
@@ -106,10 +105,15 @@ LATENTS: Mapping[str, Mapping[str, Any]] = {"noise": {"p_mean": -0.4}, "data": {
 """Changes of `best` and `laptop` that suit the latents of agents that see."""
 
 
-def preset(name: str, *, gpu: bool = False, **changes: Mapping[str, Any]) -> Settings:
-    """The settings called `name` (`auto`: those that suit the machine), with `changes` as in `Settings.changed`."""
+def preset(name: str | Settings, *, gpu: bool = False, **changes: Mapping[str, Any]) -> Settings:
+    """The settings called `name` (`auto`: those that suit the machine), with `changes` as in `Settings.changed`.
+
+    Settings stand for themselves.
+    """
+    if isinstance(name, Settings):
+        return name.changed(**changes)
     if name == "auto":
         name = "best" if gpu else "laptop"
-    if name not in PRESETS:
-        raise ConfigError(f"unknown preset {name!r}: expected auto, {', '.join(PRESETS)}")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}: expected auto, {', '.join(PRESETS)}, or Settings")
     return PRESETS[name].changed(**changes)

@@ -83,9 +83,10 @@ def test_streams_of_different_keys_have_nothing_in_common():
     assert correlations.abs().max() < 6 / 2000**0.5
 
 
-def test_a_negative_seed_is_refused():
-    with pytest.raises(ConfigError, match="a seed must be at least 0, got -1"):
-        compute.generator(CPU, -1, 0)
+@pytest.mark.parametrize("seed", [-1, None, 0.5, "1"])
+def test_what_is_no_seed_is_refused(seed):
+    with pytest.raises(ConfigError, match=f"a seed must be a whole number and at least 0, got {seed!r}"):
+        compute.generator(CPU, seed, 0)
 
 
 def test_large_seeds_are_seeds():

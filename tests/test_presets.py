@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
+import torch
 
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
@@ -103,6 +105,24 @@ def test_the_round_trip_above_leaves_no_default_untried():
             assert getattr(tried, option.name) != getattr(default, option.name), f"{part.name}.{option.name}"
 
 
+def test_numbers_of_other_libraries_become_plain_ones():
+    steps, rate, spikes = torch.tensor(7), np.float32(0.5), np.bool_(True)
+    changed = preset("paper", fit={"steps": steps, "batch": 1e3, "learning_rate": rate}, data={"spikes": spikes})
+    assert changed == preset("paper", fit={"steps": 7, "batch": 1_000, "learning_rate": 0.5}, data={"spikes": True})
+    assert json.loads(json.dumps(changed.to_json())) == changed.to_json()
+
+
+@pytest.mark.parametrize("name", [3, {"fit": {"steps": 5}}, None])
+def test_what_is_no_preset(name):
+    with pytest.raises(ConfigError, match=r"unknown preset .*: expected auto, best, paper, fast, laptop, or Set"):
+        preset(name)
+
+
+def test_settings_stand_for_themselves():
+    assert preset(PRESETS["fast"]) == PRESETS["fast"]
+    assert preset(PRESETS["fast"], fit={"steps": 3}) == preset("fast", fit={"steps": 3})
+
+
 def test_a_change_changes_that_option_alone():
     changed = preset("laptop", fit={"steps": 7}, network={"width": 9, "depth": 1})
     laptop = PRESETS["laptop"]
@@ -121,6 +141,14 @@ def test_a_change_changes_that_option_alone():
         ),
         ({"fit": {"step": 5}}, r"unknown option fit\.step: expected one of steps, batch"),
         ({"fit": {"steps": 0}}, r"fit\.steps must be at least 1, got 0"),
+        ({"fit": {"steps": 1.5}}, r"fit\.steps must be a whole number, got 1\.5"),
+        ({"fit": {"steps": "100"}}, r"fit\.steps must be a whole number, got '100'"),
+        ({"fit": {"steps": True}}, r"fit\.steps must be a whole number, got True"),
+        ({"fit": {"steps": None}}, r"fit\.steps must be a whole number, got None"),
+        ({"fit": {"steps": np.array([3])}}, r"fit\.steps must be a whole number, got array\(\[3\]\)"),
+        ({"noise": {"p_mean": float("nan")}}, r"noise\.p_mean must be a number, got nan"),
+        ({"data": {"spikes": 1}}, r"data\.spikes must be True or False, got 1"),
+        ({"network": 3}, r"network must be a dict of some of its options \(kind, width, .*\), got 3"),
         ({"fit": {"learning_rate": 0.0}}, r"fit\.learning_rate must be positive, got 0"),
         ({"network": {"kind": "unet"}}, r"network\.kind must be one of residual, mlp, got 'unet'"),
         ({"sampler": {"kind": "ddim"}}, r"sampler\.kind must be one of sde, heun, euler, dpm\+\+2m, got 'ddim'"),

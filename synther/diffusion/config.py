@@ -5,7 +5,7 @@ The defaults are the paper's; `synther/presets.py` names the useful departures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from synther.errors import ConfigError
@@ -32,6 +32,7 @@ class NetworkConfig:
     """Keep `embedding` as it is even where a row has more columns."""
 
     def __post_init__(self) -> None:
+        make_plain(self, "network")
         _one_of("network.kind", self.kind, get_args(NetworkKind))
         for name in ("width", "depth", "embedding", "frequencies"):
             _at_least(f"network.{name}", getattr(self, name), 1)
@@ -49,6 +50,7 @@ class NoiseConfig:
     p_std: float = 1.2
 
     def __post_init__(self) -> None:
+        make_plain(self, "noise")
         if not 0 < self.sigma_min < self.sigma_max:
             raise ConfigError(f"expected 0 < noise.sigma_min < noise.sigma_max, got {self.sigma_min}, {self.sigma_max}")
         for name in ("sigma_data", "rho", "p_std"):
@@ -67,8 +69,7 @@ class SamplerConfig:
     s_tmax: float = 50.0
     s_noise: float = 1.003
     matched: bool = False
-    """Begin from noise that is stretched and shifted a little, so that generated rows have the mean and the covariance
-    of the real ones. Denoisers remove a little more than the noise, and rows come out too close together."""
+    """Begin from noise stretched a little, so that rows have the mean and the covariance of the real ones."""
     refine: int = 0
     """Times that a finished row is noised a little and denoised once more, which brings it nearer to the data."""
     refine_from: float = 0.1
@@ -77,6 +78,7 @@ class SamplerConfig:
     """Noise level of the last."""
 
     def __post_init__(self) -> None:
+        make_plain(self, "sampler")
         _one_of("sampler.kind", self.kind, get_args(SamplerName))
         _at_least("sampler.steps", self.steps, 1)
         _at_least("sampler.refine", self.refine, 0)
@@ -114,8 +116,7 @@ class FitConfig:
     holdout: float = 0.05
     """Share of rows kept aside to measure the loss on, at most 10,000 of them."""
     evaluate_every: int = 1_000
-    """Steps between two measurements of the held-out loss, rounded up to a multiple of ema_every. Progress is reported
-    and checkpoints are written then, too."""
+    """Steps between two measurements of the held-out loss, and of progress; a multiple of ema_every, or rounded up."""
     patience: int | None = None
     """Stop after so many measurements without a better held-out loss, and keep the best weights. None never stops."""
     checkpoint_every: int = 10_000
@@ -124,6 +125,7 @@ class FitConfig:
     """Wall-clock budget: the learning rate reaches 0 with it, if the steps do not run out before."""
 
     def __post_init__(self) -> None:
+        make_plain(self, "fit")
         for name in ("steps", "ema_every", "evaluate_every", "checkpoint_every"):
             _at_least(f"fit.{name}", getattr(self, name), 1)
         if self.batch is not None:
@@ -141,6 +143,29 @@ class FitConfig:
 
     def batch_for(self, rows: int) -> int:
         return self.batch if self.batch is not None else 256 if rows < 800_000 else 1024
+
+
+_KINDS: dict[str, tuple[type, tuple[type, ...], str]] = {
+    "int": (int, (int,), "a whole number"),
+    "float": (float, (int, float), "a number"),
+    "bool": (bool, (bool,), "True or False"),
+}
+
+
+def make_plain(config: Any, part: str) -> None:
+    """Numbers and flags of a `part` of the settings, of whatever library they are, become those of Python."""
+    for option in fields(config):
+        kind, _, optional = str(option.type).partition(" | ")
+        value = getattr(config, option.name)
+        if kind not in _KINDS or (optional and value is None):
+            continue
+        own, taken, what = _KINDS[kind]
+        plain = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
+        if own is int and isinstance(plain, float) and plain.is_integer():  # 1e5
+            plain = int(plain)
+        if not isinstance(plain, taken) or isinstance(plain, bool) != (own is bool) or plain != plain:
+            raise ConfigError(f"{part}.{option.name} must be {what}, got {value!r}")
+        object.__setattr__(config, option.name, own(plain))
 
 
 def _at_least(name: str, value: int, least: int) -> None:
