@@ -23,6 +23,8 @@ class Bounds:
 
     low: dict[str, Array]
     high: dict[str, Array]
+    coarse: frozenset[str]
+    """Fields that the real rows have as float32, or coarser."""
 
     @classmethod
     def of(cls, real: Transitions) -> Bounds:
@@ -48,12 +50,18 @@ class Bounds:
                 span = top - bottom
             slack = _SLACK * np.where(np.isfinite(span), span, 0.0)
             low[field], high[field] = bottom - slack, top + slack
-        return cls(low, high)
+        return cls(low, high, frozenset(field for field in ROW_FIELDS if _is_coarse(getattr(real, field))))
 
     def outside(self, rows: Transitions, field: str) -> Array:
-        """Which values of a field are out of bounds: (n, D) of booleans."""
-        values = _columns(rows, field)
-        beyond: Array = (values < self.low[field]) | (values > self.high[field])
+        """Which values of a field are out of bounds: (n, D) of booleans.
+
+        Where either side is float32 both are compared as such: 0.1 is then no larger than 0.1.
+        """
+        values, low, high = _columns(rows, field), self.low[field], self.high[field]
+        if field in self.coarse or _is_coarse(values):
+            with np.errstate(over="ignore"):
+                values, low, high = (numbers.astype(np.float32, copy=False) for numbers in (values, low, high))
+        beyond: Array = (values < low) | (values > high)
         return beyond
 
 
@@ -68,6 +76,10 @@ def share_outside(bounds: Bounds, rows: Transitions, *fields: str) -> float:
     for field in fields:
         beyond |= bounds.outside(rows, field).any(axis=1)
     return float(beyond.mean())
+
+
+def _is_coarse(values: Array) -> bool:
+    return values.dtype in (np.float16, np.float32)
 
 
 def _columns(rows: Transitions, field: str) -> Array:

@@ -51,7 +51,7 @@ def nearest(known: Array, asked: Array, neighbours: int = 1, *, device: torch.de
     there[:, -1] = np.square(there).sum(axis=1) / 2
     there[len(known) :, -1] = np.inf  # rows that fill up the last group are nobody's neighbours
     here = torch.from_numpy(np.hstack([centre - asked, np.ones_like(asked[:, :1])])).to(device)
-    product = torch.empty(len(asked), _BLOCK_ROWS, device=device)
+    product = here.new_empty(len(asked), _BLOCK_ROWS)
     rough = np.empty((len(asked), groups), np.float32)
     for start in range(0, len(there), _BLOCK_ROWS):
         part = torch.from_numpy(there[start : start + _BLOCK_ROWS]).to(device)

@@ -22,21 +22,19 @@ MAX_ROWS = 300
 _CHUNK_ROWS = 1 << 16
 
 
-def project(
-    real: ArrayLike, paths: ArrayLike, sigmas: ArrayLike, *, frames: Sequence[bytes] = (), max_levels: int = MAX_LEVELS
-) -> Process:
+def project(real: ArrayLike, paths: ArrayLike, sigmas: ArrayLike, *, frames: Sequence[bytes] = ()) -> Process:
     """Rows `paths` (levels, rows, D) at the noise levels `sigmas`, and the real rows (n, D), both scaled alike.
 
     The plane is that of the real rows' two main directions; each points to where its largest entry is positive. With
     one column the second place is 0. `frames` are PNG files, one for each level, of the state of one row. Of more than
-    `max_levels` levels, some are chosen at even distances, the first and the last among them; of many rows too.
+    `MAX_LEVELS` levels, some are chosen at even distances, the first and the last among them; of many rows too.
     """
     known, steps = np.asarray(real), np.asarray(paths)
     levels = np.asarray(sigmas, np.float64)
     _check(known, steps, levels, frames)
     centre = known.mean(axis=0, dtype=np.float64)
     axes, explained = plane(known)
-    shown = _evenly(len(steps), max_levels)
+    shown = _evenly(len(steps), MAX_LEVELS)
     rows = steps[np.ix_(shown, _evenly(steps.shape[1], MAX_ROWS))]
     return Process(
         sigmas=tuple(float(sigma) for sigma in levels[shown]),

@@ -86,7 +86,7 @@ class Table:
         packed = layout.pack(rows)
         if (packed == packed[:1]).all():
             raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
-        scaler = Scaler.fit(packed, resolve_kinds(layout, "standard"), layout.names)
+        scaler = Scaler.fit(packed, resolve_kinds(layout, "standard"), layout.names, layout.twins)
         scaled = scaler.transform(packed)
         places = list(_places(layout))
         real = {number: where.start for number, (kind, where) in enumerate(places) if kind.scaled}

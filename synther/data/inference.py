@@ -107,11 +107,17 @@ def spiked(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind,
             spikes = value[count >= max(SPIKE_SHARE * len(values), FEWEST_IN_A_SPIKE)]
             if 0 < len(spikes) <= MOST_SPIKES:
                 low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
-                gap = float(SPIKE_GAP * values[:, column].std())
+                gap = SPIKE_GAP * _deviation(values[:, column])
                 kind = kinds.Spiked(low, high, tuple(spikes.tolist()), gap)
         better.append(kind)
         column += kind.source_width
     return tuple(better)
+
+
+def _deviation(values: Array) -> float:
+    """In units of the power of two above the largest value, so that no square of it overflows or vanishes."""
+    exponent = int(np.frexp(np.abs(values).max())[1])
+    return math.ldexp(float(np.ldexp(values, -exponent).std()), exponent)
 
 
 def observed_kind(seen: Profile, column: int) -> Kind:

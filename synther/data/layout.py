@@ -20,6 +20,9 @@ from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
 
+_PAIR = ("observation", "next_observation")
+"""The same quantities at two moments."""
+
 _CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
 
 
@@ -144,6 +147,13 @@ class Layout:
         """Which columns of the matrix are to be scaled (D,): not those that hold 0 and 1 or codes."""
         return np.array([place.kind.scaled for place in self._places for _ in range(place.kind.matrix_width)], bool)
 
+    @cached_property
+    def twins(self) -> tuple[int, ...]:
+        """For each column of the matrix that of the same quantity a step later or earlier, or itself."""
+        first, following = (self.fields.index(name) if name in self.fields else 0 for name in _PAIR)
+        step = {_PAIR[0]: following - first, _PAIR[1]: first - following}
+        return tuple(column + step.get(field, 0) for column, field in enumerate(self.fields))
+
     @property
     def thresholds(self) -> dict[int, float]:
         """Matrix column of each Binary to the value above which it decodes as its higher one."""
@@ -187,10 +197,12 @@ class Layout:
         return matrix
 
     def _check(self, place: _Place, source: Array, start: int) -> None:
-        if isinstance(place.kind, Constant) and source.dtype.kind == self._dtype(place.field).kind == "f":
-            with np.errstate(over="ignore"):  # 0.1 as float64 is the constant 0.1 of float32 rows
-                source = source.astype(self._dtype(place.field), copy=False)
-        wrong = place.kind.misfit(source)
+        own = self._dtype(place.field)
+        finer = source.dtype.kind == own.kind == "f" and source.itemsize > own.itemsize
+        with np.errstate(over="ignore"):
+            if isinstance(place.kind, Constant) and finer:  # 0.1 is the constant 0.1, whichever is the coarser one
+                source = source.astype(own)
+            wrong = place.kind.misfit(source)
         if wrong is not None and wrong.any():
             row = int(np.argmax(wrong))
             value = source[row].tolist()

@@ -35,7 +35,7 @@ def prepare(rows: Transitions, scaling: str | Mapping[str, str], coding: Coding,
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes)
     packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
-    scaler = Scaler.fit(packed, resolve_kinds(layout, scaling), layout.names)
+    scaler = Scaler.fit(packed, resolve_kinds(layout, scaling), layout.names, layout.twins)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 
 

@@ -47,15 +47,21 @@ class Scaler:
 
     @classmethod
     def fit(
-        cls, matrix: Array | Iterable[Array], kinds: Sequence[str], names: Sequence[str] | None = None, seed: int = 0
+        cls,
+        matrix: Array | Iterable[Array],
+        kinds: Sequence[str],
+        names: Sequence[str] | None = None,
+        twins: Sequence[int] | None = None,
     ) -> Scaler:
         """Fit on a matrix (N, D) or on its chunks, which are gone through once; `names` are for error texts.
 
-        Quantiles are taken from a random sample of the rows, drawn with `seed`; everything else from all of them.
+        `twins` (D,) says of each column which other one is of the same quantity, or that it is itself: a column that
+        never changes is measured in units of that one. Quantiles are taken from a random sample of the rows; everything
+        else from all of them.
         """
         kinds = tuple(kinds)
         _check_kinds(kinds)
-        moments, sample = Moments(len(kinds)), RowSample(seed)
+        moments, sample = Moments(len(kinds)), RowSample(0)
         curved = [column for column, kind in enumerate(kinds) if kind in ("quantile", "blend")]
         for chunk in [matrix] if isinstance(matrix, np.ndarray) else matrix:
             if chunk.ndim != 2 or chunk.shape[1] != len(kinds):
@@ -68,7 +74,7 @@ class Scaler:
         if not moments.count:
             raise DataError("there are no rows to fit a scaling on: expected at least one")
         names = names or [str(column) for column in range(len(kinds))]
-        shift, scale = _affine(kinds, moments, names)
+        shift, scale = _affine(kinds, moments, names, list(range(len(kinds)) if twins is None else twins))
         curves = []
         for place, column in enumerate(curved):
             if moments.low[column] < moments.high[column]:
@@ -78,10 +84,6 @@ class Scaler:
                     raise _unscalable(names, column, kinds, moments)
                 curves.append((column, curve.halfway() if kinds[column] == "blend" else curve))
         return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves))
-
-    def refit(self, matrix: Array | Iterable[Array], names: Sequence[str] | None = None, seed: int = 0) -> Scaler:
-        """The same kinds fitted on other rows."""
-        return Scaler.fit(matrix, self.kinds, names, seed)
 
     @cached_property
     def _shift(self) -> Matrix:
@@ -159,8 +161,9 @@ def _check_kinds(kinds: Iterable[str]) -> None:
             raise ConfigError(f"scaling: expected one of {', '.join(SCALINGS)}, got {kind!r}")
 
 
-def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str]) -> tuple[Matrix, Matrix]:
-    """Shift and scale of every column. A column that turned out constant is only shifted, and so stays invertible."""
+def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str], twins: list[int]) -> tuple[Matrix, Matrix]:
+    """Shift and scale of every column. Of one that turned out constant the scale is its twin's deviation, or how far it
+    is from a twin that is constant too; without a twin it is only shifted. So it stays invertible."""
     kind = np.array(kinds, dtype=object)
     low, high = moments.low, moments.high
     with np.errstate(over="ignore", invalid="ignore"):
@@ -175,7 +178,9 @@ def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str]) -> t
             default=1.0,
         )
         flat = (kind != "none") & (low == high)
-        shift, scale = np.where(flat, low, shift), np.where(flat, 1.0, scale)
+        apart = np.abs(low[twins] - low)
+        other = np.where(moments.deviation[twins] > 0, moments.deviation[twins], np.where(apart > 0, apart, 1.0))
+        shift, scale = np.where(flat, low, shift), np.where(flat, other, scale)
         reached = np.isfinite([low - shift, high - shift, scale]).all(0) & (scale > 0)
     for column in np.flatnonzero(~reached & (kind != "none")).tolist():
         raise _unscalable(names, column, kinds, moments)

@@ -206,24 +206,24 @@ class Transitions:
 
     def summary(self) -> str:
         """A few lines for a person."""
-        actions = "1 discrete" if self.action.ndim == 1 else str(self.action.shape[1])
+        actions = "1 discrete column" if self.action.ndim == 1 else _columns(self.action)
         with np.errstate(over="ignore", invalid="ignore"):
             mean, deviation = self.reward.mean(dtype=np.float64), self.reward.std(dtype=np.float64)
         lines = [
             f"{len(self):,} transitions" + (f" of {self.env_id}" if self.env_id else ""),
-            f"observation  {self.observation.shape[1]} columns, {self.observation.dtype}",
-            f"action       {actions} columns, {self.action.dtype}, {_span(self.action)}",
+            f"observation  {_columns(self.observation)}, {self.observation.dtype}",
+            f"action       {actions}, {self.action.dtype}, {_span(self.action)}",
             f"reward       mean {mean:.4g}, deviation {deviation:.4g}, {_span(self.reward)}",
-            f"terminal     {np.count_nonzero(self.terminal):,} rows ({100 * np.mean(self.terminal):.3g} %)",
+            f"terminal     {_rows(int(self.terminal.sum()))} ({100 * np.mean(self.terminal):.3g} %)",
         ]
         if self.timeout is not None:
-            lines.append(f"timeout      {np.count_nonzero(self.timeout):,} rows")
+            lines.append(f"timeout      {_rows(int(self.timeout.sum()))}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         observation, action = self.observation.shape[1], self.action.shape[1:]
         return (
-            f"Transitions({len(self):,} rows, observation {observation}, action {action[0] if action else 'discrete'})"
+            f"Transitions({_rows(len(self))}, observation {observation}, action {action[0] if action else 'discrete'})"
         )
 
 
@@ -239,6 +239,14 @@ def without_timeouts(done: ArrayLike, timeout: ArrayLike) -> Array:
     """Terminals of marks that also stand where an episode was only cut."""
     ends, cuts = _flags("done", done), _flags("timeout", timeout)
     return ends & ~cuts if len(ends) == len(cuts) else ends
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _columns(array: Array) -> str:
+    return "1 column" if array.shape[1] == 1 else f"{array.shape[1]} columns"
 
 
 def _span(array: Array) -> str:

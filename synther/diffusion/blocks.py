@@ -62,7 +62,7 @@ class BlockSampler:
         advice = "choose a smaller network, or sample on a CPU"
         with compute.working_on(self.device, advice), compute.matmul_precision(self.precision):
             generator = compute.generator(self.device, seed, _STREAM, block)
-            x = torch.randn(rows, columns, generator=generator, device=self.device)
+            x = torch.randn(rows, columns, generator=generator, device=self.device, dtype=torch.float32)
             if self.start is not None:
                 x = self.start.draw(x)
             return samplers.sample(self.config, denoise, x * self.sigmas[0], self.sigmas, generator)

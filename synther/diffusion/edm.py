@@ -30,10 +30,6 @@ def c_noise(sigma: float) -> float:
     return math.log(sigma) / 4
 
 
-def loss_weight(sigma: Level, sigma_data: float) -> Level:
-    return (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
-
-
 class Problem(NamedTuple):
     """What the raw network F has to learn: `target` (N, D) from `inputs` (N, D) and `level` (N, 1), c_noise."""
 

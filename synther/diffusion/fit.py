@@ -82,15 +82,15 @@ class _Trainer:
         self.average = self.weights.clone()
         self.adam_mean = torch.zeros_like(self.weights)
         self.adam_square = torch.zeros_like(self.weights)
-        self.adam_step = torch.zeros((), device=device)
-        self.loss_sum = torch.zeros((), device=device)
+        self.adam_step = self.weights.new_zeros(())
+        self.loss_sum = self.weights.new_zeros(())
         # What a round is given: its noisy rows, its learning rates, how far the average moves at its end.
         size, columns, features = (self.round_steps, self.batch), rows.shape[1], network.level_in.in_features
         self.inputs = torch.zeros(*size, columns, device=device, dtype=dtype)
         self.features = torch.zeros(*size, features, device=device, dtype=dtype)
-        self.target = torch.zeros(*size, columns, device=device)
-        self.rates = torch.zeros(self.round_steps, device=device)
-        self.average_rate = torch.zeros((), device=device)
+        self.target = self.weights.new_zeros(*size, columns)
+        self.rates = self.weights.new_zeros(self.round_steps)
+        self.average_rate = self.weights.new_zeros(())
         self.generator = torch.Generator(device)
         self._captured = compute.capture(self._whole_round, device, list(self.state().values()))
 
@@ -165,7 +165,8 @@ def fit(
     """
     precision = compute.pick_precision(precision, rows.device)
     advice = "lower fit.batch or network.width, or fit on a share of the rows"
-    with compute.matmul_precision(precision), compute.working_on(rows.device, advice):
+    # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
+    with compute.matmul_precision(precision), compute.working_on(rows.device, advice), torch.inference_mode(False):
         given = (seed, precision, start, held_out)
         return _fit(rows, network, config, noise, *given, checkpoint, progress or Silent())
 

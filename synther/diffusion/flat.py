@@ -28,7 +28,7 @@ class FlatWeights:
     def gather(self, module: nn.Module) -> Tensor:
         """The module's weights as a new float32 vector (P,)."""
         parameters = list(module.parameters())
-        vector = torch.zeros(self.size, device=parameters[0].device)
+        vector = torch.zeros(self.size, device=parameters[0].device, dtype=torch.float32)
         for view, parameter in zip(self.views(vector), parameters, strict=True):
             view.copy_(parameter.detach())
         return vector

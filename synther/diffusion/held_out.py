@@ -28,9 +28,12 @@ def split(rows: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor | None]
 
 def split_as(rows: Tensor, marks: Tensor) -> tuple[Tensor, Tensor | None]:
     """The same where `marks` (N,) say which rows are held out. Of many an even share is measured."""
+    if marks.dtype != torch.bool or marks.shape != (len(rows),) or marks.all():
+        raise ConfigError(
+            f"expected one mark a row, {len(rows)} booleans, and a row to fit on; got {marks.dtype} of shape "
+            f"{tuple(marks.shape)}, {int(marks.count_nonzero())} of them set"
+        )
     chosen, fitted = marks.to(rows.device).nonzero()[:, 0], (~marks).to(rows.device).nonzero()[:, 0]
-    if len(marks) != len(rows) or not len(fitted):
-        raise ConfigError(f"expected one mark a row, {len(rows)}, and a row to fit on; got {len(marks)} marks")
     return fitted, rows[chosen[:: -(-len(chosen) // _MOST)]] if len(chosen) else None
 
 

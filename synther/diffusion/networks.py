@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,10 @@ from synther.kernels.residual import residual_block
 
 
 class Network(nn.Module):
-    """The network as the paper has it. The blocks' weights are one stacked parameter (see gradient.py)."""
+    """The network as the paper has it. The blocks' weights are one stacked parameter (see gradient.py).
+
+    It begins in float32, whatever the caller has made PyTorch's default.
+    """
 
     def __init__(self, columns: int, config: NetworkConfig) -> None:
         super().__init__()
@@ -22,14 +26,15 @@ class Network(nn.Module):
         meeting = config.embedding if config.squeeze else max(config.embedding, columns)
         self.columns, self.config = columns, config
         self.frequencies: Tensor
-        self.register_buffer("frequencies", torch.randn(config.frequencies))
-        self.level_in = nn.Linear(1 + 2 * config.frequencies, meeting)
-        self.level_out = nn.Linear(meeting, meeting)
-        self.row_in = nn.Linear(columns, meeting)
-        self.widen = nn.Linear(meeting, config.width)
-        self.block_weight = nn.Parameter(torch.empty(config.depth, config.width, config.width))  # (L, out, in)
-        self.block_bias = nn.Parameter(torch.empty(config.depth, config.width))
-        self.row_out = nn.Linear(config.width, columns)
+        linear, empty = partial(nn.Linear, dtype=torch.float32), partial(torch.empty, dtype=torch.float32)
+        self.register_buffer("frequencies", torch.randn(config.frequencies, dtype=torch.float32))
+        self.level_in = linear(1 + 2 * config.frequencies, meeting)
+        self.level_out = linear(meeting, meeting)
+        self.row_in = linear(columns, meeting)
+        self.widen = linear(meeting, config.width)
+        self.block_weight = nn.Parameter(empty(config.depth, config.width, config.width))  # (L, out, in)
+        self.block_bias = nn.Parameter(empty(config.depth, config.width))
+        self.row_out = linear(config.width, columns)
         bound = 1 / math.sqrt(config.width)  # what nn.Linear starts from
         nn.init.uniform_(self.block_weight, -bound, bound)
         nn.init.uniform_(self.block_bias, -bound, bound)

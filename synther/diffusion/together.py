@@ -111,14 +111,14 @@ class _Trainer:
         self.working = state.weights.to(dtype)  # the weights themselves, where they have this type
         self.gradient = torch.zeros_like(self.working)
         self.parameters, self.gradients = windows(flat, self.working), windows(flat, self.gradient)
-        self.loss_sums = torch.zeros(len(members), device=device)
+        self.loss_sums = state.weights.new_zeros(len(members))
         # What a round is given: its noisy rows, its learning rates, how far the averages move at its end.
         size = (self.round_steps, len(members), self.batch)
         self.inputs = torch.zeros(*size, network.columns, device=device, dtype=dtype)
         self.features = torch.zeros(*size, network.level_in.in_features, device=device, dtype=dtype)
-        self.target = torch.zeros(*size, network.columns, device=device)
-        self.rates = torch.zeros(self.round_steps, device=device)
-        self.average_rate = torch.zeros((), device=device)
+        self.target = state.weights.new_zeros(*size, network.columns)
+        self.rates = state.weights.new_zeros(self.round_steps)
+        self.average_rate = state.weights.new_zeros(())
         for member, average in zip(members, state.average, strict=True):
             flat.bind(member.result.network, average)
         changing = [*vars(state).values(), self.working, self.loss_sums]
@@ -198,7 +198,7 @@ def fit_together(
     device = rows[0].device
     precision = compute.pick_precision(precision, device)
     advice = "fit fewer seeds together, lower fit.batch or network.width, or fit on a share of the rows"
-    with compute.matmul_precision(precision), compute.working_on(device, advice):
+    with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False):
         members = []
         for given, seed, one, chosen in zip(rows, seeds, starts, marks, strict=True):
             first, fitted, apart = begin(given, network, config, seed, one, chosen)

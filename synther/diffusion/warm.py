@@ -18,6 +18,7 @@ def rearranged(network: Network, columns: Sequence[int | None]) -> Network:
         new = Network(len(columns), network.config).to(network.frequencies.device).requires_grad_(False)
     kept = [place for place, old in enumerate(columns) if old is not None]
     source = [old for old in columns if old is not None]
+    added = [place for place, old in enumerate(columns) if old is None]
     weights = dict(network.named_parameters())
     with torch.no_grad():
         new.frequencies.copy_(network.frequencies)
@@ -27,9 +28,12 @@ def rearranged(network: Network, columns: Sequence[int | None]) -> Network:
             if name == "row_in.weight":
                 shared = min(len(parameter), len(old))
                 parameter[:shared, kept] = old[:shared, source]
+                # The layer where row and noise level meet has grown: each new place sees a new column. What follows it
+                # is 0, and were both, neither would ever have a gradient.
+                parameter[range(shared, len(parameter)), added[: len(parameter) - shared]] = 1.0
             elif name in ("row_out.weight", "row_out.bias"):
                 parameter[kept] = old[source]
-            else:  # the layer where row and noise level meet may have grown with the row
+            else:
                 window = tuple(slice(min(sizes)) for sizes in zip(parameter.shape, old.shape, strict=True))
                 parameter[window] = old[window]
     return new

@@ -76,10 +76,9 @@ class MlpPolicy:
 @dataclass(frozen=True, eq=False)
 class GaussianPolicy:
     """SAC's actor: a normal distribution squashed by tanh into (-1, 1). The first half of the outputs is its mean, the
-    second the logarithm of its deviation. If not `stochastic` it takes the mean."""
+    second the logarithm of its deviation."""
 
     layers: Layers
-    stochastic: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", checked(self.layers))
@@ -90,9 +89,8 @@ class GaussianPolicy:
         out = forward(self.layers, np.asarray(observation, np.float32))
         half = out.shape[-1] // 2
         mean, log_deviation = out[..., :half], out[..., half:]
-        if self.stochastic:
-            mean = mean + np.exp(np.clip(log_deviation, *LOG_DEVIATION)) * rng.standard_normal(mean.shape, np.float32)
-        action: Array = np.tanh(mean)
+        deviation = np.exp(np.clip(log_deviation, *LOG_DEVIATION))
+        action: Array = np.tanh(mean + deviation * rng.standard_normal(mean.shape, np.float32))
         return action
 
 
@@ -137,7 +135,7 @@ def checked(layers: Layers) -> Layers:
     return own
 
 
-def read_policy(path: str | os.PathLike[str], env: str, level: str, *, stochastic: bool = True) -> GaussianPolicy:
+def read_policy(path: str | os.PathLike[str], env: str, level: str) -> GaussianPolicy:
     """The policy `ENV/LEVEL` of an archive (.npz) with keys `ENV/LEVEL/weightK` and `ENV/LEVEL/biasK`."""
     name = f"{env}/{level}"
     arrays = _arrays(Path(path))
@@ -151,7 +149,7 @@ def read_policy(path: str | os.PathLike[str], env: str, level: str, *, stochasti
         raise FormatError(f"{path}: {name} holds {', '.join(sorted(parts))}; expected weightK and biasK, K from 0 on")
     try:
         layers = tuple((parts[f"weight{layer}"], parts[f"bias{layer}"]) for layer in range(count))
-        return GaussianPolicy(layers, stochastic)
+        return GaussianPolicy(layers)
     except DataError as error:
         raise FormatError(f"{path}: {name}: {error}") from None
 

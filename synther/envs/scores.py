@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from synther.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,3 @@ def reference(env_id: str) -> Reference | None:
         if re.fullmatch(pattern, name):
             return found
     return None
-
-
-def normalised(env_id: str, returns: Any) -> NDArray[np.float64]:
-    """D4RL's score of undiscounted returns, of any shape."""
-    found = reference(env_id)
-    if found is None:
-        raise DataError(
-            f"no normalised score is known for {env_id!r}: expected hopper, walker2d, halfcheetah, maze2d (PointMaze), "
-            "antmaze or dm_control; compare the returns themselves"
-        )
-    return found.score(returns)

@@ -39,7 +39,7 @@ def simulate(
     actions: ArrayLike,
     *,
     processes: int | None = None,
-    progress: Progress | bool | None = None,
+    progress: Progress | bool = False,
 ) -> Answer:
     """The next observations (N, O), rewards (N,), both float64, and terminals (N,) that `env_id` itself gives.
 
@@ -70,7 +70,7 @@ def simulate(
         worth = len(starts) if processes else len(observations) // WORKER_ROWS
         workers = min(processes or cores(), worth)
         chunks = [(observations[at : at + CHUNK_ROWS], actions[at : at + CHUNK_ROWS]) for at in starts]
-        with resolve(progress or False).phase(f"simulate {env_id}", len(observations)) as phase:
+        with resolve(progress).phase(f"simulate {env_id}", len(observations)) as phase:
             for found in _spread(env_id, chunks, workers) if workers > 1 else (_follow(task, *one) for one in chunks):
                 answers.append(found)
                 phase.advance(len(found[1]))

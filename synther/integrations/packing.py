@@ -20,7 +20,8 @@ def packed(replay: SyntheticReplay) -> dict[str, bytes]:
 
 def unpacked(files: dict[str, bytes], device: torch.device | str, progress: Progress | bool = True) -> SyntheticReplay:
     """The replay again: on `device`, or where this machine has no such thing, on the one it has."""
-    there = torch.device(device).type != "cuda" or torch.cuda.is_available()
+    wanted = torch.device(device)
+    there = wanted.type != "cuda" or (wanted.index or 0) < torch.cuda.device_count()
     with TemporaryDirectory(prefix="synther-replay-") as folder:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)

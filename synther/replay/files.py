@@ -29,7 +29,7 @@ def write(
     path: str | os.PathLike[str], described: Mapping[str, Any], tensors: dict[str, Tensor], model: Synthesizer | None
 ) -> None:
     """Put a replay into a folder, in the place of the one that may be there."""
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if folder.exists() and not folder.is_dir():
         raise FormatError(f"{path} is a file: expected the name of a folder for the replay")
     free = _MODELS[_old_model(folder) == _MODELS[0]]
@@ -45,7 +45,8 @@ def write(
 
 def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dict[str, Tensor], Synthesizer | None]:
     """What `write` was given."""
-    file = Path(path) / _ROWS
+    folder = Path(path).expanduser()
+    file = folder / _ROWS
     if not file.is_file():
         raise FormatError(f"{path}: no such replay; expected a folder written by SyntheticReplay.save")
     metadata = _metadata(file)
@@ -53,7 +54,7 @@ def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dic
         raise FormatError(f"{file} is no replay: expected format {FORMAT!r}, got {metadata.get('format')!r}")
     with safe_open(file, "pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
-    model = Synthesizer.load(Path(path) / metadata["model"], device=device) if metadata["model"] else None
+    model = Synthesizer.load(folder / metadata["model"], device=device) if metadata["model"] else None
     return json.loads(metadata["replay"]), tensors, model
 
 

@@ -19,7 +19,8 @@ class Ring:
         if capacity < 1:
             raise ConfigError(f"capacity must be at least 1, got {capacity}")
         self.capacity, self.device = capacity, device
-        with compute.working_on(device, "lower the capacity or the samples of the replay, or keep it on the CPU"):
+        advice = "lower the capacity or the samples of the replay, or keep it on the CPU"
+        with compute.working_on(device, advice), torch.inference_mode(False):  # rows come in any mode
             self.matrix = torch.empty(capacity, width, device=device, dtype=dtype)
         self._array = _seen_by_numpy(self.matrix)
         self.added = 0
@@ -67,9 +68,13 @@ class Ring:
         self.added = added - len(rows)
         self.add(rows.numpy())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy copies the rows once, and looks at its own."""
+        return {**self.__dict__, "_array": None}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._array = _seen_by_numpy(self.matrix)  # a copy of the ring has copied the two apart
+        self._array = _seen_by_numpy(self.matrix)
 
 
 def _seen_by_numpy(matrix: Tensor) -> NDArray[Any] | None:

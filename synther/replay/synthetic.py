@@ -77,8 +77,7 @@ class SyntheticReplay:
             )
         self.device = compute.pick_device(device)
         self.precision = compute.pick_precision(precision, self.device)
-        gpu = self.device.type == "cuda"
-        self.settings = named(preset, gpu=gpu) if isinstance(preset, str) else preset
+        self.settings = named(preset, gpu=self.device.type == "cuda")
         self.refit: Refit = refit
         # Plain ones, of whatever library they are: all of them are to be saved, perhaps a long time from now.
         self.replace, self.background, self.seed = float(replace), bool(background), _whole("seed", seed, 0)
@@ -106,6 +105,11 @@ class SyntheticReplay:
     def added(self) -> int:
         """Real rows that were ever added."""
         return 0 if self._store is None else self._store.real.added
+
+    def __repr__(self) -> str:
+        synthetic = 0 if self._store is None else len(self._store.synthetic)
+        rows = f"{len(self):,} of {self.capacity:,} real rows, {synthetic:,} synthetic"
+        return f"SyntheticReplay({rows}, ratio {self.mixture.ratio:g}, on {self.device})"
 
     def __len__(self) -> int:
         """Real rows that are there."""
@@ -192,6 +196,8 @@ class SyntheticReplay:
             if kind != described["device"]:
                 options["precision"] = "auto"
             replay = cls(**options, device=device, progress=progress)
+            if model is not None:
+                model.precision = replay.precision
             replay.model = model
             replay.mixture.mixed = described["mixed"]
             replay.history = [Refresh(**entry) for entry in described["history"]]

@@ -64,16 +64,18 @@ class Synthesizer:
         self.device = compute.pick_device(device)
         self.precision = compute.pick_precision(precision, self.device)
         self.seed = seed
-        if isinstance(settings, str):
-            self.settings = preset(settings, gpu=self.device.type == "cuda", **changes)
-        else:
-            self.settings = settings.changed(**changes)
+        self.settings = preset(settings, gpu=self.device.type == "cuda", **changes)
         self._fitted: Fitted | None = None
+
+    def __repr__(self) -> str:
+        network, record = self.settings.network, self._fitted and self._fitted.record
+        fitted = f"fitted on {record.rows:,} rows, {record.steps:,} steps" if record else "not fitted"
+        return f"Synthesizer({network.kind} {network.depth} x {network.width}, {fitted}, on {self.device})"
 
     @property
     def layout(self) -> Layout:
         """How rows and the matrix of the network belong together, with the thresholds of the model's own sampler."""
-        return self._model.layout.with_thresholds(self._drawing(None, Silent()).calibration.thresholds)
+        return self._drawing(None, Silent()).layout
 
     @property
     def scaler(self) -> Scaler:
@@ -119,7 +121,7 @@ class Synthesizer:
         """
         progress = resolve(progress)
         task = self._begin(rows, start, held_out)
-        result = self._fit_network(task, None if checkpoint is None else Path(checkpoint), progress)
+        result = self._fit_network(task, None if checkpoint is None else Path(checkpoint).expanduser(), progress)
         return self._complete(task, result, progress)
 
     def _begin(
@@ -131,7 +133,7 @@ class Synthesizer:
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         weights = None if start is None else self._weights_of(start, prepared.layout)
-        marks = None if held_out is None else torch.from_numpy(held_out)
+        marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
         return Task(rows, prepared, matrix, weights, marks, ending)
 
@@ -268,11 +270,10 @@ class Synthesizer:
     def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
         """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
         the network sees them, a matrix (count, D) of deviation 1, and what they would be as transitions."""
-        sampler = self._drawing(None, Silent()).sampler
-        layout, scaler = self.layout, self.scaler
-        for sigma, rows in sampler.trace(seed, min(check_count(count), sampler.block_rows)):
+        drawing = self._drawing(None, Silent())
+        for sigma, rows in drawing.sampler.trace(seed, min(check_count(count), drawing.sampler.block_rows)):
             matrix = rows.float().cpu().numpy()
-            yield sigma, matrix, layout.unpack(scaler.inverse(matrix))
+            yield sigma, matrix, drawing.decoded(self.scaler.inverse(matrix))
 
     def matrix(self, rows: Transitions) -> np.ndarray[Any, Any]:
         """`rows` as the network sees them, without noise. (N, D)"""
@@ -287,7 +288,7 @@ class Synthesizer:
         model = self._model
         denoise = Denoiser(model.network, self.settings.noise)
         parts = []
-        with compute.matmul_precision("float32"):
+        with compute.matmul_precision("float32"), torch.inference_mode(False):
             for chunk in rows.chunks(4096):
                 matrix = model.layout.pack(chunk)
                 scaled = torch.from_numpy(model.scaler.transform(matrix).astype(np.float32)).to(self.device)
@@ -305,9 +306,10 @@ class Synthesizer:
         cls, path: str | os.PathLike[str], *, device: str = "auto", precision: compute.Precision = "auto"
     ) -> Synthesizer:
         """A saved model, ready to sample, on any device."""
-        settings, fitted = Fitted.load(Path(path).expanduser())
-        model = cls(settings, device=device, precision=precision, seed=fitted.record.seed)
-        fitted.network.to(model.device)
+        with torch.inference_mode(False):
+            settings, fitted = Fitted.load(Path(path).expanduser())
+            model = cls(settings, device=device, precision=precision, seed=fitted.record.seed)
+            fitted.network.to(model.device)
         model._fitted = fitted
         return model
 

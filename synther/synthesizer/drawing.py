@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from synther import compute
 from synther.cores import cores
 from synther.data.calibration import Calibration, rebalanced
+from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
@@ -67,15 +68,24 @@ class Drawing:
             model.calibrations[self.config] = Calibration.fit(model.rates, self._raw_binaries(), terminal)
         return model.calibrations[self.config]
 
+    @cached_property
+    def layout(self) -> Layout:
+        """The model's, with the thresholds of this sampler."""
+        return self.model.layout.with_thresholds(self.calibration.thresholds)
+
+    def decoded(self, raw: Array) -> Transitions:
+        """Unscaled values (N, D) as rows, their ends decided by whoever decides about ends."""
+        rows = self.layout.unpack(raw)
+        if self.model.ending is not None:
+            rows.terminal[:] = self.model.ending.decide(rows)
+        return rows
+
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
         block_rows, odds = self.sampler.block_rows, self.calibration.terminal_odds
-        layout = self.model.layout.with_thresholds(self.calibration.thresholds)
 
         def finish(block: int, raw: Array) -> Transitions:
-            rows = layout.unpack(raw)
-            if self.model.ending is not None:
-                rows.terminal[:] = self.model.ending.decide(rows)
+            rows = self.decoded(raw)
             draw = np.random.default_rng([_REBALANCING, seed, block])
             return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
 

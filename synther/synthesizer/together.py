@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,9 @@ def fit_models(
 
 def forget(checkpoint: Path) -> None:
     """Remove what `fit_models` has kept beside `checkpoint`."""
-    for file in checkpoint.parent.glob(f"{checkpoint.name}-*"):
-        file.unlink()
+    for file in checkpoint.parent.iterdir():
+        if re.fullmatch(rf"{re.escape(checkpoint.name)}-\d+", file.name):
+            file.unlink()
 
 
 def _groups(models: Sequence[Synthesizer], tasks: dict[int, Task]) -> list[list[int]]:

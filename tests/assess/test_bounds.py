@@ -31,6 +31,17 @@ def test_actions_of_a_known_and_of_an_unknown_box() -> None:
     assert actions_outside(replace(real, action_space=(Box.uniform(-math.inf, math.inf, 2),)), wild) == 0.25
 
 
+@pytest.mark.parametrize("values", [np.full((200, 2), 0.1), 1e9 + 0.1 * np.arange(400).reshape(200, 2)])
+def test_what_float32_cannot_tell_apart_is_not_outside(values: np.ndarray) -> None:
+    def seen(observation: np.ndarray) -> Transitions:
+        return replace(rows(), observation=observation, next_observation=observation)
+
+    fine, coarse = seen(values), seen(values.astype(np.float32))
+    for real, other in ((fine, coarse), (coarse, fine)):
+        assert share_outside(Bounds.of(real), other, "observation") == 0
+        assert share_outside(Bounds.of(real), seen(1.01 * other.observation), "observation") == 1
+
+
 def test_discrete_actions() -> None:
     real = replace(rows(100), action=np.arange(100) % 4, action_space=(Discrete(5, start=-1),))
     assert actions_outside(real, replace(real, action=np.arange(100) % 5, action_space=None)) == 0.2

@@ -72,7 +72,7 @@ def test_reward_errors() -> None:
 
 
 def test_networks_know_a_world_they_have_seen() -> None:
-    real, other = rows(4_000), rows(500, 1)
+    real, other = rows(2_000), rows(500, 1)
     features = Features.of(real)
     pool = np.arange(len(real))
     networks = learners.fit(features.decision(real), features.outcome(real), [[pool]] * 2, learners.squared, seed=0)

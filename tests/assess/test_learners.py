@@ -7,6 +7,7 @@ import torch
 from synther.assess import learners, usefulness
 from synther.assess.classifier import auc, tell_apart
 from synther.assess.features import Features
+from synther.assess.neighbours import nearest
 from synther.data.transitions import Transitions
 
 
@@ -16,9 +17,9 @@ def normal(count: int, width: int, seed: int) -> np.ndarray:
 
 class TestFit:
     def test_members_learn_from_their_own_rows(self) -> None:
-        inputs = np.tile(normal(2_000, 2, 0), (2, 1))
-        targets = inputs[:, :1] * np.repeat([1.0, -1.0], 2_000)[:, None].astype(np.float32)
-        first, second = np.arange(2_000), np.arange(2_000, 4_000)
+        inputs = np.tile(normal(1_000, 2, 0), (2, 1))
+        targets = inputs[:, :1] * np.repeat([1.0, -1.0], 1_000)[:, None].astype(np.float32)
+        first, second = np.arange(1_000), np.arange(1_000, 2_000)
         networks = learners.fit(inputs, targets, [[first], [second], [first, second]], learners.squared, seed=0)
         asked = normal(500, 2, 1)
         up, down, between = networks.predict(asked)[..., 0]
@@ -26,7 +27,8 @@ class TestFit:
         np.testing.assert_allclose(down, -asked[:, 0], atol=0.25)
         assert np.abs(between).mean() < 0.25
 
-    def test_same_seed_same_weights_and_nothing_global_is_touched(self) -> None:
+    def test_same_seed_same_weights_and_nothing_global_is_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(learners, "FEWEST_STEPS", 20)
         torch.set_num_threads(2)
         state = torch.random.get_rng_state()
         inputs, draws = normal(50, 3, 0), [[np.arange(50)]]
@@ -36,6 +38,34 @@ class TestFit:
         assert torch.get_num_threads() == 2
         assert torch.equal(state, torch.random.get_rng_state())
         torch.set_num_threads(1)
+
+    def test_modes_and_types_of_the_caller_change_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(learners, "FEWEST_STEPS", 3)
+        inputs, draws, found = normal(50, 3, 0), [[np.arange(50)]], []
+        for mode, default in ((True, torch.float32), (False, torch.float64)):
+            torch.set_default_dtype(default)
+            try:
+                with torch.set_grad_enabled(mode), torch.inference_mode(not mode):
+                    networks = learners.fit(inputs, inputs, draws, learners.squared, seed=0)
+                    found.append((networks.predict(inputs), nearest(inputs, inputs[:4] + 1)))
+            finally:
+                torch.set_default_dtype(torch.float32)
+        for one, other in zip(*found, strict=True):
+            assert np.array_equal(one, other)
+
+    def test_the_descent_is_adams_along_a_cosine(self) -> None:
+        target, weight = torch.tensor([3.0, -1e-3]), torch.zeros(2)
+        descent = learners._Descent([weight], steps=8)
+        expected, mean, square = np.zeros(2), np.zeros(2), np.zeros(2)
+        for step in range(8):
+            descent.step(((weight - target) ** 2).sum())
+            gradient = 2 * (expected - target.numpy())
+            mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+            rate = learners.LEARNING_RATE * (1 + np.cos(np.pi * step / 8)) / 2
+            unbiased = mean / (1 - 0.9 ** (step + 1)), square / (1 - 0.999 ** (step + 1))
+            expected = expected - rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
+            np.testing.assert_allclose(weight.detach(), expected, rtol=1e-5)
+        assert descent.rate == pytest.approx(0, abs=1e-12)
 
     def test_classes(self) -> None:
         inputs = normal(2_000, 2, 0)
@@ -59,7 +89,7 @@ class TestAuc:
 
 
 def test_tell_apart_what_is_other_and_not_what_is_alike() -> None:
-    fitted = normal(1_500, 3, 0), normal(1_500, 3, 1) * [1, 1, 0.1], normal(1_500, 3, 2)
+    fitted = normal(1_000, 3, 0), normal(1_000, 3, 1) * [1, 1, 0.1], normal(1_000, 3, 2)
     scored = normal(800, 3, 3), normal(800, 3, 4) * [1, 1, 0.1], normal(800, 3, 5)
     other, alike = tell_apart(*([part.astype(np.float32) for part in group] for group in (fitted, scored)), seed=0)
     assert other > 0.85  # the best anybody can do for these two deviations is 0.90
@@ -83,8 +113,8 @@ def rows(count: int, seed: int, *, obeys: bool = True, discrete: bool = False) -
 def test_usefulness_of_rows_that_obey_and_of_rows_that_do_not(discrete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usefulness, "MEMBERS", 1)
     monkeypatch.setattr(learners, "FEWEST_STEPS", 150)
-    real, held_out = rows(1_500, 0, discrete=discrete), rows(600, 1, discrete=discrete)
-    useful, useless = (rows(1_500, 2, obeys=obeys, discrete=discrete) for obeys in (True, False))
+    real, held_out = rows(800, 0, discrete=discrete), rows(600, 1, discrete=discrete)
+    useful, useless = (rows(800, 2, obeys=obeys, discrete=discrete) for obeys in (True, False))
     features = Features.of(real)
     good = usefulness.actions(features, real, useful, held_out, seed=0).scores
     bad = usefulness.actions(features, real, useless, held_out, seed=0).scores

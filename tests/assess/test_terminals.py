@@ -31,14 +31,14 @@ def rows(count: int, seed: int) -> Transitions:
 
 
 def test_thresholds_judge_where_they_explain_the_real_terminals() -> None:
-    real, other = rows(8_000, 0), rows(4_000, 1)
+    real, other = rows(6_000, 0), rows(4_000, 1)
     judge = TerminalJudge(Features.of(real), real, seed=0)
     assert agreement(judge(other), other.terminal).correct > 0.998
 
 
 def test_a_network_that_judges_rare_terminals_does_not_look_at_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endings, "learn", lambda *rows_and_seed: None)
-    real, other = rows(8_000, 0), rows(4_000, 1)
+    real, other = rows(6_000, 0), rows(4_000, 1)
     judge = TerminalJudge(Features.of(real), real, seed=0)
     found = agreement(judge(other), other.terminal)
     assert real.terminal.mean() < 0.03

@@ -139,7 +139,7 @@ def test_a_whole_fit_is_the_same(config, shared, matrix):
 
 def test_a_rare_terminal_stays_rare():
     """ctgan draws the condition of a generated row by the logarithm of its count: a rare terminal came in a third."""
-    rows = replace(bimodal(600), terminal=np.arange(600) % 200 == 7)
+    rows = replace(bimodal(400), terminal=np.arange(400) % 200 == 7)
     model = Tabular(CtganConfig(epochs=1, batch=100, layers=1, width=16), device="cpu").fit(rows, progress=False)
     conditions = model._model._data_sampler.sample_original_condvec(100_000)
     assert abs(conditions[:, 1].mean() - 0.005) < 0.001

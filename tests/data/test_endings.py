@@ -75,6 +75,16 @@ def test_json_round_trip_through_strict_json():
     assert again == tree
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_cut_between_neighbouring_floats(dtype: type):
+    second = np.nextafter(dtype(1), dtype(2))
+    values = np.repeat([dtype(1), second, np.nextafter(second, dtype(2))], [20, 20, 30])
+    features = np.zeros((70, 1), dtype) + values[:, None]
+    tree = Tree.fit(features, values > second, np.ones(70))
+    assert tree.feature == (0, -1, -1)
+    assert tree.terminal[1:] == (False, True)
+
+
 def test_one_kind_of_rows_makes_a_single_leaf():
     tree = Tree.fit(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50))
     assert tree.feature == (-1,)

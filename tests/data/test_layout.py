@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from synther.data import inference, kinds, spaces
 from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
 from synther.data.layout import Layout
+from synther.data.preparing import prepare
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -115,6 +116,7 @@ def test_names_fields_and_scaled_columns():
     assert len(layout.names) == len(layout.fields) == layout.width
     assert layout.fields[0] == "observation"
     assert layout.fields[20] == "next_observation"
+    assert layout.twins == (*range(20, 33), *range(13, 20), *range(13), 33)
     scaled = [name for name, is_scaled in zip(layout.names, layout.scaled_columns, strict=True) if is_scaled]
     assert scaled == [
         "observation[0]",
@@ -143,6 +145,20 @@ def test_next_observation_is_judged_together_with_observation():
     assert layout.observation == layout.next_observation
     assert layout.observation == (Binary(3, 4), Integer(1, 9), Continuous(), Constant(5))
     assert layout.unpack(layout.pack(rows)).equals(rows)
+
+
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_units_change_nothing_where_only_the_next_observation_varies(unit: float):
+    following = np.linspace(0.25, 0.75, 50)[:, None]
+    matrices, errors = [], []
+    for factor in (1.0, unit):
+        rows = Transitions(np.full((50, 1), 0.5 * factor), following, np.zeros(50), following * factor)
+        made = prepare(rows, "standard", "onehot", spikes=False)
+        matrices.append(made.matrix)
+        errors.append(made.layout.unpack(made.scaler.inverse(made.matrix + 0.01)).observation[0, 0] / factor - 0.5)
+    np.testing.assert_array_equal(*matrices)
+    assert errors[0] == pytest.approx(0.01 * following.std())
+    assert errors[1] == pytest.approx(errors[0])
 
 
 def test_no_terminals_take_no_column():
@@ -294,9 +310,12 @@ def test_an_observation_that_is_not_one_hot_is_refused():
         Layout.infer(rows).pack(rows)
 
 
-def test_a_constant_is_compared_in_its_own_type():
-    layout = Layout.infer(same(columns(0.1, [0, 1])))
-    layout.pack(same(columns(0.1, [0, 1], dtype=np.float64)))
+def test_a_constant_is_compared_in_the_coarser_type():
+    single, double = (same(columns(0.1, [0, 1], dtype=dtype)) for dtype in (np.float32, np.float64))
+    Layout.infer(single).pack(double)
+    Layout.infer(double).pack(single)
+    with pytest.raises(DataError, match=r"observation\[0\] is 0.1.*expected 1e\+300"):
+        Layout.infer(same(columns(1e300, [0, 1], dtype=np.float64))).pack(single)
     whole = Layout.infer(same(columns(0, [0, 1, 2], dtype=int)))
     with pytest.raises(DataError, match=r"observation\[0\] is 0.5"):
         whole.pack(same(columns(0.5, [0, 1, 2])))

@@ -89,6 +89,13 @@ def test_observations_are_flattened_as_gymnasium_does(name: str) -> None:
     spaces.check(rows.observation_space, rows.observation.astype(float), "observation")
 
 
+def test_unflattened_integers_stay_in_their_space() -> None:
+    flat = np.array([[256.2, -0.6], [300.0, 7.6]], np.float32)
+    levels = gym.Box(np.array([0, 2], np.uint8), np.array([255, 9], np.uint8), dtype=np.uint8)
+    assert gym_spaces.unflatten(levels, flat).tolist() == [[255, 2], [255, 8]]
+    assert gym_spaces.unflatten(gym.MultiBinary(2), flat).tolist() == [[1, 0], [1, 1]]
+
+
 @pytest.mark.parametrize("name", STRUCTURED)
 def test_unflatten_is_the_way_back(name: str) -> None:
     space = STRUCTURED[name]

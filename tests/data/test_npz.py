@@ -3,7 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synther.data import spaces
 from synther.data.formats import npz, read
 from synther.data.transitions import Transitions
 from synther.errors import DataError
@@ -32,35 +31,6 @@ def test_compact_form_is_expanded(tmp_path: Path) -> None:
     assert np.flatnonzero(rows.timeout).tolist() == [3, 5]
     assert rows.env_id == "Walker2d-v5"
     assert rows.action_space is None
-
-
-def test_compact_form_comes_back(tmp_path: Path) -> None:
-    np.savez(tmp_path / "rows.npz", **compact())
-    rows = read(tmp_path / "rows.npz").with_spaces(action=(spaces.Box.uniform(-1, 1, 1),))
-    npz.write_compact(tmp_path / "again.npz", rows)
-    again = read(tmp_path / "again.npz")
-    assert again.equals(rows)
-    assert again.action_space == rows.action_space
-    assert again.env_id == "Walker2d-v5"
-    with np.load(tmp_path / "again.npz") as archive:
-        assert len(archive["observations"]) == 9
-        assert archive["episode_lengths"].tolist() == [3, 1, 2]
-
-
-def test_compact_form_needs_episodes(tmp_path: Path) -> None:
-    np.savez(tmp_path / "rows.npz", **compact())
-    rows = read(tmp_path / "rows.npz")
-    shuffled = rows[np.array([5, 1, 0, 3, 2, 4])]
-    with pytest.raises(DataError, match=r"do not form episodes: row 1 .* \.hdf5"):
-        npz.write_compact(tmp_path / "again.npz", shuffled)
-    assert not (tmp_path / "again.npz").exists()
-
-
-def test_compact_files_are_the_same_each_time(tmp_path: Path) -> None:
-    np.savez(tmp_path / "rows.npz", **compact())
-    for name in ("a.npz", "b.npz"):
-        npz.write_compact(tmp_path / name, read(tmp_path / "rows.npz"))
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
 @pytest.mark.parametrize(

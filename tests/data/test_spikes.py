@@ -125,3 +125,12 @@ def test_rare_repetitions_are_no_spikes(share: float, found: int):
 def test_a_quantised_column_has_no_spikes():
     values = np.round(np.random.default_rng(0).normal(size=(10_000, 1)), 1)
     assert inference.spiked((Continuous(),), values, inference.Profile.of(values)) == (Continuous(),)
+
+
+@pytest.mark.parametrize("unit", [2.0**-900, 2.0**900])
+def test_the_gap_grows_and_shrinks_with_the_column(unit: float):
+    values = np.random.default_rng(0).normal(size=(1_000, 1)).clip(-1, 1)
+    (plain,) = inference.spiked((Continuous(),), values, inference.Profile.of(values))
+    (scaled,) = inference.spiked((Continuous(),), values * unit, inference.Profile.of(values * unit))
+    assert plain.gap == 0.25 * values.std()
+    assert scaled.gap == plain.gap * unit  # the squares of such numbers are infinite, or 0

@@ -269,13 +269,14 @@ def test_summary_says_what_the_rows_hold():
     assert "2 columns, float32" in text
     assert "3 columns, float32, from -1 to 1" in text
     assert "mean 1.25" in text
-    assert "1 rows (16.7 %)" in text
+    assert "1 row (16.7 %)" in text
     assert "timeout      0 rows" in text
-    assert "1 discrete columns, int64" in Transitions(**arrays(action=np.arange(6))).summary()
+    assert "1 discrete column, int64" in Transitions(**arrays(action=np.arange(6))).summary()
     assert "deviation inf" in Transitions(**arrays(reward=np.array([1e300, -1e300] * 3))).summary()
 
 
 def test_repr_is_short():
+    assert repr(Transitions(**arrays())[:1]) == "Transitions(1 row, observation 2, action 3)"
     assert repr(Transitions(**arrays())) == "Transitions(6 rows, observation 2, action 3)"
 
 

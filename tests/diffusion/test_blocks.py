@@ -56,7 +56,7 @@ def test_moments(kind):
     steps = 64 if kind == "sde" else 32
     # s_noise above 1 would inflate the variance by design.
     one = BlockSampler(net, NoiseConfig(), SamplerConfig(kind, steps, s_noise=1.0))
-    rows = torch.cat([one.draw(0, block) for block in range(16)])
+    rows = torch.cat([one.draw(0, block) for block in range(8)])
     five = 5 / math.sqrt(len(rows))
     assert rows.mean(0).abs().max() < five
     spread = 1 + torch.eye(3)  # Var of a sample covariance: 2 / n on the diagonal, 1 / n off it

@@ -19,9 +19,14 @@ def test_inputs_have_unit_variance(sigma_data):
     torch.testing.assert_close(inputs, torch.ones_like(inputs))
 
 
+def loss_weight(sigma, sigma_data):
+    """Karras et al. 2022, Table 1."""
+    return (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
+
+
 @pytest.mark.parametrize("sigma_data", SPREADS)
 def test_every_level_counts_the_same(sigma_data):
-    effective = edm.loss_weight(SIGMAS, sigma_data) * edm.c_out(SIGMAS, sigma_data) ** 2
+    effective = loss_weight(SIGMAS, sigma_data) * edm.c_out(SIGMAS, sigma_data) ** 2
     torch.testing.assert_close(effective, torch.ones_like(effective))
 
 
@@ -78,7 +83,7 @@ def test_problem_is_the_weighted_denoising_loss(sigma_data, generator):
     # So the squared error of F is lambda |D - clean|^2, whatever F says.
     said = torch.randn(500, 4, generator=generator, dtype=torch.float64)
     denoised = edm.c_skip(sigma, sigma_data) * noisy + edm.c_out(sigma, sigma_data) * said
-    weighted = edm.loss_weight(sigma, sigma_data) * (denoised - clean) ** 2
+    weighted = loss_weight(sigma, sigma_data) * (denoised - clean) ** 2
     torch.testing.assert_close((said - target) ** 2, weighted, rtol=1e-9, atol=1e-12)
 
 

@@ -35,7 +35,7 @@ def weights(result: FitResult) -> Tensor:
 def test_learns_a_correlated_gaussian():
     covariance = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     data = rows(4000, 2) @ torch.linalg.cholesky(covariance).t()
-    config = FitConfig(steps=1000, batch=256, learning_rate=3e-3, evaluate_every=500)
+    config = FitConfig(steps=600, batch=256, learning_rate=3e-3, evaluate_every=300)
     result = fit(data, NetworkConfig(width=64, depth=2, embedding=32), config, NOISE)
     sampler = BlockSampler(result.network, NOISE, SamplerConfig("dpm++2m", 20))
     drawn = torch.cat([sampler.draw(0, block) for block in range(16)])

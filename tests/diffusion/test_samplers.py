@@ -64,9 +64,9 @@ def test_dpm_solver_keeps_its_order_on_uneven_steps(gaussian, generator):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_have_the_mean_and_the_covariance(kind, gaussian, generator):
-    noise, count = NoiseConfig(), 20_000
-    # Enough steps that the method's own error is small beside the 5 % that five standard errors of a variance are here.
-    config = SamplerConfig(kind, {"euler": 1000, "heun": 192, "dpm++2m": 192, "sde": 192}[kind], s_noise=1.0)
+    noise, count = NoiseConfig(), 10_000
+    # Enough steps that the method's own error is small beside the 7 % that five standard errors of a variance are here.
+    config = SamplerConfig(kind, {"euler": 800, "heun": 192, "dpm++2m": 192, "sde": 192}[kind], s_noise=1.0)
     start = gaussian.draw(count, noise.sigma_max, generator)
     x = sample(config, gaussian.denoise, start, karras_sigmas(config.steps, noise), generator)
     variances = gaussian.covariance.diag()

@@ -89,6 +89,13 @@ def test_new_columns_are_learned():
     assert result.network.row_out.weight[3].abs().max() > 1e-3
 
 
+def test_a_layer_that_has_grown_learns_everywhere():
+    new = rearranged(network(), [0, 1, 2, *[None] * 9])  # 12 columns, where the embedding had 8
+    result = run(torch.randn(200, 12, generator=torch.Generator().manual_seed(2)), start=new, steps=20)
+    assert result.network.widen.weight[:, 8:].abs().amax(0).min() > 1e-4
+    assert (result.network.row_in.weight - new.row_in.weight)[8:].abs().amax(1).min() > 1e-4
+
+
 def test_given_rows_are_held_out():
     fitted, measured = held_out.split_as(ROWS, HELD_OUT)
     assert torch.equal(ROWS[fitted], ROWS[~HELD_OUT])
@@ -109,8 +116,9 @@ def test_of_many_held_out_rows_an_even_share_is_measured(monkeypatch):
 
 
 def test_marks_that_do_not_fit_are_refused():
-    for marks in (HELD_OUT[:-1], torch.ones(200, dtype=torch.bool)):
-        with pytest.raises(ConfigError, match="expected one mark a row, 200, and a row to fit on"):
+    # Of whole numbers the opposite is no mark: all rows would be fitted, those that are measured too.
+    for marks in (HELD_OUT[:-1], torch.ones(200, dtype=torch.bool), HELD_OUT.long()):
+        with pytest.raises(ConfigError, match="expected one mark a row, 200 booleans, and a row to fit on"):
             run(held_out=marks)
     assert "held_out" not in run(held_out=torch.zeros(200, dtype=torch.bool)).history[-1]
 

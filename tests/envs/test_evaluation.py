@@ -15,7 +15,7 @@ import pytest
 
 from synther.envs.evaluation import Evaluator
 from synther.envs.policies import MlpPolicy
-from synther.envs.scores import normalised
+from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, SyntherError
 
 BROKEN = """
@@ -114,7 +114,7 @@ def test_what_is_trained_on_meanwhile_is_not_seen(evaluator: Evaluator) -> None:
 def test_scores_options_and_early_ends() -> None:
     with Evaluator("Hopper-v5", [0], episodes=6, workers=1, options={"healthy_reward": 100.0}) as evaluator:
         found = evaluator.evaluate([pushing(0, 11, 3)])
-    np.testing.assert_array_equal(found.scores, normalised("Hopper-v5", found.returns))
+    np.testing.assert_array_equal(found.scores, reference("Hopper-v5").score(found.returns))
     assert (found.lengths < 1000).all()  # a hopper that does nothing falls
     assert len(np.unique(found.lengths)) > 1
     assert ((found.returns > 95 * found.lengths) & (found.returns < 105 * found.lengths)).all()

@@ -13,7 +13,7 @@ from synther.envs.episodes import play
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import opened
 from synther.envs.mazes import GOAL, POSITION, Guide, Maze, PointReacher, Wanderer
-from synther.envs.policies import GaussianPolicy, MlpPolicy
+from synther.envs.policies import MlpPolicy
 from synther.envs.recording import record
 from synther.errors import DataError
 
@@ -171,11 +171,11 @@ def test_evaluation_of_ants_in_silent_worker_processes(capfd: pytest.CaptureFixt
 
 def test_an_ant_is_shown_the_next_place_as_its_goal() -> None:
     """A policy whose first actions are the way that it is shown, in cells."""
-    weight = np.zeros((31, 16))
+    weight = np.zeros((31, 8))
     weight[0, 0] = weight[1, 1] = -0.01
     weight[2, 0] = weight[3, 1] = 0.01
     maze = Maze.of(U_MAZE, 4.0)
-    guide = Guide(maze, GaussianPolicy(((weight, np.zeros(16)),), stochastic=False))
+    guide = Guide(maze, MlpPolicy(((weight, np.zeros(8)),)))
     with opened("AntMaze_UMaze-v4", maze_map=U_MAZE, continuing_task=False, max_episode_steps=3) as env:
         for _, step in islice(play([env], "AntMaze", guide, [(5,)]), 3):
             here, goal = step.observation[None, POSITION], step.observation[None, GOAL]

@@ -72,15 +72,12 @@ def test_log_deviations_are_clipped() -> None:
     np.testing.assert_allclose(policy.act(np.zeros(1), RNG(3)), expected, rtol=1e-5)
 
 
-def test_the_mean_needs_no_noise() -> None:
+def test_mean_and_deviation_are_the_networks() -> None:
     layers = network(1, 3, 16, 4)
     seen = RNG(0).normal(size=(5, 3))
-    policy = GaussianPolicy(layers, stochastic=False)
-    hidden = np.maximum(seen @ layers[0][0] + layers[0][1], 0)
-    np.testing.assert_allclose(
-        policy.act(seen, RNG(0)), np.tanh(hidden @ layers[1][0] + layers[1][1])[:, :2], rtol=1e-4
-    )
-    np.testing.assert_array_equal(policy.act(seen, RNG(0)), policy.act(seen, RNG(1)))
+    out = np.maximum(seen @ layers[0][0] + layers[0][1], 0) @ layers[1][0] + layers[1][1]
+    expected = np.tanh(out[:, :2] + np.exp(out[:, 2:].clip(-20, 2)) * RNG(4).standard_normal((5, 2), np.float32))
+    np.testing.assert_allclose(GaussianPolicy(layers).act(seen, RNG(4)), expected, rtol=1e-4)
 
 
 def test_chance_fills_the_box() -> None:
@@ -137,10 +134,8 @@ def test_policies_are_read_by_name(tmp_path: Path) -> None:
     path = save(tmp_path / "policies.npz", hopper_medium=network(3, 11, 32, 6), hopper_best=layers)
     assert policies_of(path) == ("hopper/medium", "hopper/best")
     seen = RNG(0).normal(size=(4, 11))
-    for stochastic in (True, False):
-        policy = read_policy(path, "hopper", "best", stochastic=stochastic)
-        expected = GaussianPolicy(layers, stochastic).act(seen, RNG(5))
-        np.testing.assert_array_equal(policy.act(seen, RNG(5)), expected)
+    policy = read_policy(path, "hopper", "best")
+    np.testing.assert_array_equal(policy.act(seen, RNG(5)), GaussianPolicy(layers).act(seen, RNG(5)))
 
 
 def test_a_file_says_what_it_holds_instead(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
-from synther.envs import rendering
+from synther.envs import camera, rendering
 from synther.envs.rendering import BACKENDS, GREY, png, render_states
 from synther.envs.rollout import rollout
 from synther.errors import ConfigError, DataError
@@ -18,12 +16,10 @@ from synther.errors import ConfigError, DataError
 @pytest.fixture(scope="session")
 def graphics() -> None:
     """Skips where MuJoCo itself cannot draw."""
-    for backend in BACKENDS:
-        program = "import mujoco; mujoco.GLContext(8, 8).make_current()"
-        environment = {**os.environ, "MUJOCO_GL": backend}
-        if not subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).returncode:
-            return
-    pytest.skip(f"MuJoCo has no graphics here: tried {' and '.join(BACKENDS)}")
+    try:
+        camera.graphics()
+    except ConfigError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 3), (1, 7, 3), (5, 1, 3), (40, 30, 3)])

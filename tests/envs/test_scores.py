@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synther.envs.scores import Reference, normalised, reference
-from synther.errors import DataError
+from synther.envs.scores import Reference, reference
 
 HOPPER, WALKER, CHEETAH = (-20.272305, 3234.3), (1.629008, 4592.3), (-280.178953, 12135.0)
 
@@ -30,14 +29,15 @@ HOPPER, WALKER, CHEETAH = (-20.272305, 3234.3), (1.629008, 4592.3), (-280.178953
 )
 def test_published_references(env_id: str, low: float, high: float) -> None:
     assert reference(env_id) == Reference(low, high)
-    np.testing.assert_allclose(normalised(env_id, [low, (low + high) / 2, high]), [0, 50, 100], atol=1e-9)
+    np.testing.assert_allclose(Reference(low, high).score([low, (low + high) / 2, high]), [0, 50, 100], atol=1e-9)
 
 
 def test_scores_keep_the_shape_and_have_no_limits() -> None:
     returns = np.array([[-20.272305, 3234.3, 6488.872305]], np.float32)
-    assert normalised("Hopper-v4", returns).shape == (1, 3)
-    assert normalised("Hopper-v4", returns)[0, 2] == pytest.approx(200, rel=1e-6)
-    assert normalised("antmaze-umaze-v2", -1.0) == -100
+    scores = Reference(-20.272305, 3234.3).score(returns)
+    assert scores.shape == (1, 3)
+    assert scores[0, 2] == pytest.approx(200, rel=1e-6)
+    assert Reference(0.0, 1.0).score(-1.0) == -100
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,3 @@ def test_scores_keep_the_shape_and_have_no_limits() -> None:
 )
 def test_what_is_not_published_has_no_score(env_id: str) -> None:
     assert reference(env_id) is None
-    with pytest.raises(DataError, match="no normalised score is known"):
-        normalised(env_id, [1.0])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from synther.experiments.statistics import Aggregate, Interval
 
@@ -19,13 +20,13 @@ from .tiny import OPTIONS
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_an_agent_of_ones_own():
+def test_an_agent_of_ones_own(monkeypatch, capsys):
     small = {"steps": 270, "updates": 1, "refresh": 200, "samples": 200, "fit": 10}
     options = [f"--{name}={value}" for name, value in small.items()]
-    script = [sys.executable, EXAMPLES / "add_to_your_agent.py", *options]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"step 200: return -\d+\n", done.stdout)
+    monkeypatch.setattr(sys, "argv", ["add_to_your_agent.py", *options])
+    with torch.random.fork_rng([]):
+        runpy.run_path(str(EXAMPLES / "add_to_your_agent.py"), run_name="__main__")
+    assert re.fullmatch(r"step 200: return -\d+\n", capsys.readouterr().out)
 
 
 def test_three_lines_of_fewer_than_sixty():

@@ -116,6 +116,16 @@ def test_killed_while_it_is_saved_the_one_before_is_there(tmp_path, monkeypatch)
     assert len(list((tmp_path / "replay").iterdir())) == 2
 
 
+def test_at_home_and_with_the_precision_it_had(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    replay = tiny(precision="tf32")
+    replay.add(**numbered(0, 100))
+    replay.save("~/replay")
+    assert (tmp_path / "replay").is_dir()
+    loaded = SyntheticReplay.load("~/replay", device="cpu")
+    assert loaded.model.precision == loaded.precision == replay.model.precision == "tf32"
+
+
 def test_another_kind_of_device_goes_on_with_other_numbers(tmp_path):
     replay = tiny(precision="tf32")
     replay.add(**numbered(0, 50))

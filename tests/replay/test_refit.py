@@ -17,7 +17,7 @@ ROWS = Transitions(**numbered(0, 400))
 def test_a_warm_fit_begins_where_a_cold_one_has_yet_to_come():
     held_out = np.arange(len(ROWS)) % 5 == 0
     network = {"width": 32, "depth": 2}
-    long, short = (TINY.changed(network=network, fit={"steps": n, "learning_rate": 3e-3}) for n in (800, 40))
+    long, short = (TINY.changed(network=network, fit={"steps": n, "learning_rate": 3e-3}) for n in (600, 40))
     before = Synthesizer(long, device="cpu").fit(ROWS[:300], held_out=held_out[:300], progress=False)
     warm, cold = (
         Synthesizer(short, device="cpu", seed=1).fit(ROWS, start=start, held_out=held_out, progress=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -61,12 +62,22 @@ def test_every_row_is_as_likely_as_any_other(added):
     assert (counts - expected).abs().max() < 5 * (expected * (1 - 1 / len(model))) ** 0.5
 
 
+def test_rows_come_in_any_mode():
+    with torch.inference_mode():
+        ring, _ = filled(4, [3])
+    assert not ring.matrix.is_inference()  # or nobody could add to it any more, on a GPU
+    ring.add(lines(10, 2).numpy())
+    assert ring.by_age()[:, 0].tolist() == [1, 2, 10, 11]
+
+
 def test_a_copy_is_a_ring_of_its_own():
     ring, _ = filled(4, [3])
     other = copy.deepcopy(ring)
     other.add(lines(10, 2).numpy())
     assert torch.equal(ring.by_age(), lines(0, 3))
     assert other.by_age()[:, 0].tolist() == [1, 2, 10, 11]
+    rows = Ring(1_000, 100, torch.device("cpu"))
+    assert len(pickle.dumps(rows)) < 1.1 * 1_000 * 100 * 4  # and has every row once
 
 
 def test_by_age_is_a_copy():

@@ -262,3 +262,10 @@ def test_options_outside_their_range(options, message):
 def test_a_space_of_gymnasium_is_none_of_ours():
     with pytest.raises(DataError, match=r"expected a tuple of parts .* action_space\(\) of"):
         SyntheticReplay(10, device="cpu", action_space=gymnasium.spaces.Box(-1, 1, (2,)))
+
+
+def test_repr_says_what_is_there():
+    replay = tiny(1_000, ratio=0.25, refresh_every=100, samples=300)
+    assert repr(replay) == "SyntheticReplay(0 of 1,000 real rows, 0 synthetic, ratio 0.25, on cpu)"
+    replay.add(**numbered(0, 100))
+    assert repr(replay) == "SyntheticReplay(100 of 1,000 real rows, 300 synthetic, ratio 0.25, on cpu)"

@@ -38,7 +38,7 @@ def falling(rows: int = 4_000, explained: bool = True) -> Transitions:
 @pytest.fixture(scope="module")
 def best() -> tuple[Synthesizer, Watch]:
     watch = Watch()
-    fit = {"steps": 1_500, "learning_rate": 3e-3, "evaluate_every": 500}
+    fit = {"steps": 1_000, "learning_rate": 4e-3, "evaluate_every": 500}
     network = {"width": 64, "depth": 2, "embedding": 16}
     model = Synthesizer("laptop", network=network, fit=fit, sampler=SAMPLER, data=DATA)
     return model.fit(falling(), progress=watch), watch
@@ -68,8 +68,8 @@ def test_terminals_are_where_the_limit_is(best):
 
 def test_the_moments_are_matched(best):
     model, real = best[0], falling()
-    matched = model.sample(20_000, progress=False)
-    plain = model.sample(20_000, sampler=SamplerConfig(**SAMPLER | {"matched": False}), progress=False)
+    matched = model.sample(10_000, progress=False)
+    plain = model.sample(10_000, sampler=SamplerConfig(**SAMPLER | {"matched": False}), progress=False)
 
     def off(fake: Transitions) -> float:
         return float(np.abs(fake.observation.std(0) / real.observation.std(0) - 1).max())

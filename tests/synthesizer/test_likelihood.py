@@ -6,8 +6,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from synther import Synthesizer, Transitions
+
+from .rows import plain
+from .settings import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -30,29 +34,31 @@ def fitted(gaussian) -> Synthesizer:
     return Synthesizer("laptop", **settings).fit(gaussian[0], progress=False)
 
 
-def test_it_is_the_density_of_the_data(gaussian, fitted):
+@pytest.fixture(scope="module")
+def nats(gaussian, fitted) -> np.ndarray:
+    return fitted.log_likelihood(gaussian[0][:500], steps=32)
+
+
+def test_it_is_the_density_of_the_data(gaussian, nats):
     """Within 0.05 nats of the truth on average, in the rows' own units, and it knows which rows are rare."""
-    rows, truth = gaussian
-    nats = fitted.log_likelihood(rows[:500], steps=32)
+    truth = gaussian[1]
     assert nats.shape == (500,)
     assert nats.dtype == np.float64
     assert nats.mean() == pytest.approx(truth[:500].mean(), abs=0.05)
     assert np.corrcoef(nats, truth[:500])[0, 1] > 0.98
 
 
-def test_rows_that_could_not_be_are_less_likely(gaussian, fitted):
+def test_rows_that_could_not_be_are_less_likely(gaussian, fitted, nats):
     rows = gaussian[0][:200]
     moved = Transitions(rows.observation, rows.action, rows.reward, rows.next_observation[::-1])
-    likely, unlikely = (fitted.log_likelihood(those, steps=32) for those in (rows, moved))
-    assert unlikely.mean() < likely.mean() - 3
+    assert fitted.log_likelihood(moved, steps=32).mean() < nats[:200].mean() - 3
 
 
-def test_a_noisy_row_is_less_likely_than_the_real_one(gaussian, fitted):
+def test_a_noisy_row_is_less_likely_than_the_real_one(gaussian, fitted, nats):
     rows = gaussian[0][:200]
     noise = np.random.default_rng(1).normal(size=rows.reward.shape) * 3
     noisy = Transitions(rows.observation, rows.action, rows.reward + noise, rows.next_observation)
-    likely, unlikely = (fitted.log_likelihood(those, steps=32) for those in (rows, noisy))
-    assert unlikely.mean() < likely.mean() - 2
+    assert fitted.log_likelihood(noisy, steps=32).mean() < nats[:200].mean() - 2
 
 
 def test_rows_stand_alone(gaussian, fitted):
@@ -60,3 +66,30 @@ def test_rows_stand_alone(gaussian, fitted):
     together = fitted.log_likelihood(rows, steps=8)
     alone = np.concatenate([fitted.log_likelihood(rows[i : i + 1], steps=8) for i in range(6)])
     np.testing.assert_allclose(together, alone, atol=1e-3)
+
+
+def test_modes_of_the_caller_change_nothing(tmp_path):
+    """Agents act without gradients, and what they keep is fitted then and there."""
+    rows = plain(60)
+    expected = Synthesizer("laptop", **QUICK).fit(rows, progress=False).log_likelihood(rows[:5], steps=4)
+    with torch.inference_mode():
+        model = Synthesizer("laptop", **QUICK).fit(rows, progress=False)
+        model.save(tmp_path / "model")
+        loaded = Synthesizer.load(tmp_path / "model")
+        inside = model.log_likelihood(rows[:5], steps=4)
+    np.testing.assert_array_equal(inside, expected)
+    for one in (model, loaded):
+        np.testing.assert_array_equal(one.log_likelihood(rows[:5], steps=4), expected)
+
+
+def test_the_default_type_of_the_caller_changes_nothing():
+    rows, found = plain(60), []
+    for default in (torch.float32, torch.float64):
+        torch.set_default_dtype(default)
+        try:
+            model = Synthesizer("laptop", **QUICK).fit(rows, progress=False)
+            found.append((model.sample(20, progress=False), model.log_likelihood(rows[:5], steps=4)))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert found[0][0].equals(found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])

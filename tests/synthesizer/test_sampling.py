@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from synther import Transitions
+from synther import Synthesizer, Transitions
 from synther.diffusion.config import SamplerConfig
 
 
@@ -44,3 +44,10 @@ def test_the_global_random_state_has_no_say(model, fake):
     before = torch.get_rng_state()
     assert model.sample(10, progress=False).equals(fake[:10])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_repr_says_what_it_was_fitted_on(model, real):
+    network = model.settings.network
+    size = f"residual {network.depth} x {network.width}"
+    assert repr(model) == f"Synthesizer({size}, fitted on {len(real):,} rows, {model.record.steps:,} steps, on cpu)"
+    assert repr(Synthesizer("laptop", device="cpu")) == "Synthesizer(residual 4 x 256, not fitted, on cpu)"

@@ -12,7 +12,7 @@ import torch
 from synther import Synthesizer, Transitions
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError
-from synther.synthesizer.together import fit_models
+from synther.synthesizer.together import fit_models, forget
 
 from .rows import made, plain
 from .settings import SHORT
@@ -118,6 +118,14 @@ def test_the_rows_are_let_go_whatever_comes_out():
     finally:
         gc.enable()
     assert [type(outcome) for outcome in outcomes] == [Synthesizer, Diverged, DataError]
+
+
+def test_what_is_forgotten_are_the_checkpoints_alone(tmp_path):
+    others = {"fit", "fit-0.safetensors", "fit-best", "afit-0"}
+    for name in {"fit-0", "fit-12"} | others:
+        (tmp_path / name).touch()
+    forget(tmp_path / "fit")
+    assert {file.name for file in tmp_path.iterdir()} == others
 
 
 def test_what_is_wrong_is_told_before_anything_is_fitted():

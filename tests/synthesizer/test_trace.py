@@ -35,6 +35,15 @@ def test_it_ends_with_the_rows_that_are_sampled(sampler):
     assert steps[-1][2].equals(model.sample(30, seed=5, progress=False))
 
 
+def test_ends_are_decided_as_in_the_rows_that_are_sampled():
+    following = np.random.default_rng(1).normal(size=(300, 1))
+    rows = plain(next_observation=following, terminal=following[:, 0] > 0)
+    model = Synthesizer("laptop", **QUICK, data={"threshold": "half"}).fit(rows, progress=False)
+    _, _, last = list(model.trace(100))[-1]
+    assert np.mean(last.terminal == (last.next_observation[:, 0] > 0)) > 0.9  # as the network has it, half of them
+    assert last.equals(model.sample(100, progress=False))
+
+
 def test_matrices_and_transitions_belong_together(model, real):
     for _, matrix, rows in model.trace(40):
         assert matrix.shape == (40, model.layout.width)

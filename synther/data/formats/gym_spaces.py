@@ -118,12 +118,14 @@ def flatten_into(space: Any, values: Any, out: Array) -> None:
 
 
 def unflatten(space: Any, flat: Array) -> Any:
-    """(N, width) rows back to a batch of observations; numbers between integers go to the nearest one."""
+    """(N, width) rows back to a batch of observations; where these are integers, numbers go to the nearest one."""
     gym = gymnasium_spaces()
     rows = len(flat)
     if isinstance(space, (gym.Box, gym.MultiBinary)):
-        whole = np.dtype(space.dtype).kind in "biu" and flat.dtype.kind == "f"
-        return (np.rint(flat) if whole else flat).astype(space.dtype, copy=False).reshape(rows, *space.shape)
+        if np.dtype(space.dtype).kind in "biu" and flat.dtype.kind == "f":  # of 256 a byte would make 0
+            low, high = (space.low, space.high) if isinstance(space, gym.Box) else (np.zeros(1), np.ones(1))
+            flat = np.clip(np.rint(flat), low.reshape(-1), high.reshape(-1))
+        return flat.astype(space.dtype, copy=False).reshape(rows, *space.shape)
     if isinstance(space, gym.Discrete):
         return flat.argmax(1).astype(space.dtype) + space.start
     if isinstance(space, gym.MultiDiscrete):

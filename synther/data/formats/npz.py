@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from synther.data.formats import metadata
-from synther.data.formats.episodes import episodes, flags, paired
+from synther.data.formats.episodes import flags, paired
 from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
@@ -97,24 +97,3 @@ def write(target: str | os.PathLike[str], rows: RowSource) -> None:
                 np.lib.format.write_array_header_1_0(member, header)
                 for _, arrays in stream.chunks():
                     member.write(np.ascontiguousarray(arrays[column.name]).reshape(-1).view(np.uint8).data)
-
-
-def write_compact(target: str | os.PathLike[str], rows: Transitions) -> None:
-    """The compact form, compressed: about half the size, for small data that travels with a package.
-
-    Where an episode ends without a terminal state it is read back as timed out, an unfinished last one included.
-    """
-    stream = Stream(rows)
-    every = list(episodes(stream))
-    arrays: dict[str, Any] = {
-        "observations": np.concatenate([episode.observation for episode in every]),
-        "actions": rows.action,
-        "rewards": rows.reward,
-        "episode_lengths": np.array([len(episode.reward) for episode in every], np.int64),
-        "terminated": np.array([episode.terminated for episode in every]),
-        metadata.KEY: np.array(stream.metadata),
-    }
-    if rows.env_id is not None:
-        arrays["env_id"] = np.array(rows.env_id)
-    with replacing(target) as path, path.open("wb") as file:
-        np.savez_compressed(file, **arrays)

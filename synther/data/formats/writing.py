@@ -49,9 +49,6 @@ class Stream:
         self.metadata = metadata.dump(first)
         self.env_id = first.env_id
         self.first = first
-        for column in self.columns:
-            if column.dtype.kind == "f" and column.dtype.itemsize > 8:
-                raise DataError(f"{column.name} has dtype {column.dtype}, which files do not carry: convert to float64")
         row_bytes = sum(column.dtype.itemsize * int(np.prod(column.shape)) for column in self.columns)
         self.chunk_rows = max(1, CHUNK_BYTES // row_bytes)
 

@@ -1,0 +1,26 @@
+"""A replay that travels as bytes comes back where it was, or where it can be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from synther.integrations.packing import packed, unpacked
+from synther.replay.synthetic import SyntheticReplay
+
+
+@pytest.mark.parametrize(
+    ("saved_on", "gpus", "loaded_on"),
+    [("cpu", 1, "cpu"), ("cuda", 0, "auto"), ("cuda", 1, "cuda"), ("cuda:1", 1, "auto"), ("cuda:1", 2, "cuda:1")],
+)
+def test_where_it_comes_back(saved_on, gpus, loaded_on, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(SyntheticReplay, "load", lambda folder, *, device, progress: device)
+    assert unpacked({"rows": b"1"}, torch.device(saved_on)) == loaded_on
+
+
+def test_the_files_are_those_that_were_saved():
+    files = packed(SyntheticReplay(10, device="cpu", seed=3))
+    assert list(files) == ["replay.safetensors"]
+    assert unpacked(files, "cpu").seed == 3
