@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from synther.assess.bounds import actions_outside
 from synther.assess.threads import one_thread
+from synther.data.checks import check_kind
 from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.errors import DataError
 
@@ -220,6 +221,8 @@ def at_most(transitions: Transitions, rows: int, seed: int) -> Transitions:
 
 
 def check_columns(real: Transitions, other: Transitions, name: str = "synthetic") -> None:
+    check_kind(real)
+    check_kind(other)
     for field in ("observation", "action"):
         here, there = getattr(real, field).shape[1:], getattr(other, field).shape[1:]
         if here != there:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 
 
-def check_rows(rows: Transitions) -> None:
-    """Refuse rows from which nothing can be learned."""
+def check_kind(rows: Any) -> None:
+    """Refuse what is not made of rows."""
     if not isinstance(rows, Transitions):
         raise DataError(
             f"expected Transitions, got {type(rows).__name__}: read(path) and Transitions.of(arrays) make them"
         )
+
+
+def check_rows(rows: Transitions) -> None:
+    """Refuse rows from which nothing can be learned."""
+    check_kind(rows)
     if len(rows) < 2:
         raise DataError(f"a generator cannot be fitted on {len(rows)} row: expected at least 2, better thousands")
     if all((array == array[:1]).all() for name, array in rows.arrays().items() if name != "timeout"):

@@ -106,7 +106,7 @@ class Transitions:
 
     @classmethod
     def of(cls, rows: Mapping[str, ArrayLike] | None = None, /, **arrays: Any) -> Self:
-        """Build from a dict of arrays, from keyword arrays, or from both.
+        """Build from a dict of arrays or a frame of pandas, from keyword arrays, or from both.
 
         The usual names are understood (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
         `done` and `dones` are taken as terminals, less the timeouts where those are given too.
@@ -114,7 +114,9 @@ class Transitions:
         """
         given: dict[str, Any] = {}
         known = {"action_space", "observation_space", "env_id"}
-        named = {**(rows or {}), **arrays}
+        if rows is not None and not hasattr(rows, "keys"):
+            raise DataError(f"expected a dict of arrays, or arrays by name, got {type(rows).__name__}")
+        named = {**({} if rows is None else rows), **arrays}
         for key, value in named.items():
             if str(key).startswith(("infos", "metadata")):
                 continue
@@ -157,9 +159,10 @@ class Transitions:
 
     def __getitem__(self, rows: slice | Array | Sequence[int]) -> Transitions:
         """The rows of a slice, an index array or a boolean mask (at least one of them)."""
-        if isinstance(rows, (int, np.integer)):
+        if isinstance(rows, (int, np.integer, str)):
             raise TypeError(
-                "an index of Transitions is a slice, an index array or a mask; for one row write rows[i : i + 1]"
+                "an index of Transitions is a slice, an index array or a mask; for one row write rows[i : i + 1], for "
+                "a field rows.reward"
             )
         picked = {name: array[rows] for name, array in self.arrays().items()}
         if picked["reward"].ndim != 1:
@@ -258,6 +261,8 @@ def _numeric(name: str, values: ArrayLike) -> Array:
         raise DataError(f"{name} has masked values: expected a number everywhere; drop the rows, or fill them in")
     try:
         array = np.asarray(values)
+        if array.dtype == object and array.ndim == 1 and len(array):  # vectors in a column of pandas
+            array = np.asarray(array.tolist())
     except ValueError as error:
         raise DataError(f"{name} is ragged: expected one array of numbers ({error})") from None
     except (TypeError, RuntimeError) as error:  # a tensor of a GPU, or one that wants gradients

@@ -386,3 +386,9 @@ def test_dones_of_a_file_are_terminals_less_its_timeouts(suffix, paired, tmp_pat
     assert rows.observation[rows.terminal].tolist() == [[5.0]]
     if paired:
         assert rows.observation[:, 0].tolist() == [0, 1, 3, 4, 5]
+
+
+def test_what_is_no_rows_is_not_written(tmp_path):
+    with pytest.raises(DataError, match=r"expected Transitions, got dict: .* Transitions\.of\(arrays\)"):
+        write(tmp_path / "rows.npz", {"reward": [1.0]})
+    assert not list(tmp_path.iterdir())

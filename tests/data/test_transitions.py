@@ -317,3 +317,24 @@ def test_anything_gives_valid_rows_or_an_error_that_names_the_field(
         assert array.dtype.isnative
         assert np.isfinite(array).all()
     assert made.summary().startswith(f"{len(made)} transitions")
+
+
+def test_a_frame_of_pandas():
+    import pandas
+
+    rows = Transitions([[0, 1], [2, 3]], [[4], [5]], [6, 7], [[8, 9], [1, 2]], [False, True])
+    frame = pandas.DataFrame({name: list(array) for name, array in rows.arrays().items()})
+    read = Transitions.of(frame)
+    for name, array in rows.arrays().items():
+        np.testing.assert_array_equal(getattr(read, name), array)
+    frame["action"] = [[1.0], [1.0, 2.0]]
+    with pytest.raises(DataError, match="action is ragged"):
+        Transitions.of(frame)
+
+
+def test_what_holds_no_fields():
+    with pytest.raises(DataError, match="expected a dict of arrays, or arrays by name, got list"):
+        Transitions.of([1, 2])
+    rows = Transitions([[0.0]], [[0.0]], [0.0], [[0.0]], [False])
+    with pytest.raises(TypeError, match=r"for a field rows\.reward"):
+        _ = rows["reward"]

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from synther.data.checks import check_kind
 from synther.data.formats.writing import writing_to
 from synther.data.transitions import RowSource, Transitions
 from synther.errors import FormatError
@@ -61,6 +62,8 @@ def write(target: Any, rows: RowSource, *, format: str | None = None) -> None:
 
     A file appears whole or not at all, and replaces an older one of its name.
     """
+    if not hasattr(rows, "chunks"):
+        check_kind(rows)
     if not isinstance(target, (str, os.PathLike)):
         _module(format or _format_of_object(target)).write(target, rows)
         return
