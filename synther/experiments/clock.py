@@ -1,13 +1,16 @@
-"""How long a run has taken, in all its lives, and what for."""
+"""How long a run has taken, in all its lives, and what for; and when it is time for a checkpoint."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from synther.experiments.folder import read_object, write_object
+
+_CHECKPOINT_SHARE = 0.05
+"""Of the time, at most, that goes into checkpoints."""
 
 
 class Clock:
@@ -42,3 +45,23 @@ class Clock:
 
     def save(self) -> None:
         write_object(self.path, {"seconds": self.seconds, **self._parts})
+
+
+class Checkpoints:
+    """Of a run, at least so many seconds after one another."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock, self._least, self._pause = clock, seconds, seconds
+        self._written = time.monotonic()
+
+    def are_due(self) -> bool:
+        return time.monotonic() - self._written >= self._pause
+
+    def write(self, save: Callable[[], None]) -> None:
+        """Save, and the clock with it."""
+        began = time.monotonic()
+        with self._clock.counting("checkpoints"):
+            save()
+        self._clock.save()
+        self._written = time.monotonic()
+        self._pause = max(self._least, (self._written - began) / _CHECKPOINT_SHARE)

@@ -7,7 +7,6 @@ Workers import this module, so it brings no PyTorch with it.
 from __future__ import annotations
 
 import atexit
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -29,6 +28,7 @@ from synther.envs.redrawing import check_redrawable, redraw
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
 from synther.experiments.collect import agent_policy, buffer_of
+from synther.experiments.folder import digest_of
 from synther.experiments.footage import Footage
 from synther.experiments.regenerated import CHANCE
 from synther.pixels.frames import Frames
@@ -76,7 +76,7 @@ def film(
         limit, low, high = world.decisions, world.low, world.high
     actor = _actor(env_id, policy, member, noise, low, high)
     several = cores() if processes is None else processes
-    who = policy if policy == CHANCE else _digest(Path(policy).expanduser())
+    who = policy if policy == CHANCE else digest_of(Path(policy).expanduser())
     identity = {"env_id": env_id, "steps": decisions, "policy": who, "member": member or 0, "noise": noise or 0.0}
     identity |= {"seed": seed, "repeat": repeat, "size": size, "graphics": backend}
 
@@ -130,11 +130,6 @@ def _actor(env_id: str, policy: str, member: int | None, noise: float | None, lo
     if member is not None or noise is not None:
         raise ConfigError(f"--member and --noise are for an agent's file ({_AGENT}), the policy is {policy!r}")
     return UniformPolicy(low, high)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _in_order(workers: Workers, work: Iterator[Work]) -> Iterator[Frames]:

@@ -14,6 +14,7 @@ from synther.assess.neighbours import novelty
 from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.envs.simulator import simulate
+from synther.experiments import markdown
 from synther.experiments.folder import write_object
 
 SIMULATED_ROWS = 20_000
@@ -102,23 +103,18 @@ def write(folder: Path, table: Sequence[Row], origin: Mapping[str, str]) -> None
     """`comparison.json` and `comparison.md`."""
     write_object(folder / "comparison.json", {"origin": dict(origin), "generators": [row.to_json() for row in table]})
     with replacing(folder / "comparison.md") as beside:
-        beside.write_text(markdown(table, origin))
+        beside.write_text(_markdown(table, origin))
 
 
-def markdown(table: Sequence[Row], origin: Mapping[str, str]) -> str:
+def _markdown(table: Sequence[Row], origin: Mapping[str, str]) -> str:
     """Where the table comes from, the table, and the settings that were found."""
-    longest = max(map(len, origin), default=0)
-    head = [f"    {(name + ':').ljust(longest + 1)} {value}" for name, value in origin.items()]
-    lines = [HEADER, *(row.cells() for row in table)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    drawn = ["| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True)) + " |" for line in lines]
-    drawn.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    drawn = markdown.table([HEADER, *(row.cells() for row in table)])
     found = [
         f"- {row.name}: {', '.join(f'{option} {value}' for option, value in row.settings.items())}"
         for row in table
         if row.settings and row.name != "diffusion"  # whose many settings are in the JSON
     ]
-    return "\n".join([*head, "", *drawn, *(["", "Settings:", "", *found] if found else []), ""])
+    return "\n".join([*markdown.head(origin), "", *drawn, *(["", "Settings:", "", *found] if found else []), ""])
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -1,11 +1,13 @@
 """Whose folder it is: a run writes down what it is for, and touches no folder that is for something else.
 
-Nor does it touch one that another process is at work in.
+Nor does it touch one that another process is at work in. And the files in it: how they are written, and known again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -70,3 +72,17 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
     """A JSON object as a file, whole or not at all."""
     with replacing(path) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def append_line(path: Path, line: str) -> None:
+    """At the end of a file, on the disk before anything builds on it."""
+    with path.open("a") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def digest_of(path: Path) -> str:
+    """By what a file is known again."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

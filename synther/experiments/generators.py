@@ -20,7 +20,7 @@ from synther.baselines.tabular import CONFIGS, Config, Tabular, config_of, to_js
 from synther.data import formats
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
-from synther.errors import ConfigError
+from synther.experiments.checks import check_least
 from synther.experiments.folder import read_object, write_object
 from synther.experiments.upsample import fit_to
 from synther.presets import Settings
@@ -57,9 +57,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_count(self.samples)
-        for name, least in (("trials", 0), ("epochs", 1), ("trial_epochs", 1), ("trial_rows", 2), ("jobs", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, trials=0, epochs=1, trial_epochs=1, trial_rows=2, jobs=1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Maker:
         if name in NOISE:
             return {}
         if name == "diffusion":
-            return {"settings": plan.settings.to_json(), "precision": self._diffusion.precision}
+            return {"settings": plan.settings.to_json(), "precision": self._unfitted().precision}
         chosen = {"trials": plan.trials, "epochs": plan.epochs}
         return {**chosen, "trial_epochs": plan.trial_epochs, "trial_rows": plan.trial_rows} if plan.trials else chosen
 
@@ -119,13 +117,16 @@ class Maker:
         formats.write(data, made)
         return made, fitted
 
-    @cached_property
-    def _diffusion(self) -> Synthesizer:
+    def diffusion(self, folder: Path) -> Synthesizer:
+        """The model in `folder`, which is fitted first if it is not there."""
+        return fit_to(folder / "model.safetensors", self.real, self._unfitted(), self.progress)
+
+    def _unfitted(self) -> Synthesizer:
         plan = self.plan
         return Synthesizer(plan.settings, device=plan.device, precision=plan.precision, seed=plan.seed)
 
     def _from_diffusion(self, folder: Path) -> tuple[Transitions, Fitted]:
-        model = fit_to(folder / "model.safetensors", self.real, self._diffusion, self.progress)
+        model = self.diffusion(folder)
         made = model.sample(self.plan.samples, seed=self.plan.seed, progress=self.progress)
         parameters = sum(weight.numel() for weight in model.network.parameters())
         return made, Fitted(model.record.seconds, parameters, self.plan.settings.to_json())

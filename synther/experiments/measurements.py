@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation
 from synther.errors import ConfigError
+from synther.experiments.folder import append_line
 
 Episodes = list[list[float] | None]
 """Of each member a number an episode, or None if it has diverged."""
@@ -89,10 +89,7 @@ class Log:
                 beside.write_text(kept)
 
     def append(self, measurement: Measurement) -> None:
-        with self.path.open("a") as file:
-            file.write(_line(measurement))
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.path, _line(measurement))
         self.measurements.append(measurement)
 
 

@@ -8,12 +8,11 @@ be, and comes to the same result.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from synther.agents.agent import ALGORITHMS, Agent
 from synther.agents.algorithm import AgentConfig
 from synther.agents.rows import Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
+from synther.data.formats import gym_spaces
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.envs.episodes import action_box
@@ -33,20 +33,19 @@ from synther.envs.evaluation import Evaluator
 from synther.envs.making import opened
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import tracking
-from synther.experiments.clock import Clock
-from synther.experiments.evaluations import MOST_UNDER_WAY, Evaluations
+from synther.experiments.checks import check_env_options, check_least
+from synther.experiments.clock import Checkpoints
+from synther.experiments.evaluations import Evaluations
 from synther.experiments.folder import alone_in, claim, write_object
-from synther.experiments.measurements import Log, Result
-from synther.experiments.origin import origin
+from synther.experiments.measurements import Result
+from synther.experiments.record import Record
+from synther.experiments.schedule import Schedule
 from synther.experiments.sources import Material
 from synther.progress import Phase, Progress, resolve
 
 log = logging.getLogger(__name__)
 
 Bounds = tuple[NDArray[Any], NDArray[Any]]
-
-_CHECKPOINT_SHARE = 0.05
-"""Of the time, at most, that goes into checkpoints."""
 
 _SHOWN_UPDATES = {"cpu": 100, "cuda": 1_000}
 """Updates between two movements of the display."""
@@ -82,15 +81,8 @@ class Plan:
     """The project of Weights & Biases that follows the run."""
 
     def __post_init__(self) -> None:
-        numbers = {"updates": 1, "seeds": 1, "seed": 0, "evaluate_every": 1, "episodes": 1, "workers": 1}
-        for name, least in numbers.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        try:
-            json.dumps(self.env_options)
-        except (TypeError, ValueError):
-            raise ConfigError(f"env_options must be what JSON can hold, got {self.env_options}") from None
+        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1)
+        check_env_options(self.env_options)
 
     @property
     def algorithm(self) -> str:
@@ -103,22 +95,9 @@ class Plan:
     def all_seeds(self) -> range:
         return range(self.seed, self.seed + self.seeds)
 
-    def next_measured(self, updates: int) -> int:
-        """The first time after so many `updates` at which all is measured."""
-        return min(self.updates, (updates // self.evaluate_every + 1) * self.evaluate_every)
-
-    def number_of(self, updates: int) -> int:
-        """Of the measurement after so many updates, counted from 1."""
-        return -(-updates // self.evaluate_every)
-
-    def is_measured(self, updates: int) -> bool:
-        return updates == self.updates or updates % self.evaluate_every == 0
-
-    def measured_until(self, updates: int) -> list[int]:
-        """When all has been measured after so many `updates`."""
-        regular = range(self.evaluate_every, updates + 1, self.evaluate_every)
-        last = updates == self.updates and updates % self.evaluate_every
-        return [*regular, updates] if last else list(regular)
+    @property
+    def measured(self) -> Schedule:
+        return Schedule(self.evaluate_every, self.updates)
 
     def description(self) -> dict[str, Any]:
         """The options that the result depends on."""
@@ -183,33 +162,28 @@ class _Training:
         folder: Path,
         tracked: tracking.Tracking,
     ) -> None:
-        self.plan, self.agent, self.arms = plan, agent, arms
+        self.plan, self.agent = plan, agent
         self.checkpoint = folder / "checkpoint.safetensors"
         if self.checkpoint.exists():
             agent.load(self.checkpoint)
             log.info("going on after %s updates", f"{agent.updates:,}")
-        expected = plan.measured_until(agent.updates)
-        self.log = Log(folder / "log.jsonl", expected, again=plan.is_measured(agent.updates))
-        self.evaluations = Evaluations(evaluator, self.log, arms, plan.all_seeds, tracked)
-        measured = self.log.measurements
-        self.clock = Clock(folder / "clock.json", measured[-1].seconds if measured else 0.0)
+        self.record = Record(folder, plan.measured, agent.updates, arms, plan.all_seeds, tracked, again=True)
+        self.evaluations = Evaluations(evaluator, self.record)
+        self.checkpoints = Checkpoints(self.record.clock, plan.checkpoint_seconds)
         self.began, self.first = time.monotonic(), agent.updates
-        self.saved, self.save_seconds = self.began, 0.0
 
     def run(self, progress: Progress) -> Result:
         agent, plan = self.agent, self.plan
-        if not self._all_logged():  # stopped before it was evaluated
-            self._measure()
+        if not self.record.has_all(agent.updates):  # stopped before it was evaluated
+            self.evaluations.begin(agent, agent.updates)
         with progress.phase("train", plan.updates, agent.updates) as phase:
             while agent.updates < plan.updates:
-                self._train(plan.next_measured(agent.updates), phase)
-                self._measure()
+                self._train(plan.measured.after(agent.updates), phase)
+                self.evaluations.begin(agent, agent.updates)
                 self._save()
-            self._wait(0)
-        self.clock.save()
-        parts = self.clock.parts()
-        result = Result.of(self.log.measurements, self.arms)
-        return replace(result, seconds=sum(parts.values()), seconds_of=parts, origin=origin(agent.device))
+            self.evaluations.wait(0)
+        self.record.clock.save()
+        return self.record.result(agent.device)
 
     def _train(self, end: int, phase: Phase) -> None:
         while self.agent.updates < end:
@@ -217,42 +191,21 @@ class _Training:
             self.agent.train(count)
             self.evaluations.collect()
             rate = (self.agent.updates - self.first) / (time.monotonic() - self.began)
-            phase.advance(count, f"{rate:,.0f} updates a second{self.evaluations.latest}")
+            phase.advance(count, f"{rate:,.0f} updates a second{self.record.latest}")
             if self.agent.updates < end:
                 self._save()
-
-    def _measure(self) -> None:
-        """Begin to evaluate the agent as it is now."""
-        compute.synchronize(self.agent.device)
-        seconds = self.clock.seconds
-        self._wait(MOST_UNDER_WAY - 1)
-        self.evaluations.begin(self.agent, self.plan.number_of(self.agent.updates), seconds)
-
-    def _all_logged(self) -> bool:
-        """Whether no measurement that was due is still to be made, or under way."""
-        return len(self.log.measurements) == len(self.plan.measured_until(self.agent.updates))
-
-    def _wait(self, left: int) -> None:
-        with self.clock.counting("waiting"):
-            self.evaluations.wait(left)
 
     def _save(self) -> None:
         """Where it is time. The last checkpoint is the agent that the run leaves behind."""
         plan, updates = self.plan, self.agent.updates
-        wait = max(plan.checkpoint_seconds, self.save_seconds / _CHECKPOINT_SHARE)
-        if time.monotonic() - self.saved < wait and updates < plan.updates:
+        if updates < plan.updates and not self.checkpoints.are_due():
             return
-        if plan.is_measured(updates):
-            self._wait(1)
-        elif not self._all_logged():  # nobody could evaluate again what was measured some updates ago
+        if plan.measured.includes(updates):
+            self.evaluations.wait(1)
+        elif not self.record.has_all(updates):  # nobody could evaluate again what was measured some updates ago
             return
         compute.synchronize(self.agent.device)
-        began = time.monotonic()
-        with self.clock.counting("checkpoints"):
-            self.agent.save(self.checkpoint)
-        self.clock.save()
-        self.saved = time.monotonic()
-        self.save_seconds = self.saved - began
+        self.checkpoints.write(lambda: self.agent.save(self.checkpoint))
 
 
 def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | None]:
@@ -269,7 +222,7 @@ def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | No
     try:
         with opened(env_id, **plan.env_options) as env:
             box = action_box(env, env_id)
-            sizes = _flat_size(env.observation_space), len(box[0])
+            sizes = gym_spaces.width(env.observation_space), len(box[0])
     except SyntherError as error:
         if plan.env_id is not None:
             raise
@@ -292,9 +245,3 @@ def _bounds_of(real: Transitions) -> Bounds | None:
     boxes = [part for part in real.action_space or () if isinstance(part, Box)]
     low, high = (np.array([bound for part in boxes for bound in getattr(part, end)]) for end in ("low", "high"))
     return (low, high) if boxes and np.isfinite([low, high]).all() else None
-
-
-def _flat_size(space: Any) -> int:
-    import gymnasium
-
-    return int(gymnasium.spaces.flatdim(space))

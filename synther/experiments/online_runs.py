@@ -5,14 +5,13 @@ A run has a folder as those have: `run.json`, `facts.json`, and in `training/` w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
-from synther.errors import ConfigError
+from synther.experiments.checks import check_least, check_one_of, check_options
 from synther.experiments.folder import claim, write_object
-from synther.experiments.runs import Place, check_known
+from synther.experiments.runs import Changes, Place, given
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
@@ -37,15 +36,14 @@ class Synthetic:
     refit: Refit = "warm"
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:  # nor auto, which is another one on another machine
-            raise ConfigError(f"unknown preset {self.preset!r}: expected one of {', '.join(PRESETS)}")
-        _at_least_one(self, "samples", "refresh_every")
+        check_one_of("preset", self.preset, PRESETS)  # nor auto, which is another one on another machine
+        check_least(self, samples=1, refresh_every=1)
 
     def settings(self) -> Settings:
         return PRESETS[self.preset].changed(**self.changes)
 
-    def changed(self, samples: int | None, preset: str | None) -> Synthetic:
-        """With at most so many samples, and another preset, where they are given."""
+    def changed(self, changes: Changes) -> Synthetic:
+        samples, preset = changes.get("samples"), changes.get("preset")
         most = self.samples if samples is None else min(samples, self.samples)
         return replace(self, samples=most, preset=preset or self.preset)
 
@@ -79,9 +77,8 @@ class OnlineRun:
     """Of each seed and evaluation."""
 
     def __post_init__(self) -> None:
-        if self.algorithm not in get_args(Algorithm):
-            raise ConfigError(f"unknown agent {self.algorithm!r}: expected one of {', '.join(get_args(Algorithm))}")
-        _at_least_one(self, "utd", "steps", "seeds", "evaluate_every", "episodes")
+        check_one_of("agent", self.algorithm, get_args(Algorithm))
+        check_least(self, utd=1, steps=1, seeds=1, evaluate_every=1, episodes=1)
 
     @property
     def arm(self) -> str:
@@ -91,26 +88,10 @@ class OnlineRun:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        check_known(cls, content, "online run")
-        made = content["synthetic"]
-        return cls(**{**content, "synthetic": None if made is None else Synthetic(**made)})
-
-    def changed(
-        self,
-        *,
-        updates: int | None = None,
-        seeds: int | None = None,
-        evaluate_every: int | None = None,
-        samples: int | None = None,
-        preset: str | None = None,
-    ) -> OnlineRun:
-        """As `Run.changed`; `updates` are steps of the environment."""
-        own = {"steps": updates, "seeds": seeds, "evaluate_every": evaluate_every}
-        given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
-        synthetic = None if self.synthetic is None else self.synthetic.changed(samples, preset)
-        return replace(self, **given, synthetic=synthetic)
+    def changed(self, **changes: Unpack[Changes]) -> OnlineRun:
+        synthetic = None if self.synthetic is None else self.synthetic.changed(changes)
+        own = given(changes, "updates", "seeds", "evaluate_every")
+        return replace(self, steps=own.pop("updates", self.steps), **own, synthetic=synthetic)
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there."""
@@ -144,14 +125,6 @@ class OnlineRun:
         from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
 
         default = REDQ_CONFIG if self.algorithm == "redq" else SAC_CONFIG
-        known = [option.name for option in fields(default) if option.init and option.name != "utd"]
-        for option in self.agent:
-            if option not in known:
-                raise ConfigError(f"unknown option {self.algorithm}.{option}: expected one of {', '.join(known)}")
+        known = (option.name for option in fields(default) if option.init and option.name != "utd")
+        check_options(self.algorithm, self.agent, known)
         return replace(default, **self.agent, utd=self.utd)
-
-
-def _at_least_one(config: Any, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1, got {getattr(config, name)}")

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from synther.errors import ConfigError, SyntherError
+from synther.experiments.checks import check_least, check_one_of
 from synther.experiments.folder import claim, write_object
 from synther.experiments.measurements import Result
-from synther.experiments.runs import Place, Recipe, check_known
+from synther.experiments.runs import Changes, Place, Recipe, given
 from synther.progress import Progress
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ class Retraining:
     """How synthetic latents are made; None takes the real ones."""
 
     def __post_init__(self) -> None:
-        if self.features not in get_args(Features):
-            raise ConfigError(f"unknown features {self.features!r}: expected one of {', '.join(get_args(Features))}")
+        check_one_of("features", self.features, get_args(Features))
         if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
             raise ConfigError("latents are made by diffusion, and so many of them: got another recipe")
 
@@ -70,11 +70,8 @@ class PixelRun:
     """Of each seed, at the end."""
 
     def __post_init__(self) -> None:
-        if self.algorithm not in get_args(Algorithm):
-            raise ConfigError(f"unknown agent {self.algorithm!r}: expected one of {', '.join(get_args(Algorithm))}")
-        for name, least in (("updates", 1), ("seeds", 1), ("seed", 0), ("episodes", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_one_of("agent", self.algorithm, get_args(Algorithm))
+        check_least(self, updates=1, seeds=1, seed=0, episodes=1)
         if STAGE_ONE in self.arms:
             raise ConfigError(f"{STAGE_ONE} is the agent of frames: call the heads otherwise")
 
@@ -93,35 +90,14 @@ class PixelRun:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        check_known(cls, content, "pixel run")
-        arms = {
-            name: Retraining(arm["features"], None if arm["recipe"] is None else Recipe(**arm["recipe"]))
-            for name, arm in content["arms"].items()
-        }
-        return cls(**{**content, "arms": arms})
-
-    def changed(
-        self,
-        *,
-        updates: int | None = None,
-        seeds: int | None = None,
-        evaluate_every: int | None = None,
-        samples: int | None = None,
-        preset: str | None = None,
-    ) -> PixelRun:
-        """As `Run.changed`."""
-        if evaluate_every is not None:
+    def changed(self, **changes: Unpack[Changes]) -> PixelRun:
+        if changes.get("evaluate_every") is not None:
             raise ConfigError(f"{self.name} is evaluated at its end alone: leave --evaluate-every out")
-        given: dict[str, Any] = {
-            name: value for name, value in (("updates", updates), ("seeds", seeds)) if value is not None
-        }
         arms = {
-            name: arm if arm.recipe is None else replace(arm, recipe=arm.recipe.changed(samples, preset))
+            name: arm if arm.recipe is None else replace(arm, recipe=arm.recipe.changed(changes))
             for name, arm in self.arms.items()
         }
-        return replace(self, **given, arms=arms)
+        return replace(self, **given(changes, "updates", "seeds"), arms=arms)
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there, then evaluate."""

@@ -6,13 +6,14 @@ A run has a folder: `run.json` is the run itself, `facts.json` what became of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpack
 
 from synther.baselines.augmentation import AUGMENTATIONS
 from synther.errors import ConfigError
+from synther.experiments.checks import check_least, check_one_of, check_options
 from synther.experiments.folder import claim, read_object, write_object
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
@@ -95,6 +96,24 @@ class _Task:
         return self.job.result(folder).exists() and read_object(folder / "run.json") == self.job.to_json()
 
 
+class Changes(TypedDict, total=False):
+    """What a run can have instead of its own; None is as if it were not said."""
+
+    updates: int | None
+    """Online: steps of the environment."""
+    seeds: int | None
+    evaluate_every: int | None
+    samples: int | None
+    """The most that a source makes."""
+    preset: str | None
+    """Of diffusion."""
+
+
+def given(changes: Changes, *names: str) -> dict[str, Any]:
+    """Those of the changes."""
+    return {name: changes[name] for name in names if changes.get(name) is not None}  # type: ignore[literal-required]
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How rows beside the real ones are made."""
@@ -111,17 +130,15 @@ class Recipe:
     """Settings of TVAE and CTGAN that are tried beside their defaults."""
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:  # nor auto, which is another one on another machine
-            raise ConfigError(f"unknown preset {self.preset!r}: expected one of {', '.join(PRESETS)}")
-        if self.samples is not None and self.samples < 1:
-            raise ConfigError(f"samples must be at least 1, got {self.samples}")
+        check_one_of("preset", self.preset, PRESETS)  # nor auto, which is another one on another machine
+        check_least(self, samples=1)
 
     def settings(self) -> Settings:
         """Of diffusion."""
         return PRESETS[self.preset].changed(**self.changes)
 
-    def changed(self, samples: int | None, preset: str | None) -> Recipe:
-        """With at most so many samples, and another preset, where they are given."""
+    def changed(self, changes: Changes) -> Recipe:
+        samples, preset = changes.get("samples"), changes.get("preset")
         most = self.samples if samples is None or self.samples is None else min(samples, self.samples)
         return replace(self, samples=most, preset=preset if preset and self.generator == "diffusion" else self.preset)
 
@@ -134,14 +151,6 @@ class Recipe:
             return Augmented(self.generator, real, samples, seed)
         plan = generators.Plan(self.settings(), samples, self.trials, device=place.device, seed=seed)
         return Generated(self.generator, real, plan, place.store)
-
-
-def check_known(kind: type[Any], content: Mapping[str, Any], name: str) -> None:
-    """Refuse what was described by another version: `content` has to have all options of `kind`, and no others."""
-    known = {option.name for option in fields(kind)}
-    if content.keys() != known:
-        wrong = ", ".join(sorted(content.keys() ^ known))
-        raise ConfigError(f"this is no {name} that this version knows: {wrong} is missing, or new")
 
 
 @dataclass(frozen=True)
@@ -168,32 +177,22 @@ class Run:
     """Of each seed and evaluation; None is as many as the data set asks for."""
 
     def __post_init__(self) -> None:
-        for name, least in (("updates", 1), ("seeds", 1), ("seed", 0), ("evaluate_every", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        check_known(cls, content, "run")
+        known = {option.name for option in fields(cls)}
+        if content.keys() != known:
+            wrong = ", ".join(sorted(content.keys() ^ known))
+            raise ConfigError(f"this is no run that this version knows: {wrong} is missing, or new")
         return cls(**{**content, "sources": {name: Recipe(**made) for name, made in content["sources"].items()}})
 
-    def changed(
-        self,
-        *,
-        updates: int | None = None,
-        seeds: int | None = None,
-        evaluate_every: int | None = None,
-        samples: int | None = None,
-        preset: str | None = None,
-    ) -> Run:
-        """The same run with other numbers where they are given; `samples` are the most that a source makes."""
-        own = {"updates": updates, "seeds": seeds, "evaluate_every": evaluate_every}
-        given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
-        sources = {name: recipe.changed(samples, preset) for name, recipe in self.sources.items()}
-        return replace(self, **given, sources=sources)
+    def changed(self, **changes: Unpack[Changes]) -> Run:
+        sources = {name: recipe.changed(changes) for name, recipe in self.sources.items()}
+        return replace(self, **given(changes, "updates", "seeds", "evaluate_every"), sources=sources)
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there."""
@@ -245,14 +244,10 @@ class Run:
         from synther.agents.agent import ALGORITHMS
         from synther.agents.iql import IQLConfig
 
-        if self.algorithm not in ALGORITHMS:
-            raise ConfigError(f"unknown algorithm {self.algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
+        check_one_of("algorithm", self.algorithm, ALGORITHMS)
         kind = ALGORITHMS[self.algorithm][0]
         options = {**of_the_data, **self.agent}
         if kind is IQLConfig:  # its learning rate falls over the whole training
             options.setdefault("decay_updates", self.updates)
-        known = [option.name for option in fields(kind)]
-        for option in options:
-            if option not in known:
-                raise ConfigError(f"unknown option {self.algorithm}.{option}: expected one of {', '.join(known)}")
+        check_options(self.algorithm, options, (option.name for option in fields(kind)))
         return kind(**options)

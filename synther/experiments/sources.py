@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from synther import compute
 from synther.agents.rows import Arm
 from synther.baselines.augmentation import Augmentation
 from synther.baselines.tabular import CONFIGS, require
@@ -19,10 +18,10 @@ from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
+from synther.experiments.checks import check_one_of
 from synther.experiments.engines.ownership import owned
-from synther.experiments.folder import claim
+from synther.experiments.folder import claim, digest_of
 from synther.experiments.generators import Maker, Plan
-from synther.experiments.upsample import fit_to
 from synther.progress import Progress, Silent
 from synther.synthesizer import Synthesizer
 
@@ -70,16 +69,13 @@ class Sampled:
     samples: int
     seed: int = 0
     device: str = "auto"
-    precision: compute.Precision = "auto"
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
         self._load().matrix(real[:1])  # a model of other columns says so
 
     def description(self) -> dict[str, Any]:
-        with self.model.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"model": digest, "samples": self.samples, "seed": self.seed}
+        return {"model": digest_of(self.model), "samples": self.samples, "seed": self.seed}
 
     def rows(self, file: Path, progress: Progress) -> Transitions:
         if not file.exists():
@@ -87,7 +83,7 @@ class Sampled:
         return formats.read(file)
 
     def _load(self) -> Synthesizer:
-        return Synthesizer.load(self.model, device=self.device, precision=self.precision)
+        return Synthesizer.load(self.model, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -105,9 +101,7 @@ class Generated:
     store: Path
 
     def __post_init__(self) -> None:
-        known = ("diffusion", *CONFIGS)
-        if self.generator not in known:
-            raise ConfigError(f"unknown generator {self.generator!r}: expected one of {', '.join(known)}")
+        check_one_of("generator", self.generator, ("diffusion", *CONFIGS))
 
     def check(self, real: Transitions) -> None:
         check_rows(self.real)
@@ -119,7 +113,7 @@ class Generated:
         return {"generator": self.generator, "samples": self.plan.samples, "seed": self.plan.seed, **options}
 
     def rows(self, file: Path, progress: Progress) -> Transitions:
-        plan = self.plan
+        maker = Maker(self.real, self.plan, progress)
         wanted = {"data": fingerprint(self.real), **self.description()}
         if self.generator == "diffusion":  # one model for any number of rows
             del wanted["samples"]
@@ -127,10 +121,9 @@ class Generated:
         with owned(folder.with_suffix(".lock"), patience=math.inf):
             claim(folder, wanted)
             if self.generator != "diffusion":
-                return Maker(self.real, plan, progress).rows(self.generator, folder)[0]
-            model = Synthesizer(plan.settings, device=plan.device, precision=plan.precision, seed=plan.seed)
-            model = fit_to(folder / "model.safetensors", self.real, model, progress)
-        return model.sample(plan.samples, seed=plan.seed, progress=progress)
+                return maker.rows(self.generator, folder)[0]
+            model = maker.diffusion(folder)
+        return model.sample(self.plan.samples, seed=self.plan.seed, progress=progress)
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from synther.experiments import offline
+from synther.experiments import clock, offline
 
 from .pendulum import Guess
 from .trainings import run
 
 
-@pytest.fixture(scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(scope="package", autouse=True)
+def nothing_is_flushed() -> Iterator[None]:
+    """Only a machine that loses its power could tell, and the many small files of these tests would wait for it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture
 def saved_every_time(monkeypatch) -> None:
     """However long it takes, against the rest of so short a training."""
-    monkeypatch.setattr(offline, "_CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setattr(clock, "_CHECKPOINT_SHARE", float("inf"))
 
 
 @pytest.fixture

@@ -159,12 +159,13 @@ class StopIn:
 
 
 @pytest.mark.parametrize(
-    ("phase", "name"), [("fit", "diffusion"), ("sample", "diffusion"), ("search tvae", "tvae"), ("fit tvae", "tvae")]
+    ("name", "phases"), [("diffusion", ("fit", "sample")), ("tvae", ("search tvae", "fit tvae"))], ids=str
 )
-def test_stopped_anywhere_it_goes_on(done, phase, name, tmp_path):
-    with pytest.raises(Stopped):
-        run(tmp_path, name, progress=StopIn(phase))
-    assert not (tmp_path / "comparison.md").exists()
+def test_stopped_anywhere_it_goes_on(done, name, phases, tmp_path):
+    for phase in phases:
+        with pytest.raises(Stopped):
+            run(tmp_path, name, progress=StopIn(phase))
+        assert not (tmp_path / "comparison.md").exists()
     assert figures(run(tmp_path, name)) == figures(tuple(row for row in done if row.name in ("real", name)))
 
 

@@ -16,13 +16,15 @@ from synther.errors import SyntherError
 from synther.experiments import offline
 from synther.experiments.evaluations import Evaluations
 from synther.experiments.measurements import Log
+from synther.experiments.record import Record
+from synther.experiments.schedule import Schedule
 from synther.experiments.sources import Given, Material
 from synther.experiments.tracking import Tracking
 
 from .pendulum import swings
 from .trainings import PLAN, SMALL, StopAt, Stopped, logged, run
 
-pytestmark = pytest.mark.usefixtures("one_thread", "saved_every_time")
+pytestmark = pytest.mark.usefixtures("saved_every_time")
 
 
 class Players:
@@ -53,23 +55,28 @@ def agent_of(config=SMALL) -> Agent:
 
 
 def test_written_down_in_order_and_never_waited_for(tmp_path):
-    players, log, agent = Players(), Log(tmp_path / "log.jsonl", []), agent_of()
+    players, agent = Players(), agent_of()
     unseen = Tracking(tmp_path, ["real"], tensorboard="off", wandb=None)
-    evaluations = Evaluations(players, log, ["real"], [0, 1], unseen)
-    for number in (1, 2, 3):
-        agent.train(1)
-        evaluations.begin(agent, number, float(number))
+    record = Record(tmp_path, Schedule(2, 9), 0, ["real"], [0, 1], unseen)
+    evaluations = Evaluations(players, record)
+    for updates in (2, 4, 6):
+        agent.train(2)
+        evaluations.begin(agent, updates)
         evaluations.collect()
+    assert [game.number for game in players.games] == [1, 2, 3]
 
     def known() -> list[int]:
-        return [found.updates for found in Log(log.path, [1, 2, 3][: len(log.measurements)]).measurements]
+        times = [2, 4, 6][: len(record.measurements)]
+        return [found.updates for found in Log(tmp_path / "log.jsonl", times, again=False).measurements]
 
-    for over, expected in ((1, []), (0, [1, 2]), (2, [1, 2, 3])):  # the second is over first
+    for over, expected in ((1, []), (0, [2, 4]), (2, [2, 4, 6])):  # the second is over first
         players.games[over].over = True
         evaluations.collect()
         assert known() == expected
-    assert evaluations.latest == ", real 1.0"
-    evaluations.begin(agent, 4, 4.0)
+    assert record.latest == ", real 1.0"
+    assert record.has_all(7)
+    assert not record.has_all(8)
+    evaluations.begin(agent, 8)
     evaluations.wait(1)
     with pytest.raises(AssertionError, match="it was waited for"):
         evaluations.wait(0)

@@ -28,7 +28,7 @@ from synther.experiments.sources import Augmented, Given, Material, Sampled
 from .pendulum import Guess, Guessed, swings
 from .trainings import FILES, PLAN, SMALL, TIMES, StopAt, Stopped, files, logged, run, same
 
-pytestmark = pytest.mark.usefixtures("one_thread", "saved_every_time")
+pytestmark = pytest.mark.usefixtures("saved_every_time")
 
 
 def test_evaluated_in_its_environment(tmp_path):

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from synther import write
 from synther.agents.agent import Agent
 from synther.durable import replacing
 from synther.experiments import offline
 from synther.experiments.evaluations import MOST_UNDER_WAY
 from synther.experiments.measurements import Log
-from synther.experiments.sources import Material
 
-from .pendulum import Guess, Guessed, swings
-from .trainings import PLAN, StopAt, Stopped, events, logged, run, same
+from .pendulum import Guess, Guessed
+from .stopping import stop
+from .trainings import PLAN, StopAt, Stopped, logged, run, same
 
-pytestmark = pytest.mark.usefixtures("one_thread", "saved_every_time")
+pytestmark = pytest.mark.usefixtures("saved_every_time")
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -55,78 +52,70 @@ def test_stopped_between_measurements(done, places, kept, kept_slow, slow, tmp_p
     assert same(done, tmp_path / "run")
 
 
-@pytest.fixture
-def stopped_in(tmp_path, monkeypatch):
-    """A run that was brought down before or after one of its calls."""
-
-    def stop(owner, name: str, after: bool, call: int) -> Path:
-        whole, calls = getattr(owner, name), 0
-
-        def stopping(*given):
-            nonlocal calls
-            calls += 1
-            if calls == call and not after:
-                raise Stopped
-            answer = whole(*given)
-            if calls == call:
-                raise Stopped
-            return answer
-
-        with monkeypatch.context() as patched:
-            patched.setattr(owner, name, stopping)
-            with pytest.raises(Stopped):
-                run(tmp_path / "run")
-        return tmp_path / "run"
-
-    return stop
+SAVED = (Agent, "save", True, 1)
+STOPS = [
+    (Guessed, "result", False, 1),  # a checkpoint is there, and nothing in the log
+    (Log, "append", False, 1),
+    (Log, "append", True, 1),
+    (Agent, "save", False, 1),
+    SAVED,
+    (Guessed, "result", False, 2),
+    SAVED,
+    (Log, "append", False, 1),
+    (Log, "append", True, 1),
+    (Agent, "save", False, 1),
+    SAVED,  # the last update
+    (Log, "append", False, 1),
+    (Log, "append", True, 1),
+    (offline, "write_object", False, 1),  # all is done but the result
+]
+"""Whose call, by number, a run is stopped before or after, in the order of time."""
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "after", "call"),
-    [
-        *((Guessed, "result", False, call) for call in (1, 3)),
-        *((Log, "append", after, call) for after in (False, True) for call in (1, 4)),
-        *((Agent, "save", after, call) for after in (False, True) for call in (1, 3, 5)),
-        (offline, "write_object", False, 1),
-    ],
-    ids=str,
-)
-def test_stopped_anywhere_else(done, owner, name, after, call, stopped_in):
-    folder = stopped_in(owner, name, after, call)
-    run(folder)
-    assert same(done, folder)
+def test_stopped_again_and_again(done, tmp_path):
+    for place in STOPS:
+        stop(lambda: run(tmp_path), *place)
+        assert not (tmp_path / "result.json").exists()
+    run(tmp_path)
+    assert same(done, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "after", "call"),
-    [
-        *((Guessed, "result", False, call) for call in (1, 2, 3, 5)),
-        *((Log, "append", True, call) for call in (1, 2, 4)),
-        *((Agent, "save", after, call) for after in (False, True) for call in (1, 2)),
-    ],
-    ids=str,
-)
-def test_stopped_with_several_evaluations_under_way(done, owner, name, after, call, stopped_in, monkeypatch):
+def test_stopped_with_several_evaluations_under_way(done, tmp_path, monkeypatch):
     """Three are when the first checkpoint is due."""
     whole = offline._Training._save
     monkeypatch.setattr(Guess, "slow", True)
     monkeypatch.setattr(offline._Training, "_save", lambda own: whole(own) if own.agent.updates in (30, 45) else None)
-    folder = stopped_in(owner, name, after, call)
-    if (folder / "checkpoint.safetensors").exists():
-        assert len(logged(folder)) >= 2
-    run(folder)
-    assert same(done, folder)
+    known = []
+    for place in (
+        (Guessed, "result", False, 1),
+        (Guessed, "result", False, 2),
+        (Log, "append", True, 1),
+        (Log, "append", True, 2),
+        (Agent, "save", False, 1),
+        SAVED,
+        (Guessed, "result", False, 1),
+        (Log, "append", True, 1),
+        (Agent, "save", False, 1),
+        SAVED,
+        (Guessed, "result", False, 1),
+        (Log, "append", True, 1),
+    ):
+        stop(lambda: run(tmp_path), *place)
+        known.append(((tmp_path / "checkpoint.safetensors").exists(), len(logged(tmp_path))))
+    assert known == [(False, lines) for lines in (0, 1, 1, 2, 2)] + [(True, lines) for lines in (2, 2, 3, 4, 4, 4, 5)]
+    run(tmp_path)
+    assert same(done, tmp_path)
 
 
-def test_a_kill_after_the_last_update_leaves_nothing_beside_the_clock(done, stopped_in):
-    folder = stopped_in(Agent, "save", True, 5)
+def test_a_kill_after_the_last_update_leaves_nothing_beside_the_clock(done, tmp_path):
+    stop(lambda: run(tmp_path), Agent, "save", True, 5)
     with subprocess.Popen(["true"]) as killed:
         pass
-    with replacing(folder / "clock.json") as beside:
-        beside.write_bytes((folder / "clock.json").read_bytes())
-    (folder / beside.name.replace(str(os.getpid()), str(killed.pid))).write_text("{")
-    run(folder)
-    assert same(done, folder)
+    with replacing(tmp_path / "clock.json") as beside:
+        beside.write_bytes((tmp_path / "clock.json").read_bytes())
+    (tmp_path / beside.name.replace(str(os.getpid()), str(killed.pid))).write_text("{")
+    run(tmp_path)
+    assert same(done, tmp_path)
 
 
 def test_training_waits_for_players_only_when_they_are_far_behind(done, tmp_path, monkeypatch):
@@ -151,60 +140,3 @@ def test_without_a_recent_checkpoint_it_goes_back_further(done, slow, known, tmp
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
     run(tmp_path / "run", seldom)
     assert same(done, tmp_path / "run")
-
-
-KILLER = """
-import os, random, signal, sys, time
-from contextlib import contextmanager
-from pathlib import Path
-import torch, torch.utils.tensorboard
-from synther import read
-from synther.experiments import offline
-from synther.agents.td3_bc import TD3BCConfig
-from synther.experiments.offline import Plan, train_to
-from synther.experiments.sources import Material
-
-class Slow:
-    @contextmanager
-    def phase(self, name, total, start=0):
-        yield self
-    def advance(self, amount, note=""):
-        time.sleep(0.05)
-
-torch.set_num_threads(1)
-offline._CHECKPOINT_SHARE = float("inf")
-material, folder = Material(read(sys.argv[1])), Path(sys.argv[2])
-plan = {plan}
-kills = 0
-while True:
-    worker = os.fork()
-    if not worker:
-        train_to(plan, material, folder, progress=Slow())
-        os._exit(0)
-    time.sleep(random.uniform(0.02, 0.3 + 0.2 * kills))
-    os.kill(worker, signal.SIGKILL)
-    status = os.waitpid(worker, 0)[1]
-    if os.WIFEXITED(status):
-        print(kills, os.WEXITSTATUS(status))
-        break
-    kills += 1
-"""
-
-
-def test_killed_again_and_again_it_still_ends_with_the_same_files(tmp_path):
-    plan = replace(PLAN, evaluate=False, updates=150, tensorboard="on")
-    rows = swings(env_id=None)  # nothing to import first, in every life
-    run(tmp_path / "done", plan, Material(rows))
-    write(tmp_path / "real.npz", rows)
-    script = KILLER.replace("{plan}", repr(plan))
-    command = [sys.executable, "-c", script, str(tmp_path / "real.npz"), str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    kills, code = map(int, ended.stdout.split())
-    assert kills >= 2
-    assert code == 0, ended.stderr
-    assert same(tmp_path / "done", tmp_path / "run")
-    shown = events(tmp_path / "run")["actor/real/highest"]
-    assert shown == [
-        (line["updates"], pytest.approx(max(line["losses"]["actor"]))) for line in logged(tmp_path / "run")
-    ]

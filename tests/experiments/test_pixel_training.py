@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from synther import read
 from synther.agents.agent import Agent
 from synther.diffusion import together
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
+from synther.experiments import clock
 from synther.experiments.pixels import course, retraining, training
 from synther.experiments.pixels.finding import frames_of
 from synther.experiments.pixels.generators import fit_to, upsample
@@ -24,19 +23,19 @@ from synther.experiments.pixels.retraining import retrain_to
 from synther.experiments.pixels.rows import Drawn, Held, stored
 from synther.experiments.pixels.trained import identity
 from synther.experiments.pixels.training import Plan, encode_to, latents_of, train_to
-from synther.pixels import files as pictures
 from synther.pixels.agent import PixelAgent
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
 
 from .seeing import BC, COURSE, PLAN, SETTINGS, StopAt, Stopped, files, frames
+from .trainings import logged, same_tensors
 
 LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors", "run.json", "trained.json"]
 
 
 @pytest.fixture(autouse=True)
 def saved_every_time(monkeypatch) -> None:
-    monkeypatch.setattr(course, "_CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setattr(clock, "_CHECKPOINT_SHARE", float("inf"))
     monkeypatch.setitem(course._SHOWN_UPDATES, "cpu", 4)
 
 
@@ -51,19 +50,6 @@ def run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def latents(run):
     return latents_of(run, frames(), "both", device="cpu", progress=False)
-
-
-def logged(folder: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
-
-
-def same(one: Path, other: Path, *names: str) -> bool:
-    tensors = [[load_file(folder / name) for name in names] for folder in (one, other)]
-    return all(
-        mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
-        for mine, theirs in zip(*tensors, strict=True)
-    )
 
 
 class TestStageOne:
@@ -85,7 +71,7 @@ class TestStageOne:
         again = StopAt(99)
         train_to(PLAN, frames(), tmp_path / "run", progress=again)
         assert again.seen == [("train frames", 9)]  # where nothing is measured
-        assert same(run, tmp_path / "run", "checkpoint.safetensors", "policy.safetensors")
+        assert same_tensors(run, tmp_path / "run", "checkpoint.safetensors", "policy.safetensors")
         assert logged(tmp_path / "run") == logged(run)
 
     def test_once_finished_it_is_only_read(self, run, monkeypatch):
@@ -129,9 +115,9 @@ class TestStageOne:
         monkeypatch.setattr(PixelAgent, "train", lambda own, count: setattr(own, "updates", own.updates + count))
         found = train_to(PLAN, frames(), tmp_path / "one", progress=False)
         assert found.diverged == {"frames": (0,)}
-        assert caplog.text.count("seed 3 has diverged after 5 updates") == 1
+        assert caplog.text.count("seed 3 of arm 'frames' has diverged after 5 updates") == 1
         lost["actor"] = np.full(2, np.inf)
-        with pytest.raises(SyntherError, match="all 2 seeds have diverged after 5 updates"):
+        with pytest.raises(SyntherError, match="all 2 members have diverged after 5 updates"):
             train_to(PLAN, frames(), tmp_path / "all", progress=False)
 
 
@@ -194,7 +180,7 @@ class TestLatents:
         fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=display)
         assert display.seen[0] == ("fit", 18)
         assert not (tmp_path / "models.fit-0").exists()
-        assert same(tmp_path / "models", tmp_path / "whole", *(file.name for file in whole))
+        assert same_tensors(tmp_path / "models", tmp_path / "whole", *(file.name for file in whole))
 
     def test_upsampled_in_one_go(self, run, tmp_path):
         encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
@@ -255,7 +241,7 @@ class TestStageTwo:
         assert (tmp_path / "heads" / "seeds-3-3" / "trained.json").exists()
         assert not (tmp_path / "heads" / "seeds-4-4" / "trained.json").exists()
         self.retrain(run, latents, tmp_path / "heads")
-        assert same(tmp_path / "done", tmp_path / "heads", "policy.safetensors")
+        assert same_tensors(tmp_path / "done", tmp_path / "heads", "policy.safetensors")
         assert files(tmp_path / "done") == files(tmp_path / "heads")
 
     def test_a_seed_that_diverged_is_told_by_its_place_among_all(self, run, latents, tmp_path, monkeypatch):
@@ -268,7 +254,7 @@ class TestStageTwo:
         )
         assert self.retrain(run, latents, tmp_path / "heads").diverged == {"latents": (1,)}
         monkeypatch.setattr(Agent, "losses", lambda own: {"actor": np.full(1, np.nan)})
-        with pytest.raises(SyntherError, match="all 2 seeds have diverged after 12 updates"):
+        with pytest.raises(SyntherError, match="all 2 members have diverged after 12 updates"):
             self.retrain(run, latents, tmp_path / "none")
 
     def test_what_is_refused(self, run, latents, tmp_path):
@@ -284,70 +270,6 @@ class TestStageTwo:
             self.retrain(run, [latents[1], latents[0]], tmp_path / "more")
         with pytest.raises(ConfigError, match="expected the --out of `synther pixels train`"):
             self.retrain(tmp_path / "more", latents, tmp_path / "again")
-
-
-KILLER = """
-import os, random, signal, sys, time
-from contextlib import contextmanager
-from pathlib import Path
-import torch
-from synther.agents.noisy_bc import NoisyBCConfig
-from synther.experiments.pixels import course
-from synther.experiments.pixels.retraining import retrain_to
-from synther.experiments.pixels.rows import Held
-from synther.experiments.pixels.training import Plan, latents_of, train_to
-from synther.pixels import files
-
-class Slow:
-    @contextmanager
-    def phase(self, name, total, start=0):
-        yield self
-    def advance(self, amount, note=""):
-        time.sleep(0.02)
-
-torch.set_num_threads(1)
-course._CHECKPOINT_SHARE = float("inf")
-course._SHOWN_UPDATES["cpu"] = 4
-frames, folder, slow = files.read(sys.argv[1]), Path(sys.argv[2]), Slow()
-often = course.Course(20, 5, "cpu", checkpoint_seconds=0, tensorboard="off")
-plan, one, two = Plan(NoisyBCConfig(width=8, depth=1, batch=4), 2, 3, often), folder / "one", folder / "two"
-kills = 0
-while True:
-    worker = os.fork()
-    if not worker:
-        train_to(plan, frames, one, progress=slow)
-        rows = latents_of(one, frames, "actor", device="cpu", progress=slow)
-        retrain_to(often, one, [Held(each) for each in rows], two, features="actor", progress=slow)
-        os._exit(0)
-    time.sleep(random.uniform(0.1, 0.3 + 0.3 * kills))
-    os.kill(worker, signal.SIGKILL)
-    status = os.waitpid(worker, 0)[1]
-    if os.WIFEXITED(status):
-        print(kills, os.WEXITSTATUS(status))
-        break
-    kills += 1
-"""
-
-
-def test_killed_again_and_again_both_stages_end_with_the_same_files(tmp_path):
-    one, two = tmp_path / "done" / "one", tmp_path / "done" / "two"
-    plan = replace(PLAN, agent=BC, course=replace(COURSE, updates=20))
-    train_to(plan, frames(), one, progress=False)
-    sources = [Held(rows) for rows in latents_of(one, frames(), "actor", device="cpu", progress=False)]
-    retrain_to(plan.course, one, sources, two, features="actor", progress=False)
-    pictures.write(tmp_path / "frames.hdf5", frames())
-    command = [sys.executable, "-c", KILLER, str(tmp_path / "frames.hdf5"), str(tmp_path / "killed")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    kills, code = map(int, ended.stdout.split())
-    assert kills >= 1
-    assert code == 0, ended.stderr
-    for stage in (one, two):
-        killed = tmp_path / "killed" / stage.name
-        assert files(killed) == files(stage)
-        inside = stage / "seeds-3-4" if stage == two else stage
-        assert logged(tmp_path / "killed" / inside.relative_to(tmp_path / "done")) == logged(inside)
-        assert same(stage, killed, "policy.safetensors")
 
 
 def test_where_frames_are_found(tmp_path):

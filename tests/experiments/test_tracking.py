@@ -21,7 +21,7 @@ from synther.experiments.tracking import figures
 from .pendulum import swings
 from .trainings import PLAN, TIMES, StopAt, Stopped, events, logged, run, same
 
-pytestmark = pytest.mark.usefixtures("one_thread", "saved_every_time")
+pytestmark = pytest.mark.usefixtures("saved_every_time")
 
 SHOWN = replace(PLAN, tensorboard="on")
 

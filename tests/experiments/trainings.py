@@ -45,10 +45,16 @@ def files(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
+def same_tensors(one: Path, other: Path, *names: str) -> bool:
+    tensors = [[load_file(folder / name) for name in names] for folder in (one, other)]
+    return all(
+        mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+        for mine, theirs in zip(*tensors, strict=True)
+    )
+
+
 def same(one: Path, other: Path) -> bool:
-    tensors = [load_file(folder / "checkpoint.safetensors") for folder in (one, other)]
-    assert tensors[0].keys() == tensors[1].keys()
-    equal = all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
+    equal = same_tensors(one, other, "checkpoint.safetensors")
     return equal and logged(one) == logged(other) and files(one) == files(other)
 
 

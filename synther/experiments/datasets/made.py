@@ -18,6 +18,7 @@ from synther.envs.policies import Policy, policies_of, read_policy
 from synther.errors import ConfigError
 from synther.experiments.datasets import mazes
 from synther.experiments.datasets.names import REPLAYS, Task
+from synther.experiments.folder import digest_of
 from synther.experiments.regenerated import CHANCE, parts_of, regenerated
 from synther.progress import Progress
 
@@ -101,8 +102,7 @@ class Recipe:
         known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
         known["synther"] = __version__  # another may collect in another way
         if self.policies is not None and self._needed():
-            with self.policies.open("rb") as file:
-                known["policies"] = hashlib.file_digest(file, "sha256").hexdigest()
+            known["policies"] = digest_of(self.policies)
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
 
 

@@ -57,7 +57,7 @@ def run_on_ray(
                 else:
                     proof = locks.enter_context(owned(driver_lock(folder)))
                     runs.append(_Run(task, folder, proof, Board(task.name, Named(progress, task.name), log)))
-            except SyntherError as refusal:
+            except (SyntherError, OSError) as refusal:  # as in `local`
                 outcomes[task.name] = Outcome(task.name, error=str(refusal))
         if runs:
             with connected(address):

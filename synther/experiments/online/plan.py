@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field, replace
-from itertools import takewhile
 from typing import Any, Literal, get_args
 
 from synther.agents.sac import SAC_CONFIG, SACConfig
 from synther.errors import ConfigError
 from synther.experiments import tracking
+from synther.experiments.checks import check_env_options, check_least
+from synther.experiments.schedule import Schedule
 from synther.presets import Settings
 from synther.replay.refit import Refit
 
@@ -29,7 +29,7 @@ class Upsampling:
     """From the weights of the fit before, stopped early, or from scratch as in the paper."""
 
     def __post_init__(self) -> None:
-        _at_least(self, {"refresh_every": 1, "samples": 1})
+        check_least(self, refresh_every=1, samples=1)
         if not 0 < self.ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
         if self.refit not in get_args(Refit):
@@ -75,12 +75,9 @@ class Plan:
     """The project of Weights & Biases that follows the run."""
 
     def __post_init__(self) -> None:
-        ones = ("steps", "seeds", "capacity", "checkpoint_every", "evaluate_every", "episodes", "workers")
-        _at_least(self, {"seed": 0, "random_steps": 0, **dict.fromkeys(ones, 1)})
-        try:
-            json.dumps(self.env_options)
-        except (TypeError, ValueError):
-            raise ConfigError(f"env_options must be what JSON can hold, got {self.env_options}") from None
+        check_least(self, seed=0, random_steps=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
+        check_least(self, evaluate_every=1, episodes=1, workers=1)
+        check_env_options(self.env_options)
 
     @property
     def name(self) -> str:
@@ -109,17 +106,9 @@ class Plan:
             ends.append(end)
         return ends
 
-    def is_measured(self, step: int) -> bool:
-        return step == self.steps or step % self.evaluate_every == 0
-
-    def number_of(self, step: int) -> int:
-        """Of the measurement after so many steps, counted from 1."""
-        return -(-step // self.evaluate_every)
-
-    def measured_until(self, step: int) -> list[int]:
-        """When all has been measured after so many steps."""
-        times = (min(self.steps, number * self.evaluate_every) for number in range(1, self.number_of(self.steps) + 1))
-        return list(takewhile(lambda time: time <= step, times))
+    @property
+    def measured(self) -> Schedule:
+        return Schedule(self.evaluate_every, self.steps)
 
     def description(self) -> dict[str, Any]:
         """The options that the result depends on."""
@@ -139,14 +128,3 @@ def for_environment(settings: Settings, env_id: str) -> Settings:
     scaling = settings.data.scaling
     named = {"default": scaling} if isinstance(scaling, str) else dict(scaling)
     return replace(settings, data=replace(settings.data, scaling={"reward": "none", **named}))
-
-
-def _at_least(config: Any, numbers: dict[str, int]) -> None:
-    for name, least in numbers.items():
-        value = getattr(config, name)
-        if value is None:
-            continue
-        if not isinstance(value, int):
-            raise ConfigError(f"{name} must be a whole number, an int of Python, got {value!r}")
-        if value < least:
-            raise ConfigError(f"{name} must be at least {least}, got {value}")

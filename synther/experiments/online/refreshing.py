@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from synther.agents.learner import Learner
-from synther.errors import SyntherError
 from synther.experiments.folder import read_object, write_object
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.plan import Upsampling, for_environment
+from synther.experiments.online.refitting import FITS, Own, refit, seed_of
 from synther.progress import Progress
-from synther.replay.refit import Refresh, settings_for
+from synther.replay.refit import Refresh
 from synther.synthesizer import Synthesizer
-from synther.synthesizer.together import fit_models
 
 log = logging.getLogger(__name__)
-
-_FITS, _HELD_OUT = 4, 5  # streams of random numbers, beside those of agents and worlds
 
 
 class Refreshing:
@@ -74,39 +68,27 @@ class Refreshing:
         return failed or self._file(member, step).exists()
 
     def _fit(self, step: int, progress: Progress) -> None:
-        how, seeds, real = self.upsampling, self.learner.seeds, self.experience.rows(self.learner.rows.capacity)
-        models, starts, marks = [], [], []
-        for seed, member in zip(seeds, self._members, strict=True):
-            held_out = self._held_out(seed, step, len(real[member]))
-            start = self._models[member][1] if how.refit == "warm" and member in self._models else None
-            settings = settings_for(self.settings, how.refit, first=start is None, measured=bool(held_out.any()))
-            models.append(Synthesizer(settings, device=self._where, seed=_seed_of(seed, step)))
-            starts.append(start)
-            marks.append(held_out)
-        began = time.monotonic()
-        rows = [self.experience.columns.transitions(matrix) for matrix in real]
-        made = fit_models(models, rows, starts=starts, held_out=marks, progress=progress)
-        seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
-        for member, model in enumerate(made):
-            begun = Refresh(step // how.refresh_every - 1, step, len(rows[member]), how.samples, fit_seconds=seconds)
-            if isinstance(model, SyntherError):
-                self._failed(member, begun, model)
+        every = []
+        for member, matrix in enumerate(self.experience.rows(self.learner.rows.capacity)):
+            before = self._models[member][1] if member in self._models else None
+            rows = self.experience.columns.transitions(matrix)
+            every.append(Own(self.learner.seeds[member], rows, step - len(rows), before))
+        found = refit(self.upsampling, self.settings, step, every, self._where, progress)
+        for member, (refresh, model) in enumerate(found):
+            seed = self.learner.seeds[member]
+            self._known[step, seed] = {"seed": seed, **asdict(refresh)}
+            self._write_record()
+            if model is None:
+                self._tell(member, refresh)
             else:
-                self._keep(member, begun, model)
+                model.save(self._file(member, step))  # from here on it counts
+                self._models[member] = step, model
 
-    def _keep(self, member: int, begun: Refresh, model: Synthesizer) -> None:
-        held_out = model.measured.get("held_out")
-        self._remember(member, replace(begun, kept=True, steps=model.record.steps, held_out=held_out))
-        model.save(self._file(member, begun.added))  # from here on it counts
-        self._models[member] = begun.added, model
-
-    def _failed(self, member: int, begun: Refresh, error: SyntherError) -> None:
-        """Keep the old generator, and its rows."""
-        kept = self._models.get(member)
+    def _tell(self, member: int, failed: Refresh) -> None:
+        """The old generator, and its rows, are kept."""
+        kept, told = self._models.get(member), (self.learner.seeds[member], f"{failed.added:,}")
         stays = "batches stay real" if kept is None else f"the rows of step {kept[0]:,} stay"
-        seed = self.learner.seeds[member]
-        log.warning("the refresh of seed %d after %s steps failed, %s: %s", seed, f"{begun.added:,}", stays, error)
-        self._remember(member, replace(begun, reason=str(error)))
+        log.warning("the refresh of seed %d after %s steps failed, %s: %s", *told, stays, failed.reason)
 
     def _draw(self, member: int, progress: Progress) -> None:
         """Give the learner the rows of a member's newest model, unless it has them."""
@@ -114,24 +96,12 @@ class Refreshing:
             return
         step, model = self._models[member]
         seed, samples, began = self.learner.seeds[member], self.upsampling.samples, time.monotonic()
-        blocks = model.sample_blocks(samples, seed=_seed_of(seed, step), progress=progress)
+        blocks = model.sample_blocks(samples, seed=seed_of(FITS, seed, step), progress=progress)
         self.learner.generate(member, self.experience.columns.pack_parts(blocks, samples))
         self._drawn[member] = step
         if (step, seed) in self._known:  # unless somebody has removed the record
             self._known[step, seed]["sample_seconds"] = time.monotonic() - began
             self._write_record()
-
-    def _held_out(self, seed: int, step: int, rows: int) -> NDArray[np.bool_]:
-        """Which rows no fit may learn from: once and for all, so that a warm start has not seen them either."""
-        draws = np.random.PCG64([seed, _HELD_OUT])
-        draws.advance(step - rows)
-        chosen: NDArray[np.bool_] = np.random.Generator(draws).random(rows) < self.settings.fit.holdout
-        return chosen & (not chosen.all())
-
-    def _remember(self, member: int, refresh: Refresh) -> None:
-        seed = self.learner.seeds[member]
-        self._known[refresh.added, seed] = {"seed": seed, **asdict(refresh)}
-        self._write_record()
 
     def _write_record(self) -> None:
         write_object(self._record, {"refreshes": list(self._known.values())})
@@ -151,8 +121,3 @@ class Refreshing:
 
     def _file(self, member: int, step: int) -> Path:
         return self.folder / f"{self._name(member)}-{step:010}.safetensors"
-
-
-def _seed_of(seed: int, step: int) -> int:
-    """Of a fit and its samples: below 2**31, where a `Synthesizer` keeps streams of its own."""
-    return int(np.random.SeedSequence([_FITS, seed, step]).generate_state(1)[0]) >> 1

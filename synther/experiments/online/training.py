@@ -11,30 +11,25 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.learner import Learner
-from synther.agents.policy import Policy
 from synther.data import formats
 from synther.envs.evaluation import Evaluator
 from synther.envs.stepping import Worlds
 from synther.errors import DataError, SyntherError
 from synther.experiments import tracking
-from synther.experiments.clock import Clock
-from synther.experiments.evaluations import MOST_UNDER_WAY, Evaluations
+from synther.experiments.evaluations import Evaluations
 from synther.experiments.folder import alone_in, claim, write_object
-from synther.experiments.measurements import Log, Result
+from synther.experiments.measurements import Result
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.plan import Plan
 from synther.experiments.online.refreshing import Refreshing
-from synther.experiments.origin import origin
+from synther.experiments.record import Record
 from synther.progress import Phase, Progress, resolve
 from synther.replay.columns import Columns
 
@@ -106,20 +101,6 @@ def _columns(worlds: Worlds) -> Columns:
     )
 
 
-@dataclass(frozen=True)
-class _Standing:
-    """A learner after so many steps, to be measured."""
-
-    learner: Learner
-    updates: int
-
-    def policy(self) -> Policy:
-        return self.learner.policy()
-
-    def losses(self) -> dict[str, NDArray[Any]]:
-        return self.learner.losses()
-
-
 class _Training:
     """From wherever the folder's checkpoint stands to the end."""
 
@@ -142,10 +123,8 @@ class _Training:
             if plan.upsampling is None
             else Refreshing(plan.upsampling, plan.env_id, self.experience, learner, folder)
         )
-        self.log = Log(folder / "log.jsonl", plan.measured_until(self.step), again=plan.is_measured(self.step))
-        self.evaluations = Evaluations(evaluator, self.log, [plan.name], plan.all_seeds, tracked)
-        measured = self.log.measurements
-        self.clock = Clock(folder / "clock.json", measured[-1].seconds if measured else 0.0)
+        self.record = Record(folder, plan.measured, self.step, [plan.name], plan.all_seeds, tracked, again=True)
+        self.clock, self.evaluations = self.record.clock, Evaluations(evaluator, self.record)
         self.began, self.first, self._shown = time.monotonic(), self.step, self.step
 
     @property
@@ -164,11 +143,9 @@ class _Training:
                     while self.step < plan.steps and not plan.is_refreshed(self.step):
                         self._leg(phase)
                 self._refresh(progress)
-            self._wait(0)
+            self.evaluations.wait(0)
         self._write_rows()
-        parts = self.clock.parts()
-        result = Result.of(self.log.measurements, [plan.name])
-        return replace(result, seconds=sum(parts.values()), seconds_of=parts, origin=origin(self.learner.device))
+        return self.record.result(self.learner.device)
 
     def _take_up(self) -> None:
         """Bring learner and experience to where the checkpoint was written."""
@@ -179,8 +156,8 @@ class _Training:
 
     def _resume(self, progress: Progress) -> None:
         """Do what had to follow the checkpoint."""
-        if len(self.log.measurements) < len(self.plan.measured_until(self.step)):  # stopped before it was evaluated
-            self._measure()
+        if not self.record.has_all(self.step):  # stopped before it was evaluated
+            self.evaluations.begin(self.learner, self.step)
         if self.refreshing is not None:
             self.refreshing.restore(self.step, progress, rows=not self.plan.is_refreshed(self.step))
         self._refresh(progress)
@@ -191,12 +168,12 @@ class _Training:
         self.worlds.begin(self.step)
         while self.step < end:
             self._one_step()
-            if self.plan.is_measured(self.step):
-                self._measure()
+            if self.plan.measured.includes(self.step):
+                self.evaluations.begin(self.learner, self.step)
             if self.step % _SHOWN_STEPS == 0 or self.step == end:
                 self.evaluations.collect()
                 rate = (self.step - self.first) / (time.monotonic() - self.began)
-                phase.advance(self.step - self._shown, f"{rate:,.0f} steps a second{self.evaluations.latest}")
+                phase.advance(self.step - self._shown, f"{rate:,.0f} steps a second{self.record.latest}")
                 self._shown = self.step
         self._save()
 
@@ -216,21 +193,9 @@ class _Training:
         if learning:
             learner.train()
 
-    def _measure(self) -> None:
-        """Begin to evaluate the learner as it is now."""
-        compute.synchronize(self.learner.device)
-        seconds = self.clock.seconds
-        self._wait(MOST_UNDER_WAY - 1)
-        now = _Standing(self.learner, self.step)
-        self.evaluations.begin(now, self.plan.number_of(self.step), seconds)
-
-    def _wait(self, left: int) -> None:
-        with self.clock.counting("waiting"):
-            self.evaluations.wait(left)
-
     def _save(self) -> None:
         """Rows first: a checkpoint without them could not be taken up."""
-        self._wait(1 if self.plan.is_measured(self.step) else 0)
+        self.evaluations.wait(1 if self.plan.measured.includes(self.step) else 0)
         with self.clock.counting("checkpoints"):
             self.experience.cut()
             self.experience.save()

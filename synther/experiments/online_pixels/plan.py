@@ -9,6 +9,7 @@ from synther import compute
 from synther.agents.drq_v2 import DrQv2Config
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError
+from synther.experiments.checks import check_least
 from synther.experiments.online.plan import Plan, Upsampling
 
 
@@ -52,9 +53,7 @@ class PixelPlan(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("update_every", "repeat", "size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_least(self, update_every=1, repeat=1, size=1)
         if min(self.random_steps, self.leg_after(0)) < self.agent.nstep < self.steps:
             raise ConfigError(
                 f"agents learn from agent.nstep, {self.agent.nstep}, steps at a time: random_steps, checkpoint_every "

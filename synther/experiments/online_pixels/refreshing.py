@@ -8,33 +8,26 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.agent import Agent
 from synther.agents.rows import Arm, Member, Rows
 from synther.data.transitions import Transitions
 from synther.durable import replacing
-from synther.errors import SyntherError
 from synther.experiments.folder import read_object, write_object
+from synther.experiments.online.refitting import FITS, HEADS, Own, refit, seed_of
 from synther.experiments.online_pixels.plan import LatentUpsampling
 from synther.pixels.learner import PixelLearner
 from synther.pixels.own_latents import encode_own
 from synther.progress import Progress
-from synther.replay.refit import Refresh, settings_for
 from synther.synthesizer import Synthesizer
-from synther.synthesizer.together import fit_models
 
 log = logging.getLogger(__name__)
 
-_FITS, _HELD_OUT, _HEADS = 4, 5, 6  # streams of random numbers, beside those of agents and worlds
 _SHOWN_UPDATES = 100
 """Updates between two movements of the display."""
 
@@ -59,7 +52,7 @@ class Refreshing:
             return  # all have diverged, as the next measurement will tell
         models = self._models(step, latents, progress)
         synthetic = {
-            member: model.sample(self.upsampling.samples, seed=self._seed(_FITS, member, step), progress=progress)
+            member: model.sample(self.upsampling.samples, seed=self._seed(FITS, member, step), progress=progress)
             for member, model in models.items()
         }
         self._train(step, latents, synthetic, progress)
@@ -80,34 +73,18 @@ class Refreshing:
     def _fit(
         self, step: int, latents: dict[int, Transitions], progress: Progress
     ) -> tuple[dict[int, Synthesizer], list[dict[str, Any]]]:
-        how, before = self.upsampling, self._before(step)
-        models, starts, marks = [], [], []
-        for member, rows in latents.items():
-            start = before.get(member) if how.refit == "warm" else None
-            held_out = self._held_out(member, len(rows))
-            settings = settings_for(how.settings, how.refit, first=start is None, measured=bool(held_out.any()))
-            models.append(Synthesizer(settings, device=self._where, seed=self._seed(_FITS, member, step)))
-            starts.append(start)
-            marks.append(held_out)
-        began = time.monotonic()
-        outcomes = fit_models(models, list(latents.values()), starts=starts, held_out=marks, progress=progress)
-        seconds = (time.monotonic() - began) / len(outcomes)  # each has its share, so that they add up
+        how, before, seeds, gone = self.upsampling, self._before(step), self.learner.seeds, self.learner.store.gone
+        every = [Own(seeds[one], rows, int(gone[one]), before.get(one)) for one, rows in latents.items()]
         made, records = {}, []
-        for (member, rows), outcome in zip(latents.items(), outcomes, strict=True):
-            begun = Refresh(step // how.refresh_every - 1, step, len(rows), how.samples, fit_seconds=seconds)
-            if isinstance(outcome, SyntherError):
-                record = self._failed(member, begun, outcome)
+        found = refit(how, how.settings, step, every, self._where, progress)
+        for member, (refresh, model) in zip(latents, found, strict=True):
+            if model is None:
+                told = seeds[member], f"{step:,}", refresh.reason
+                log.warning("the generator of seed %d after %s steps failed, its heads stay real: %s", *told)
             else:
-                made[member] = outcome
-                held = outcome.measured.get("held_out")
-                record = replace(begun, kept=True, steps=outcome.record.steps, held_out=held)
-            records.append({"seed": self.learner.seeds[member], **asdict(record)})
+                made[member] = model
+            records.append({"seed": seeds[member], **asdict(refresh)})
         return made, records
-
-    def _failed(self, member: int, begun: Refresh, error: SyntherError) -> Refresh:
-        seed, after = self.learner.seeds[member], f"{begun.added:,}"
-        log.warning("the generator of seed %d after %s steps failed, its heads stay real: %s", seed, after, error)
-        return replace(begun, reason=str(error))
 
     def _train(
         self, step: int, latents: dict[int, Transitions], synthetic: dict[int, Transitions], progress: Progress
@@ -122,7 +99,7 @@ class Refreshing:
             if member in synthetic:
                 tables.append(synthetic[member])
                 arm = Arm((place, place + 1), (1 - share, share), place)
-            members.append(Member(self._seed(_HEADS, member, step), arm))
+            members.append(Member(self._seed(HEADS, member, step), arm))
         spread = self.learner.spread()
         config = replace(self.learner.config, first_deviation=spread, last_deviation=spread)
         agent = Agent(config, Rows(tables, device=self.learner.device), members, precision=self.precision)
@@ -135,14 +112,6 @@ class Refreshing:
                 agent.train(count)
                 phase.advance(count)
         self.learner.take_heads(agent.state(), own)
-
-    def _held_out(self, member: int, rows: int) -> NDArray[np.bool_]:
-        """Which rows no fit may learn from: those of the same decisions each time, so that a warm start has not seen
-        them either."""
-        draws = np.random.PCG64([self.learner.seeds[member], _HELD_OUT])
-        draws.advance(int(self.learner.store.gone[member]))
-        chosen: NDArray[np.bool_] = np.random.Generator(draws).random(rows) < self.upsampling.settings.fit.holdout
-        return chosen & (not chosen.all())
 
     def _remember(self, step: int, records: Sequence[dict[str, Any]]) -> None:
         known = read_object(self._record)["refreshes"] if self._record.exists() else []
@@ -174,6 +143,4 @@ class Refreshing:
         return f"seed-{self.learner.seeds[member]}.safetensors"
 
     def _seed(self, stream: int, member: int, step: int) -> int:
-        """Below 2**31, where a `Synthesizer` keeps streams of its own."""
-        key = np.random.SeedSequence([stream, self.learner.seeds[member], step])
-        return int(key.generate_state(1)[0]) >> 1
+        return seed_of(stream, self.learner.seeds[member], step)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,12 @@ from synther.envs.evaluation import Evaluation
 from synther.envs.pixels import PixelWorld
 from synther.envs.scores import reference
 from synther.experiments import tracking
-from synther.experiments.clock import Clock
 from synther.experiments.folder import alone_in, claim, write_object
-from synther.experiments.measurements import Log, Measurement, Result
+from synther.experiments.measurements import Measurement, Result
 from synther.experiments.online_pixels.film import Film, replayed
 from synther.experiments.online_pixels.plan import PixelPlan
 from synther.experiments.online_pixels.refreshing import Refreshing
-from synther.experiments.origin import origin
-from synther.experiments.pixels.course import check_alive
+from synther.experiments.record import Record
 from synther.pixels import evaluation
 from synther.pixels.learner import PixelLearner
 from synther.pixels.ring import Numbers
@@ -92,7 +89,7 @@ class _Training:
         tracked: tracking.Tracking,
         world: Callable[..., PixelWorld],
     ) -> None:
-        self.plan, self.worlds, self.learner, self.world, self.tracked = plan, worlds, learner, world, tracked
+        self.plan, self.worlds, self.learner, self.world = plan, worlds, learner, world
         self.film = Film(folder / "frames", plan.all_seeds, worlds, plan.env_id, plan.repeat)
         self.everybody: Numbers = np.arange(plan.seeds)
         self.checkpoint = folder / "checkpoint.safetensors"
@@ -100,12 +97,8 @@ class _Training:
             self._take_up()
         how = plan.upsampling
         self.refreshing = None if how is None else Refreshing(how, learner, folder, plan.precision)
-        self.log = Log(folder / "log.jsonl", plan.measured_until(self.step), again=False)
-        done = self.log.measurements
-        for measurement in done:
-            tracked.write(measurement)
-        self.lost = set(_lost(done[-1])) if done else set()
-        self.clock = Clock(folder / "clock.json", done[-1].seconds if done else 0.0)
+        self.record = Record(folder, plan.measured, self.step, [plan.name], plan.all_seeds, tracked)
+        self.clock = self.record.clock
         self.began, self.first = time.monotonic(), self.step
 
     @property
@@ -122,9 +115,7 @@ class _Training:
                 while self.step < plan.steps and not plan.is_refreshed(self.step):
                     self._leg(phase)
             self._refresh(progress)
-        parts = self.clock.parts()
-        result = Result.of(self.log.measurements, [plan.name])
-        return replace(result, seconds=sum(parts.values()), seconds_of=parts, origin=origin(self.learner.device))
+        return self.record.result(self.learner.device)
 
     def _take_up(self) -> None:
         """Bring the learner and its frames to where the checkpoint was written."""
@@ -140,11 +131,11 @@ class _Training:
         self._see(self.worlds.begin(self.step), self.everybody)
         while self.step < end:
             self._one_step(end)
-            if self.plan.is_measured(self.step):
+            if self.plan.measured.includes(self.step):
                 self._measure()
             if self.step % _SHOWN_STEPS == 0 or self.step == end:
                 rate = (self.step - self.first) / (time.monotonic() - self.began)
-                phase.advance(self.step - shown, f"{rate:,.1f} steps a second{self._latest()}")
+                phase.advance(self.step - shown, f"{rate:,.1f} steps a second{self.record.latest}")
                 shown = self.step
         with self.clock.counting("checkpoints"):
             self.film.save(end)  # first: a checkpoint without its frames could not be taken up
@@ -179,14 +170,7 @@ class _Training:
         seconds = self.clock.seconds
         with self.clock.counting("evaluations"):
             found = self._evaluation()
-        measurement = Measurement.of(self.step, seconds, self.learner.losses(), found)
-        self.log.append(measurement)
-        self.tracked.write(measurement)
-        for seed in sorted(_lost(measurement) - self.lost):
-            told = self.plan.all_seeds[seed], f"{self.step:,}"
-            log.warning("seed %d has diverged after %s steps: no mean counts it from here on", *told)
-        self.lost |= _lost(measurement)
-        check_alive(self.learner.updates, measurement.diverged)
+        self.record.add(Measurement.of(self.step, seconds, self.learner.losses(), found))
 
     def _evaluation(self) -> Evaluation:
         plan = self.plan
@@ -205,7 +189,7 @@ class _Training:
             if episode.total is not None:
                 returns[place] = episode.total
         known = reference(plan.env_id)
-        number = plan.number_of(self.step)
+        number = plan.measured.number(self.step)
         return Evaluation(number, returns, lengths, None if known is None else known.score(returns))
 
     def _refresh(self, progress: Progress) -> None:
@@ -213,15 +197,3 @@ class _Training:
         if self.refreshing is not None and self.plan.is_refreshed(self.step):
             with self.clock.counting("latents"):
                 self.refreshing.refresh(self.step, progress)
-
-    def _latest(self) -> str:
-        """The latest score, or return, for the display."""
-        standing = Result.of(self.log.measurements[-1:], [self.plan.name]) if self.log.measurements else None
-        final = None if standing is None else standing.final(self.plan.name)
-        spread = None if final is None else final.spread_of_scores or final.spread_of_returns
-        return "" if spread is None else f", {self.plan.name} {spread.mean:.1f}"
-
-
-def _lost(measurement: Measurement) -> set[int]:
-    """Members that have diverged."""
-    return {member for member, gone in enumerate(measurement.diverged) if gone}

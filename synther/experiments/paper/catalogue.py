@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from synther.errors import ConfigError
+from synther.experiments.checks import check_one_of
 from synther.experiments.paper import evidence, offline_tables, online_tables, pixel_tables
 from synther.experiments.paper.experiment import Experiment
 
@@ -36,6 +36,5 @@ EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment
 
 
 def experiment(name: str) -> Experiment:
-    if name not in EXPERIMENTS:
-        raise ConfigError(f"unknown experiment {name!r}: expected one of {', '.join(EXPERIMENTS)}")
+    check_one_of("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -151,9 +151,6 @@ class Comparison:
             f"{_interval(self.improvement, 2)}, interquartile mean {_interval(self.iqm_of_one, 1)} against "
             f"{_interval(self.iqm_of_other, 1)}."
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def _interval(found: Interval, digits: int) -> str:

@@ -87,7 +87,7 @@ class Table:
             "rows": plain,
             "averages": means,
             "summary": None if self.summary is None else asdict(self.summary),
-            "comparisons": [found.to_json() for found in self.comparisons],
+            "comparisons": [asdict(found) for found in self.comparisons],
             "notes": self.notes(),
             "runs": runs,
             "unfinished": [job.name for job in self.experiment.jobs if job.name not in self.found],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from synther.durable import replacing
+from synther.experiments import markdown
 from synther.experiments.folder import write_object
 from synther.experiments.paper.drawing import draw
 from synther.experiments.paper.findings import Finding
@@ -23,18 +24,9 @@ def write(table: Table, out: Path, origin: dict[str, str]) -> list[Path]:
 
 
 def _markdown(table: Table, origin: dict[str, str]) -> str:
-    longest = max(map(len, origin), default=0)
-    head = [f"    {(name + ':').ljust(longest + 1)} {value}" for name, value in origin.items()]
     notes = [f"- {note}" for note in table.notes()]
     title = f"# {table.experiment.label or table.experiment.name}: {table.experiment.about}"
-    return "\n".join([title, "", *head, "", *_drawn(table.lines()), "", *notes, ""])
-
-
-def _drawn(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    drawn = ["| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True)) + " |" for line in lines]
-    drawn.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return drawn
+    return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(table.lines()), "", *notes, ""])
 
 
 def _trained(found: Iterable[Finding]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from synther.agents.drq_bc import DrQBCConfig
-from synther.errors import ConfigError
+from synther.experiments.checks import check_one_of, check_options
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelConfig, algorithm_of
 from synther.pixels.eyes import Features
 
@@ -15,16 +15,12 @@ from synther.pixels.eyes import Features
 def pixel_config(algorithm: str, options: Mapping[str, Any]) -> PixelConfig:
     """Its defaults, but for some `options`."""
     kind = kind_of(algorithm)
-    known = [option.name for option in fields(kind) if option.init]
-    for option in options:
-        if option not in known:
-            raise ConfigError(f"unknown option {algorithm}.{option}: expected one of {', '.join(known)}")
+    check_options(algorithm, options, (option.name for option in fields(kind) if option.init))
     return kind(**options)
 
 
 def kind_of(algorithm: str) -> type[PixelConfig]:
-    if algorithm not in PIXEL_ALGORITHMS:
-        raise ConfigError(f"unknown algorithm {algorithm!r}: expected one of {', '.join(PIXEL_ALGORITHMS)}")
+    check_one_of("algorithm", algorithm, PIXEL_ALGORITHMS)
     return PIXEL_ALGORITHMS[algorithm][0]
 
 

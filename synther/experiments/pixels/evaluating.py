@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from synther.durable import replacing
 from synther.envs.pixels import REPEAT
 from synther.envs.scores import reference
 from synther.errors import ConfigError
-from synther.experiments.folder import write_object
+from synther.experiments.folder import append_line, write_object
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.pixels.trained import POLICY, description, result_of
 from synther.pixels import evaluation
@@ -121,10 +120,7 @@ class _Book:
                 beside.write_text(kept)
 
     def add(self, place: Place, played: Played) -> None:
-        with self.path.open("a") as file:
-            file.write(self._line(place, played))
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.path, self._line(place, played))
         self.played[place] = played
 
     def _line(self, place: Place, played: Played) -> str:

@@ -20,10 +20,6 @@ from synther.synthesizer import Synthesizer
 from synther.synthesizer.together import fit_models, forget
 
 
-def model_of(folder: Path, seed: int) -> Path:
-    return folder / f"seed-{seed}.safetensors"
-
-
 def fit_to(
     folder: Path,
     latents: Sequence[Transitions],
@@ -36,7 +32,8 @@ def fit_to(
 ) -> list[Path]:
     """A model of each seed's latents in `folder`, which appears when all are there: fitted together they are what they
     are, rounding included, only in this company."""
-    files, under_way = [model_of(folder, seed) for seed in seeds], folder.with_name(f"{folder.name}.fit")
+    files = [folder / f"seed-{seed}.safetensors" for seed in seeds]
+    under_way = folder.with_name(f"{folder.name}.fit")
     if not folder.exists():
         models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
         outcomes = fit_models(models, latents, checkpoint=under_way, progress=progress)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from synther import compute
 from synther.data import formats
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, FormatError
-from synther.experiments.folder import read_object
+from synther.experiments.folder import digest_of, read_object
 from synther.pixels.eyes import Features
 from synther.progress import Progress
 from synther.synthesizer import Synthesizer
@@ -59,7 +57,7 @@ class Stored:
     file: Path
 
     def description(self) -> dict[str, Any]:
-        return {"file": _digest(self.file)}
+        return {"file": digest_of(self.file)}
 
     def size(self) -> int:
         return self.file.stat().st_size
@@ -76,10 +74,9 @@ class Drawn:
     samples: int
     seed: int
     device: str = "auto"
-    precision: compute.Precision = "auto"
 
     def description(self) -> dict[str, Any]:
-        return {"model": _digest(self.model), "samples": self.samples, "seed": self.seed}
+        return {"model": digest_of(self.model), "samples": self.samples, "seed": self.seed}
 
     def size(self) -> int:
         return _BYTES * self.samples * len(self._load().layout.names)
@@ -88,7 +85,7 @@ class Drawn:
         return self._load().sample(self.samples, seed=self.seed, progress=progress)
 
     def _load(self) -> Synthesizer:
-        return Synthesizer.load(self.model, device=self.device, precision=self.precision)
+        return Synthesizer.load(self.model, device=self.device)
 
 
 def file_of(folder: Path, seed: int) -> Path:
@@ -115,8 +112,3 @@ def latents_in(folder: Path) -> dict[str, Any]:
     if about.get("kind") not in ("latents", "synthetic"):
         raise ConfigError(f"{folder} holds no latents: expected the --out of `synther pixels encode` or `upsample`")
     return about
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,8 +14,8 @@ from synther import compute
 from synther.agents.drq_bc import DrQBCConfig
 from synther.data import formats
 from synther.data.transitions import Transitions
-from synther.errors import ConfigError
 from synther.experiments import tracking
+from synther.experiments.checks import check_least
 from synther.experiments.folder import alone_in, claim
 from synther.experiments.measurements import Result
 from synther.experiments.pixels.configs import all_features, to_json
@@ -46,9 +46,7 @@ class Plan:
     """The environment, where the frames do not name it."""
 
     def __post_init__(self) -> None:
-        for name, least in (("seeds", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_least(self, seeds=1, seed=0)
 
     @property
     def all_seeds(self) -> range:

@@ -123,6 +123,21 @@ class Named:
         self.executed.append(folder)
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_folder_that_cannot_be_read_stops_nobody_else(tmp_path, engine):
+    class Lost(Named):
+        def done(self, folder: Path) -> bool:
+            return bool((folder / "run.json").read_text())
+
+    class Done(Named):
+        def done(self, folder: Path) -> bool:
+            return True
+
+    lost, done = run_all([Lost("lost"), Done("done")], tmp_path, engine=engine, progress=False)
+    assert "No such file" in str(lost.error)
+    assert done == Outcome("done", was_done=True)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", ".hidden"])
 def test_names_that_are_no_folder(tmp_path, name):
     with pytest.raises(ConfigError, match="that of a folder"):

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors.torch import load_file
 
 from synther import read
 from synther.agents.sac import SACConfig
@@ -16,7 +14,7 @@ from synther.envs.policies import MlpPolicy
 from synther.experiments.online import Plan, Upsampling, train_to
 from synther.presets import preset
 
-from .. import pendulum
+from .. import pendulum, trainings
 
 SMALL = SACConfig(width=8, depth=1, batch=8, learning_rate=1e-2)
 TINY = preset(
@@ -61,24 +59,12 @@ def run(folder: Path, plan: Plan = PLAN, progress=False):
     return train_to(plan, folder, progress=progress)
 
 
-def logged(folder: Path) -> list[dict]:
-    """What was measured, apart from the time it took."""
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
-
-
 def refreshes(folder: Path) -> list[dict]:
-    found = json.loads((folder / "refreshes.json").read_text())["refreshes"]
+    file = folder / "refreshes.json"
+    found = json.loads(file.read_text())["refreshes"] if file.exists() else []
     return [{name: value for name, value in entry.items() if "seconds" not in name} for entry in found]
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(file.name for file in folder.iterdir())
-
-
 def same(one: Path, other: Path) -> bool:
-    tensors = [load_file(folder / "checkpoint.safetensors") for folder in (one, other)]
-    assert tensors[0].keys() == tensors[1].keys()
-    equal = all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
     rows = read(one / "replay.npz").equals(read(other / "replay.npz"))
-    return equal and rows and logged(one) == logged(other) and files(one) == files(other)
+    return rows and trainings.same(one, other) and refreshes(one) == refreshes(other)

@@ -41,12 +41,10 @@ def execute(runs, tmp_path):
     return execute_all(runs, tmp_path / "runs", place, progress=False)
 
 
-def test_to_json_and_back():
+def test_it_is_plain_data():
     for run in (RUN, REDQ):
-        assert OnlineRun.from_json(json.loads(json.dumps(run.to_json()))) == run
+        assert json.loads(json.dumps(run.to_json())) == run.to_json()
         assert pickle.loads(pickle.dumps(run)) == run
-    with pytest.raises(ConfigError, match="no online run that this version knows: colour, steps is missing, or new"):
-        OnlineRun.from_json({name: value for name, value in RUN.to_json().items() if name != "steps"} | {"colour": 1})
 
 
 def test_what_is_changed_and_what_is_not():
@@ -76,7 +74,7 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     described = {}
     for run in (RUN, REDQ):
         folder = tmp_path / "runs" / run.name
-        assert OnlineRun.from_json(json.loads((folder / "run.json").read_text())) == run
+        assert json.loads((folder / "run.json").read_text()) == run.to_json()
         assert json.loads((folder / "facts.json").read_text()) == {"command": "synther paper run x"}
         result = Result.from_json(json.loads(run.result(folder).read_text()))
         assert {arm: [standing.updates for standing in curve] for arm, curve in result.curves.items()} == {

@@ -24,11 +24,14 @@ def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
 
 
 def test_measurements_are_numbered_and_the_last_step_is_one():
-    assert PLAN.measured_until(55) == TIMES
-    assert PLAN.measured_until(54) == TIMES[:-1]
-    assert PLAN.measured_until(9) == []
-    assert [step for step in range(1, 56) if PLAN.is_measured(step)] == TIMES
-    assert [PLAN.number_of(step) for step in TIMES] == [1, 2, 3, 4, 5, 6]
+    measured = PLAN.measured
+    assert measured.until(55) == TIMES
+    assert measured.until(54) == TIMES[:-1]
+    assert measured.until(9) == []
+    assert replace(measured, last=60).until(60) == [10, 20, 30, 40, 50, 60]
+    assert [step for step in range(1, 56) if measured.includes(step)] == TIMES
+    assert [measured.number(step) for step in TIMES] == [1, 2, 3, 4, 5, 6]
+    assert [measured.after(step) for step in (0, 9, 10, 49, 50, 54)] == [10, 10, 20, 50, 55, 55]
 
 
 def test_names():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,84 +10,65 @@ from synther.agents.learner import Learner
 from synther.data import formats
 from synther.envs.stepping import Worlds
 from synther.experiments.measurements import Log
-from synther.experiments.online import refreshing, training
+from synther.experiments.online import refitting, training
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.refreshing import Refreshing
 from synther.synthesizer import Synthesizer
 
 from ..pendulum import Guessed
-from .runs import PLAN, Guess, refreshes, run, same
+from ..stopping import stop
+from .runs import PLAN, Guess, run, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-class Stopped(BaseException):
-    """Nobody catches it, as nobody catches a kill."""
+STOPS = [
+    (Worlds, "step", False, 8),  # before there is a checkpoint
+    (Learner, "train", True, 5),  # after the first one
+    (refitting, "fit_models", False, 1),
+    (Synthesizer, "save", True, 1),  # one of two generators is kept,
+    (Synthesizer, "save", True, 2),  # both are,
+    (Synthesizer, "sample_blocks", False, 2),  # and the rows of one are drawn
+    (Experience, "save", True, 1),  # rows are there, and no checkpoint
+    (Guessed, "result", False, 1),
+    (Log, "append", True, 1),
+    (Learner, "save", True, 1),  # of a leg that no refresh follows
+    (Learner, "save", True, 1),  # a refresh is due
+    (refitting, "fit_models", True, 1),  # generators were fitted from those before, and not kept
+    (Synthesizer, "save", True, 1),
+    (Synthesizer, "sample_blocks", False, 2),
+    (Refreshing, "_tidy", True, 1),
+    (Worlds, "step", False, 4),
+    (Learner, "save", True, 1),
+    (Learner, "save", True, 1),  # the last step
+    (formats, "write", True, 1),
+    (training, "write_object", False, 1),  # all is done but the result
+]
+"""Whose call, by number, a run is stopped before or after, in the order of time."""
 
 
-@pytest.fixture
-def stopped_in(tmp_path, monkeypatch):
-    """A run that was brought down before or after one of its calls."""
-
-    def stop(owner, name: str, after: bool, call: int, plan=PLAN) -> Path:
-        whole, calls = getattr(owner, name), 0
-
-        def stopping(*given, **named):
-            nonlocal calls
-            calls += 1
-            if calls == call and not after:
-                raise Stopped
-            answer = whole(*given, **named)
-            if calls == call:
-                raise Stopped
-            return answer
-
-        with monkeypatch.context() as patched:
-            patched.setattr(owner, name, stopping)
-            with pytest.raises(Stopped):
-                run(tmp_path / "run", plan)
-        assert not (tmp_path / "run" / "result.json").exists()
-        return tmp_path / "run"
-
-    return stop
+def test_stopped_again_and_again(finished, tmp_path):
+    reached = []
+    for place in STOPS:
+        stop(lambda: run(tmp_path), *place)
+        assert not (tmp_path / "result.json").exists()
+        reached.append(max((int(file.stem) for file in (tmp_path / "experience").glob("0*")), default=0))
+    assert reached == [0, 15, *[20] * 4, *[30] * 4, *[40] * 6, 45, *[55] * 3]
+    run(tmp_path)
+    assert same(finished, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "after", "call"),
-    [
-        *((Worlds, "step", False, call) for call in (8, 44)),  # acting
-        (Learner, "train", True, 20),  # training
-        *((refreshing, "fit_models", after, call) for after, call in ((False, 1), (True, 2))),  # fitting
-        *((Synthesizer, "sample_blocks", False, call) for call in (2, 4)),  # sampling
-        *((Synthesizer, "save", True, call) for call in (1, 2, 3)),  # saving
-        (Experience, "save", True, 3),
-        *((Learner, "save", after, call) for after, call in ((True, 4), (True, 6))),
-        (Refreshing, "_tidy", True, 2),
-        (Guessed, "result", False, 2),
-        (Log, "append", True, 4),
-        (formats, "write", True, 1),
-        (training, "write_object", False, 1),
-    ],
-    ids=lambda part: getattr(part, "__name__", str(part)),
-)
-def test_stopped(finished, owner, name, after, call, stopped_in):
-    folder = stopped_in(owner, name, after, call)
-    run(folder)
-    assert same(finished, folder)
-    assert refreshes(finished) == refreshes(folder)
-
-
-def test_stopped_again_and_again_while_evaluations_are_slow(finished, stopped_in, monkeypatch):
+def test_stopped_again_and_again_while_evaluations_are_slow(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(Guess, "slow", True)
     for call in (17, 18, 12, 3):
-        folder = stopped_in(Worlds, "step", True, call)
-    run(folder)
-    assert same(finished, folder)
+        stop(lambda: run(tmp_path), Worlds, "step", True, call)
+    run(tmp_path)
+    assert same(finished, tmp_path)
 
 
-def test_stopped_after_the_buffer_has_wrapped_around(stopped_in, tmp_path):
+def test_stopped_after_the_buffer_has_wrapped_around(tmp_path):
     plan = replace(PLAN, capacity=18)
     run(tmp_path / "whole", plan)
-    folder = stopped_in(Worlds, "step", False, 44, plan)
-    run(folder, plan)
-    assert same(tmp_path / "whole", folder)
+    stop(lambda: run(tmp_path / "run", plan), Worlds, "step", False, 44)
+    run(tmp_path / "run", plan)
+    assert same(tmp_path / "whole", tmp_path / "run")

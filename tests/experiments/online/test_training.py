@@ -19,12 +19,13 @@ from synther.agents.sac import SACConfig
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.measurements import Result
-from synther.experiments.online import Plan, refreshing, training
+from synther.experiments.online import Plan, refitting, training
 from synther.experiments.online.refreshing import Refreshing
 from synther.synthesizer.together import fit_models
 
 from .. import pendulum
-from .runs import LEGS, PLAN, SMALL, TIMES, UPSAMPLING, files, logged, refreshes, run, same
+from ..trainings import files, logged
+from .runs import LEGS, PLAN, SMALL, TIMES, UPSAMPLING, refreshes, run, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -166,7 +167,7 @@ def spoil(monkeypatch):
                 made[place] = Diverged("the loss is nan after 7 steps")
             return made
 
-        monkeypatch.setattr(refreshing, "fit_models", spoilt)
+        monkeypatch.setattr(refitting, "fit_models", spoilt)
         return fitted
 
     return spoiling

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-
-import torch
-from safetensors.torch import load_file
 
 from synther.agents.drq_v2 import DrQv2Config
 from synther.experiments.online_pixels import LatentUpsampling, PixelPlan, train_to
@@ -14,6 +10,9 @@ from synther.pixels.files import read
 from synther.presets import preset
 
 from ...pixels.lamps import Doors
+from ..online.runs import refreshes
+from ..seeing import files
+from ..trainings import logged, same_tensors
 
 AGENT = DrQv2Config(width=8, depth=1, batch=4, nstep=2, deviation_updates=20, learning_rate=1e-2)
 TINY = preset(
@@ -47,25 +46,8 @@ def run(folder: Path, plan: PixelPlan = PLAN, world=Doors):
     return train_to(plan, folder, progress=False, world=world)
 
 
-def logged(folder: Path) -> list[dict]:
-    """What was measured, apart from the time it took."""
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
-
-
-def refreshes(folder: Path) -> list[dict]:
-    found = json.loads((folder / "refreshes.json").read_text())["refreshes"]
-    return [{name: value for name, value in entry.items() if "seconds" not in name} for entry in found]
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-
-
 def same(one: Path, other: Path) -> bool:
-    tensors = [load_file(folder / "checkpoint.safetensors") for folder in (one, other)]
-    assert tensors[0].keys() == tensors[1].keys()
-    equal = all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
+    equal = same_tensors(one, other, "checkpoint.safetensors") and refreshes(one) == refreshes(other)
     seen = [read(folder / "frames" / f"seed-{seed}") for seed in (3, 4) for folder in (one, other)]
     films = all((a.image == b.image).all() for a, b in zip(seen[::2], seen[1::2], strict=True))
     return equal and films and logged(one) == logged(other) and files(one) == files(other)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +15,9 @@ from synther.agents.agent import Agent
 from synther.agents.rows import Arm
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
+from synther.experiments import record
 from synther.experiments.measurements import Log, Result
+from synther.experiments.online import refitting
 from synther.experiments.online_pixels import PixelPlan, refreshing, training
 from synther.experiments.online_pixels.film import Film
 from synther.experiments.online_pixels.refreshing import Refreshing
@@ -28,7 +28,11 @@ from synther.pixels.worlds import PixelWorlds
 from synther.synthesizer.together import fit_models
 
 from ...pixels.lamps import Lamps
-from .runs import LEGS, PLAN, TIMES, UPSAMPLING, files, logged, refreshes, run, same
+from ..online.runs import refreshes
+from ..seeing import files
+from ..stopping import stop
+from ..trainings import logged
+from .runs import LEGS, PLAN, TIMES, UPSAMPLING, run, same
 
 
 def test_what_a_run_leaves_behind(finished):
@@ -122,8 +126,7 @@ def test_no_fit_learns_what_another_is_measured_on():
     """A decision is held out or not, however many before it are gone."""
 
     def marks(gone: int, rows: int) -> np.ndarray:
-        learner = SimpleNamespace(seeds=[7], store=SimpleNamespace(gone=np.array([gone])), device="cpu")
-        return Refreshing(UPSAMPLING, learner, Path(), "auto")._held_out(0, rows)
+        return refitting.Own(7, range(rows), gone, None).held_out(0.2)
 
     every = marks(0, 40)
     assert 0 < every.sum() < 20
@@ -142,7 +145,7 @@ def test_a_seed_without_a_generator_learns_from_real_latents_and_a_diverged_one_
         return [found[0], None]
 
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "synther"):
-        patched.setattr(refreshing, "fit_models", spoilt)
+        patched.setattr(refitting, "fit_models", spoilt)
         whole = refreshing.encode_own
         patched.setattr(refreshing, "encode_own", encoded)
         run(tmp_path, replace(PLAN, steps=13))
@@ -162,15 +165,11 @@ def test_members_together_learn_as_each_alone(finished, tmp_path):
     np.testing.assert_array_equal(together.image, alone.image)
 
 
-class Stopped(BaseException):
-    """Nobody catches it, as nobody catches a kill."""
-
-
 STOPS = [
     (PixelWorlds, "step", False, 5),  # before there is a checkpoint
     (Film, "save", True, 1),  # frames are there, and no checkpoint
     (PixelLearner, "save", True, 2),  # a refresh is due
-    (refreshing, "fit_models", True, 1),  # generators were fitted, and not kept
+    (refitting, "fit_models", True, 1),  # generators were fitted, and not kept
     (Synthesizer, "sample", False, 2),  # they were
     (PixelLearner, "take_heads", True, 1),
     (PixelLearner, "train", True, 2),
@@ -182,38 +181,18 @@ STOPS = [
 """Whose call, by number, a run is stopped before or after, in the order of time."""
 
 
-def stop(monkeypatch, folder: Path, owner, name: str, after: bool, call: int, plan=PLAN) -> None:
-    whole, calls = getattr(owner, name), 0
-
-    def stopping(*given, **named):
-        nonlocal calls
-        calls += 1
-        if calls == call and not after:
-            raise Stopped
-        answer = whole(*given, **named)
-        if calls == call:
-            raise Stopped
-        return answer
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, stopping)
-        with pytest.raises(Stopped):
-            run(folder, plan)
-    assert not (folder / "result.json").exists()
-
-
-def test_stopped_again_and_again(finished, tmp_path, monkeypatch):
-    for owner, name, after, call in STOPS:
-        stop(monkeypatch, tmp_path, owner, name, after, call)
+def test_stopped_again_and_again(finished, tmp_path):
+    for place in STOPS:
+        stop(lambda: run(tmp_path), *place)
+        assert not (tmp_path / "result.json").exists()
     run(tmp_path)
     assert same(finished, tmp_path)
-    assert refreshes(finished) == refreshes(tmp_path)
 
 
-def test_stopped_after_the_ring_has_wrapped_around(tmp_path, monkeypatch):
+def test_stopped_after_the_ring_has_wrapped_around(tmp_path):
     plan = replace(PLAN, capacity=14, upsampling=None, steps=27, evaluate_every=27)
     run(tmp_path / "whole", plan)
-    stop(monkeypatch, tmp_path / "run", Film, "save", True, 3, plan)
+    stop(lambda: run(tmp_path / "run", plan), Film, "save", True, 3)
     run(tmp_path / "run", plan)
     assert same(tmp_path / "whole", tmp_path / "run")
 
@@ -221,7 +200,7 @@ def test_stopped_after_the_ring_has_wrapped_around(tmp_path, monkeypatch):
 def test_lost_frames_are_noticed(tmp_path, monkeypatch):
     plan = replace(PLAN, steps=12, upsampling=None)
     with monkeypatch.context() as patched:
-        patched.setattr(training, "origin", lambda device: 1 / 0)
+        patched.setattr(record, "origin", lambda device: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(tmp_path, plan)
     (tmp_path / "frames" / "seed-4" / "0000000009.hdf5").unlink()
@@ -236,10 +215,10 @@ def test_a_seed_that_diverges_is_told_once_and_all_that_do_end_the_run(tmp_path,
         return found
 
     monkeypatch.setattr(PixelLearner, "losses", losses)
-    with pytest.raises(SyntherError, match="all 2 seeds have diverged"):
+    with pytest.raises(SyntherError, match="all 2 members have diverged after 30 updates"):
         run(tmp_path, replace(PLAN, upsampling=None))
     assert [message for message in caplog.messages if "diverged" in message] == [
-        f"seed {seed} has diverged after {step} steps: no mean counts it from here on"
+        f"seed {seed} of arm 'drq_v2' has diverged after {step} updates: no mean counts it from here on"
         for seed, step in ((3, 24), (4, 30))
     ]
 

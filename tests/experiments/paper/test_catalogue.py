@@ -27,10 +27,8 @@ def test_runs_are_plain_data_whose_arms_have_their_sources(wanted: Experiment):
     assert len({job.name for job in wanted.jobs}) == len(wanted.jobs)
     for job in wanted.jobs:
         plain = json.loads(json.dumps(job.to_json()))
-        if isinstance(job, OnlineRun):
-            assert OnlineRun.from_json(plain) == job
+        assert plain == job.to_json()
         if isinstance(job, PixelRun):
-            assert PixelRun.from_json(plain) == job
             pixel_config(job.algorithm, job.agent)
             assert job.algorithm == "drq_bc" or {arm.features for arm in job.arms.values()} == {"actor"}
         if not isinstance(job, Run):

@@ -1,0 +1,18 @@
+"""Tables for people, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def head(origin: Mapping[str, str]) -> list[str]:
+    """A line a fact."""
+    longest = max(map(len, origin), default=0)
+    return [f"    {(name + ':').ljust(longest + 1)} {value}" for name, value in origin.items()]
+
+
+def table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """The first line is the header."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    drawn = ["| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True)) + " |" for line in lines]
+    return [drawn[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *drawn[1:]]

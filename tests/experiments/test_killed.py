@@ -1,0 +1,134 @@
+"""Whatever is killed again and again by the system still ends with the same files."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from synther import read, write
+from synther.experiments.pixels.retraining import retrain_to
+from synther.experiments.pixels.rows import Held
+from synther.experiments.pixels.training import latents_of
+from synther.experiments.pixels.training import train_to as train_on_frames
+from synther.experiments.sources import Material
+from synther.experiments.upsample import upsample
+from synther.pixels import files as pictures
+
+from . import seeing, small_job, trainings
+from .pendulum import swings
+
+OFFLINE = replace(trainings.PLAN, evaluate=False, updates=150, tensorboard="on")
+FRAMES = replace(seeing.PLAN, agent=seeing.BC, course=replace(seeing.COURSE, updates=20))
+SAMPLES = 3000
+
+KILLER = """
+import os, pickle, random, signal, sys, time
+from contextlib import contextmanager
+from pathlib import Path
+import torch, torch.utils.tensorboard
+import torch.fx.experimental.symbolic_shapes  # as the first update does, in every life
+import synther.experiments.upsample, synther.synthesizer
+from synther import Synthesizer, read
+from synther.experiments import clock
+from synther.experiments.offline import train_to
+from synther.experiments.pixels import course, training
+from synther.experiments.pixels.retraining import retrain_to
+from synther.experiments.pixels.rows import Held
+from synther.experiments.sources import Material
+from synther.experiments.upsample import upsample
+from synther.pixels import files
+
+class Slow:
+    @contextmanager
+    def phase(self, name, total, start=0):
+        yield self
+    def advance(self, amount, note=""):
+        time.sleep(0.02)
+
+torch.set_num_threads(1)
+os.fsync = lambda handle: None
+clock._CHECKPOINT_SHARE = float("inf")
+course._SHOWN_UPDATES["cpu"] = 4
+synther.synthesizer._SHARD_BLOCKS = 1
+synther.experiments.upsample.draw = lambda real, fake, path, found: path.write_bytes(b"")
+folder, slow = Path(sys.argv[1]), Slow()
+plan, plan_of_frames, settings, samples = pickle.loads((folder / "given").read_bytes())
+rows, small, frames = read(folder / "rows.npz"), read(folder / "small.npz"), files.read(folder / "frames.hdf5")
+
+def offline():
+    train_to(plan, Material(rows), folder / "offline", progress=slow)
+
+def pixels():
+    one = folder / "one"
+    training.train_to(plan_of_frames, frames, one, progress=slow)
+    latents = training.latents_of(one, frames, "actor", device="cpu", progress=slow)
+    sources = [Held(each) for each in latents]
+    retrain_to(plan_of_frames.course, one, sources, folder / "two", features="actor", progress=slow)
+
+def upsampled():
+    model = Synthesizer("laptop", **settings)
+    upsample(small, folder / "upsampled", model, samples, suffix=".npz", progress=slow)
+
+for work in (offline, pixels, upsampled):
+    kills = 0
+    while True:
+        worker = os.fork()
+        if not worker:
+            work()
+            os._exit(0)
+        until, ended = time.monotonic() + random.uniform(0.02, 0.15 * 1.5**kills), (0, 0)
+        while not ended[0] and time.monotonic() < until:
+            time.sleep(0.01)
+            ended = os.waitpid(worker, os.WNOHANG)
+        if ended[0]:
+            print(work.__name__, kills, os.waitstatus_to_exitcode(ended[1]))
+            break
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+        kills += 1
+"""
+
+
+@pytest.fixture
+def killed(tmp_path) -> Path:
+    """One process for all, because to start one takes longer than what it does."""
+    folder = tmp_path / "killed"
+    write(folder / "rows.npz", swings(env_id=None))  # nothing to import first, in every life
+    write(folder / "small.npz", small_job.made())
+    pictures.write(folder / "frames.hdf5", seeing.frames())
+    (folder / "given").write_bytes(pickle.dumps((OFFLINE, FRAMES, small_job.TINY, SAMPLES)))
+    ended = subprocess.run([sys.executable, "-c", KILLER, str(folder)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    lines = [line.split() for line in ended.stdout.splitlines()]
+    assert [(name, code) for name, _, code in lines] == [(name, "0") for name in ("offline", "pixels", "upsampled")]
+    assert all(int(kills) >= 2 for _, kills, _ in lines)
+    return folder
+
+
+def test_killed_again_and_again_it_still_ends_with_the_same_files(killed, tmp_path, monkeypatch):
+    trainings.run(tmp_path / "offline", OFFLINE, Material(swings(env_id=None)))
+    assert trainings.same(tmp_path / "offline", killed / "offline")
+    shown, log = trainings.events(killed / "offline")["actor/real/highest"], trainings.logged(killed / "offline")
+    assert shown == [(line["updates"], pytest.approx(max(line["losses"]["actor"]))) for line in log]
+
+    train_on_frames(FRAMES, seeing.frames(), tmp_path / "one", progress=False)
+    latents = latents_of(tmp_path / "one", seeing.frames(), "actor", device="cpu", progress=False)
+    sources = [Held(rows) for rows in latents]
+    retrain_to(FRAMES.course, tmp_path / "one", sources, tmp_path / "two", features="actor", progress=False)
+    for stage, inside in (("one", "."), ("two", "seeds-3-4")):
+        assert seeing.files(killed / stage) == seeing.files(tmp_path / stage)
+        assert trainings.logged(killed / stage / inside) == trainings.logged(tmp_path / stage / inside)
+        assert trainings.same_tensors(tmp_path / stage, killed / stage, "policy.safetensors")
+
+    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+    whole = upsample(
+        small_job.made(), tmp_path / "upsampled", small_job.model(), SAMPLES, suffix=".npz", progress=False
+    )
+    assert seeing.files(killed / "upsampled") == seeing.files(tmp_path / "upsampled")
+    assert read(killed / "upsampled" / "synthetic.npz").equals(read(whole.data))
+    assert (killed / "upsampled" / "comparison.json").read_text() == whole.figures.read_text()
