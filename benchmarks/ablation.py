@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from judging import HEADER, cells, judge
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, read
 from synther.presets import PRESETS
@@ -59,19 +59,18 @@ VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("data", nargs="+", type=Path)
     parser.add_argument("--folder", type=Path, required=True, help="where each line is kept")
-    parser.add_argument("--only", nargs="*", default=list(VARIANTS), help="names of fits")
+    parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS), help="names of fits")
     parser.add_argument("--share", default="0/1", help="do every Nth fit, beginning with number I: I/N")
     parser.add_argument("--steps", type=int, help="fit steps, where not the preset's")
+    parser.add_argument("--width", type=int, help="of the network, where not the preset's: a small one suits a CPU")
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--judges", type=int, default=4, help="processes that judge rows while the next fit runs")
-    parser.add_argument("--out", type=Path, help="write the table of everything in FOLDER to this file")
     chosen = parser.parse_args()
     head = origin()
-    print("\n".join(head), flush=True)
     first, every = map(int, chosen.share.split("/"))
     work = [(data, name) for name in chosen.only for data in chosen.data][first::every]
     chosen.folder.mkdir(parents=True, exist_ok=True)
@@ -84,8 +83,7 @@ def main() -> None:
         for entry in waiting:
             entry.result()
     text = _table(chosen.folder)
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
+    keep(chosen.out, head, text)
 
 
 def _measure(
@@ -95,6 +93,8 @@ def _measure(
     settings = PRESETS[preset].changed(**changes)
     if chosen.steps:
         settings = settings.changed(fit={"steps": chosen.steps})
+    if chosen.width:
+        settings = settings.changed(network={"width": chosen.width})
     drawn = {name: settings.sampler} | {label: settings.changed(**change).sampler for label, change in samplers.items()}
     missing = {label: sampler for label, sampler in drawn.items() if not _place(chosen.folder, data, label).exists()}
     if not missing:

@@ -8,15 +8,13 @@ The rows are random, because only their number and width matter; nothing is simu
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 
 from synther import Transitions
 from synther.assess.judge import assess
@@ -44,21 +42,18 @@ class Stages:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--observations", type=int, default=17)
     parser.add_argument("--actions", type=int, default=6)
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
     chosen = parser.parse_args()
     head = origin()
-    print("\n".join(head), flush=True)
     real, synthetic = (_rows(chosen.rows, chosen.observations, chosen.actions, seed) for seed in (0, 1))
     stages = Stages()
     assess(real, synthetic, progress=stages)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     text = print_table(["stage", "wall", "all cores"], [*stages.table, ["most memory", f"{memory:.1f} GiB", ""]])
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
+    keep(chosen.out, head, text)
 
 
 def _rows(count: int, observations: int, actions: int, seed: int) -> Transitions:

@@ -5,20 +5,20 @@
 Fits the paper's network once on DATA, samples it in several ways, and prints for each: marginal and worst column
 (1 - KS), correlation, dynamics (median z-scored squared error of the next observation against MuJoCo), novelty (median
 z-scored distance to the nearest real row), terminals and the share of flags that MuJoCo agrees with, actions outside.
-Needs the extra `gym` and a task that can
-be put into a recorded state. On a GPU it takes minutes; on a CPU choose `--preset laptop`.
+With `--out` the figures are also written as JSON beside the table. Needs the extra `gym` and a task that can be put
+into a recorded state. On a GPU it takes minutes; on a CPU choose `--preset laptop`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from judging import HEADER, cells, judge
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, read
 from synther.baselines.augmentation import Augmentation
@@ -35,7 +35,7 @@ SAMPLERS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("data")
     parser.add_argument("--preset", default="paper")
     parser.add_argument("--steps", type=int, help="fit steps, where not the preset's")
@@ -46,16 +46,14 @@ def main() -> None:
         "--only", nargs="*", default=list(SAMPLERS), help="samplers to try, by the beginning of their names"
     )
     parser.add_argument("--model", type=Path, help="load the model from here, or save it here once fitted")
-    parser.add_argument("--out", type=Path, help="also write the table to this file, and its figures as JSON beside it")
     chosen = parser.parse_args()
     head = origin()
-    print("\n".join(head), flush=True)
 
     real = read(chosen.data)
     if chosen.model and chosen.model.exists():
         model = Synthesizer.load(chosen.model, precision=chosen.precision)
     else:
-        changes = {"fit": {"steps": chosen.steps}} if chosen.steps else {}
+        changes: dict[str, Any] = {"fit": {"steps": chosen.steps}} if chosen.steps else {}
         model = Synthesizer(chosen.preset, seed=chosen.seed, precision=chosen.precision, **changes).fit(real)
         if chosen.model:
             model.save(chosen.model)
@@ -67,7 +65,8 @@ def main() -> None:
     print(head[-1], flush=True)
 
     draw = np.random.default_rng(chosen.seed)
-    table, figures = [], {}
+    table: list[list[str]] = []
+    figures: dict[str, object] = {}
     third = real[np.sort(draw.choice(len(real), len(real) // 3, replace=False))]
     noisy = Augmentation("additive").fit(real).sample(chosen.samples, seed=chosen.seed)
     for name, rows in (("real, a random third", third), ("additive noise N(0, 0.1)", noisy)):
@@ -78,8 +77,8 @@ def main() -> None:
             rows = model.sample(chosen.samples, seed=chosen.seed, sampler=sampler, progress=False)
             table.append(_line(name, sampler.network_calls, real, rows, time.perf_counter() - began, figures))
     text = print_table(["rows", "network calls", *HEADER, "seconds"], table)
+    keep(chosen.out, head, text)
     if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
         chosen.out.with_suffix(".json").write_text(json.dumps({"origin": head, "figures": figures}, indent=2) + "\n")
 
 

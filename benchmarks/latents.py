@@ -9,14 +9,13 @@ The verdict needs no renderer: heads that clone actions have to find in syntheti
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, preset, read
 from synther.agents.agent import Agent
@@ -37,7 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("latents", type=Path, help="rows as `synther pixels encode` writes them")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--width", type=int, default=1024)
@@ -46,15 +45,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200_000)
     parser.add_argument("--updates", type=int, default=5_000, help="of the clones, of which eight are averaged")
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
     chosen = parser.parse_args()
-    device, head = pick_device(chosen.device), origin()
-    print("\n".join(head))
+    device = pick_device(chosen.device)
+    head = origin(device)
     rows = read(chosen.latents)
     order = np.random.default_rng(0).permutation(len(rows))
     fitted, held_out = rows[order[len(rows) // 5 :]], rows[order[: len(rows) // 5]]
     table = [_line("the real rows", fitted, held_out, chosen.updates, device, "-", "-")]
-    shape = {"network": {"width": chosen.width, "depth": chosen.depth}, "fit": {"steps": chosen.steps}}
+    shape: dict[str, Any] = {"network": {"width": chosen.width, "depth": chosen.depth}, "fit": {"steps": chosen.steps}}
     for name in chosen.only:
         base, changes = VARIANTS[name]
         began = time.monotonic()
@@ -67,8 +65,7 @@ def main() -> None:
         print(" | ".join(table[-1]), flush=True)
     header = ["clones of", "error of actions", "held-out loss of the fit", "fit"]
     text = print_table(header, table)
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
+    keep(chosen.out, head, text)
 
 
 def _line(

@@ -1,17 +1,30 @@
-"""What every table of results states about its origin, and how a table is printed."""
+"""What every benchmark has in common: where its table goes, what it states about its origin, and how it is printed."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from pathlib import Path
+
+import torch
 
 from synther.compute import pick_device
 from synther.experiments.origin import origin as facts
 
 
-def origin() -> list[str]:
-    """Lines for the head of a table: command, version and commit, machine, libraries."""
-    named = {"command": f"python {' '.join(sys.argv)}", **facts(pick_device())}
-    return [f"{name + ':':9}{value}" for name, value in named.items()]
+def command_line(about: str | None) -> argparse.ArgumentParser:
+    """A parser with what every benchmark takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    return parser
+
+
+def origin(device: torch.device | None = None) -> list[str]:
+    """Lines for the head of a table, printed and returned: command, version and commit, machine, libraries."""
+    named = {"command": f"python {' '.join(sys.argv)}", **facts(device or pick_device())}
+    lines = [f"{name + ':':9}{value}" for name, value in named.items()]
+    print("\n".join(lines), flush=True)
+    return lines
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> str:
@@ -25,3 +38,10 @@ def print_table(header: list[str], rows: list[list[str]]) -> str:
     text = "\n".join(lines)
     print(text, flush=True)
     return text
+
+
+def keep(out: Path | None, head: list[str], *parts: str) -> None:
+    """Write tables below their origin, where that was asked for."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text("\n".join([*("    " + line for line in head), "", *parts, ""]))

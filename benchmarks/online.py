@@ -13,7 +13,6 @@ evaluations take longer in the end than here, while the agents go on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -26,7 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 
 from synther.agents.learner import Learner
 from synther.agents.sac import SACConfig
@@ -79,16 +78,14 @@ class Watch:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--env", default="Walker2d-v4")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 6])
     parser.add_argument("--refits", nargs="*", choices=_MINUTES, default=list(_MINUTES))
-    parser.add_argument("--out", type=Path, help="also write the tables to this file")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
-    head = origin()
-    print("\n".join(head))
+    head = origin(device)
     found = {}
     for seeds in chosen.seeds:
         for refit in chosen.refits:
@@ -96,8 +93,7 @@ def main() -> None:
             print(f"{_seeds(seeds)}, {refit}: {sum(found[seeds, refit].values()) / 60:.1f} minutes", flush=True)
     title = f"SAC, 20 updates a step, synthetic replay: {_STEPS:,} steps of {chosen.env}, seconds and share"
     tables = [title, print_table(*_parts_table(found)), "", print_table(*_targets_table(found))]
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", *tables, ""]))
+    keep(chosen.out, head, *tables)
 
 
 def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> Plan:
@@ -146,8 +142,9 @@ def _extrapolated(plan: Plan, device: torch.device) -> Parts:
     learning = whole.steps - whole.random_steps
     parts = {name: seconds * (learning if name in (_ACTING, _TRAINING) else _STEPS) for name, seconds in each.items()}
     parts |= _of_generators(watch.seconds[_REFRESHING], refreshes, sum(map(whole.is_refreshed, range(_STEPS))))
-    between = sum(parts.values()) / whole.number_of(_STEPS)  # while the players are at work
-    late = max(0.0, waiting - between) * (whole.number_of(_STEPS) - 1)
+    measured = -(-_STEPS // whole.evaluate_every)
+    between = sum(parts.values()) / measured  # while the players are at work
+    late = max(0.0, waiting - between) * (measured - 1)
     return {
         **parts,
         "waiting for evaluations": waiting + late,

@@ -11,14 +11,12 @@ heads alone 50 times as fast as stage one.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -37,20 +35,18 @@ LATENT_ROWS = {"cuda": 1_000_000, "cpu": 10_000}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--frames", type=int, help="records, 20,000 on a GPU")
     parser.add_argument("--batch", type=int, help="rows of an update, 256 on a GPU")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 6], help="that are trained together")
     parser.add_argument("--seconds", type=float, default=4.0, help="of updates that are timed for every line")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
     small = device.type == "cpu"
     batch = chosen.batch or (8 if small else 256)
-    head = origin()
-    print("\n".join(head))
+    head = origin(device)
     frames = _frames(chosen.frames or (600 if small else 20_000))
     plain = _timed(_Plain(frames, batch, device).train, device, chosen.seconds)
     table = [_line("plain loop, drq_bc", 1, batch, plain, "-", "-")]
@@ -69,8 +65,7 @@ def main() -> None:
             table.append(_line(f"latents, {name}", seeds, batch, alone, faster, f"{seeing / alone:.1f}"))
     header = ["learner", "seeds", "batch", "an update of a seed", "updates a second", "x plain loop", "x frames"]
     text = print_table(header, table)
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
+    keep(chosen.out, head, text)
 
 
 def _line(name: str, seeds: int, batch: int, seconds: float, *times: str) -> list[str]:
@@ -162,7 +157,7 @@ class _Plain:
         return torch.as_tensor(stacked, device=self.device)
 
     def _act(self, encoded: Tensor) -> Tensor:
-        mean = self.actor(self.trunk(encoded)).tanh()
+        mean: Tensor = self.actor(self.trunk(encoded)).tanh()
         moved = mean + (0.1 * torch.randn_like(mean)).clamp(-0.3, 0.3)
         return moved + (moved.clamp(-1, 1) - moved).detach()
 
@@ -175,7 +170,7 @@ class _Plain:
     def _step(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
         for optimiser in optimisers:
             optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         for optimiser in optimisers:
             optimiser.step()
 

@@ -10,16 +10,15 @@ costs depends on the preset, and is no part of these.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 from stable_baselines3.common.buffers import ReplayBuffer
 
 from synther import preset
@@ -37,29 +36,27 @@ GENERATOR = preset(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=1_000)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
-    head = origin()
-    print("\n".join(head), flush=True)
+    head = origin(torch.device("cpu"))
     table = [
         [name, what, *(f"{1e6 * seconds:.0f}" for seconds in timed)]
         for name, widths in WIDTHS.items()
         for what, timed in measured(*widths, chosen.batch, chosen.repeats).items()
     ]
     text = print_table(["rows of", "µs to", "Stable-Baselines3", "ours, all real", "ours, half synthetic"], table)
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", text, ""]))
+    keep(chosen.out, head, text)
 
 
 def measured(observations: int, actions: int, batch: int, repeats: int) -> dict[str, list[float]]:
     """Seconds of each operation, for each of the three buffers."""
     spaces = Box(-np.inf, np.inf, (observations,), np.float32), Box(-1, 1, (actions,), np.float32)
-    ours = {"refresh_every": 10**9, "samples": CAPACITY, "preset": GENERATOR, "progress": False, "seed": 0}
+    generated = {"samples": CAPACITY, "preset": GENERATOR, "progress": False, "seed": 0}
+    ours: dict[str, Any] = {"refresh_every": 10**9, **generated}
     found: dict[str, list[float]] = {}
     for kind, options, mixed in (
         (ReplayBuffer, {}, False),
@@ -73,11 +70,19 @@ def measured(observations: int, actions: int, batch: int, repeats: int) -> dict[
                 buffer.add(*step)
             if mixed:
                 buffer.replay.refresh()
-            add = _median(lambda turn, into=buffer, from_=steps: into.add(*from_[turn % len(from_)]), repeats)
+            add = _median(partial(_add, buffer, steps), repeats)
             found.setdefault(f"add a step of {envs}", []).append(add)
-        draw = _median(lambda _, of=buffer: of.sample(batch), repeats)
+        draw = _median(partial(_draw, buffer, batch), repeats)
         found.setdefault(f"draw {batch}", []).append(draw)
     return found
+
+
+def _add(buffer: ReplayBuffer, steps: list[tuple[Any, ...]], turn: int) -> None:
+    buffer.add(*steps[turn % len(steps)])
+
+
+def _draw(buffer: ReplayBuffer, batch: int, turn: int) -> None:
+    buffer.sample(batch)
 
 
 def _step(observations: int, actions: int, envs: int, seed: int) -> tuple[Any, ...]:

@@ -11,39 +11,44 @@ extrapolated from some).
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, preset
-from synther.compute import pick_device, synchronize
+from synther.compute import Precision, pick_device, synchronize
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.fit import fit
 from synther.diffusion.networks import Network
 
+_FITS: tuple[tuple[int, Precision, str, str], ...] = (
+    (256, "bf16", "692 s", "7 s"),
+    (256, "tf32", "692 s", "-"),
+    (256, "float32", "692 s", "-"),
+    (1024, "bf16", "646 s", "12 s"),
+)
+"""Batch, precision, the reference's time and the bound."""
+_FAST: tuple[Precision, ...] = ("bf16", "tf32")
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--steps", type=int, default=100_000, help="steps of the GPU fits")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows sampled on the GPU")
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
-    head = origin()
-    print("\n".join(head))
+    head = origin(device)
     table = _gpu(device, chosen.steps, chosen.rows) if device.type == "cuda" else _cpu(device)
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", table, ""]))
+    keep(chosen.out, head, table)
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
@@ -54,29 +59,29 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
+def _draw(blocks: BlockSampler, count: int) -> None:
+    for block in range(count):
+        blocks.draw(0, block)
+
+
 def _gpu(device: torch.device, steps: int, rows: int) -> str:
     noise, network = NoiseConfig(), NetworkConfig()
     data = torch.randn(300_000, 42, device=device)
     fit(data, network, FitConfig(steps=20), noise)  # loads the libraries and kernels
     table = []
-    for batch, precision, reference, bound in (
-        (256, "bf16", "692 s", "7 s"),
-        (256, "tf32", "692 s", "-"),
-        (256, "float32", "692 s", "-"),
-        (1024, "bf16", "646 s", "12 s"),
-    ):
+    for batch, precision, reference, bound in _FITS:
         share = 1 if precision == "bf16" else 10
         config = FitConfig(steps=steps // share, batch=batch)
-        seconds = share * _timed(lambda c=config, p=precision: fit(data, network, c, noise, precision=p), device)
+        seconds = share * _timed(partial(fit, data, network, config, noise, precision=precision), device)
         note = "" if share == 1 else f" ({share} times {steps // share:,})"
         table.append([f"{steps:,} fit steps, batch {batch}, {precision}{note}", reference, bound, f"{seconds:.1f} s"])
     net = Network(42, network).to(device).requires_grad_(False)
     for sampler, reference, bound in ((SamplerConfig(), "76 s", "4.2 s"), (preset("fast").sampler, "-", "0.5 s")):
-        for precision in ("bf16", "tf32"):
+        for precision in _FAST:
             blocks = BlockSampler(net, noise, sampler, precision)
             blocks.draw(0, 0)
             count = -(-rows // blocks.block_rows)
-            seconds = _timed(lambda b=blocks, n=count: [b.draw(0, block) for block in range(n)], device)
+            seconds = _timed(partial(_draw, blocks, count), device)
             name = f"{rows:,} rows, {sampler.kind} in {sampler.steps} steps, {precision}"
             table.append(
                 [
@@ -89,7 +94,7 @@ def _gpu(device: torch.device, steps: int, rows: int) -> str:
     for name in ("fast", "best"):
         model = Synthesizer(name, device=str(device), fit={"steps": 20}).fit(_rows(100_000, 17, 6), progress=False)
         model.sample(1000, progress=False)
-        seconds = _timed(lambda m=model: m.sample(rows, progress=False), device)
+        seconds = _timed(partial(model.sample, rows, progress=False), device)
         table.append([f"{rows:,} rows as Transitions in memory, `{name}`", "-", "-", f"{seconds:.2f} s"])
     return print_table(["work", "reference", "bound", "SynthER"], table)
 
@@ -113,11 +118,11 @@ def _cpu(device: torch.device) -> str:
         observations = (size["columns"] - 5) // 2
         data = _rows(size["rows"], observations, size["columns"] - 2 * observations - 2)
         model = Synthesizer(settings.changed(fit={"steps": some, "evaluate_every": some}), device="cpu")
-        whole = _timed(lambda m=model, d=data: m.fit(d, progress=False), device)
+        whole = _timed(partial(model.fit, data, progress=False), device)
         stepping = model.record.seconds
         fitting = whole - stepping + stepping * settings.fit.steps / some
         count = 8_192 if size["width"] < 1024 else 1_024
-        sampling = _timed(lambda m=model, n=count: m.sample(n, progress=False), device) * 100_000 / count
+        sampling = _timed(partial(model.sample, count, progress=False), device) * 100_000 / count
         shape = [f"{size['rows']:,}", str(size["columns"]), f"4 x {size['width']}"]
         table.append([*shape, f"{fitting:.0f} s", f"{sampling:.0f} s", "-"])
     steps = preset("laptop").fit.steps

@@ -9,13 +9,11 @@ column is the held-out loss of the first seed, which has to be the same in every
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from machine import origin, print_table
+from machine import command_line, keep, origin, print_table
 
 from synther.compute import Precision, pick_device, synchronize
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
@@ -27,20 +25,17 @@ _TARGETS = {"one alone": "27 s", "6 together": "92 s"}  # 100K steps in bf16 on 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--steps", type=int, help="of each fit; 100,000 on a GPU, else 200")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--precision", default="auto", choices=["auto", "bf16", "tf32", "float32"])
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
-    head = origin()
-    print("\n".join(head))
+    head = origin(device)
     steps = chosen.steps or (100_000 if device.type == "cuda" else 200)
     table = _table(device, steps, chosen.seeds, chosen.precision)
-    if chosen.out:
-        chosen.out.write_text("\n".join([*("    " + line for line in head), "", table, ""]))
+    keep(chosen.out, head, table)
 
 
 def _table(device: torch.device, steps: int, seeds: int, precision: Precision) -> str:

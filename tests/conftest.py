@@ -1,4 +1,4 @@
-"""What holds for every test: how property tests draw, one thread, and nothing left to chance."""
+"""What holds for every test: how property tests draw, one thread, nothing left to chance, no waiting for disks."""
 
 from __future__ import annotations
 
@@ -29,4 +29,12 @@ def command_lines_are_always_checked() -> Iterator[None]:
     """Under pytest tyro checks one in ten of the answers it remembers, by `random.random()`: here all of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(random, "random", lambda: 0.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_flushed() -> Iterator[None]:
+    """Only a machine that loses its power could tell, and the many small files of tests would wait for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
         yield

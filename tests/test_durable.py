@@ -41,6 +41,22 @@ def test_a_new_file(tmp_path):
     assert only(final.parent) == ["file.npz"]
 
 
+@pytest.mark.parametrize(
+    ("write", "files"), [(lambda path: path.write_text("new"), 1), (lambda path: write_folder(path, "new"), 2)]
+)
+def test_it_is_on_the_disk_before_it_has_its_name_and_the_name_too(write, files, tmp_path, monkeypatch):
+    done = []
+    replace = os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: done.append(os.fstat(handle).st_ino))
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append("renamed"), replace(old, new)))
+    with replacing(tmp_path / "final") as beside:
+        write(beside)
+        written = {file.stat().st_ino for file in (beside, *beside.rglob("*")) if file.is_file()}
+    assert len(written) == files
+    assert set(done[:files]) == written
+    assert done[files:] == ["renamed", tmp_path.stat().st_ino]
+
+
 def test_a_private_file_becomes_as_readable_as_any_other(tmp_path):
     with replacing(tmp_path / "file") as beside:
         beside.touch(mode=0o600)

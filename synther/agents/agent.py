@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors.torch import save
 
 from synther import compute
 from synther.agents import policy
@@ -30,7 +28,6 @@ from synther.agents.rounds import Rounds
 from synther.agents.rows import Member, Rows
 from synther.agents.stacked import Stack
 from synther.agents.td3_bc import TD3BC, TD3BCConfig
-from synther.durable import replacing
 from synther.errors import ConfigError
 
 Registry = dict[str, tuple[type[AgentConfig], Callable[[Any, Shape], Algorithm]]]
@@ -95,11 +92,8 @@ class Agent(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything: what `load` needs to go on training, and `load_policy` to act."""
-        tensors = {name: tensor.detach().contiguous() for name, tensor in self.state().items()}
-        tensors |= self._policy.scales.tensors()
         described = self._described() | {"updates": self.updates, "policy": self._policy.described()}
-        with replacing(path) as beside:
-            beside.write_bytes(save(tensors, {"format": policy.FORMAT, "agent": json.dumps(described)}))
+        policy.write(path, described, self.state() | self._policy.scales.tensors())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that an agent with the same config, members and data has written."""

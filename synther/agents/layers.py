@@ -8,7 +8,7 @@ are none that PyTorch differentiates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,8 +47,8 @@ def outputs_and_slopes(weights: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor
 
 def _views(rows: Tensor, sizes: Sizes) -> tuple[list[Tensor], list[Tensor]]:
     """Matrices (N, in, out) and biases (N, out), where the rows have them."""
-    ends = list(accumulate(numbers(sizes)))
-    parts = [rows[:, start:end] for start, end in pairwise([0, *ends])]
+    counts = numbers(sizes)
+    *parts, _ = torch.split(rows, [*counts, rows.shape[1] - sum(counts)], 1)
     depth = len(sizes) - 1
     matrices = [torch.unflatten(part, 1, sizes[layer : layer + 2]) for layer, part in enumerate(parts[:depth])]
     return matrices, parts[depth:]

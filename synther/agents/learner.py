@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors.torch import save
 from torch import Tensor
 
 from synther import compute
@@ -26,7 +25,6 @@ from synther.agents.drawing import Drawn, precision_for
 from synther.agents.growing import Growing, Places
 from synther.agents.policy import Policy, Scales
 from synther.agents.sac import SAC, SACConfig
-from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
 
 _ACTING = 2  # a stream beside those of algorithm.py
@@ -132,12 +130,9 @@ class Learner:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `load` needs to go on, and `load_policy` to act. Rows are not part of it."""
-        tensors = {name: tensor.detach().contiguous() for name, tensor in self.state().items()}
-        tensors |= self._policy.scales.tensors()
-        described = self._described() | {"rounds": self.rounds, "added": self.rows.added}
-        described |= {"policy": self._policy.described()}
-        with replacing(path) as beside:
-            beside.write_bytes(save(tensors, {"format": policy.FORMAT, "agent": json.dumps(described)}))
+        counts = {"rounds": self.rounds, "added": self.rows.added}
+        described = self._described() | counts | {"policy": self._policy.described()}
+        policy.write(path, described, self.state() | self._policy.scales.tensors())
 
     @torch.no_grad()
     def load(self, path: str | os.PathLike[str]) -> int:

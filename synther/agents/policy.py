@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from synther.agents.algorithm import Squash
 from synther.agents.stacked import Stack
+from synther.durable import replacing
 from synther.errors import DataError, FormatError
 
 FORMAT = "synther-agent-1"
@@ -51,7 +54,7 @@ class Policy:
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
         """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member."""
         members, size = self.scales.mean.shape
-        x = torch.as_tensor(np.asarray(observations, np.float32))
+        x = torch.from_numpy(np.require(observations, np.float32, "W"))
         if x.dim() not in (2, 3) or x.shape[-1] != size or (x.dim() == 3 and len(x) != members):
             wanted = f"({members}, n, {size}) or (n, {size})"
             raise DataError(f"expected observations of shape {wanted}, got {tuple(x.shape)}")
@@ -64,8 +67,7 @@ class Policy:
 
     def copy(self, device: torch.device) -> Policy:
         """The policy as it is now, on `device`: training goes on without it."""
-        actor = Stack(self.actor.weights.detach().to(device, copy=True), self.actor.sizes, self.actor.free_size)
-        return Policy(actor, self.scales.to(device), self.squash)
+        return Policy(self.actor.copy(device), self.scales.to(device), self.squash)
 
     def described(self) -> dict[str, Any]:
         """What its tensors do not say."""
@@ -79,6 +81,13 @@ def is_agent(path: str | os.PathLike[str]) -> bool:
             return bool((file.metadata() or {}).get("format") == FORMAT)
     except (SafetensorError, OSError):
         return False
+
+
+def write(path: str | os.PathLike[str], described: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """An agent's file: its description, and its tensors by name."""
+    whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as beside:
+        beside.write_bytes(save(whole, {"format": FORMAT, "agent": json.dumps(described)}))
 
 
 def read(

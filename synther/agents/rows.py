@@ -213,4 +213,5 @@ class Rows:
 
 
 def _column(values: Any) -> Tensor:
-    return torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values).to(torch.float32)
+    column = values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements="W"))
+    return column.to(torch.float32)

@@ -88,8 +88,12 @@ class Stack:
         return Stack(self.weights.detach()[:, index], self.sizes, self.free_size)
 
     def clone(self) -> Stack:
-        """A copy that nobody trains: a target network, or a policy kept as it was."""
-        return Stack(self.weights.detach().clone(), self.sizes, self.free_size)
+        """A copy that nobody trains, such as a target network."""
+        return self.copy(self.weights.device)
+
+    def copy(self, device: torch.device) -> Stack:
+        """The networks as they are now, on `device`: training goes on without them."""
+        return Stack(self.weights.detach().to(device, copy=True), self.sizes, self.free_size)
 
 
 def draw_stack(

@@ -30,13 +30,15 @@ def product(
     gradient of matrices, that is the gradient of their biases. Views of any strides will do, but for the last axis of
     `bias`, `mask`, `out` and `sums`, which has no gaps.
     """
-    if out is None:
-        out = b.new_empty(b.shape[0], a.shape[1], b.shape[2])
     if triton is not None and a.is_cuda and a.dtype == torch.float32:
+        out = b.new_empty(b.shape[0], a.shape[1], b.shape[2]) if out is None else out
         whole = _product_runs_on_triton(a, b)
         (_product_triton if whole else _product_cublas)(a, b, bias, rectify, mask, out, add, sums)
         return out
-    y = torch.matmul(a.unsqueeze(1), torch.unflatten(b, 0, (len(a), -1))).flatten(0, 1)
+    if a.shape[0] == b.shape[0]:
+        y = torch.bmm(a, b)
+    else:
+        y = torch.matmul(a.unsqueeze(1), torch.unflatten(b, 0, (len(a), -1))).flatten(0, 1)
     if bias is not None:
         y += bias.unsqueeze(1)
     if rectify:
@@ -45,6 +47,8 @@ def product(
         y *= mask > 0
     if sums is not None:
         column_sums(b, sums)
+    if out is None:
+        return y
     return out.add_(y) if add else out.copy_(y)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +37,11 @@ class Eyes:
     @property
     def device(self) -> torch.device:
         return self.encoder.weights.device
+
+    def features(self, observations: Tensor, names: Iterable[TrunkName]) -> Tensor:
+        """What the trunks of those names, side by side, make of observations (S, B, C, H, W). (S, B, features)"""
+        encoded = self.encoder(observations)
+        return torch.cat([self.trunk(name)(encoded) for name in names], -1)
 
     def trunk(self, name: TrunkName) -> Trunk:
         if name not in self.trunks:

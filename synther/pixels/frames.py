@@ -172,8 +172,8 @@ class Frames:
             worth *= discount * self.discount[kept + step]
         beginning = start[kept]
         return Decisions(
-            _stacked(kept, beginning),
-            _stacked(kept + nstep, beginning),
+            stack_of(kept, beginning),
+            stack_of(kept + nstep, beginning),
             self.action[kept + 1],
             reward.astype(np.float32),
             worth.astype(np.float32),
@@ -184,8 +184,8 @@ class Frames:
         return f"Frames({len(self):,} of {size}, {len(self.episodes[0]):,} episodes, action {columns})"
 
 
-def _stacked(newest: NDArray[np.int64], beginning: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The records of observations whose `newest` frame is given, none of them before the `beginning` of its episode."""
+def stack_of(newest: NDArray[np.int64], beginning: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Records (M, 3) of observations whose `newest` (M,) is given, none before the `beginning` (M,) of its episode."""
     stack: NDArray[np.int64] = np.maximum(newest[:, None] - np.arange(STACK)[::-1], beginning[:, None])
     return stack
 
@@ -211,11 +211,13 @@ def _numbers(name: str, values: Any, dimensions: int) -> NDArray[np.float32]:
     if array.dtype.kind not in "biuf" or array.ndim != dimensions:
         expected = ("", "(records,)", "(records, columns)")[dimensions]
         raise DataError(f"{name} is {array.dtype} of shape {array.shape}: expected numbers {expected}")
-    finite = np.isfinite(array)
+    with np.errstate(over="ignore"):
+        numbers = array.astype(np.float32, copy=False)
+    finite = np.isfinite(numbers)
     if not finite.all():
         place = tuple(int(at) for at in np.argwhere(~finite)[0])
-        raise DataError(f"{name}[{', '.join(map(str, place))}] is {array[place]}: expected a finite number")
-    return array.astype(np.float32, copy=False)
+        raise DataError(f"{name}[{', '.join(map(str, place))}] is {array[place]}: expected a finite number of float32")
+    return numbers
 
 
 def _flags(values: Any) -> NDArray[np.bool_]:

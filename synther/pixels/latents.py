@@ -18,7 +18,7 @@ from synther import compute
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
-from synther.pixels import augmentation
+from synther.pixels.augmentation import drawn_offsets
 from synther.pixels.eyes import Eyes, Features, TrunkName, load_eyes
 from synther.pixels.frames import Decisions, Frames
 from synther.pixels.seeing import SeeingAgent, convolving
@@ -58,7 +58,9 @@ def encode(
     with compute.working_on(eyes.device, "lower the chunk or encode fewer frames at once"):
         store = FrameStore(frames, eyes.nstep, eyes.discount, eyes.device)
         seen = np.empty((2, len(eyes.seeds), len(store), len(names) * eyes.trunk(names[0]).features), np.float32)
-        shifts = torch.stack([_shifts(member, seed, len(store)) for member in eyes.seeds]) if augment else None
+        shifts = None
+        if augment:
+            shifts = torch.stack([drawn_offsets(len(store), member, _STREAM, seed) for member in eyes.seeds])
         chosen = compute.pick_precision(precision, eyes.device)
         dtype = compute.working_dtype(chosen)
         with convolving(chosen, eyes.device), resolve(progress).phase("encode", len(store)) as phase:
@@ -83,23 +85,14 @@ def _names(features: Features | None, eyes: Eyes) -> list[TrunkName]:
     return names
 
 
-def _shifts(member: int, seed: int, count: int) -> Tensor:
-    """For each decision, of its observation and of the one that follows. (count, 4)"""
-    source = compute.generator(torch.device("cpu"), member, _STREAM, seed)
-    return augmentation.offsets(torch.empty(count, 4).uniform_(-1, 1, generator=source))
-
-
 def _encoded(
     eyes: Eyes, names: list[TrunkName], store: FrameStore, some: slice, shifts: Tensor | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Features of the observations and of those that follow, (S, rows, features) each."""
     picked = torch.arange(some.start, some.stop, device=eyes.device).expand(len(eyes.seeds), -1)
     here, there = (None, None) if shifts is None else torch.split(shifts, 2, -1)
-    pictures = store.observations(picked, here, dtype), store.next_observations(picked, there, dtype)
-    first, second = (
-        torch.cat([eyes.trunk(name)(encoded) for name in names], -1) for encoded in map(eyes.encoder, pictures)
-    )
-    return first, second
+    seen = eyes.features(store.observations(picked, here, dtype), names)
+    return seen, eyes.features(store.next_observations(picked, there, dtype), names)
 
 
 def _rows(here: np.ndarray, there: np.ndarray, frames: Frames, decisions: Decisions) -> Transitions:

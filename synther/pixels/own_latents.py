@@ -9,8 +9,7 @@ from torch import Tensor
 from synther import compute
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
-from synther.pixels import augmentation
-from synther.pixels.eyes import Eyes
+from synther.pixels.augmentation import drawn_offsets
 from synther.pixels.learner import PixelLearner
 from synther.pixels.seeing import convolving
 from synther.progress import Progress, resolve
@@ -35,7 +34,7 @@ def encode_own(
     if not most:
         return [None] * len(learner.seeds)
     last = torch.from_numpy(ring.counts - 1).to(ring.device).unsqueeze(1)
-    shifts = torch.stack([_shifts(seed, number, most) for seed in learner.seeds])
+    shifts = torch.stack([drawn_offsets(most, seed, _STREAM, number) for seed in learner.seeds])
     found: list[Tensor] = []
     with (
         compute.working_on(ring.device, "train fewer seeds together, or keep fewer frames"),
@@ -46,23 +45,12 @@ def encode_own(
             some = torch.arange(start, min(start + chunk, most), device=ring.device)
             picked = ring.at(torch.minimum(some, last))  # who has fewer repeats the last, to no avail
             batch = ring.batch(picked, shifts[:, some.cpu()].to(ring.device), torch.float32)
-            seen, following = _features(eyes, batch.observation), _features(eyes, batch.next_observation)
+            seen, following = (eyes.features(x, eyes.trunks) for x in (batch.observation, batch.next_observation))
             numbers = torch.stack([batch.reward, batch.terminal], -1)
             found.append(torch.cat([seen, batch.action, numbers, following], -1).cpu())
             phase.advance(len(some))
     matrices = torch.cat(found, 1).numpy()
     return [_rows(own[:count], len(ring.low)) for own, count in zip(matrices, ring.counts, strict=True)]
-
-
-def _features(eyes: Eyes, observations: Tensor) -> Tensor:
-    encoded = eyes.encoder(observations)
-    return torch.cat([eyes.trunk("actor")(encoded), eyes.trunk("critic")(encoded)], -1)
-
-
-def _shifts(seed: int, number: int, count: int) -> Tensor:
-    """For each decision, of its observation and of the one that follows. (count, 4)"""
-    source = compute.generator(torch.device("cpu"), seed, _STREAM, number)
-    return augmentation.offsets(torch.empty(count, 4).uniform_(-1, 1, generator=source))
 
 
 def _rows(matrix: np.ndarray, actions: int) -> Transitions | None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save
 from torch import Tensor
 
-from synther.agents.policy import FORMAT, read
+from synther.agents.policy import read, write
 from synther.agents.stacked import Stack
-from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.encoder import Encoder
 from synther.pixels.eyes import Features, trunk_of
@@ -63,8 +60,7 @@ class PixelPolicy:
         got = len(actor.weights), actor.sizes[0], actor.sizes[-1]
         if got != wanted:
             raise ConfigError(f"expected heads for (members, features, actions) {wanted}, got {got}")
-        weights = actor.weights.detach().to(self.low.device, copy=True)
-        return replace(self, actor=Stack(weights, actor.sizes, actor.free_size))
+        return replace(self, actor=actor.copy(self.low.device))
 
     def member(self, index: int) -> PixelPolicy:
         """The policy of a single member."""
@@ -81,8 +77,7 @@ class PixelPolicy:
         tensors = dict(zip(("encoder", "actor_trunk", "actor"), (part.weights for part in self._parts()), strict=True))
         tensors |= {"low": self.low, "high": self.high}
         described = {"frame": self.encoder.frame, "actor": self.actor.sizes}
-        with replacing(path) as beside:
-            beside.write_bytes(save(tensors, {"format": FORMAT, "agent": json.dumps(described)}))
+        write(path, described, tensors)
 
     def _parts(self) -> tuple[Encoder, Trunk, Stack]:
         return self.encoder, self.trunk, self.actor

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from synther.errors import ConfigError, DataError
 from synther.pixels.encoder import Frame
-from synther.pixels.frames import STACK
+from synther.pixels.frames import STACK, stack_of
 from synther.pixels.store import FrameStore
 from synther.pixels.worlds import Records
 
@@ -102,7 +102,7 @@ class FrameRing(FrameStore):
         if self.added.min() < 1:
             raise DataError("a member has seen nothing yet: add its first record")
         who = np.arange(len(self.added))
-        return self._places(who[:, None], _stack(self.added - 1, self._begun))
+        return self._places(who[:, None], stack_of(self.added - 1, self._begun))
 
     def at(self, numbers: Tensor) -> Tensor:
         """Places of decisions (S, ...), which are counted from each member's oldest that is left."""
@@ -128,8 +128,8 @@ class FrameRing(FrameStore):
             reward += worth * rewards[:, step]
             worth *= self._discount * discounts[:, step]
         places = self._places(who, own)
-        self.stack[places] = self._places(who[:, None], _stack(own, begun))
-        self.next_stack[places] = self._places(who[:, None], _stack(newest, begun))
+        self.stack[places] = self._places(who[:, None], stack_of(own, begun))
+        self.next_stack[places] = self._places(who[:, None], stack_of(newest, begun))
         action = torch.from_numpy(self._actions[who, slots[:, 0]]).to(self.device)
         self.action[places] = ((action - self.low) * (2 / (self.high - self.low)) - 1).clamp_(-1, 1)
         self.reward[places] = torch.from_numpy(reward.astype(np.float32)).to(self.device)
@@ -137,7 +137,7 @@ class FrameRing(FrameStore):
         self.terminal[places] = torch.from_numpy(lost.astype(np.float32)).to(self.device)
         line = self._ready[who] % self.capacity
         self._listed[torch.from_numpy(who).to(self.device), torch.from_numpy(line).to(self.device)] = places
-        self._needed[who, line] = _stack(own, begun)[:, 0]
+        self._needed[who, line] = stack_of(own, begun)[:, 0]
         self._ready[who] += 1
 
     def _forget(self) -> None:
@@ -154,9 +154,3 @@ class FrameRing(FrameStore):
 
     def _places(self, who: Numbers, numbers: Numbers) -> Tensor:
         return torch.from_numpy(who * self.capacity + numbers % self.capacity).to(self.device)
-
-
-def _stack(newest: Numbers, begun: Numbers) -> Numbers:
-    """Records of the observations whose newest frame is given, none of them before its episode. (W, 3)"""
-    found: Numbers = np.maximum(newest[:, None] - np.arange(STACK)[::-1], begun[:, None])
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -11,15 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from synther import compute
 from synther.agents import policy as files
 from synther.agents.drq_bc import HeadsConfig
 from synther.agents.rounds import Round, Rounds
-from synther.agents.stacked import Stack
-from synther.durable import replacing
 from synther.pixels.algorithm import PixelAlgorithm
 from synther.pixels.eyes import Eyes, TrunkName
 from synther.pixels.policy import PixelPolicy
@@ -55,10 +51,9 @@ class SeeingAgent(Rounds):
     def policy(self, device: torch.device | None = None) -> PixelPolicy:
         """The policies as they are now, to be evaluated while training goes on; on the CPU unless said otherwise."""
         device = device or torch.device("cpu")
-        own, actor = self.algorithm, self.algorithm.actor
-        heads = Stack(actor.weights.detach().to(device, copy=True), actor.sizes, actor.free_size)
+        own = self.algorithm
         bounds = self.store.low.to(device), self.store.high.to(device)
-        return PixelPolicy(own.encoder.copy(device), own.actor_trunk.copy(device), heads, *bounds)
+        return PixelPolicy(own.encoder.copy(device), own.actor_trunk.copy(device), own.actor.copy(device), *bounds)
 
     def eyes(self) -> Eyes:
         """The encoder and the trunks as they are now, on the device of the agent."""
@@ -68,11 +63,8 @@ class SeeingAgent(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything: what `load` needs to go on training, `load_pixel_policy` to act and `load_eyes` to see."""
-        tensors = {name: tensor.detach().contiguous() for name, tensor in self.state().items()}
-        tensors |= {"low": self.store.low, "high": self.store.high}
-        described = self._described() | {"updates": self.updates}
-        with replacing(path) as beside:
-            beside.write_bytes(save(tensors, {"format": files.FORMAT, "agent": json.dumps(described)}))
+        bounds = {"low": self.store.low, "high": self.store.high}
+        files.write(path, self._described() | {"updates": self.updates}, self.state() | bounds)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that an agent with the same config, seeds and frames has written."""

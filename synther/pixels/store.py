@@ -39,7 +39,7 @@ class FrameStore:
         channels, height, width = frames.image.shape[1:]
         self.images = torch.empty(len(frames), height, width, channels, dtype=torch.uint8, device=device)
         for start in range(0, len(frames), _CHUNK):
-            some = np.ascontiguousarray(frames.image[start : start + _CHUNK].transpose(0, 2, 3, 1))
+            some = np.require(frames.image[start : start + _CHUNK].transpose(0, 2, 3, 1), requirements=["C", "W"])
             self.images[start : start + _CHUNK] = torch.from_numpy(some).to(device)
 
     def __len__(self) -> int:

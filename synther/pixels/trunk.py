@@ -54,7 +54,7 @@ class Trunk:
 
     def copy(self, device: torch.device) -> Trunk:
         """As it is now, on `device`."""
-        return Trunk(Stack(self.weights.detach().to(device, copy=True), self.stack.sizes, self.stack.free_size))
+        return Trunk(self.stack.copy(device))
 
 
 def draw_trunk(shape: Shape, key: int, inputs: int) -> Trunk:

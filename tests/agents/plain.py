@@ -1,40 +1,106 @@
-"""The algorithms' losses once more, in NumPy and float64, one member and one row at a time where that is clearer."""
+"""An algorithm's members one by one, in PyTorch's own layers and optimisers, and algorithms in float64."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
 
+from synther.agents.adam import Adam
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.rows import Batch
 from synther.agents.stacked import Stack
 
 
-def kept(stack: Stack) -> Stack:
-    """The stack as it is now."""
-    return stack.clone()
+class Network(nn.Module):
+    """What a row of a stack is: linear layers with ReLU between them, and free numbers."""
+
+    def __init__(self, row: Tensor, sizes: tuple[int, ...], free: int = 0) -> None:
+        super().__init__()
+        shapes = list(pairwise(sizes))
+        at, bias_at = 0, sum(inputs * outputs for inputs, outputs in shapes)
+        layers = []
+        for inputs, outputs in shapes:
+            linear = nn.Linear(inputs, outputs)
+            linear.weight.data = row[at : at + inputs * outputs].detach().view(inputs, outputs).T.clone()
+            linear.bias.data = row[bias_at : bias_at + outputs].detach().clone()
+            layers.append(linear)
+            at, bias_at = at + inputs * outputs, bias_at + outputs
+        self.layers = nn.ModuleList(layers)
+        self.free = nn.Parameter(row[bias_at : bias_at + free].detach().clone())
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Of inputs side by side, (B, out)."""
+        x = torch.cat(inputs, -1)
+        for layer in self.layers[:-1]:
+            x = relu(layer(x))
+        return self.layers[-1](x)
+
+    def row(self) -> Tensor:
+        parts = [layer.weight.T.flatten() for layer in self.layers] + [layer.bias for layer in self.layers]
+        return torch.cat([*parts, self.free]).detach()
 
 
-def network(stack: Stack, member: int, x: np.ndarray, critic: int | None = None) -> np.ndarray:
-    """One network of a stack on x (B, in). (B, out)"""
-    weights = stack.weights.detach().double().numpy()
-    row = weights[member] if critic is None else weights[member, critic]
-    shapes = list(pairwise(stack.sizes))
-    at, bias_at = 0, sum(inputs * outputs for inputs, outputs in shapes)
-    for layer, (inputs, outputs) in enumerate(shapes):
-        x = x @ row[at : at + inputs * outputs].reshape(inputs, outputs) + row[bias_at : bias_at + outputs]
-        x = np.maximum(x, 0) if layer < len(shapes) - 1 else x
-        at, bias_at = at + inputs * outputs, bias_at + outputs
-    return x
+def networks(stack: Stack, member: int) -> nn.Module:
+    """A member's network, or the list of its ensemble."""
+    rows = stack.weights[member]
+    if rows.dim() == 1:
+        return Network(rows, stack.sizes, stack.free_size)
+    return nn.ModuleList(Network(row, stack.sizes, stack.free_size) for row in rows)
 
 
-def critics(stack: Stack, member: int, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """(E, B)"""
-    pair = np.hstack([observation, action])
-    return np.stack([network(stack, member, pair, e)[:, 0] for e in range(stack.weights.shape[1])])
+class Plain:
+    """A member of an algorithm, under the names that the algorithm has for its parts."""
+
+    def __init__(self, algorithm: Algorithm, config: AgentConfig, member: int) -> None:
+        self.config, parts = config, vars(algorithm).items()
+        slow = getattr(config, "policy_rate", config.learning_rate)
+        for name, part in parts:
+            if isinstance(part, Stack):
+                setattr(self, name, networks(part, member))
+            elif isinstance(part, Tensor):
+                setattr(self, name, part[member].clone().requires_grad_())
+        for name, part in parts:
+            if isinstance(part, Adam):
+                stem = name.removesuffix("_adam")
+                own = getattr(self, stem) if hasattr(self, stem) else getattr(self, f"log_{stem}")
+                weights = [own] if isinstance(own, Tensor) else list(own.parameters())
+                rate = slow if stem in ("actor", "temperature") else config.learning_rate
+                setattr(self, name, torch.optim.Adam(weights, rate))
 
 
-def squashed(mean: np.ndarray, log_deviation: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Actions, and their density by the change of variables. (B, A), (B,)"""
-    x = mean + np.exp(log_deviation) * noise
-    normal = np.exp(-(noise**2) / 2) / np.sqrt(2 * np.pi) / np.exp(log_deviation)
-    return np.tanh(x), np.log(normal / (1 - np.tanh(x) ** 2)).sum(-1)
+def in_float64(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm in float64, its optimisers too, and with targets that differ from what they follow."""
+    moved: dict[int, Tensor] = {}
+    parts = list(vars(algorithm).items())
+    for name, part in parts:
+        if isinstance(part, Stack):
+            trained = part.weights.requires_grad
+            weights = part.weights.detach().double() * (1.0 if trained else 1.25)
+            moved[id(part.weights)] = weights.requires_grad_(trained)
+            setattr(algorithm, name, Stack(weights, part.sizes, part.free_size))
+        elif isinstance(part, Tensor):
+            moved[id(part)] = part.double()
+            setattr(algorithm, name, moved[id(part)])
+    for name, part in parts:
+        if isinstance(part, Adam):
+            adam = Adam(moved[id(part.weights)], part.rate.item())
+            adam.rate, adam.count = adam.rate.double(), adam.count.double()
+            setattr(algorithm, name, adam)
+    return algorithm
+
+
+def drawn(algorithm: Algorithm, shape: Shape, rows: int, generator: torch.Generator) -> tuple[Batch, Noise]:
+    """So many rows for an update of every member, and its noise, in float64."""
+    members, size = len(shape.seeds), shape.observation
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(members, rows, *size, generator=generator, dtype=torch.float64)
+
+    here, there, action = normal(size), normal(size), normal(shape.action).tanh()
+    terminal = (torch.rand(members, rows, generator=generator) < 0.3).double()
+    batch = Batch(here, action, normal(), there, terminal, torch.cat([here, action], -1))
+    uniform = torch.rand(members, rows, algorithm.uniforms, generator=generator, dtype=torch.float64) * 2 - 1
+    return batch, Noise(normal(algorithm.normals), uniform)

@@ -28,23 +28,16 @@ def fresh(name: str = "td3_bc", members=MEMBERS, tables=TABLES, **changes: objec
 @pytest.mark.parametrize("name", CONFIGS)
 def test_resumed_equals_uninterrupted(name, tmp_path):
     whole, first, second = fresh(name), fresh(name), fresh(name)
-    whole.train(28)
-    first.train(23)
+    whole.train(22)
+    first.train(19)
     first.save(tmp_path / "agent.safetensors")
     second.load(tmp_path / "agent.safetensors")
-    assert second.updates == 23
-    np.testing.assert_array_equal(second.act(SEEN), first.act(SEEN))
-    second.train(5)
+    assert second.updates == 19
+    for found in (second, load_policy(tmp_path / "agent.safetensors")):
+        np.testing.assert_array_equal(found.act(SEEN), first.act(SEEN))
+    second.train(3)
     for key, tensor in whole.state().items():
         assert torch.equal(tensor, second.state()[key]), key
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_a_policy_acts_like_its_agent(name, tmp_path):
-    agent = fresh(name)
-    agent.train(20)
-    agent.save(tmp_path / "agent.safetensors")
-    np.testing.assert_array_equal(load_policy(tmp_path / "agent.safetensors").act(SEEN), agent.act(SEEN))
 
 
 def test_state_goes_over_by_value():

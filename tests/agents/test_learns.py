@@ -22,12 +22,13 @@ from .tables import Table, rows
 STEPS = 6
 SMALL = {"width": 32, "depth": 2, "batch": 64, "learning_rate": 3e-3}
 QUICK = {**SMALL, "discount": 0.5, "tau": 0.02}
+FAST = {**QUICK, "learning_rate": 2e-2}
 LEARNERS = {
-    "td3_bc": (TD3BCConfig(**QUICK, alpha=10.0), 200),
-    "iql": (IQLConfig(**QUICK, beta=10.0, decay_updates=200), 200),
-    "iql deterministic": (IQLConfig(**QUICK, beta=10.0, deterministic=True, decay_updates=200), 200),
-    "edac": (EDACConfig(**{**QUICK, "learning_rate": 1e-2}, critics=4, eta=0.1), 200),
-    "cql": (CQLConfig(**{**QUICK, "learning_rate": 1e-2}, actions=3, weight=0.5, policy_rate=1e-2), 160),
+    "td3_bc": (TD3BCConfig(**{**QUICK, "learning_rate": 1e-2}, alpha=10.0), 80),
+    "iql": (IQLConfig(**QUICK, beta=10.0, decay_updates=140), 140),
+    "iql deterministic": (IQLConfig(**QUICK, beta=10.0, deterministic=True, decay_updates=140), 140),
+    "edac": (EDACConfig(**FAST, critics=4, eta=0.1), 120),
+    "cql": (CQLConfig(**FAST, actions=3, weight=0.5, policy_rate=2e-2), 100),
 }
 
 
@@ -72,11 +73,12 @@ def test_learns_from_real_synthetic_and_mixed_rows(config, updates):
 
 
 def test_an_imitator_does_what_the_data_does():
-    agent = Agent(BCConfig(**SMALL), rows(REAL, SYNTHETIC), MEMBERS)
-    agent.train(300)
+    config = BCConfig(**{**SMALL, "learning_rate": 1e-2})
+    agent = Agent(config, rows(REAL, SYNTHETIC), MEMBERS)
+    agent.train(100)
     assert np.abs(agent.act(STARTS)).mean() < 0.2
     told = [data._replace(action=np.clip(-2 * data.observation, -1, 1)) for data in (REAL, SYNTHETIC)]
-    agent = Agent(BCConfig(**SMALL), rows(*told), MEMBERS)
-    agent.train(300)
+    agent = Agent(config, rows(*told), MEMBERS)
+    agent.train(100)
     error = ((agent.act(STARTS) - np.clip(-2 * STARTS, -1, 1)) ** 2).mean((1, 2))
     assert (error < 0.01).all()

@@ -110,6 +110,15 @@ def test_what_is_too_large_to_be_scaled_is_not_scaled_to_nothing():
         rows(source).standard(0)
 
 
+def test_arrays_that_nobody_may_write_to_are_read():
+    """PyTorch warns of them, and warnings are errors here."""
+    source = Table(*(np.asarray(part, np.float32) for part in table(9)))
+    for part in source:
+        part.flags.writeable = False
+    assert torch.equal(rows(source).matrix, rows(table(9)).matrix)
+    Agent(BCConfig(width=4), rows(source), [Member(0)]).act(source.observation)
+
+
 def test_errors_call_tables_by_their_names():
     named = {"device": CPU, "names": ["real", "synthetic"]}
     with pytest.raises(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +10,6 @@ from synther.experiments import clock, offline
 
 from .pendulum import Guess
 from .trainings import run
-
-
-@pytest.fixture(scope="package", autouse=True)
-def nothing_is_flushed() -> Iterator[None]:
-    """Only a machine that loses its power could tell, and the many small files of these tests would wait for it."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda handle: None)
-        yield
 
 
 @pytest.fixture

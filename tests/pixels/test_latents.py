@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from synther.agents.noisy_bc import NoisyBCConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.data.layout import Layout
 from synther.errors import ConfigError, DataError, FormatError
+from synther.pixels import latents
 from synther.pixels.agent import PixelAgent
+from synther.pixels.augmentation import drawn_offsets
 from synther.pixels.latents import encode
 from synther.pixels.policy import load_pixel_policy
 
@@ -64,6 +67,16 @@ def test_shifts_are_a_function_of_the_seeds(made):
         np.testing.assert_array_equal(one[member].observation, other[member].observation)
         assert not np.allclose(one[member].observation, third[member].observation, atol=1e-3)
         assert not np.allclose(one[member].observation, still[member].observation, atol=1e-3)
+
+
+def test_every_member_has_shifts_of_its_own(made, monkeypatch):
+    asked = []
+    monkeypatch.setattr(latents, "drawn_offsets", lambda *given: asked.append(given) or drawn_offsets(*given))
+    for seed in (0, 1):
+        encode(made, FRAMES, seed=seed)
+    assert len(set(asked)) == 4
+    drawn = [drawn_offsets(*given) for given in asked]
+    assert all(not torch.equal(one, other) for one, other in combinations(drawn, 2))
 
 
 def test_what_follows_is_shifted_by_itself(made):
@@ -118,21 +131,21 @@ HEADS = {
 def test_heads_learn_from_latents_and_eyes_are_frozen(features, made, tmp_path):
     """Stage two: its policy is its heads on the features of the frozen trunk."""
     before = {name: tensor.clone() for name, tensor in made.state().items()}
-    latents = encode(made, FRAMES, features=features, augment=False)
-    heads = Agent(HEADS[features], Rows(latents, device=CPU), [Member(3, Arm((0,))), Member(4, Arm((1,), real=1))])
+    tables = encode(made, FRAMES, features=features, augment=False)
+    heads = Agent(HEADS[features], Rows(tables, device=CPU), [Member(3, Arm((0,))), Member(4, Arm((1,), real=1))])
     start = heads.algorithm.actor.clone()
     heads.train(5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in made.state().items())
     assert not torch.equal(heads.algorithm.actor.weights, start.weights)
     made.save(tmp_path / "agent.safetensors")
     policy = load_pixel_policy(tmp_path / "agent.safetensors", features=features).with_heads(heads.policy().actor)
-    seen = np.stack([rows.observation[:, :50] for rows in latents])
+    seen = np.stack([rows.observation[:, :50] for rows in tables])
     np.testing.assert_allclose(policy.act(stacks(FRAMES, 3)), heads.act(seen), atol=1e-5)
 
 
 def test_heads_of_an_imitator_learn_from_latents():
-    latents = encode(agent(CONFIGS["bc"]), FRAMES)
-    heads = Agent(NoisyBCConfig(width=8, batch=8), Rows(latents[:1], device=CPU), [Member(3)])
+    tables = encode(agent(CONFIGS["bc"]), FRAMES)
+    heads = Agent(NoisyBCConfig(width=8, batch=8), Rows(tables[:1], device=CPU), [Member(3)])
     heads.train(2)
     assert np.isfinite(heads.losses()["actor"]).all()
 

@@ -14,6 +14,7 @@ from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.rows import Member, Rows
 from synther.errors import ConfigError
 from synther.pixels import worlds
+from synther.pixels.drq_v2 import PixelDrQv2
 from synther.pixels.learner import PixelLearner
 from synther.pixels.own_latents import encode_own
 from synther.pixels.policy import load_pixel_policy
@@ -108,12 +109,19 @@ def test_the_losses_of_heads_are_those_of_the_whole(lived):
     torch.testing.assert_close(loss, -value.mean(1).detach())
 
 
-def test_what_the_policys_loss_trains():
-    """It moves nothing but the policy and its trunk: as `drq_bc` has it, of which the rest is."""
+def test_what_the_policys_loss_trains(monkeypatch):
+    """Its own part alone: turned around, it moves nothing else in another direction."""
     start, end = live(learner(), 12), live(learner(), 13)
-    moved = {name for name, tensor in start.algorithm.state().items() if not torch.equal(tensor, end.state()[name])}
-    assert {"encoder", "actor_trunk", "critic_trunk", "actor", "critics", "target_critics"} <= moved
-    assert end.updates == 1
+    monkeypatch.setattr(PixelDrQv2, "_policy_loss", lambda own, value, action, batch: value.mean(1))
+    other = live(learner(), 13)
+    assert other.updates == 1
+
+    def changed(one: PixelLearner) -> set[str]:
+        return {name for name, tensor in one.algorithm.state().items() if not torch.equal(tensor, end.state()[name])}
+
+    assert changed(start) == end.algorithm.state().keys()
+    own = {"actor", "actor_trunk", "actor_adam.mean", "actor_trunk_adam.mean"}  # the squares have no sign
+    assert changed(other) == own
 
 
 def test_members_together_equal_each_alone(lived):
@@ -163,6 +171,7 @@ def test_heads_go_out_and_come_back(lived):
 def test_latents_are_what_each_member_sees_of_its_own(lived):
     """Without knowing the shifts: rewards and actions are those of the ring, features those of some shift."""
     one, other = encode_own(lived, number=7), encode_own(lived, number=7, chunk=5)
+    assert any(rows.terminal.any() for rows in one)
     for member, rows in enumerate(one):
         numbers = torch.arange(lived.store.counts[member]).expand(2, -1).clamp(max=int(lived.store.counts.min()) - 1)
         assert rows.observation.shape == (lived.store.counts[member], 100)
@@ -170,12 +179,17 @@ def test_latents_are_what_each_member_sees_of_its_own(lived):
         places = lived.store.at(numbers)[member][: len(lived.store)]
         np.testing.assert_array_equal(rows.reward[: len(lived.store)], lived.store.reward[places])
         np.testing.assert_array_equal(rows.action[: len(lived.store)], lived.store.action[places])
+        np.testing.assert_array_equal(rows.terminal[: len(lived.store)], lived.store.terminal[places] > 0.5)
         assert (np.abs(rows.observation) <= 1).all()
     assert not np.allclose(encode_own(lived, number=8)[0].observation, one[0].observation, atol=1e-3)
+    keys = set()
     still = pytest.MonkeyPatch()
-    still.setattr("synther.pixels.own_latents._shifts", lambda seed, number, count: torch.full((count, 4), 4))
+    still.setattr(
+        "synther.pixels.own_latents.drawn_offsets", lambda count, *key: keys.add(key) or torch.full((count, 4), 4)
+    )
     rows = encode_own(lived)[1]
     still.undo()
+    assert len(keys) == 2  # every member has shifts of its own
     picked = lived.store.at(torch.zeros(2, 1, dtype=torch.int64))
     eyes, seen = lived.eyes(), lived.store.observations(picked, None, torch.float32)
     np.testing.assert_allclose(rows.observation[0, :50], eyes.trunks["actor"](eyes.encoder(seen))[1, 0], atol=1e-5)

@@ -60,6 +60,14 @@ def test_frames_are_kept_once_and_as_they_are():
     assert store.frame == (9, 15, 15)
 
 
+def test_frames_that_are_mapped_are_read(tmp_path):
+    """Of a single channel they need not be moved, and PyTorch warns of what it may not write to."""
+    grey = noise(channels=1)
+    np.save(tmp_path / "image.npy", grey.image)
+    mapped = replace(grey, image=np.load(tmp_path / "image.npy", mmap_mode="r"))
+    assert torch.equal(FrameStore(mapped, 3, 0.9, CPU).images, FrameStore(grey, 3, 0.9, CPU).images)
+
+
 def test_members_see_their_own():
     store = FrameStore(FRAMES, 3, 0.9, CPU)
     cuts = torch.randint(0, 9, (2, 3, 4), generator=torch.Generator().manual_seed(0))
