@@ -19,6 +19,8 @@ from synther.experiments.engines.ownership import Owned, owned
 
 _LOCK = ".run.lock"
 _ADVICE = "choose an empty or a new folder"
+_SHORT, _FEW = 60, 4
+"""Characters of a difference that is worth to be shown, and how many of them."""
 
 
 @contextmanager
@@ -38,23 +40,37 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def claim(folder: Path, description: dict[str, Any]) -> None:
+def claim(
+    folder: Path, description: dict[str, Any], advice: str = "choose another --out, or remove the folder"
+) -> None:
     """Write down what the folder is for, or check that it is for this."""
     run = folder / "run.json"
     if run.exists():
         found = read_object(run)
         wanted = json.loads(json.dumps(description))
-        other = [key for key in wanted if found.get(key) != wanted[key]]
+        other = [f"{key}{_told(found.get(key), wanted[key])}" for key in wanted if found.get(key) != wanted[key]]
         if other:
-            raise ConfigError(
-                f"{folder} holds a run with another {', '.join(other)}: choose another --out, or remove the folder"
-            )
+            raise ConfigError(f"{folder} holds a run with another {', '.join(other)}: {advice}")
         return
     check_folder(folder, _ADVICE)
     # What begins with .run. is a lock, or was left by a run that was killed while it wrote its description.
     if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
         raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
     write_object(run, description)
+
+
+def _told(found: Any, wanted: Any) -> str:
+    """In brackets what is there and what was asked for, where that is short; of options with names, those that differ."""
+    told = [difference for difference in _apart(found, wanted) if len(difference) <= _SHORT]
+    return f" ({'; '.join(told[:_FEW])}{'; ...' * (len(told) > _FEW)})" if told else ""
+
+
+def _apart(found: Any, wanted: Any, *names: str) -> Iterator[str]:
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for key in found | wanted:
+            yield from _apart(found.get(key), wanted.get(key), *names, key)
+    elif found != wanted:
+        yield f"{'.'.join(names)} {json.dumps(found)}, not {json.dumps(wanted)}".strip()
 
 
 def read_object(path: Path) -> dict[str, Any]:

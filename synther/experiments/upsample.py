@@ -24,6 +24,8 @@ from synther.synthesizer import PREVIEW_ROWS, Synthesizer
 
 log = logging.getLogger(__name__)
 
+_MODEL = "model.safetensors"
+
 
 @dataclass(frozen=True)
 class Upsampled:
@@ -50,8 +52,9 @@ def upsample(
     formats.check_rows_target(data)
     finished = data.exists() and figures.exists() and picture.exists()
     with nullcontext() if finished else alone_in(folder):
-        claim(folder, _description(rows, model, samples, suffix))
-        model = fit_to(folder / "model.safetensors", rows, model, progress)
+        more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
+        claim(folder, _description(rows, model, samples, suffix), f"choose another --out, or remove the folder; {more}")
+        model = fit_to(folder / _MODEL, rows, model, progress)
         if finished:
             comparison = Comparison.from_json(json.loads(figures.read_text()))
         else:
@@ -63,7 +66,7 @@ def upsample(
             comparison = compare(rows, preview)
             draw(rows, preview, picture, comparison)
             write_object(figures, comparison.to_json())
-    return Upsampled(folder / "model.safetensors", data, picture, figures, comparison)
+    return Upsampled(folder / _MODEL, data, picture, figures, comparison)
 
 
 def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool) -> Synthesizer:

@@ -147,7 +147,7 @@ def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, ca
     patience = 3
     code, out, err = synther(*command, "--seed", 1)
     assert (code, out) == (2, "")
-    assert err.startswith("synther: a.hdf5.partial holds a run with another seed: choose another --out, or remove")
+    assert err.startswith("synther: a.hdf5.partial holds a run with another seed (")
     code, out, err = synther(*command, "--json")
     assert (code, json.loads(out)["episodes"], len(read_frames("a.hdf5"))) == (0, 3, 13)
     assert "going on after 8 decisions in a.hdf5.partial" in caplog.text

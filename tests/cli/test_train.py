@@ -190,7 +190,7 @@ def test_other_options_are_refused(train, data, tmp_path):
     assert train(*command).code == 0
     code, _, err = train(*command, "--seed", "1")
     assert code == 2
-    assert "holds a run with another seed: choose another --out" in err
+    assert "holds a run with another seed (0, not 1): choose another --out" in err
 
 
 def test_arguments_that_are_missing_or_out_of_range(train, data, tmp_path):

@@ -176,14 +176,14 @@ def test_stopped_anywhere_it_goes_on(done, name, phases, tmp_path):
         ({"plan": replace(PLAN, samples=151)}, "copy", "samples"),
         ({"plan": replace(PLAN, seed=1)}, "copy", "seed"),
         ({"plan": replace(PLAN, trials=2)}, "tvae", "trials"),
-        ({"plan": replace(PLAN, trial_rows=50, epochs=3)}, "tvae", "epochs, trial_rows"),
+        ({"plan": replace(PLAN, trial_rows=50, epochs=3)}, "tvae", "epochs .*, trial_rows"),
         ({"plan": replace(PLAN, settings=PLAN.settings.changed(fit={"steps": 61}))}, "diffusion", "settings"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_options_are_refused(copy, change, where, named):
     before = files(copy)
-    with pytest.raises(ConfigError, match=f"{where} holds a run with another {named}: choose another --out"):
+    with pytest.raises(ConfigError, match=f"{where} holds a run with another {named}.*: choose another --out"):
         run(copy, **change)
     assert files(copy) == before
 

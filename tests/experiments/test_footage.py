@@ -158,7 +158,7 @@ def test_parts_that_were_being_removed_are_drawn_again(counted, whole, monkeypat
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [({"seed": 1}, "seed"), ({"decisions": 44}, "steps"), ({"repeat": 3, "seed": 1}, "seed, repeat")],
+    [({"seed": 1}, "seed"), ({"decisions": 44}, "steps"), ({"repeat": 3, "seed": 1}, "seed .*, repeat")],
     ids=str,
 )
 def test_parts_of_something_else_are_refused(counted, changed, says):
@@ -167,7 +167,7 @@ def test_parts_of_something_else_are_refused(counted, changed, says):
     before = {file.name: file.read_bytes() for file in PARTIAL.iterdir()}
     assert sorted(before) == ["000000.hdf5", "000001.hdf5", "run.json"]
     counted.starts = 0
-    with pytest.raises(ConfigError, match=rf"frames\.hdf5\.partial holds a run with another {says}: choose another"):
+    with pytest.raises(ConfigError, match=rf"frames\.hdf5\.partial holds a run with another {says}.*: choose another"):
         kept(**changed)
     assert counted.starts == 0
     assert {file.name: file.read_bytes() for file in PARTIAL.iterdir()} == before

@@ -128,13 +128,13 @@ def test_a_finished_run_does_nothing_again(done, monkeypatch):
         ({"synthesizer": model(data={"threshold": "half"})}, "settings"),
         ({"samples": SAMPLES + 1}, "samples"),
         ({"suffix": ".hdf5"}, "suffix"),
-        ({"samples": 1, "synthesizer": model(seed=1)}, "seed, samples"),
+        ({"samples": 1, "synthesizer": model(seed=1)}, "seed .*, samples"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_options_are_refused(done, change, named):
     before = content(done.model.parent)
-    with pytest.raises(ConfigError, match=f"holds a run with another {named}: choose another --out"):
+    with pytest.raises(ConfigError, match=f"holds a run with another {named}.*: choose another --out"):
         run(done.model.parent, **change)
     assert content(done.model.parent) == before
 

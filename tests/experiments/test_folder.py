@@ -1,0 +1,34 @@
+"""Whose folder it is, and what somebody is told who comes with something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from synther.errors import ConfigError
+from synther.experiments.folder import claim
+
+HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp"}, "data": "a" * 64, "arms": ["real"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"seed": 1}, "seed (0, not 1)"),
+        (
+            {"settings": HELD["settings"] | {"fit": {"steps": 7, "batch": 3}}},
+            "settings (fit.steps 5, not 7; fit.batch null",
+        ),
+        ({"settings": {"fit": {"steps": 5}, "kind": "mlp", "new": 1}}, "settings (new null, not 1)"),
+        ({"data": "b" * 64}, "data"),
+        ({"arms": ["real", "noise"], "seed": 2}, 'seed (0, not 2), arms (["real"], not ["real", "noise"])'),
+        ({"settings": {f"part{n}": n for n in range(9)}}, "settings (fit {"),
+    ],
+)
+def test_what_differs_is_told_where_it_is_short(asked, told, tmp_path):
+    claim(tmp_path, HELD)
+    claim(tmp_path, HELD)
+    with pytest.raises(ConfigError) as refused:
+        claim(tmp_path, HELD | asked)
+    assert f"{tmp_path} holds a run with another {told}" in str(refused.value)
+    assert str(refused.value).endswith(": choose another --out, or remove the folder")
+    assert len(str(refused.value)) < 300 + len(str(tmp_path))
