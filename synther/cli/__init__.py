@@ -19,7 +19,7 @@ VERBS = {
     "pixels": "agents that see: train them on frames, upsample their latents, retrain their heads",
     "collect": "keep experience as a data set, rows or frames: episodes of a policy, or of an online run",
     "paper": "the paper's experiments: list them, run them, show their tables beside the paper's figures",
-    "inspect": "say what a file of data, a model or agents holds",
+    "inspect": "say what a file of data, a model, agents or a run holds",
     "presets": "list the presets and what they choose",
 }
 """Verb, which is the name of its module here, to what it does. A module has `run(arguments) -> None`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, table
+from synther.cli.answer import answer, standing, table
 from synther.data.transitions import ROW_FIELDS, Transitions
 
 _FIGURES = ("mean", "deviation", "lowest", "highest")
@@ -18,15 +19,18 @@ _FIGURES = ("mean", "deviation", "lowest", "highest")
 
 @dataclass
 class Inspect(options.Output):
-    """Say what a file of data, a model or agents holds."""
+    """Say what a file of data, a model, agents or the folder of a run holds."""
 
     file: tyro.conf.Positional[str] = tyro.MISSING
-    """Data in any format that can be read, a Minari id, frames (.hdf5), or a model or agents (.safetensors)."""
+    """Data in any format that can be read, a Minari id, frames (.hdf5), a model or agents (.safetensors), a run."""
 
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("inspect", Inspect, arguments)
     path = Path(chosen.file).expanduser()
+    if (path / "run.json").is_file():
+        _run(chosen, path)
+        return
     if path.suffix == ".safetensors":
         from synther.agents.policy import is_agent
 
@@ -35,6 +39,35 @@ def run(arguments: list[str]) -> None:
     from synther.pixels.formats.hdf5 import is_of_frames
 
     (_frames if is_of_frames(path) else _data)(chosen)
+
+
+def _run(chosen: Inspect, folder: Path) -> None:
+    from synther.experiments.folder import read_object
+    from synther.experiments.measurements import Result
+
+    described = read_object(folder / "run.json")
+    files = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+    places = [folder / "result.json", folder / "training" / "result.json"]  # the latter of the paper's runs
+    result = next((Result.read(place) for place in places if place.exists()), None)
+    unit = "steps" if "steps" in described else "updates"
+    figures = [("files", ", ".join(files))]
+    if result is not None:
+        for arm in result.curves:
+            figures += standing(f"{arm}, final", result.final(arm), unit)
+    elif unit in described:
+        figures.append(("result", "none yet: the command that began it goes on"))
+    figures += _options(described)
+    facts = {"kind": "run", "run": described, "result": result.to_json() if result else None, "files": files}
+    answer(chosen.json, facts, figures, f"run {folder}")
+
+
+def _options(described: dict[str, Any], *names: str) -> Iterator[tuple[str, str]]:
+    """By their whole names, as on the command line; those that were left alone are left out."""
+    for name, value in described.items():
+        if isinstance(value, dict):
+            yield from _options(value, *names, name)
+        elif value is not None:
+            yield ".".join((*names, name)), str(value)
 
 
 def _model(chosen: Inspect) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from synther.agents.bc import BCConfig
 from synther.agents.rows import Member, Rows
 from synther.cli import VERBS
 from synther.data import shipped
+from synther.experiments.measurements import Measurement, Result
 from synther.pixels import files
 from synther.pixels.frames import Frames
 from synther.presets import ABOUT, PRESETS
@@ -179,6 +181,23 @@ class TestInspect:
         assert out.startswith(rows.summary())
         for name in ("observation[1]", "action[0]", "reward", "next_observation[1]", "terminal"):
             assert f"  {name} " in out
+
+    def test_a_run(self, synther, tmp_path):
+        run = {"algorithm": "bc", "updates": 20, "agent": {"width": 8, "alpha": None}}
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        code, out, err = synther("inspect", tmp_path)
+        assert (code, err) == (0, "")
+        assert re.search(r"^  result +none yet: the command that began it goes on$", out, re.MULTILINE)
+        assert re.search(r"^  agent\.width +8$", out, re.MULTILINE)
+        assert "alpha" not in out
+        result = Result.of([Measurement(20, 1.0, {}, [[1.0, 3.0], [2.0, 6.0]])], ["real"])
+        written = json.dumps(result.to_json())
+        (tmp_path / "result.json").write_text(written)
+        out = synther("inspect", tmp_path).out
+        assert re.search(r"^  real, final return +3\.0 ± 1\.0 after 20 updates$", out, re.MULTILINE)
+        found = one_object(synther("inspect", tmp_path, "--json").out)
+        assert (found["kind"], found["run"], found["files"]) == ("run", run, ["result.json", "run.json"])
+        assert found["result"] == json.loads(written)
 
     def test_data_as_json(self, synther, data, rows):
         code, out, _ = synther("inspect", data, "--json")
