@@ -84,7 +84,9 @@ def working_on(device: torch.device, advice: str) -> Iterator[None]:
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             yield
-    except torch.cuda.OutOfMemoryError:
+    except RuntimeError as error:
+        if not (isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)):
+            raise
         raise ConfigError(f"the memory of {describe(device)} does not suffice: {advice}") from None
 
 

@@ -83,6 +83,14 @@ def test_streams_of_different_keys_have_nothing_in_common():
     assert correlations.abs().max() < 6 / 2000**0.5
 
 
+def test_main_memory_that_does_not_suffice_is_told_with_advice():
+    told = "the memory of cpu does not suffice: lower the capacity"
+    with pytest.raises(ConfigError, match=told), compute.working_on(CPU, "lower the capacity"):
+        torch.empty(10**15)
+    with pytest.raises(RuntimeError, match="something else"), compute.working_on(CPU, "lower the capacity"):
+        raise RuntimeError("something else")
+
+
 @pytest.mark.parametrize("seed", [-1, None, 0.5, "1"])
 def test_what_is_no_seed_is_refused(seed):
     with pytest.raises(ConfigError, match=f"a seed must be a whole number and at least 0, got {seed!r}"):
