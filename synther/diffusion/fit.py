@@ -211,7 +211,7 @@ def _fit(
             loss = float(trainer.loss_sum) / steps  # waits for the device
             if measure(result, steps, loss, time.monotonic() - began, held_out, noise, seed):
                 best.copy_(trainer.average)
-            phase.advance(steps, noted(result.history[-1]))
+            phase.advance(steps, noted(result.history[-1]) + _spent(config, result))
             due = result.steps - saved_at >= config.checkpoint_every or result.seconds - saved_when >= SAVE_SECONDS
             if kept is not None and due:
                 kept.save(state, result.course())
@@ -284,6 +284,11 @@ def measure(
 def noted(entry: dict[str, float]) -> str:
     """A measurement in words, for progress."""
     return f"loss {entry['loss']:.4f}" + (f", held out {entry['held_out']:.4f}" if "held_out" in entry else "")
+
+
+def _spent(config: FitConfig, result: FitResult) -> str:
+    """Of a budget of minutes, which runs out before the steps do."""
+    return "" if config.minutes is None else f", {result.seconds / 60:.1f} of {config.minutes:g} min"
 
 
 def next_rates(config: FitConfig, result: FitResult) -> Tensor:

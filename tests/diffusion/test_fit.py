@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from synther.diffusion.fit import Diverged, FitResult, fit
 from synther.diffusion.held_out import held_out_loss, split
 from synther.diffusion.networks import Network
 from synther.errors import ConfigError
+from synther.progress import Lines
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 NOISE = NoiseConfig()
@@ -144,8 +146,11 @@ def test_a_budget_of_minutes_ends_the_fit_and_the_learning_rate(monkeypatch):
         return asked[-1]
 
     monkeypatch.setattr(fit_module, "_learning_rates", spy)
-    result = tiny_fit(steps=5000, ema_every=1, evaluate_every=1, minutes=1, learning_rate=1.0)
+    lines = StringIO()
+    config = FitConfig(steps=120, batch=16, ema_every=1, evaluate_every=1, minutes=1, learning_rate=1.0)
+    result = fit(rows(), TINY, config, NOISE, progress=Lines(lines))
     assert result.steps == 60  # one second a step
+    assert lines.getvalue().splitlines()[-1].endswith(", 1.0 of 1 min")
     # The last of 60 steps begins at 59/60 of the budget: (1 + cos) / 2 is (pi / 120)^2 there.
     rates = torch.cat(asked)
     assert float(rates[-1]) == pytest.approx((math.pi / 120) ** 2, rel=1e-3)
