@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from synther.data.formats import d4rl, episodes, hdf5, read, write
+from synther.data.formats import d4rl, episodes, hdf5, read, write, writing
 from synther.data.transitions import Transitions
 from synther.errors import DataError, FormatError
 
@@ -74,6 +74,25 @@ def test_both_marks_on_a_row_mean_terminal(tmp_path: Path) -> None:
     rows = read(store(tmp_path / "rows.hdf5", arrays))
     assert rows.next_observation[:, 0].tolist() == [1, 1, 3]
     assert rows.terminal.tolist() == [False, True, False]
+
+
+def test_a_terminal_before_an_episode_of_one_step_is_not_cut() -> None:
+    found = episodes.pair(5, np.arange(5) == 1, np.arange(5) == 2)
+    assert found.row.tolist() == [0, 1, 3]
+    assert found.following.tolist() == [1, 1, 4]
+    assert found.timeout.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 3, 4, 100])
+def test_episodes_go_on_from_chunk_to_chunk(chunk_rows: int) -> None:
+    states = np.arange(12.0)[:, None]
+    ends, cuts = np.isin(np.arange(11), (4,)), np.isin(np.arange(11), (7,))
+    stream = writing.Stream(Transitions(states[:-1], states[:-1], states[:-1, 0], states[1:], ends, cuts))
+    stream.chunk_rows = chunk_rows
+    found = list(episodes.episodes(stream))
+    assert [one.reward.tolist() for one in found] == [[0, 1, 2, 3, 4], [5, 6, 7], [8, 9, 10]]
+    assert [one.observation[-1, 0] for one in found] == [5, 8, 11]
+    assert [(one.terminated, one.truncated) for one in found] == [(True, False), (False, True), (False, False)]
 
 
 def test_episodes_of_one_step(tmp_path: Path) -> None:
@@ -149,6 +168,10 @@ def test_a_full_disk(tmp_path):
 def test_an_interrupt_waits_for_the_write_that_it_meets(tmp_path, monkeypatch):
     """HDF5 would take it for a failure of that write, and the file with it."""
     monkeypatch.setattr(hdf5._Sink, "write", lambda sink, data: (signal.raise_signal(signal.SIGINT), len(data))[1])
-    with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "x.hdf5", whole())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background has not
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "x.hdf5", whole())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not list(tmp_path.iterdir())

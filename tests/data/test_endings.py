@@ -68,6 +68,36 @@ def test_rows_left_out_of_the_fit_count_through_those_that_are_in(monkeypatch):
     assert np.mean(found[~ends]) < 0.001
 
 
+def test_a_tree_is_believed_for_rows_that_it_has_not_seen(monkeypatch):
+    monkeypatch.setattr(endings, "FEWEST", 1)  # so that a tree could learn anything by heart
+    monkeypatch.setattr(endings, "DEEPEST", 30)
+    ends = RANDOM.random(400) < 0.3
+    assert endings.learn(rows_that_end(ends, RANDOM.normal(size=(400, 2)))) is None
+
+
+@pytest.mark.parametrize(("beyond", "trusted"), [(0, True), (500, False), (2_500, False)])
+def test_rows_that_go_on_beyond_the_limit_count_though_few_are_looked_at(beyond: int, trusted: bool, monkeypatch):
+    """Of 1,000 terminal rows and 500 others beyond a limit two in three are terminal, not 100 in 101."""
+    monkeypatch.setattr(endings, "MOST_OTHERS", 1_000)
+    following = RANDOM.uniform(-1, 0, size=(51_000, 2))
+    following[: 1_000 + beyond, 0] *= -1
+    tree = endings.learn(rows_that_end(np.arange(51_000) < 1_000, following))
+    assert (tree is not None) == trusted
+
+
+def test_a_limit_lies_halfway_between_the_rows_on_its_sides():
+    values = np.arange(100.0)[:, None]
+    for above in (5, 50, 95):
+        tree = Tree.fit(values, values[:, 0] >= 100 - above, np.ones(100))
+        assert (tree.feature, tree.cut[0]) == ((0, -1, -1), 99.5 - above)
+
+
+def test_no_fewer_than_five_rows_are_beyond_a_limit():
+    values = np.arange(100.0)[:, None]
+    assert Tree.fit(values, values[:, 0] >= 96, np.ones(100)).cut[0] == 94.5
+    assert Tree.fit(values, values[:, 0] < 4, np.ones(100)).cut[0] == 4.5
+
+
 def test_json_round_trip_through_strict_json():
     features = RANDOM.normal(size=(500, 5))
     tree = Tree.fit(features, features[:, 1] > 0.5, np.ones(500))

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.data import inference, kinds, spaces
+from synther.data import inference, kinds, preparing, spaces
+from synther.data import layout as layout_module
 from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
@@ -327,6 +328,33 @@ def test_a_row_far_down_is_named():
         layout.pack(make(rows=20_000, reward=np.arange(20_000) < 19_999))
 
 
+@pytest.mark.parametrize("rows", [ROWS, ROWS // 8 * 8 - 1])
+def test_chunks_make_no_difference(rows: int, monkeypatch: pytest.MonkeyPatch):
+    whole = everything()[:rows]
+    layout = Layout.infer(whole)
+    matrix = layout.pack(whole)
+    other = matrix + np.random.default_rng(0).normal(size=matrix.shape)
+    expected = layout.unpack(other)
+    monkeypatch.setattr(layout_module, "_CHUNK", 8)
+    assert np.array_equal(layout.pack(whole), matrix)
+    assert layout.unpack(other).equals(expected)
+
+
+@pytest.mark.parametrize("chunk", [7, 40])
+def test_rows_are_prepared_chunk_by_chunk(chunk: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(preparing, "_CHUNK_ROWS", chunk)
+    rows = everything()
+    prepared = prepare(rows, "standard", "onehot", False)
+    packed = prepared.layout.pack(rows)
+    scaled = prepared.layout.scaled_columns
+    expected = packed.copy()
+    expected[:, scaled] = (packed[:, scaled] - packed[:, scaled].mean(0)) / packed[:, scaled].std(0)
+    assert np.allclose(prepared.matrix, expected, atol=1e-5)
+    assert prepared.rates.keys() == set(prepared.layout.binary_columns)
+    assert prepared.rates == pytest.approx({column: packed[:, column].mean() for column in prepared.rates})
+    assert prepared.rates[prepared.layout.names.index("terminal")] == pytest.approx(6 / 40)
+
+
 def test_unpack_refuses_other_shapes_and_what_is_not_finite():
     layout = Layout.infer(make())
     with pytest.raises(DataError, match=r"\(3, 1\): expected \(rows, 8\)"):
@@ -358,6 +386,11 @@ def test_neighbours_of_one_kind_are_treated_as_each_alone():
                 found = getattr(made, field).reshape(ROWS, -1)[:, place]
                 np.testing.assert_array_equal(found, decoded.astype(found.dtype), err_msg=f"{field}[{place}]")
                 column += kind.matrix_width
+
+
+def test_whole_numbers_come_back_as_the_nearest_in_their_range():
+    generated = np.array([[-9.0], [-1.6], [-0.4], [0.6], [1.49], [1.51], [4.0]])
+    assert Integer(-2, 3).decode(generated)[:, 0].tolist() == [-2, -2, 0, 1, 1, 2, 3]
 
 
 def test_thresholds_decide_binary_columns():

@@ -59,7 +59,9 @@ def test_a_reset_in_the_middle_of_an_episode_cuts_it() -> None:
     assert rows.timeout.tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize(("steps", "kept"), [(6, range(6)), (10, range(1, 10)), (17, range(8, 17))])
+@pytest.mark.parametrize(
+    ("steps", "kept"), [(6, range(6)), (8, range(8)), (10, range(1, 10)), (12, range(3, 12)), (17, range(8, 17))]
+)
 def test_optimized_memory(steps: int, kept: range) -> None:
     """The row at the write position is invalid once the ring is full; ends of episodes lost their next observation."""
     for envs in (1, 2):
@@ -70,6 +72,15 @@ def test_optimized_memory(steps: int, kept: range) -> None:
         assert rows.next_observation[:, 0].tolist() == [100 * env + t for env in range(envs) for t in following]
         assert rows.timeout is None
         assert rows.terminal.tolist() == [t % 4 == 3 for t in kept] * envs
+
+
+def test_where_environments_meet_one_was_cut_even_if_the_next_seems_to_go_on() -> None:
+    buffer = ReplayBuffer(20, BOX, TORQUE, device="cpu", n_envs=2)
+    for _ in range(3):
+        buffer.add(np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}, {}])
+    rows = read(buffer)
+    assert rows.timeout is not None
+    assert np.flatnonzero(rows.timeout).tolist() == [2]
 
 
 def test_timeouts_that_nobody_handles() -> None:
@@ -132,8 +143,11 @@ def rows_to_add(count: int) -> Transitions:
 @pytest.mark.parametrize("before", [0, 4, 10, 13])
 @pytest.mark.parametrize("added", [1, 6, 10, 25])
 @pytest.mark.parametrize("envs", [1, 3])
-def test_appending_is_what_add_does(before: int, added: int, envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "CHUNK_BYTES", 400)  # several chunks
+@pytest.mark.parametrize("chunk_bytes", [400, 1 << 20], ids=["several chunks", "one chunk"])
+def test_appending_is_what_add_does(
+    before: int, added: int, envs: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CHUNK_BYTES", chunk_bytes)
     ours, theirs = filled(before, envs=envs), filled(before, envs=envs)
     rows = rows_to_add(added * envs)
     write(ours, rows)

@@ -30,6 +30,8 @@ def test_every_spike_opens_a_gap_on_both_of_its_sides():
 def test_whatever_is_generated_within_a_gap_is_the_spike():
     generated = column(-20, -10, -9.2, 1.0, 1.3, 2.0, 5.0, 5.9, 6.0)
     assert KIND.decode(generated)[:, 0].tolist() == [-10, -10, -10, 0, 0, 0, 3, 3, 3]
+    for spike, start in ((-10, -10), (0, 1), (3, 5)):
+        assert (KIND.decode(column(*np.linspace(start, start + 1, 65))) == spike).all()
 
 
 def test_what_lies_between_the_gaps_keeps_its_distances_and_its_bounds():

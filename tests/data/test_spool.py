@@ -7,7 +7,7 @@ import errno
 import numpy as np
 import pytest
 
-from synther.data.spool import Spool
+from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
 
@@ -109,6 +109,18 @@ def test_an_array_is_read_when_it_is_asked_for(tmp_path):
     spool = Spool(tmp_path / "x", IDENTITY)
     spool.append(rows(3))
     assert all(not isinstance(arrays, dict) for arrays in spool.shards())  # numpy's lazy file, not loaded arrays
+
+
+@pytest.mark.parametrize("keep", [1, 4, 5, 100])
+def test_the_first_rows_are_kept_however_often_they_are_gone_through(keep, tmp_path):
+    spool, taken = Spool(tmp_path / "x", IDENTITY), []
+    for first, count in ((0, 4), (4, 4), (8, 2)):
+        spool.append(rows(count, first))
+    given = Unspooled(spool, lambda arrays: Transitions(**arrays), taken.append, keep)
+    for _ in range(2):
+        assert [chunk.reward.tolist() for chunk in given.chunks(3)] == held(spool)
+    assert given.first().reward.tolist() == list(range(min(keep, 10)))
+    assert taken == [4, 4, 2]
 
 
 def test_remove_leaves_nothing(tmp_path):

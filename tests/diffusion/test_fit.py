@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from synther import compute
 from synther.diffusion import fit as fit_module
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
@@ -72,6 +73,12 @@ def test_history_records_every_measurement():
     assert result.seconds == seconds[-1] > 0
 
 
+def test_a_loss_is_the_mean_since_the_last_measurement():
+    options = {"steps": 15, "ema_every": 5}
+    often, seldom = ([e["loss"] for e in tiny_fit(evaluate_every=n, **options).history] for n in (5, 10))
+    assert seldom == pytest.approx([(often[0] + often[1]) / 2, often[2]], rel=1e-6)
+
+
 def test_without_held_out_rows_there_is_no_held_out_loss():
     result = tiny_fit(holdout=0)
     assert all(set(entry) == {"step", "loss", "seconds"} for entry in result.history)
@@ -91,6 +98,15 @@ def test_measurements_do_not_change_the_fit():
     assert torch.equal(weights(often), weights(never))
 
 
+def test_a_round_that_is_cut_short_takes_so_many_steps():
+    given = rows()
+    config = FitConfig(batch=4, ema_every=10)
+    trainer = fit_module._Trainer(Network(3, TINY), given, torch.arange(len(given)), config, NOISE, 0, torch.float32)
+    for number, steps in ((0, 10), (1, 4)):
+        trainer.run_round(number, steps, torch.full((steps,), 1e-3))
+    assert float(trainer.adam_step) == 14
+
+
 def test_average_is_exponential_once_warm():
     config = FitConfig(batch=4, ema_every=2, ema_decay=0.9)
     given = rows()
@@ -103,6 +119,38 @@ def test_average_is_exponential_once_warm():
         # Weights of order 0.1 in float32, whose errors fade as the average moves on.
         torch.testing.assert_close(trainer.average, expected, rtol=0, atol=1e-6)
     assert not torch.isclose(trainer.average, trainer.weights).all()
+
+
+def test_no_held_out_row_is_fitted():
+    data = rows(100)
+    fitted, held_out = split(data, 0.3, seed=4)
+    assert held_out is not None
+    assert (len(fitted), len(held_out)) == (70, 30)
+    both = torch.cat([data[fitted], held_out])
+    assert torch.equal(both.sort(0).values, data.sort(0).values)
+
+
+def test_no_more_than_10_000_rows_are_held_out():
+    fitted, held_out = split(torch.zeros(300_000, 1), 0.05, seed=0)
+    assert held_out is not None
+    assert (len(fitted), len(held_out)) == (290_000, 10_000)
+
+
+def test_no_two_draws_share_a_stream(monkeypatch):
+    keys, reseed = [], compute.reseed
+
+    def spy(source: torch.Generator, *key: int) -> torch.Generator:
+        keys.append(key)
+        return reseed(source, *key)
+
+    monkeypatch.setattr(compute, "reseed", spy)
+    sampler = BlockSampler(tiny_fit(evaluate_every=40).network, NOISE, SamplerConfig("euler", 1))
+    for block in range(4):
+        sampler.draw(0, block)
+    # Weights, rows held out and their noise, four rounds, four blocks.
+    assert len(keys) == len(set(keys)) == 11
+    assert {key[0] for key in keys} == {0}  # the seed
+    assert len({key[1] for key in keys}) == 5
 
 
 def test_few_rows_leave_at_least_one_to_fit_on():

@@ -62,6 +62,22 @@ def test_dpm_solver_keeps_its_order_on_uneven_steps(gaussian, generator):
     assert abs(orders[1] - 2) < 0.75 * abs(orders[0] - 2)
 
 
+def test_dpm_solver_looks_half_a_step_ahead():
+    """A denoiser that is linear in ln sigma, and sees no rows, is foretold exactly for the middle of a step."""
+    sigmas = [9.0, 4.0, 3.0, 0.5, 0.4, 0.1]  # steps of which no two are alike, nor do their errors cancel
+
+    def denoise(x: torch.Tensor, sigma: float) -> torch.Tensor:
+        return torch.full_like(x, 2 - 0.7 * math.log(sigma))
+
+    x = torch.tensor([[3.0, -5.0]], dtype=torch.float64)
+    expected = x
+    for sigma, following in pairwise(sigmas):
+        middle = sigma if sigma == sigmas[0] else math.sqrt(sigma * following)  # at first there is nothing to go by
+        kept = following / sigma
+        expected = kept * expected + (1 - kept) * denoise(x, middle)
+    torch.testing.assert_close(dpm_solver_pp_2m(denoise, x, sigmas), expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_have_the_mean_and_the_covariance(kind, gaussian, generator):
     noise, count = NoiseConfig(), 10_000

@@ -267,6 +267,17 @@ def test_a_budget_of_minutes_is_that_of_all(monkeypatch):
     assert [result.seconds for result in results] == [30.0] * 3
 
 
+def test_a_budget_of_minutes_goes_on_where_it_was(monkeypatch, tmp_path):
+    clock = iter(range(10_000))
+    monkeypatch.setattr(together, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(together, "SAVE_SECONDS", 0)
+    options = {"steps": 5000, "ema_every": 1, "evaluate_every": 1, "minutes": 0.5}
+    with pytest.raises(Stopped):
+        run(how={"progress": StopAt(12), "checkpoint": tmp_path / "fits"}, **options)
+    results = run(how={"checkpoint": tmp_path / "fits"}, **options)
+    assert [(result.steps, result.seconds) for result in results] == [(30, 30.0)] * 3
+
+
 WRONG = {
     "no members": ([], {}, {}, r"at least one member, got 0 of rows, 0 seeds"),
     "seeds": (DATA[:2], {"seeds": [1]}, {}, r"got 2 of rows, 1 seeds, 2 starts, 2 of marks"),

@@ -87,6 +87,11 @@ def test_normal_rows_stay_where_they_are(kind, tolerance):
         torch.testing.assert_close(rows, expected, rtol=tolerance, atol=1e-6, msg=f"at {sigma}")
 
 
+def test_rows_have_the_deviation_of_the_data_all_the_way():
+    one = BlockSampler(network(), NoiseConfig(sigma_data=0.5), SamplerConfig("euler", 3))
+    torch.testing.assert_close(one.trace(3, 20)[0][1], noise(one, 3)[:20] * 0.5 * 80 / math.hypot(80, 0.5))
+
+
 def test_no_more_rows_than_a_block_has():
     one = sampler(steps=2)
     assert len(one.trace(0, 10**6)[-1][1]) == one.block_rows

@@ -61,6 +61,28 @@ def pair(
     return theirs, ours
 
 
+@pytest.mark.parametrize("envs", [1, 3])
+def test_it_says_how_full_it_is_as_theirs_does(envs: int) -> None:
+    theirs = ReplayBuffer(5 * envs, VECTOR, TORQUE, device="cpu", n_envs=envs)
+    ours = SyntheticReplayBuffer(
+        5 * envs, VECTOR, TORQUE, device="cpu", n_envs=envs, **{**OPTIONS, "refresh_every": 99}
+    )
+    here, act, nothing = np.zeros((envs, 3)), np.zeros((envs, 2)), np.zeros(envs)
+    for _ in range(12):
+        for buffer in (theirs, ours):
+            buffer.add(here, here, act, nothing, nothing, [{}] * envs)
+        assert (ours.pos, ours.full, ours.size()) == (theirs.pos, theirs.full, theirs.size())
+
+
+def test_an_end_of_which_nobody_says_that_it_is_a_timeout_is_terminal() -> None:
+    ours = SyntheticReplayBuffer(5, VECTOR, TORQUE, device="cpu", **OPTIONS)
+    for done in (0, 1, 0):
+        ours.add(np.zeros((1, 3)), np.zeros((1, 3)), np.zeros((1, 2)), np.zeros(1), np.array([done]), [{}])
+    rows = ours.transitions()
+    assert rows.terminal.tolist() == [False, True, False]
+    assert rows.timeout.tolist() == [False, False, False]
+
+
 def _observed(space: spaces.Space, envs: int) -> Any:
     drawn = [space.sample() for _ in range(envs)]
     if isinstance(space, spaces.Dict):

@@ -84,6 +84,14 @@ def test_a_trajectory_that_comes_in_parts_is_whole_and_one_that_stops_is_cut():
     assert ours.transitions().timeout is None
 
 
+def test_a_trajectory_that_terminates_is_not_cut_there():
+    ours = buffer(refresh_every=1000)
+    ours.extend(steps(28).reshape(4, 7))
+    rows = ours.transitions()
+    assert np.flatnonzero(rows.terminal).tolist() == [6, 13, 20, 27]
+    assert np.flatnonzero(rows.timeout).tolist() == [3, 10, 17, 24]
+
+
 def test_single_steps_of_environments_that_take_turns_have_no_timeouts():
     ours, given = buffer(refresh_every=1000), steps(40).reshape(2, 20)
     for step in range(20):
@@ -91,6 +99,11 @@ def test_single_steps_of_environments_that_take_turns_have_no_timeouts():
     rows = ours.transitions()
     assert rows.timeout is None
     assert sorted(rows.reward) == [number + 0.25 for number in range(40)]
+    alone = buffer(refresh_every=1000)
+    for step in range(20):
+        for environment in range(2):
+            alone.add(given[environment, step])
+    assert alone.transitions().timeout is None
 
 
 def test_padding_of_trajectories_is_no_experience():

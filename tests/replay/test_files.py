@@ -61,6 +61,15 @@ def test_it_goes_on_as_if_nothing_had_been(saved_at, discrete, tmp_path):
     assert len(told[0]) == 3
 
 
+def test_timeouts_that_nobody_knew_are_not_known_later(tmp_path):
+    replay = tiny()
+    replay.add(**numbered(0, 10))
+    replay.save(tmp_path / "replay")
+    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
+    loaded.add(**numbered(10, 10), timeout=np.zeros(10, bool))
+    assert loaded.transitions().timeout is None
+
+
 def test_options_of_numpy_can_be_saved(tmp_path):
     options = {"ratio": np.float32(0.5), "replace": np.float64(0.5), "seed": np.int64(3), "shuffled": np.bool_(True)}
     replay = tiny(capacity=np.int64(50), background=np.bool_(False), **options)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from synther import Synthesizer, Transitions
+from synther.data.spaces import Box
 from synther.errors import ConfigError
-from synther.replay.refit import PATIENCE, WARM_SHARE, settings_for
+from synther.replay.refit import PATIENCE, WARM_SHARE, Generation, Job, Refresh, settings_for
 
 from .rows import TINY, numbered, tiny
 
@@ -50,6 +52,31 @@ def test_what_a_refresh_starts_from(refit, monkeypatch):
     assert [refresh.steps for refresh in replay.history] == ([100, 20] if refit == "warm" else [100, 100])
 
 
+def test_no_two_refreshes_share_a_seed():
+    replay, other = tiny(seed=1), tiny(seed=2)
+    seeds = []
+    for one in (replay, other):
+        for first in (0, 100):
+            one.add(**numbered(first, 100))
+            seeds.append(one.model.seed)
+    assert len(set(seeds)) == 4
+
+
+def test_another_process_is_given_the_same_job(tmp_path):
+    replay = tiny(seed=3, action_space=(Box.uniform(-1, 1, 2),))
+    replay.add(**numbered(0, 150))
+    job = replay._job()
+    job.save(tmp_path)
+    given = Job.load(tmp_path)
+    for name in ("columns", "settings", "samples", "seed", "device", "precision"):
+        assert getattr(given, name) == getattr(job, name), name
+    assert np.array_equal(given.real, job.real)
+    assert np.array_equal(given.held_out, job.held_out)
+    assert job.held_out.any()
+    for (name, one), other in zip(job.start.network.named_parameters(), given.start.network.parameters(), strict=True):
+        assert torch.equal(one, other), name
+
+
 def test_how_long_a_refresh_fits():
     settings = TINY.changed(fit={"steps": 1000})
     assert settings_for(settings, "scratch", first=False, measured=True) == settings
@@ -62,6 +89,14 @@ def test_how_long_a_refresh_fits():
     assert [settings_for(own, how, first=True, measured=False).fit.patience for how in ("warm", "scratch")] == [
         None
     ] * 2
+
+
+def test_what_is_recorded_is_the_loss_of_the_weights_that_were_kept():
+    history = [{"step": step, "held_out": loss} for step, loss in ((10, 0.9), (20, 0.4), (30, 0.6))]
+    model = Synthesizer(TINY.changed(fit={"patience": 5}), device="cpu").fit(ROWS, progress=False)
+    model.record.history, model.record.steps = history, 30
+    recorded = Generation(model, np.zeros((1, 1), np.float32), 2.0, 3.0).recorded(Refresh(4, 200, 150, 50))
+    assert recorded == Refresh(4, 200, 150, 50, True, 30, 0.4, 2.0, 3.0)
 
 
 def test_a_held_out_row_is_held_out_for_good():

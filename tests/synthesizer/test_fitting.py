@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from synther import Synthesizer
 from synther.errors import ConfigError
@@ -69,9 +72,24 @@ def test_lines_where_stderr_is_no_terminal(tmp_path, capsys):
     assert "loss" in err
 
 
-def test_what_was_measured_of_the_weights_that_were_kept(model):
-    assert model.measured == model.record.history[-1]
-    stopped = Synthesizer.__new__(Synthesizer)
-    stopped.__dict__.update(model.__dict__)
-    stopped.settings = model.settings.changed(fit={"patience": 3})
-    assert stopped.measured["held_out"] == min(entry["held_out"] for entry in model.record.history)
+@pytest.mark.parametrize(("patience", "expected"), [(3, 0.4), (None, 0.6)], ids=["the best", "the last"])
+def test_what_was_measured_of_the_weights_that_were_kept(patience, expected, quick):
+    history = [{"step": step, "held_out": loss} for step, loss in ((10, 0.9), (20, 0.4), (30, 0.6))]
+    kept = Synthesizer(quick.settings.changed(fit={"patience": patience}), device="cpu")
+    kept._fitted = replace(quick._model, record=replace(quick.record, history=history))
+    assert kept.measured["held_out"] == expected
+
+
+def test_a_start_lends_each_column_the_weights_of_its_name():
+    """Though a column has come before it, which never changed in the rows of the start."""
+    rows = plain(60, columns=2)
+    before = np.stack([np.ones(60), rows.observation[:, 1]], 1)
+    still = {"observation": before, "next_observation": before[::-1]}
+    start = Synthesizer("laptop", **QUICK).fit(plain(60, columns=2, **still), progress=False)
+    settings = {**QUICK, "fit": {**QUICK["fit"], "steps": 1, "learning_rate": 1e-30}}
+    model = Synthesizer("laptop", **settings).fit(rows, start=start, progress=False)
+    assert set(model.layout.names) - set(start.layout.names) == {"observation[0]", "next_observation[0]"}
+    for column, name in enumerate(start.layout.names):
+        place = model.layout.names.index(name)
+        assert torch.equal(model.network.row_in.weight[:, place], start.network.row_in.weight[:, column]), name
+        assert torch.equal(model.network.row_out.weight[place], start.network.row_out.weight[column]), name

@@ -68,6 +68,17 @@ def test_rows_stand_alone(gaussian, fitted):
     np.testing.assert_allclose(together, alone, atol=1e-3)
 
 
+def test_every_row_has_the_slope_of_its_own_place():
+    """Of curved scalings, which stretch one row more than another."""
+    rows = plain(60)
+    model = Synthesizer("laptop", **QUICK, data={"scaling": "quantile"}).fit(rows, progress=False)
+    together = model.log_likelihood(rows[:6], steps=4)
+    alone = np.concatenate([model.log_likelihood(rows[i : i + 1], steps=4) for i in range(6)])
+    np.testing.assert_allclose(together, alone, atol=1e-3)
+    slopes = model.scaler.log_slope(model.layout.pack(rows[:6]))
+    assert np.ptp(slopes) > 0.1, "all alike: this shows nothing"
+
+
 def test_modes_of_the_caller_change_nothing(tmp_path):
     """Agents act without gradients, and what they keep is fitted then and there."""
     rows = plain(60)

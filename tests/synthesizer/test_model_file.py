@@ -18,6 +18,7 @@ from synther.data.fingerprint import fingerprint
 from synther.errors import FormatError
 
 from .rows import ACTIONS, OBSERVATIONS, ROWS, made
+from .settings import QUICK
 
 
 def taken_apart(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -35,6 +36,11 @@ def test_a_loaded_model_is_the_same_and_needs_no_other_file(model, saved, fake, 
     assert (loaded.layout, loaded.scaler, loaded.record) == (model.layout, model.scaler, model.record)
     drawn = loaded.sample(5, progress=False)
     assert (drawn.env_id, drawn.action_space, drawn.observation_space) == ("Made-v0", ACTIONS, OBSERVATIONS)
+
+
+def test_a_loaded_model_is_fitted_anew_with_the_seed_it_had(tmp_path):
+    Synthesizer("laptop", **QUICK, seed=7).fit(made(60), progress=False).save(tmp_path / "x.safetensors")
+    assert Synthesizer.load(tmp_path / "x.safetensors").seed == 7
 
 
 def test_saving_again_gives_the_same_bytes(saved, tmp_path):

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from synther import Synthesizer
+from synther.data.calibration import Calibration, odds_ratio
+from synther.data.endings import Tree
+from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
+from synther.progress import Silent
+from synther.synthesizer import drawing
 
 from .rows import made
-from .settings import SHORT
+from .settings import QUICK, SHORT
 from .watch import Watch
 
 
@@ -55,6 +62,64 @@ def test_calibration_takes_no_longer_than_the_fit(steps, blocks):
     )
     (drawn,) = [total for name, total, *_ in watch.phases if name == "calibrate"]
     assert drawn == blocks * 512
+
+
+def test_what_is_found_out_before_is_found_out_on_rows_that_nobody_is_given(monkeypatch):
+    """Noise to begin from in two rounds, and flags: on blocks of their own, of seeds that no replay or caller has."""
+    asked, draw = [], BlockSampler.draw
+
+    def spy(self: BlockSampler, seed: int, block: int) -> torch.Tensor:
+        asked.append((seed, block))
+        return draw(self, seed, block)
+
+    monkeypatch.setattr(BlockSampler, "draw", spy)
+    settings = {**QUICK, "sampler": {"steps": 2, "refine": 0, "matched": True}}
+    Synthesizer("laptop", **settings, device="cpu").fit(made(300), progress=False)
+    assert len(asked) == len(set(asked))
+    assert len({seed for seed, _ in asked}) == 2
+    assert min(seed for seed, _ in asked) >= 2**31
+
+
+def with_odds(model: Synthesizer, odds: float) -> Synthesizer:
+    """The same model, as if its sampler made terminals so many times too rare."""
+    thresholds = dict.fromkeys(model._model.rates, 0.5)
+    fitted = replace(model._model, calibrations={model.settings.sampler: Calibration(thresholds, odds)})
+    other = Synthesizer(model.settings, device="cpu")
+    other._fitted = fitted
+    return other
+
+
+def test_rebalanced_rows_too_begin_a_larger_sample(model):
+    raised = with_odds(model, 4.0)
+    whole = raised.sample(1100, progress=False)
+    assert whole.terminal.sum() > 2 * with_odds(model, 1.0).sample(1100, progress=False).terminal.sum() > 0
+    for count in (100, 600, 1024):
+        assert raised.sample(count, progress=False).equals(whole[:count]), count
+
+
+def test_every_block_of_every_seed_is_rebalanced_by_numbers_of_its_own(quick, monkeypatch):
+    seen = []
+
+    def spy(flags: np.ndarray, odds: float, draw: np.random.Generator) -> np.ndarray:
+        seen.append(draw.random())
+        return np.arange(len(flags))
+
+    monkeypatch.setattr(drawing, "rebalanced", spy)
+    for seed in (0, 1):
+        quick.sample(1500, seed=seed, progress=False)
+    assert len(seen) == len(set(seen)) == 6
+
+
+def test_where_a_tree_decides_its_decisions_are_counted(quick):
+    """One that calls a row terminal where its first observation is above 2, the mean: half of them, not 1 in 20."""
+    tree = Tree((0, -1, -1), (2.0, 0.0, 0.0), (1, -1, -1), (2, -1, -1), (False, False, True))
+    decided = Synthesizer(quick.settings, device="cpu")
+    decided._fitted = replace(quick._model, ending=tree, calibrations={})
+    found = decided._drawing(None, Silent())
+    terminal = decided._model.layout.names.index("terminal")
+    counted = found._raw_binaries()[terminal]
+    assert set(np.unique(counted)) == {0.0, 1.0}
+    assert found.calibration.terminal_odds == odds_ratio(quick._model.rates[terminal], counted)
 
 
 def test_half_leaves_the_threshold_alone():

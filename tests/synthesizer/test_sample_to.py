@@ -129,7 +129,7 @@ def test_nothing_has_the_final_name_before_it_is_whole(quick, small_blocks, suff
     assert path.read_bytes() == older
 
 
-@pytest.mark.parametrize("change", ["seed", "count", "sampler", "model", "thresholds"])
+@pytest.mark.parametrize("change", ["seed", "count", "sampler", "sampler alone", "model", "thresholds"])
 def test_what_other_work_left_is_discarded(quick, quick_saved, small_blocks, change, tmp_path):
     path = tmp_path / "fake.npz"
     with pytest.raises(Stopped):
@@ -140,6 +140,9 @@ def test_what_other_work_left_is_discarded(quick, quick_saved, small_blocks, cha
         options = {"seed": 1}
     elif change == "sampler":
         options = {"sampler": SamplerConfig("euler", 8)}
+    elif change == "sampler alone":  # one that needs no other thresholds
+        options = {"sampler": SamplerConfig("euler", 8)}
+        other._model.calibrations[options["sampler"]] = other._model.calibrations[other.settings.sampler]
     elif change == "model":
         next(other.network.parameters()).mul_(1.01)
     elif change == "thresholds":

@@ -83,6 +83,19 @@ def test_others_are_fitted_in_turn():
         same(one, model.fit(its, progress=False))
 
 
+@pytest.mark.parametrize(
+    "other", [{"noise": {"p_mean": -1.0}}, {"fit": {**SHORT["fit"], "batch": 8}}], ids=["noise", "batch"]
+)
+def test_only_those_of_the_same_options_share_their_steps(other, monkeypatch):
+    monkeypatch.setattr(Synthesizer, "_complete", lambda self, task, result, progress: self)
+    watch = Watch()
+    fit_models([*models(0, 1), *models(2, **other)], [plain()] * 3, progress=watch)
+    assert [phase[0] for phase in watch.phases] == ["fit", "fit"]
+    alike = Watch()
+    fit_models(models(0, 1, 2), [plain()] * 3, progress=alike)
+    assert [phase[0] for phase in alike.phases] == ["fit"]
+
+
 def test_one_that_fails_leaves_the_others_alone():
     broken, equal = models(1)[0].fit(made(100), progress=False), made(50)[np.zeros(50, int)]
     with torch.no_grad():
