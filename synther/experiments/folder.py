@@ -60,7 +60,7 @@ def claim(
 
 
 def _told(found: Any, wanted: Any) -> str:
-    """In brackets what is there and what was asked for, where that is short; of options with names, those that differ."""
+    """In brackets what is there and what was asked for, where that is short; of named options, those that differ."""
     told = [difference for difference in _apart(found, wanted) if len(difference) <= _SHORT]
     return f" ({'; '.join(told[:_FEW])}{'; ...' * (len(told) > _FEW)})" if told else ""
 

@@ -143,6 +143,12 @@ class TestCompare:
         assert json.loads(text)["correlation"] is None
         assert [name for name, _ in found.table()][:3] == ["marginal", "worst column", "correlation"]
 
+    def test_whose_terminals_are_whose(self) -> None:
+        real, other = (replace(rows(), terminal=np.arange(len(rows())) < count) for count in (1, 5))
+        found = compare(real, other)
+        assert (found.terminal_rate_real, found.terminal_rate_synthetic) == (1 / len(real), 5 / len(real))
+        assert dict(found.table())["terminals"] == f"{5 / len(real):.3%} (real {1 / len(real):.3%})"
+
     def test_json_of_an_earlier_version(self) -> None:
         found = compare(rows(), rows(seed=1))
         assert Comparison.from_json({**found.to_json(), "dynamics": None, "novelty": None}) == found

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from synther.assess import report
-from synther.assess.assessment import Assessment, Cloud, Column, Correlations, Process
+from synther.assess.assessment import Assessment, Cloud, Column, Correlations, Effort, Process
 from synther.assess.report.page import page
 
 from .example import example, table, without_figures
@@ -95,6 +95,31 @@ def test_nothing_is_fetched() -> None:
     assert addresses
     assert all(address.startswith(("#", "data:")) for address in addresses)
     assert not re.search(r"https?:|url\(|@import", page(example()))
+
+
+def under(text: str, heading: str) -> list[str]:
+    """What the cells of a column say, from above."""
+    return re.findall(rf'<td[^>]* data-label="{heading}"[^>]*>(.*?)</td>', text)
+
+
+def test_figures_stand_under_their_headings() -> None:
+    efforts = (Effort("heun", 15, 0.91, 0.82, 0.073, 6.4), Effort("euler", 8, 0.5, 0.4, 0.3, 0.2))
+    measure = replace(example().measures[0], value=0.25, real=0.75)
+    column = replace(example().columns[0], similarity=0.11, similarity_real=0.22, outside=0.33)
+    text = page(bare(efforts=efforts, measures=(measure,), columns=(column,), correlations=Correlations((), ())))
+    expected = {
+        "Sampler": ["euler", "heun"],
+        "Network calls": ["8", "15"],
+        "Marginal": ["0.5000", "0.9100"],
+        "Correlation": ["0.4000", "0.8200"],
+        "Dynamics error": ["0.3", "0.073"],
+        "Seconds": ["0.2", "6.4"],
+        "Synthetic": ["0.2500"],
+        "Alike": ["0.1100"],
+        "Outside": ["33\u2009%"],
+    }
+    assert {heading: under(text, heading) for heading in expected} == expected
+    assert under(text, "As good as real") == ["0.7500", "0.2200"]
 
 
 @pytest.mark.parametrize("part", ["cloud", "process", "efforts", "notes", "env_id"])

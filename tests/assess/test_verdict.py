@@ -26,7 +26,10 @@ def learned(outcome: float, mixed: float, policy: float, error: float) -> Verdic
     [
         (0.90, 0.90, 0.60, 0.001, "use", "outcome_score"),
         (0.95, 0.95, 0.70, 0.000, "use", "outcome_score"),
+        (0.88, 0.90, 0.60, 0.001, "use", "outcome_score"),  # 1.17 times the error
         (0.80, 0.88, 0.60, 0.005, "mix", "outcome_score"),
+        (0.80, 0.86, 0.60, 0.005, "mix", "outcome_score"),  # half and half 1.33 times the error
+        (0.80, 0.82, 0.60, 0.005, "do not use", "outcome_score"),  # 1.67 times
         (0.90, 0.90, 0.45, 0.005, "mix", "policy_score"),
         (0.90, 0.90, 0.60, 0.050, "mix", "dynamics_error"),
         (-0.6, 0.20, 0.58, 0.005, "do not use", "outcome_score"),
@@ -47,6 +50,12 @@ def test_where_real_rows_teach_everything_a_hundredth_is_no_loss() -> None:
     figures = {"outcome_score": (0.999, 1.0), "outcome_score_mixed": (1.0, 1.0)}
     assert verdict(**figures).decision == "use"
     assert verdict(**{**figures, "outcome_score": (0.9, 1.0)}).decision == "mix"
+
+
+@pytest.mark.parametrize(("more", "decision"), [(0.009, "use"), (0.09, "mix"), (0.11, "do not use")])
+def test_next_observations_count_by_how_much_further_off_they_are_than_real_ones(more: float, decision: str) -> None:
+    figures = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
+    assert verdict(**figures, dynamics_error=(0.2 + more, 0.2)).decision == decision
 
 
 def test_copies_are_no_defect_but_add_nothing() -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import optuna
 import pytest
+from optuna.storages.journal import JournalFileBackend
 
-from synther.baselines.search import Found, Trial, search
+from synther.baselines.search import Found, Trial, _Study, search
 from synther.baselines.tabular import Config, CtganConfig, TvaeConfig
 from synther.errors import ConfigError, DataError, MissingExtra
 
@@ -59,6 +60,30 @@ def test_the_defaults_come_first_and_then_the_trials(done):
     assert done.trials[0].config == START
     assert all(trial.score == score(trial.config) and trial.error is None for trial in done.trials)
     assert done.best.score == max(trial.score for trial in done.trials) > score(START)
+
+
+def test_optuna_looks_for_the_same_best(tmp_path):
+    found = run(tmp_path, trials=3)
+    assert len({trial.score for trial in found.trials}) > 1
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "search.journal")))
+    assert optuna.load_study(study_name="tvae", storage=storage).best_value == found.best.score
+
+
+def test_trials_that_are_asked_for_at_once_are_different_ones(tmp_path):
+    with _Study(START, tmp_path / "search.journal", 0) as study:
+        asked = [study.ask()[1] for _ in range(4)]
+    assert asked[0] == START
+    assert len(set(asked)) == 4
+
+
+def test_a_trial_that_was_cut_off_beside_one_that_was_done_is_done_again(tmp_path):
+    journal = tmp_path / "search.journal"
+    with _Study(START, journal, 0) as study:
+        asked = [study.ask() for _ in range(3)]
+        for number in (0, 2):
+            study.tell(asked[number][0], Trial(asked[number][1], 0.5, 1.0))
+    with _Study(START, journal, 0) as study:
+        assert study.ask()[1] == asked[1][1]
 
 
 def test_trials_stay_in_the_papers_space(done):
@@ -116,6 +141,7 @@ def test_the_same_settings_are_not_tried_twice(tmp_path, monkeypatch):
     found = run(tmp_path, counted, trials=7)
     assert len(found.trials) == 8
     assert sorted(config.layers for config in counted.asked) == [1, 2]
+    assert all(trial.score == score(trial.config) for trial in found.trials)  # known ones keep theirs
 
 
 def test_settings_that_fail_are_bad_settings(tmp_path):

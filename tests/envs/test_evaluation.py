@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from synther.envs.evaluation import Evaluator
+from synther.envs.evaluation import Evaluator, Pending, Played
 from synther.envs.policies import MlpPolicy
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, SyntherError
@@ -153,6 +154,15 @@ def test_a_policy_that_has_diverged_spoils_no_other(evaluator: Evaluator) -> Non
     np.testing.assert_array_equal(found.returns[0], expected.returns[0])
     assert np.isnan(found.returns[1:]).all()
     assert (found.lengths == [[200] * 7, [0] * 7, [0] * 7]).all()
+
+
+def test_who_diverges_in_a_later_episode_has_no_return_at_all() -> None:
+    pieces: list[Future[Played]] = [Future() for _ in range(4)]
+    for piece, played in zip(pieces, ([(1.0, 9)] * 5, None, [(2.0, 9)] * 5, [(3.0, 8)] * 2), strict=True):
+        piece.set_result(played)
+    found = Pending("Pendulum-v1", 0, [4, 5], 7, [pieces[:2], pieces[2:]]).result()
+    np.testing.assert_array_equal(found.returns, [[np.nan] * 7, [2.0] * 5 + [3.0] * 2])
+    assert found.lengths.tolist() == [[0] * 7, [9] * 5 + [8] * 2]
 
 
 def test_broken_environments_and_dead_workers_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,10 @@ from synther.data.spaces import Box
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
 from synther.experiments import compare as module
+from synther.experiments import comparison, generators
 from synther.experiments.compare import compare_generators, names_of
-from synther.experiments.comparison import HEADER, SHORT_HEADER, Row
-from synther.experiments.generators import Maker, Plan
+from synther.experiments.comparison import HEADER, SHORT_HEADER, Row, measured
+from synther.experiments.generators import Maker, Plan, TrialScore
 
 from .small_job import made, model
 
@@ -267,3 +268,43 @@ def test_names():
 def test_plans_that_make_no_sense_are_refused(change, text):
     with pytest.raises(ConfigError, match=text):
         replace(PLAN, **change)
+
+
+def test_the_dynamics_error_is_in_deviations_of_real_rows(monkeypatch):
+    real, fake = made(), made(200, shift=1.0)
+    fake = replace(fake, next_observation=3 * fake.next_observation)
+    monkeypatch.setattr(comparison, "simulate", lambda env_id, here, action: (here + action,))
+    off = (fake.next_observation - fake.observation - fake.action) / real.next_observation.std(axis=0)
+    assert measured("fake", real, fake, "Made-v0", 0).dynamics == pytest.approx(np.median((off**2).mean(axis=1)))
+
+
+def test_a_trial_is_worth_the_mean_of_marginal_and_correlation(monkeypatch):
+    real, draw = made(), np.random.default_rng(1)
+    fake = replace(real, observation=draw.permutation(real.observation), reward=real.reward + 9)
+
+    class Permuting:
+        def __init__(self, config, **how) -> None: ...
+
+        def fit(self, table, progress):
+            return self
+
+        def sample(self, count, seed):
+            return fake[:count]
+
+    monkeypatch.setattr(generators, "Tabular", Permuting)
+    found = compare(real, fake[:250])
+    score = TrialScore(None, real, 250, "cpu", 0)(None)
+    assert score == pytest.approx((found.marginal + found.correlation) / 2)
+    assert abs(found.marginal - found.correlation) > 0.05
+
+
+def test_figures_stand_under_their_headings():
+    row = Row("tvae", 0.1, 0.2, "reward", 0.3, 0.4, 0.5, 0.06, 7.0, 8_000)
+    assert dict(zip(HEADER, row.cells(), strict=True)) == {
+        "generator": "tvae", "marginal": "0.1000", "worst column": "0.200 reward", "correlation": "0.3000",
+        "dynamics error": "0.40000", "novelty": "0.50", "terminals": "6.00%", "seconds to fit": "7.0",
+        "parameters": "8,000",
+    }  # fmt: skip
+    short = ("tvae", "0.1000", "0.200", "0.3000", "0.40000", "0.50", "6.00%")
+    assert row.short_cells() == short
+    assert SHORT_HEADER == ("generator", "marginal", "worst", "corr.", "dynamics", "novelty", "ends")

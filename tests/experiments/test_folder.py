@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.folder import claim
+from synther.experiments.folder import alone_in, claim
 
 HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp"}, "data": "a" * 64, "arms": ["real"]}
 
@@ -19,6 +19,7 @@ HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp
             "settings (fit.steps 5, not 7; fit.batch null",
         ),
         ({"settings": {"fit": {"steps": 5}, "kind": "mlp", "new": 1}}, "settings (new null, not 1)"),
+        ({"samples": 5}, "samples (null, not 5)"),  # of which whoever wrote it did not know
         ({"data": "b" * 64}, "data"),
         ({"arms": ["real", "noise"], "seed": 2}, 'seed (0, not 2), arms (["real"], not ["real", "noise"])'),
         ({"settings": {f"part{n}": n for n in range(9)}}, "settings (fit {"),
@@ -32,3 +33,17 @@ def test_what_differs_is_told_where_it_is_short(asked, told, tmp_path):
     assert f"{tmp_path} holds a run with another {told}" in str(refused.value)
     assert str(refused.value).endswith(": choose another --out, or remove the folder")
     assert len(str(refused.value)) < 300 + len(str(tmp_path))
+
+
+def test_a_lock_is_let_go_of_however_the_work_ends(tmp_path):
+    def fail():
+        with alone_in(tmp_path):
+            claim(tmp_path, HELD)  # beside the lock
+            with pytest.raises(ConfigError, match="is at work in"), alone_in(tmp_path):
+                pytest.fail("two at once")
+            raise KeyError
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            fail()
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]

@@ -119,6 +119,12 @@ def test_final_best_and_curve(result):
     assert result.best("b") == result.final("b") == result.curves["b"][-1]
 
 
+def test_of_times_that_are_as_good_the_first_is_the_best():
+    curve = {5: [[1], [1]], 10: [[4], [2]], 12: [[3], [3]]}
+    result = Result.of([measured(updates, rows) for updates, rows in curve.items()], ["a"])
+    assert result.best("a").updates == 10
+
+
 def test_to_json_and_back(result):
     plain = json.loads(json.dumps(result.to_json()))
     assert Result.from_json(plain) == result

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.pixels.evaluating import evaluate, why_not
+from synther.experiments.measurements import Result, Standing
+from synther.experiments.pixels.evaluating import _digest, _result, evaluate, why_not
 from synther.experiments.pixels.training import train_to
 from synther.pixels import evaluation
+from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import load_pixel_policy
 
 from ..here import Here
@@ -79,6 +81,28 @@ def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, mo
     assert evaluate(copied, episodes=3, progress=False) == whole
     assert Here.submitted == 3
     assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(kept.splitlines())
+
+
+def test_of_fewer_episodes_the_others_do_not_count(copied, playing):
+    fewer = evaluate(copied, episodes=1, progress=False)
+    more = evaluate(copied, episodes=3, progress=False)
+    assert more.final("frames").returns != fewer.final("frames").returns
+    assert evaluate(copied, episodes=1, progress=False) == fewer
+
+
+def test_who_diverges_in_one_episode_has_no_return():
+    totals = {Place(0, 0): 1.0, Place(0, 1): None, Place(1, 0): 2.0, Place(1, 1): 4.0}
+    trained = Result(12, 1.0, {"frames": ()}, {"frames": ()})
+    found = {place: Played(total, 3) for place, total in totals.items()}
+    result = _result(trained, "dm_control/walker-walk-v0", 2, found)
+    assert result.final("frames") == Standing(12, (None, 3.0), (None, 0.3))
+    assert result.diverged == {"frames": (0,)}
+
+
+def test_episodes_of_another_environment_or_repetition_do_not_count(tmp_path):
+    (tmp_path / "policy").write_text("weights")
+    told = {_digest(tmp_path / "policy", *how) for how in (("a-v0", 2), ("b-v0", 2), ("a-v0", 4))}
+    assert len(told) == 3
 
 
 def test_episodes_of_another_policy_do_not_count(copied, playing):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from synther import Synthesizer
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
 from synther.experiments.generators import Fitted, Maker, Plan
-from synther.experiments.sources import Augmented, Generated, Given, Material
+from synther.experiments.sources import Augmented, Generated, Given, Material, Sampled
 from synther.presets import preset
 from synther.progress import Silent
 
@@ -123,3 +124,13 @@ def test_generators_that_cannot_be(tmp_path):
     described = generated(tmp_path).description()
     assert (described["generator"], described["samples"], described["seed"]) == ("diffusion", 50, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_another_model_number_or_seed_are_others(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    ways = [("a", 5, 0), ("b", 5, 0), ("a", 6, 0), ("a", 5, 1)]
+    told = [Sampled(tmp_path / name, samples, seed).description() for name, samples, seed in ways]
+    assert all(one != other for one, other in combinations(told, 2))
+    noise = [Augmented(*way).description() for way in (("additive", None, 5, 0), ("additive", None, 5, 1))]
+    assert noise[0] != noise[1]

@@ -83,6 +83,14 @@ def test_the_interval_of_the_mean_is_as_wide_as_its_closed_form(confidence, devi
     assert found.low < found.value < found.high
 
 
+def test_the_seeds_of_a_task_are_drawn_apart_from_those_of_the_others():
+    # A seed that wins in all 16 tasks is not drawn for all of them at once: their mean varies a quarter as much.
+    wins = np.repeat([[-1.0], [1.0]], 20, axis=0)
+    found = [improvement(np.tile(wins, tasks), np.zeros((2, tasks)), samples=400) for tasks in (1, 16)]
+    alone, together = (interval.high - interval.low for interval in found)
+    assert together == pytest.approx(alone / 4, rel=0.25)
+
+
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     rng = np.random.default_rng(5)
     pairs = rng.normal(size=(60, 2, 8, 6))

@@ -125,6 +125,9 @@ def test_parts_become_one_file():
     assert_same(read("frames.hdf5"), Frames.concatenate(parts))
     with pytest.raises(DataError, match="the parts of one file must agree"):
         write("mixed.hdf5", [frames(3), frames(3, size=6)])
+    for other in ({"high": np.array([1, 2])}, {"low": np.array([-2, -1])}, {"env_id": "a"}, {"action_repeat": 4}):
+        with pytest.raises(DataError, match="the parts of one file must agree"):
+            write("mixed.hdf5", [frames(3), replace(frames(3), **other)])
     with pytest.raises(DataError, match="nothing to write"):
         write("empty.hdf5", [])
     assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
@@ -191,6 +194,12 @@ def test_minari(last, entry):
     minari_set(data, space, entry, last)
     assert_same(read("test/frames-v0"), data)
     assert_same(read("store/test/frames-v0"), data)
+
+
+def test_what_is_terminal_decides_over_discounts():
+    """Some write their agent's discount, which is no end."""
+    data = frames(4, 3)
+    assert_same(read(episode("discounted.npz", data, discount=np.full(7, 0.99))), data)
 
 
 def test_minari_of_other_kinds():
@@ -335,6 +344,9 @@ def test_whole_chunks_are_read(monkeypatch):
     assert heights() == [600, 600, 100]
     monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 250 * data.image[0].nbytes)
     assert heights() == [200, 200, 200, 200, 200, 200, 100]
+    assert_same(read(path), data)
+    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 90 * data.image[0].nbytes)
+    assert heights() == [*[86] * 6, 84, *[86] * 6, 84, 86, 14]
     assert_same(read(path), data)
 
 

@@ -15,6 +15,7 @@ from synther.experiments.folder import write_object
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.paper import findings
 from synther.experiments.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
+from synther.experiments.paper.findings import Entry, average
 from synther.experiments.paper.sizes import Sizes
 from synther.experiments.paper.tables import RUNS, Table
 from synther.experiments.paper.writing import write as write_table
@@ -103,6 +104,17 @@ def test_mean_and_deviation_beside_the_papers_figure(out):
     assert notes[0] == "Mean ± standard deviation of the final score over 2 seeds after 1,000,000 updates."
     assert "data-a: 1,234 rows, made up." in notes
     assert not any("not as the experiment asks" in note for note in notes)
+
+
+def test_an_average_is_that_of_means_and_deviations_of_as_many_seeds_as_each_line_has():
+    entries = {
+        "a": {"x": Entry(mean=10.0, std=2.0, seeds=3, diverged=1), "y": Entry(mean=1.0, std=0.0, seeds=4)},
+        "b": {"x": Entry(mean=40.0, std=5.0, seeds=4, departed=True), "y": Entry()},
+        "c": {"x": Entry(mean=99.0, std=9.0, seeds=1)},
+    }
+    wanted = Average("mean", ("a", "b"), {})
+    assert average(wanted, "x", entries) == Entry(None, 25.0, 3.5, seeds=3, diverged=1, departed=True)
+    assert average(wanted, "y", entries) == Entry()
 
 
 def test_one_column_over_the_other_as_counted_by_hand(finished):
