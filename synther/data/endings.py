@@ -53,7 +53,7 @@ class Tree:
             split = _best_split(features[rows], terminal[rows], weights) if depth < DEEPEST else None
             if split is not None:
                 column, cut = split
-                above = features[rows, column] > np.float64(cut)  # a plain float would be rounded to their type
+                above = features[rows, column] > np.array([cut])  # a single number could be rounded to their type
                 children = grow(rows[~above], depth + 1), grow(rows[above], depth + 1)
                 nodes[here] = (column, cut, *children, nodes[here][4])
             return here

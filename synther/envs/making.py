@@ -88,8 +88,8 @@ def _register_suite(env_id: str) -> None:
     try:
         with redirect_stderr(io.StringIO()):  # it looks for the old gym too, which prints a notice about itself
             import shimmy
-    except ImportError:
-        raise MissingExtra("shimmy", "dmc", f"running {env_id}") from None
+    except ImportError as error:
+        raise MissingExtra(error.name or "shimmy", "dmc", f"running {env_id}") from None
     gymnasium.register_envs(shimmy)
 
 

@@ -120,7 +120,8 @@ def _rliable() -> Any:
         import rliable.library
         import rliable.metrics
     except ImportError as error:
-        raise MissingExtra(error.name or "rliable", "stats", "putting the scores of several tasks together") from None
+        library = (error.name or "rliable").partition(".")[0]
+        raise MissingExtra(library, "stats", "putting the scores of several tasks together") from None
     return rliable
 
 

@@ -140,7 +140,7 @@ class _WeightsAndBiases:
                 id=known["id"],
                 resume="allow",
                 name=folder.resolve().name,
-                dir=folder,
+                dir=str(folder),
                 config=read_object(folder / "run.json"),
                 settings=wandb.Settings(console="off", silent=True),
             )
