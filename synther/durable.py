@@ -105,6 +105,12 @@ def check_folder(folder: Path, advice: str) -> Path:
     return there
 
 
+def check_new(path: Path) -> None:
+    """Raise where there is something already, which may be somebody's only copy of it."""
+    if path.exists():
+        raise ConfigError(f"{path} exists and is not replaced: choose another --out, or remove it")
+
+
 def partial_folder(path: Path) -> Path:
     """Where the parts of `path` gather until they are all there."""
     return path.with_name(path.name + ".partial")

@@ -10,7 +10,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from synther.experiments.measurements import Spread, Standing
+    from synther.experiments.measurements import Standing
 
 
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
@@ -31,15 +31,10 @@ def standing(name: str, found: Standing | None, unit: str) -> list[tuple[str, st
         return []
     spreads = {"score": found.spread_of_scores, "return": found.spread_of_returns}
     return [
-        (f"{name} {kind}", f"{_of(spread)} after {found.updates:,} {unit}")
+        (f"{name} {kind}", f"{spread} after {found.updates:,} {unit}")
         for kind, spread in spreads.items()
         if spread is not None
     ]
-
-
-def _of(spread: Spread) -> str:
-    """One seed has no deviation, not one of 0."""
-    return f"{spread.mean:,.1f}" + (f" ± {spread.std:,.1f}" if spread.seeds > 1 else "")
 
 
 def over(count: int) -> str:

@@ -11,7 +11,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer
 from synther.diffusion.config import SamplerName
-from synther.errors import ConfigError
+from synther.durable import check_new
 
 
 @dataclass
@@ -32,8 +32,7 @@ class Sample(options.Machine):
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("sample", Sample, arguments)
-    if chosen.out.exists():  # somebody's real rows, perhaps
-        raise ConfigError(f"{chosen.out} exists and is not replaced: choose another --out, or remove it")
+    check_new(chosen.out)
     from synther.synthesizer import Synthesizer
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from synther.data import formats
 from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
+from synther.durable import check_new
 from synther.envs.episodes import action_box
 from synther.envs.making import opened
 from synther.envs.policies import Layers, MlpPolicy, Policy, policies_of, read_policy
@@ -164,8 +165,7 @@ def target_of(out: str) -> str | Path:
     if out.startswith(MINARI):
         return _new_id(out.removeprefix(MINARI))
     path = Path(out).expanduser()
-    if path.exists():
-        raise ConfigError(f"{path} exists and is not replaced: choose another --out, or remove it")
+    check_new(path)
     if path.suffix:
         formats.check_rows_target(path)
     _require(path.suffix.lower())

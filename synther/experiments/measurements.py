@@ -133,7 +133,8 @@ class Spread:
         return cls(float(np.mean(there)), float(np.std(there)), len(there)) if there else None
 
     def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.std:.1f}"
+        """One seed has no deviation, not one of 0."""
+        return f"{self.mean:,.1f}" + (f" ± {self.std:,.1f}" if self.seeds > 1 else "")
 
 
 @dataclass(frozen=True)

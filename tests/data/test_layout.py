@@ -9,16 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.data import inference, kinds, preparing, spaces
+from synther.data import inference, kinds, spaces
 from synther.data import layout as layout_module
 from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
 from synther.data.layout import Layout
-from synther.data.preparing import prepare
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 
-ROWS = 40
+from .every_kind import ROWS, columns, everything
 
 
 def make(rows: int = ROWS, **changes: Any) -> Transitions:
@@ -33,37 +32,8 @@ def make(rows: int = ROWS, **changes: Any) -> Transitions:
     return Transitions(**(given | changes))
 
 
-def columns(*values: Any, dtype: Any = np.float32) -> np.ndarray:
-    """Every argument repeated to ROWS rows, side by side."""
-    return np.stack([np.resize(np.asarray(value), ROWS) for value in values], 1).astype(dtype)
-
-
 def same(matrix: np.ndarray, **changes: Any) -> Transitions:
     return make(observation=matrix, next_observation=matrix, **changes)
-
-
-def everything() -> Transitions:
-    """A row of every kind: 9 observation columns and two actions, one of them discrete."""
-    onehot = np.eye(3)[np.arange(ROWS) % 3]
-    real = np.random.default_rng(1).normal(size=(ROWS, 1))
-    observation = np.concatenate(
-        [real, columns(7.25, [0, 1], [2, 3, 9], [4, 5, 6, 8], [1, 0, 0], dtype=np.float64), onehot], 1
-    )
-    return Transitions(
-        observation=observation,
-        action=np.concatenate([np.tanh(real), columns([0, 1, 2, 3, 4], dtype=np.float64)], 1),
-        reward=columns([0, -1])[:, 0],
-        next_observation=observation[::-1].copy(),
-        terminal=np.arange(ROWS) % 7 == 0,
-        action_space=(Box((-1.0,), (np.inf,)), Discrete(5)),
-        observation_space=(
-            Box.uniform(-1, 1, 4),
-            Discrete(6, start=4),
-            spaces.Binary(1),
-            spaces.OneHot(3),
-        ),
-        env_id="Everything-v0",
-    )
 
 
 @pytest.mark.parametrize("coding", ["onehot", "bits"])
@@ -146,20 +116,6 @@ def test_next_observation_is_judged_together_with_observation():
     assert layout.observation == layout.next_observation
     assert layout.observation == (Binary(3, 4), Integer(1, 9), Continuous(), Constant(5))
     assert layout.unpack(layout.pack(rows)).equals(rows)
-
-
-@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
-def test_units_change_nothing_where_only_the_next_observation_varies(unit: float):
-    following = np.linspace(0.25, 0.75, 50)[:, None]
-    matrices, errors = [], []
-    for factor in (1.0, unit):
-        rows = Transitions(np.full((50, 1), 0.5 * factor), following, np.zeros(50), following * factor)
-        made = prepare(rows, "standard", "onehot", spikes=False)
-        matrices.append(made.matrix)
-        errors.append(made.layout.unpack(made.scaler.inverse(made.matrix + 0.01)).observation[0, 0] / factor - 0.5)
-    np.testing.assert_array_equal(*matrices)
-    assert errors[0] == pytest.approx(0.01 * following.std())
-    assert errors[1] == pytest.approx(errors[0])
 
 
 def test_no_terminals_take_no_column():
@@ -338,21 +294,6 @@ def test_chunks_make_no_difference(rows: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(layout_module, "_CHUNK", 8)
     assert np.array_equal(layout.pack(whole), matrix)
     assert layout.unpack(other).equals(expected)
-
-
-@pytest.mark.parametrize("chunk", [7, 40])
-def test_rows_are_prepared_chunk_by_chunk(chunk: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(preparing, "_CHUNK_ROWS", chunk)
-    rows = everything()
-    prepared = prepare(rows, "standard", "onehot", False)
-    packed = prepared.layout.pack(rows)
-    scaled = prepared.layout.scaled_columns
-    expected = packed.copy()
-    expected[:, scaled] = (packed[:, scaled] - packed[:, scaled].mean(0)) / packed[:, scaled].std(0)
-    assert np.allclose(prepared.matrix, expected, atol=1e-5)
-    assert prepared.rates.keys() == set(prepared.layout.binary_columns)
-    assert prepared.rates == pytest.approx({column: packed[:, column].mean() for column in prepared.rates})
-    assert prepared.rates[prepared.layout.names.index("terminal")] == pytest.approx(6 / 40)
 
 
 def test_unpack_refuses_other_shapes_and_what_is_not_finite():

@@ -18,6 +18,8 @@ from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
 from synther.diffusion.fit import FitResult, fit
 from synther.errors import ConfigError
 
+from ..slow import SLOW
+
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 OPTIONS = {"steps": 205, "batch": 16, "evaluate_every": 10, "checkpoint_every": 30}
 ROWS = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
@@ -132,26 +134,21 @@ def test_a_truncated_checkpoint_is_refused(share, tmp_path):
         run(path, steps=20)
 
 
-VICTIM = """
-import sys, time
-from contextlib import contextmanager
+VICTIM = (
+    SLOW
+    + """
+import sys
 from pathlib import Path
 import torch
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
 from synther.diffusion.fit import fit
 
-class Slow:
-    @contextmanager
-    def phase(self, name, total, start=0):
-        yield self
-    def advance(self, amount, note=""):
-        time.sleep(0.05)
-
 torch.set_num_threads({threads})
 rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
 config = FitConfig(**{{**{options}, "checkpoint_every": 10}})
-fit(rows, {network}, config, NoiseConfig(), checkpoint=Path(sys.argv[1]), progress=Slow())
+fit(rows, {network}, config, NoiseConfig(), checkpoint=Path(sys.argv[1]), progress=Slow(0.05))
 """
+)
 
 
 def test_killed_by_the_system_at_any_moment(tmp_path, uninterrupted):

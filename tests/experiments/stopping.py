@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+Place = tuple[Any, str, bool, int]
+"""Whose call, its name, whether after it, and the how many-th."""
 
 
 class Stopped(BaseException):
@@ -30,3 +34,11 @@ def stop(work: Callable[[], object], owner: Any, name: str, after: bool, call: i
         patched.setattr(owner, name, stopping)
         with pytest.raises(Stopped):
             work()
+
+
+def stop_at_each(places: Iterable[Place], run: Callable[[Path], object], folder: Path) -> Iterator[Place]:
+    """Each of the places where it was stopped, in the order of time; at none of them is there a result yet."""
+    for place in places:
+        stop(lambda: run(folder), *place)
+        assert not (folder / "result.json").exists()
+        yield place

@@ -19,6 +19,7 @@ from synther.experiments.sources import Material
 from synther.experiments.upsample import upsample
 from synther.pixels import files as pictures
 
+from ..slow import SLOW
 from . import seeing, small_job, trainings
 from .pendulum import swings
 
@@ -26,9 +27,10 @@ OFFLINE = replace(trainings.PLAN, evaluate=False, updates=150, tensorboard="on")
 FRAMES = replace(seeing.PLAN, agent=seeing.BC, course=replace(seeing.COURSE, updates=20))
 SAMPLES = 3000
 
-KILLER = """
-import os, pickle, random, signal, sys, time
-from contextlib import contextmanager
+KILLER = (
+    SLOW
+    + """
+import os, pickle, random, signal, sys
 from pathlib import Path
 import torch, torch.utils.tensorboard
 import torch.fx.experimental.symbolic_shapes  # as the first update does, in every life
@@ -43,20 +45,13 @@ from synther.experiments.sources import Material
 from synther.experiments.upsample import upsample
 from synther.pixels import files
 
-class Slow:
-    @contextmanager
-    def phase(self, name, total, start=0):
-        yield self
-    def advance(self, amount, note=""):
-        time.sleep(0.02)
-
 torch.set_num_threads(1)
 os.fsync = lambda handle: None
 clock._CHECKPOINT_SHARE = float("inf")
 course._SHOWN_UPDATES["cpu"] = 4
 synther.synthesizer._SHARD_BLOCKS = 1
 synther.experiments.upsample.draw = lambda real, fake, path, found: path.write_bytes(b"")
-folder, slow = Path(sys.argv[1]), Slow()
+folder, slow = Path(sys.argv[1]), Slow(0.02)
 plan, plan_of_frames, settings, samples = pickle.loads((folder / "given").read_bytes())
 rows, small, frames = read(folder / "rows.npz"), read(folder / "small.npz"), files.read(folder / "frames.hdf5")
 
@@ -92,6 +87,7 @@ for work in (offline, pixels, upsampled):
         os.waitpid(worker, 0)
         kills += 1
 """
+)
 
 
 @pytest.fixture

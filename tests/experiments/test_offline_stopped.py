@@ -15,7 +15,7 @@ from synther.experiments.evaluations import MOST_UNDER_WAY
 from synther.experiments.measurements import Log
 
 from .pendulum import Guess, Guessed
-from .stopping import stop
+from .stopping import stop, stop_at_each
 from .trainings import PLAN, StopAt, Stopped, logged, run, same
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
@@ -73,9 +73,7 @@ STOPS = [
 
 
 def test_stopped_again_and_again(done, tmp_path):
-    for place in STOPS:
-        stop(lambda: run(tmp_path), *place)
-        assert not (tmp_path / "result.json").exists()
+    assert list(stop_at_each(STOPS, run, tmp_path)) == STOPS
     run(tmp_path)
     assert same(done, tmp_path)
 

@@ -21,6 +21,7 @@ from synther.data.spool import Spool
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 
+from ..slow import SLOW
 from .rows import ACTIONS, OBSERVATIONS
 from .watch import Stopped, Watch
 
@@ -193,26 +194,21 @@ def test_no_shard_is_larger_than_it_should_be(quick, small_blocks, tmp_path, mon
     assert sizes == [BLOCK * SHARD] * 5 + [10]
 
 
-VICTIM = """
-import sys, time
-from contextlib import contextmanager
+VICTIM = (
+    SLOW
+    + """
+import sys
 from dataclasses import replace
 import torch
 import synther.synthesizer
 from synther import Synthesizer, compute
 
-class Slow:
-    @contextmanager
-    def phase(self, name, total, start=0):
-        yield self
-    def advance(self, amount, note=""):
-        time.sleep(0.02)
-
 torch.set_num_threads(1)
 compute.block_rows = lambda device: {block}
 synther.synthesizer._SHARD_BLOCKS = {shard}
-Synthesizer.load(sys.argv[1]).sample_to(sys.argv[2], 100_000, progress=Slow())
+Synthesizer.load(sys.argv[1]).sample_to(sys.argv[2], 100_000, progress=Slow(0.02))
 """
+)
 
 
 def test_sampling_killed_by_the_system(quick, quick_saved, small_blocks, tmp_path):

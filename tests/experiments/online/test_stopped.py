@@ -16,7 +16,7 @@ from synther.experiments.online.refreshing import Refreshing
 from synther.synthesizer import Synthesizer
 
 from ..pendulum import Guessed
-from ..stopping import stop
+from ..stopping import stop, stop_at_each
 from .runs import PLAN, Guess, run, same
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -49,9 +49,7 @@ STOPS = [
 
 def test_stopped_again_and_again(finished, tmp_path):
     reached = []
-    for place in STOPS:
-        stop(lambda: run(tmp_path), *place)
-        assert not (tmp_path / "result.json").exists()
+    for _ in stop_at_each(STOPS, run, tmp_path):
         reached.append(max((int(file.stem) for file in (tmp_path / "experience").glob("0*")), default=0))
     assert reached == [0, 15, *[20] * 4, *[30] * 4, *[40] * 6, 45, *[55] * 3]
     run(tmp_path)

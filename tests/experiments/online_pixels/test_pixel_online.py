@@ -30,7 +30,7 @@ from synther.synthesizer.together import fit_models
 from ...pixels.lamps import Lamps
 from ..online.runs import refreshes
 from ..seeing import files
-from ..stopping import stop
+from ..stopping import stop, stop_at_each
 from ..trainings import logged
 from .runs import LEGS, PLAN, TIMES, UPSAMPLING, run, same
 
@@ -182,9 +182,7 @@ STOPS = [
 
 
 def test_stopped_again_and_again(finished, tmp_path):
-    for place in STOPS:
-        stop(lambda: run(tmp_path), *place)
-        assert not (tmp_path / "result.json").exists()
+    assert list(stop_at_each(STOPS, run, tmp_path)) == STOPS
     run(tmp_path)
     assert same(finished, tmp_path)
 
