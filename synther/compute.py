@@ -148,11 +148,17 @@ class Lane:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
-def capture(update: Callable[[], None], device: torch.device, state: Sequence[Tensor]) -> Callable[[], None]:
+def capture(
+    update: Callable[[], None],
+    device: torch.device,
+    state: Sequence[Tensor],
+    generators: Sequence[torch.Generator] = (),
+) -> Callable[[], None]:
     """`update` as one CUDA graph, or itself on a CPU.
 
     `update` takes nothing and returns nothing: it reads and writes tensors that stay where they are. Capturing needs a
-    few rehearsals, which are undone in `state`, the tensors that `update` changes.
+    few rehearsals, which are undone in `state`, the tensors that `update` changes. What it draws from `generators` goes
+    on from where they stand when it is called; seed them after capturing.
     """
     if device.type != "cuda":
         return update
@@ -164,6 +170,8 @@ def capture(update: Callable[[], None], device: torch.device, state: Sequence[Te
             update()
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
+    for source in generators:
+        graph.register_generator_state(source)
     # A stream of its own: the one that PyTorch would take belongs to the device of the first capture in the process.
     with torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
         update()

@@ -5,6 +5,10 @@ So the same rows come whichever process draws a block, in whatever order, and ho
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -35,9 +39,31 @@ class BlockSampler:
         self.sigmas = edm.karras_sigmas(config.steps, noise)
         self.denoiser = Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
+        self._source = torch.Generator(self.device)
 
     def draw(self, seed: int, block: int) -> Tensor:
-        return self._draw(seed, block, self.denoiser)
+        return self._draw(seed, block, partial(self._solved, self.denoiser))
+
+    def captured(self) -> Callable[[int, int], Tensor]:
+        """`draw` with the thousand operations of a block as one, which takes the time of a few blocks to prepare.
+
+        A GPU then need not wait for Python, which other threads keep busy.
+        """
+        begun = torch.zeros(self.block_rows, self.columns, device=self.device, dtype=torch.float32)
+        rows = torch.zeros_like(begun)
+
+        def solve() -> None:
+            rows.copy_(self._solved(self.denoiser, begun))
+
+        with self._working():
+            run = compute.capture(solve, self.device, [rows], [self._source])
+
+        def solved(x: Tensor) -> Tensor:
+            begun.copy_(x)
+            run()
+            return rows.clone()  # the next block takes their place
+
+        return partial(self._draw, solved=solved)
 
     def trace(self, seed: int, rows: int) -> list[tuple[float, Tensor]]:
         """The first `rows` of block 0 on their way to data: falling noise levels, and the rows there (rows, D).
@@ -53,16 +79,24 @@ class BlockSampler:
                 seen.append((sigma, data * edm.c_in(sigma, data) * x[:rows]))
             return self.denoiser(x, sigma)
 
-        final = self._draw(seed, 0, watching)
+        final = self._draw(seed, 0, partial(self._solved, watching))
         return [*seen, (0.0, final[:rows])]
 
-    @torch.no_grad()
-    def _draw(self, seed: int, block: int, denoise: samplers.Denoise) -> Tensor:
-        rows, columns = self.block_rows, self.columns
-        advice = "choose a smaller network, or sample on a CPU"
-        with compute.working_on(self.device, advice), compute.matmul_precision(self.precision):
-            generator = compute.generator(self.device, seed, _STREAM, block)
-            x = torch.randn(rows, columns, generator=generator, device=self.device, dtype=torch.float32)
+    def _draw(self, seed: int, block: int, solved: Callable[[Tensor], Tensor]) -> Tensor:
+        with self._working():
+            compute.reseed(self._source, seed, _STREAM, block)
+            size = self.block_rows, self.columns
+            x = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
             if self.start is not None:
                 x = self.start.draw(x)
-            return samplers.sample(self.config, denoise, x * self.sigmas[0], self.sigmas, generator)
+            return solved(x * self.sigmas[0])
+
+    def _solved(self, denoise: samplers.Denoise, x: Tensor) -> Tensor:
+        """Rows from where they begin, with what is random on their way."""
+        return samplers.sample(self.config, denoise, x, self.sigmas, self._source)
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        advice = "choose a smaller network, or sample on a CPU"
+        with compute.working_on(self.device, advice), compute.matmul_precision(self.precision), torch.no_grad():
+            yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
@@ -33,6 +33,7 @@ _MATCHING_ROWS = 100_000  # a deviation to a quarter of a per cent,
 _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 8  # at most, whichever are more
 _THREADS = 4  # that finish drawn rows: a GPU draws a block sooner than one of them finishes it
+_MANY_BLOCKS = 10  # for which it pays to capture what draws them
 _STEP_CALLS = 3  # evaluations of the network that a step of a fit costs for a row: forwards, and back to two things
 
 
@@ -91,19 +92,22 @@ class Drawing:
 
         return self._finished(seed, range(first, -(-count // block_rows)), finish)
 
-    def _finished(self, seed: int, blocks: Iterable[int], finish: Callable[[int, Array], T]) -> Iterator[T]:
+    def _finished(self, seed: int, blocks: range, finish: Callable[[int, Array], T]) -> Iterator[T]:
         """What `finish` makes of each block's number and raw matrix, in order; meanwhile the next ones are drawn."""
         sampler, scaler = self.sampler, self.model.scaler
 
         def finished(block: int, fetched: Callable[[], Array]) -> T:
             return finish(block, scaler.inverse(fetched().T))
 
+        # Before there are threads, which must leave the device alone while work is captured.
+        captured = len(blocks) >= _MANY_BLOCKS and sampler.device.type == "cuda"
+        draw = sampler.captured() if captured else sampler.draw
         threads = min(cores(), _THREADS)
         with ThreadPoolExecutor(threads) as pool:
             waiting: deque[Future[T]] = deque()
             for block in blocks:
                 # By columns, as all that finishes them goes through them.
-                drawn = compute.fetch(sampler.draw(seed, block).t().contiguous())
+                drawn = compute.fetch(draw(seed, block).t().contiguous())
                 waiting.append(pool.submit(partial(finished, block, drawn)))
                 if len(waiting) > threads:
                     yield waiting.popleft().result()

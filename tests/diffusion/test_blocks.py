@@ -9,6 +9,7 @@ from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.denoiser import Denoiser
 from synther.diffusion.networks import Network
+from synther.diffusion.start import Start
 
 
 def network(columns: int = 3) -> Network:
@@ -30,6 +31,15 @@ def test_rows_depend_on_seed_and_block_alone(kind):
         assert a.shape == (one.block_rows, 3)
         assert a.dtype == torch.float32
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["sde", "dpm++2m"])
+def test_captured_blocks_are_those_of_plain_calls(kind):
+    one = BlockSampler(network(), NoiseConfig(), SamplerConfig(kind, 4, refine=2), start=Start.plain(3))
+    draw = one.captured()
+    drawn = [draw(7, block) for block in (2, 0, 2)]
+    for block, rows in zip((2, 0, 2), drawn, strict=True):
+        assert torch.equal(rows, one.draw(7, block))
 
 
 def test_no_two_blocks_or_seeds_are_alike():

@@ -8,6 +8,7 @@ import torch
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.fit import fit
+from synther.diffusion.start import Start
 
 pytestmark = [
     pytest.mark.cuda,
@@ -74,3 +75,15 @@ def test_precisions_agree_on_a_network():
     sampler = SamplerConfig(kind="dpm++2m", steps=16)
     exact, coarse = (BlockSampler(network, NoiseConfig(), sampler, p).draw(0, 0) for p in ("float32", "bf16"))
     assert (exact - coarse).norm() / exact.norm() < 2e-2
+
+
+@pytest.mark.parametrize("precision", ["bf16", "float32"])
+@pytest.mark.parametrize("kind", ["sde", "dpm++2m"])
+def test_captured_blocks_are_those_of_plain_calls(kind, precision):
+    network = fit(gaussian(10_000), NETWORK, FitConfig(steps=200), NoiseConfig()).network
+    blocks = BlockSampler(network, NoiseConfig(), SamplerConfig(kind, 8, refine=3), precision, Start.plain(2))
+    draw = blocks.captured()
+    drawn = [draw(7, block) for block in (2, 0, 2)]
+    assert torch.equal(drawn[0], drawn[2])
+    for block, rows in zip((2, 0), drawn, strict=False):
+        torch.testing.assert_close(rows, blocks.draw(7, block), rtol=1e-3, atol=1e-3)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.experiments.curves import count
 from synther.experiments.folder import read_object
 from synther.experiments.measurements import Result, Spread
 from synther.experiments.online_runs import OnlineRun
@@ -35,11 +36,33 @@ class Finding:
     facts: dict[str, Any] = field(default_factory=dict)
     result: Result | None = None
     """Of a training."""
+    shown: Literal["scores", "returns"] = "scores"
+    """What of it the table shows."""
 
     @property
     def scores(self) -> Values:
         """Of each arm the final score of each seed, by which tasks are put together."""
         return self.values if self.result is None else _finals(self.result, "scores")
+
+    def peak(self, arm: str) -> Peak | None:
+        """Of an arm that was evaluated more than once."""
+        if self.result is None or len(self.result.curves[arm]) < 2:
+            return None
+        best = self.result.best(arm)
+        values = None if best is None else getattr(best, self.shown)
+        spread = None if values is None else Spread.of(values)
+        return None if best is None or spread is None else Peak(spread.mean, best.updates)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The highest mean over the seeds at an evaluation, which only hindsight finds."""
+
+    mean: float
+    updates: int
+
+    def __str__(self) -> str:
+        return f"{Figure(self.mean)} after {count(self.updates)}"
 
 
 def findings(experiment: Experiment, runs: Path) -> dict[str, Finding]:
@@ -60,8 +83,8 @@ def _finding(job: Job, folder: Path) -> Finding | None:
     if isinstance(job, Sizes):
         return Finding({arm: (value,) for arm, value in read_object(job.result(folder)).items()}, departures)
     result = Result.read(job.result(folder))
-    values = _finals(result, "returns" if isinstance(job, OnlineRun) else "scores")
-    return Finding(values, departures, read_object(folder / "facts.json"), result)
+    shown: Literal["scores", "returns"] = "returns" if isinstance(job, OnlineRun) else "scores"
+    return Finding(_finals(result, shown), departures, read_object(folder / "facts.json"), result, shown)
 
 
 def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:
@@ -102,6 +125,7 @@ class Entry:
     diverged: int = 0
     departed: bool = False
     """Whether the run was another than the experiment asks for, such as a shorter one."""
+    peak: Peak | None = None
 
     def __str__(self) -> str:
         own = "-" if self.mean is None else str(Figure(self.mean, self.std)) + "*" * self.departed
@@ -117,7 +141,8 @@ def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
     if spread is None:
         return Entry(cell.paper, diverged=len(values), departed=departed)
     std = None if finding.result is None else spread.std
-    return Entry(cell.paper, spread.mean, std, spread.seeds, len(values) - spread.seeds, departed)
+    lost, peak = len(values) - spread.seeds, finding.peak(cell.arm)
+    return Entry(cell.paper, spread.mean, std, spread.seeds, lost, departed, peak)
 
 
 def average(wanted: Average, column: str, entries: Mapping[str, Mapping[str, Entry]]) -> Entry:

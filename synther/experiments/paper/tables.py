@@ -60,6 +60,16 @@ class Table:
         body = [*self.rows.items(), *self.averages.items()]
         return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
 
+    def peaks(self) -> list[list[str]]:
+        """As `lines`: where each stood highest on its way. Empty where nobody was evaluated on the way."""
+        columns = self.experiment.columns
+        cells = {
+            name: [row[column].peak if column in row else None for column in columns] for name, row in self.rows.items()
+        }
+        known = {name: row for name, row in cells.items() if any(row)}
+        body = [[name, *("-" if peak is None else str(peak) for peak in row)] for name, row in known.items()]
+        return [["best on the way", *columns], *body] if body else []
+
     def title(self) -> str:
         return f"{self.experiment.about}; {len(self.found)} of {len(self.experiment.jobs)} runs are finished"
 
@@ -123,12 +133,12 @@ class Table:
 
     def _data(self) -> Iterable[str]:
         jobs = {job.name: job for job in self.experiment.jobs if isinstance(job, Run | PixelRun)}
-        told = {
-            f"{jobs[name].data}: {finding.facts['rows']:,} rows, {finding.facts['data']}."
-            for name, finding in self.found.items()
-            if name in jobs
-        }
-        return sorted(told)
+        rows: dict[tuple[str, str], set[int]] = {}
+        for name, finding in self.found.items():
+            if name in jobs:
+                rows.setdefault((jobs[name].data, finding.facts["data"]), set()).add(finding.facts["rows"])
+        for (data, source), counts in sorted(rows.items()):
+            yield f"{data}: {' or '.join(f'{count:,}' for count in sorted(counts))} rows, {source}."
 
     def _minutes(self) -> Iterable[str]:
         """Of online runs, which the paper compares by what they take, too."""

@@ -12,6 +12,8 @@ from synther.experiments.paper.drawing import draw
 from synther.experiments.paper.findings import Finding
 from synther.experiments.paper.tables import Table
 
+_PEAKS = "The highest mean of an evaluation, and when: what stopping in time, by hindsight, would have given."
+
 
 def write(table: Table, out: Path, origin: dict[str, str]) -> list[Path]:
     """`NAME.md`, `NAME.json` and the pictures into `out`; returns what was written."""
@@ -26,7 +28,9 @@ def write(table: Table, out: Path, origin: dict[str, str]) -> list[Path]:
 def _markdown(table: Table, origin: dict[str, str]) -> str:
     notes = [f"- {note}" for note in table.notes()]
     title = f"# {table.experiment.label or table.experiment.name}: {table.experiment.about}"
-    return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(table.lines()), "", *notes, ""])
+    peaks = table.peaks()
+    below = [*markdown.table(peaks), "", _PEAKS, ""] if peaks else []
+    return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(table.lines()), "", *notes, "", *below])
 
 
 def _trained(found: Iterable[Finding]) -> dict[str, str]:

@@ -51,12 +51,17 @@ EXAMPLE = Experiment(
 )
 
 
-def finish(out: Path, done: Run, real: list[float | None], synthetic: list[float | None]) -> None:
-    """A finished run with these final scores, and half of them before."""
+def finish(out: Path, done: Run, real: list[float | None], synthetic: list[float | None], before: float = 0.5) -> None:
+    """A finished run with these final scores, and half of them before. Returns are ten times the scores."""
+
+    def standing(updates: int, scores: list[float | None]) -> Standing:
+        returns = tuple(None if score is None else 10 * score for score in scores)
+        return Standing(updates, returns, tuple(scores))
+
     curves = {
         arm: tuple(
-            Standing(updates, tuple(scores), tuple(None if s is None else s * part for s in scores))
-            for updates, part in ((done.updates // 2, 0.5), (done.updates, 1.0))
+            standing(updates, [None if score is None else score * part for score in scores])
+            for updates, part in ((done.updates // 2, before), (done.updates, 1.0))
         )
         for arm, scores in (("real", real), ("synthetic", synthetic))
     }
@@ -187,14 +192,47 @@ def test_files_and_pictures(out):
     content = json.loads((out / "example.json").read_text())
     assert content["origin"]["trained on"] == "a machine"
     assert content["rows"]["a"]["original"] == {
-        "paper": {"mean": 10.0, "std": 1.0}, "mean": 15.0, "std": 5.0, "seeds": 2, "diverged": 0, "departed": False
+        "paper": {"mean": 10.0, "std": 1.0}, "mean": 15.0, "std": 5.0, "seeds": 2, "diverged": 0, "departed": False,
+        "peak": {"mean": 15.0, "updates": 1_000_000},
     }  # fmt: skip
     assert content["unfinished"] == []
     assert content["runs"]["a"]["seconds"] == 60.0
 
 
+def test_where_each_stood_highest_on_its_way(out):
+    finish(out, RUNS_OF_IT[1], [40.0, None], [39.0, 45.0], before=2.5)
+    table = Table.of(EXAMPLE, out)
+    assert table.peaks() == [
+        ["best on the way", "original", "SynthER"],
+        ["a", "15.0 after 1M", "31.0 after 1M"],
+        ["b", "100.0 after 500K", "105.0 after 500K"],
+    ]
+    write_table(table, out, {})
+    written = (out / "example.md").read_text()
+    assert "| b               | 100.0 after 500K | 105.0 after 500K |\n\nThe highest mean of an evaluation" in written
+
+
+def test_what_was_evaluated_at_the_end_alone_has_no_way(tmp_path):
+    once = Standing(100, (10.0,), (1.0,))
+    result = Result(100, 60.0, {"real": (once,), "synthetic": ()})
+    found = findings.Finding({"real": (1.0,)}, result=result)
+    assert found.peak("real") is None
+    assert found.peak("synthetic") is None
+
+
+def test_rows_of_shares_of_one_set_are_told_in_one_line(out):
+    facts = {"command": "synther paper run example", "data": "made up", "rows": 99}
+    shares = [replace(one, data="whole") for one in RUNS_OF_IT]
+    for share, rows in zip(shares, (99, 1_234, 99), strict=True):
+        finish(out, share, [1.0, 2.0], [3.0, 4.0])
+        write_object(out / RUNS / share.name / "facts.json", facts | {"rows": rows})
+    notes = Table.of(replace(EXAMPLE, jobs=tuple(shares)), out).notes()
+    assert [note for note in notes if "made up" in note] == ["whole: 99 or 1,234 rows, made up."]
+
+
 def test_nothing_is_finished_yet(tmp_path):
     table = Table.of(EXAMPLE, tmp_path)
+    assert table.peaks() == []
     assert table.comparisons == ()
     assert [file.name for file in write_table(table, tmp_path, {})] == ["example.md", "example.json"]
     assert table.to_json({})["unfinished"] == ["a", "b", "c"]
