@@ -27,15 +27,19 @@ lint: $(VENV)/.full
 PIXELS := synther-pixels
 UPDATES_cheetah-run := 20
 UPDATES_walker-walk := 1
+STEPS := 100K
+FRAMES := 20K
+# Less of everything, to see that it works: make pixels STEPS=2K FRAMES=600 SMALL='--updates 30 --seeds 1 --samples 2K'
+SMALL :=
 
 pixels: $(VENV)/.full $(foreach task,cheetah-run walker-walk,$(PIXELS)/frames/$(task)-collected.hdf5)
-	$(BIN)/synther paper run pixels --data $(PIXELS)/frames --out $(PIXELS)/paper
+	$(BIN)/synther paper run pixels --data $(PIXELS)/frames --out $(PIXELS)/paper $(SMALL)
 	$(BIN)/synther paper table pixels --out $(PIXELS)/paper
 
 # Agents of states, and what one of them does as frames.
 $(PIXELS)/frames/%-collected.hdf5: | $(VENV)/.full
-	$(BIN)/synther online dm_control/$*-v0 --utd $(UPDATES_$*) --steps 100K --seeds 3 --out $(PIXELS)/$*
-	$(BIN)/synther collect dm_control/$*-v0 --pixels --policy $(PIXELS)/$*/checkpoint.safetensors --steps 20K --out $@
+	$(BIN)/synther online dm_control/$*-v0 --utd $(UPDATES_$*) --steps $(STEPS) --seeds 3 --out $(PIXELS)/$*
+	$(BIN)/synther collect dm_control/$*-v0 --pixels --policy $(PIXELS)/$*/checkpoint.safetensors --steps $(FRAMES) --out $@
 
 clean:
 	rm -rf $(VENV) synther-demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

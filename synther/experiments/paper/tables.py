@@ -61,7 +61,10 @@ class Table:
         return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
 
     def peaks(self) -> list[list[str]]:
-        """As `lines`: where each stood highest on its way. Empty where nobody was evaluated on the way."""
+        """As `lines`: where each stood highest on its way. Empty where nobody was evaluated on the way, and online,
+        where nothing is fitted too long."""
+        if self.experiment.is_online:
+            return []
         columns = self.experiment.columns
         cells = {
             name: [row[column].peak if column in row else None for column in columns] for name, row in self.rows.items()
