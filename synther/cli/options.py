@@ -127,9 +127,9 @@ def named(arguments: list[str]) -> list[str]:
 
 def read_rows(source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
     """The rows of a file, a Minari id, or data that ships with the package, or a share of them."""
-    from synther.data import formats, shipped
+    from synther.data import formats
 
-    rows = formats.read(shipped.path(source) if source in shipped.names() else source)
+    rows = formats.read(source)
     return rows if fraction is None else rows.subsample(fraction, seed)
 
 

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from synther import compute
 from synther.errors import SyntherError
 from synther.progress import Silent
 from synther.replay.refit import Generation, Job
@@ -25,22 +26,56 @@ class Failed(SyntherError):
     """A process that ended without a result."""
 
 
+class Threads:
+    """PyTorch's in this process, half of which it does without while others compute beside it.
+
+    Two processes that want every core stop each other: whenever work is split, the one thread waits for the other,
+    which waits for a core that the other process has.
+    """
+
+    def __init__(self) -> None:
+        self._borrowers, self._all, self._kept = 0, 0, 0
+
+    @property
+    def spare(self) -> int:
+        """For a process beside this one."""
+        return max(1, (self._all if self._borrowers else torch.get_num_threads()) // 2)
+
+    def lend(self) -> None:
+        if self._borrowers == 0:
+            self._all = torch.get_num_threads()
+            self._kept = max(1, self._all - self.spare)
+            torch.set_num_threads(self._kept)
+        self._borrowers += 1
+
+    def take_back(self) -> None:
+        self._borrowers -= 1
+        if self._borrowers == 0 and torch.get_num_threads() == self._kept:  # unless somebody has chosen another number
+            torch.set_num_threads(self._all)
+
+
+THREADS = Threads()
+
+
 class Background:
     """A job under way. It ends with this object, and with the process that began it."""
 
     def __init__(self, job: Job) -> None:
         self._device, self._precision = job.device, job.precision
+        lender = THREADS if compute.pick_device(job.device).type == "cpu" else None
         try:
             self._folder = Path(tempfile.mkdtemp(prefix="synther-refresh-"))
             try:
                 job.save(self._folder)
-                self._process = _started(self._folder)
+                self._process = _started(self._folder, lender.spare if lender else torch.get_num_threads())
             except BaseException:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 raise
         except (OSError, SafetensorError) as error:  # no room for its files, or no process to be had
             raise Failed(f"it could not begin: {error}") from error
-        self._end = weakref.finalize(self, _end, self._process, self._folder, os.getpid())
+        if lender:
+            lender.lend()
+        self._end = weakref.finalize(self, _end, self._process, self._folder, os.getpid(), lender)
 
     @property
     def done(self) -> bool:
@@ -78,15 +113,14 @@ def work(folder: Path) -> None:
     (folder / "seconds.json").write_text(json.dumps(seconds))
 
 
-def _started(folder: Path) -> subprocess.Popen[bytes]:
-    """A process that finds the modules that this one finds, and takes as many threads. Ctrl-C does not reach it."""
+def _started(folder: Path, threads: int) -> subprocess.Popen[bytes]:
+    """A process that finds the modules that this one finds. Ctrl-C does not reach it."""
     modules = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    threads = str(torch.get_num_threads())
     with (folder / "errors").open("wb") as errors:
         # Not multiprocessing, which runs the caller's script a second time where it has no __main__ guard.
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "synther.replay.worker", str(folder)],  # -P: not those of the working folder
-            env={**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": threads},
+            env={**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.PIPE,
             stdout=errors,
             stderr=errors,
@@ -94,7 +128,7 @@ def _started(folder: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], folder: Path, owner: int, lender: Threads | None) -> None:
     if os.getpid() != owner:  # a fork of it, which has this object too, is at its end
         return
     process.kill()
@@ -102,3 +136,5 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     if process.stdin is not None:
         process.stdin.close()
     shutil.rmtree(folder, ignore_errors=True)
+    if lender:
+        lender.take_back()

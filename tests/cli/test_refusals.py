@@ -45,7 +45,7 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 FIT = "--out new.safetensors"
 READING = {
     "absent.npz": "absent.npz: no such file",
-    "absent": "absent: no such file or folder, nor a Minari id",
+    "absent": "absent: no such file or folder, no Minari id",
     "truncated.npz": "truncated.npz",
     "text.npz": "text.npz",
     "rows.csv": "suffix '.csv', expected one of .npz",

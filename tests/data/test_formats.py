@@ -249,7 +249,7 @@ def test_choosing_a_format(tmp_path: Path) -> None:
     for path, reason in [
         ("absent.npz", "no such file"),
         ("absent.csv", r"suffix '\.csv', expected one of \.npz"),
-        ("absent", "no such file or folder, nor a Minari id"),
+        ("absent", "no such file or folder, no Minari id"),
         ("rows", "no suffix"),
         ("buffer.pkl", "pickles are never loaded"),
         (".", "not a Minari data set"),

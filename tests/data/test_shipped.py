@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from synther import read
 from synther.data import shipped
 from synther.errors import FormatError
 
@@ -13,6 +14,14 @@ def test_names_and_paths() -> None:
     assert 1e6 < shipped.hopper().stat().st_size < 3e6
     with pytest.raises(FormatError, match="'walker' comes with the package: expected hopper-sac"):
         shipped.path("walker")
+
+
+def test_it_is_read_by_its_name_wherever_one_is(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hopper-sac").mkdir()  # the folder of a run, say
+    named, file = read("hopper-sac"), read(shipped.hopper())
+    assert np.array_equal(named.observation, file.observation)
+    assert named.env_id == file.env_id == "Hopper-v5"
 
 
 def test_the_file_is_whole_and_in_the_compact_form() -> None:

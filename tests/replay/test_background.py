@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from synther.replay import worker
+from synther.replay import background, worker
 from synther.replay.synthetic import SyntheticReplay
 
 from .rows import TINY, numbered, tiny
@@ -23,8 +23,8 @@ ENDLESS = TINY.changed(fit={"steps": 10**9, "patience": 10**9, "evaluate_every":
 
 
 def until_over(replay: SyntheticReplay) -> None:
-    _, background = replay._running
-    background._process.wait(60)
+    _, running = replay._running
+    running._process.wait(60)
 
 
 def test_batches_stay_old_until_the_new_rows_are_there_and_are_those_of_the_foreground(monkeypatch, tmp_path):
@@ -48,6 +48,51 @@ def test_batches_stay_old_until_the_new_rows_are_there_and_are_those_of_the_fore
     assert replay._running is not None
     assert replay._running[0].added == 251
     replay.close()
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Sets how many there are, for a test; what others have left unfinished has none of them."""
+    monkeypatch.setattr(background, "THREADS", background.Threads())
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_the_agent_and_the_process_share_the_threads_while_both_work(threads, monkeypatch, tmp_path):
+    told = tmp_path / "python"
+    told.write_text('#!/bin/sh\necho "$OMP_NUM_THREADS threads" >&2\nexit 3\n')
+    told.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(told))
+    threads(5)
+    replays = [tiny(background=True) for _ in range(2)]
+    for replay in replays:
+        replay.add(**numbered(0, 100))
+        assert torch.get_num_threads() == 3
+    for replay in replays:
+        until_over(replay)
+        assert torch.get_num_threads() == 3
+        replay.sample(4)
+        assert replay.history[0].reason == "2 threads (exit code 3)"
+    assert torch.get_num_threads() == 5
+    replays[0].refresh()
+    threads(4)  # the agent's own choice, meanwhile
+    replays[0].close()
+    assert torch.get_num_threads() == 4
+
+
+def test_a_single_thread_is_kept_and_one_that_could_not_begin_takes_none(threads, monkeypatch, tmp_path):
+    replay = tiny(background=True, preset=ENDLESS)
+    for count in (1, 8):
+        threads(count)
+        replay.add(**numbered(0, 100))
+        assert torch.get_num_threads() == max(1, count // 2)
+        replay.close()
+        assert torch.get_num_threads() == count
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    replay.add(**numbered(0, 100))
+    assert "it could not begin" in replay.history[0].reason
+    assert torch.get_num_threads() == 8
 
 
 def test_a_process_that_dies_leaves_the_old_rows_and_is_tried_again(caplog):

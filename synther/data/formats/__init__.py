@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from synther.data import shipped
 from synther.data.checks import check_kind
 from synther.data.formats.writing import writing_to
 from synther.data.transitions import RowSource, Transitions
@@ -42,10 +43,13 @@ class _Format(Protocol):
 def read(source: Any, *, format: str | None = None) -> Transitions:
     """All rows of a file, a Minari data set (folder or installed id) or a Stable-Baselines3 replay buffer object.
 
-    The format follows from the suffix; `format` (a name or a suffix without its dot) overrules it.
+    The format follows from the suffix; `format` (a name or a suffix without its dot) overrules it. `hopper-sac` ships
+    with the package.
     """
     if not isinstance(source, (str, os.PathLike)):
         return _module(format or _format_of_object(source)).read(source)
+    if source in shipped.names():
+        source = shipped.path(os.fspath(source))
     name = _named(format) if format else _format_to_read(source)
     if name in ("minari", "sb3"):
         return _module(name).read(source)
@@ -129,7 +133,9 @@ def _format_to_read(source: str | os.PathLike[str]) -> str:
         return "minari"
     if path.suffix:
         raise _unknown_suffix(path)
-    raise FormatError(f"{path}: no such file or folder, nor a Minari id (NAMESPACE/NAME-vVERSION)")
+    raise FormatError(
+        f"{path}: no such file or folder, no Minari id (NAMESPACE/NAME-vVERSION), nor {' or '.join(shipped.names())}"
+    )
 
 
 def _format_to_write(target: str | os.PathLike[str]) -> str:

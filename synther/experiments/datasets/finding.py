@@ -27,7 +27,7 @@ def find(name: str, recipe: Recipe | None, data: Path | None, progress: Progress
             raise FormatError(f"{file} holds frames: expected rows; agents that see learn by `synther pixels train`")
         return formats.read(file), f"read from {file.name}"
     if name in shipped.names():
-        return formats.read(shipped.path(name)), "shipped with the package"
+        return formats.read(name), "shipped with the package"
     if recipe is None or "/" in name:
         return _elsewhere(name, data), f"read from {name}"
     theirs = installed(recipe.task.minari(D4RL))
