@@ -51,8 +51,8 @@ class Online(options.Fitting):
     """Upsample what the agents see, with a generator of each seed's own."""
     ratio: float = 0.5
     """With --synthetic: the share of generated rows in every batch."""
-    samples: int = 1_000_000
-    """With --synthetic: generated rows of each seed."""
+    samples: int | None = None
+    """With --synthetic: generated rows of each seed; 1M on a GPU and 100K on a CPU unless said."""
     refresh_every: int = 10_000
     """With --synthetic: steps after which generators are fitted again and all generated rows replaced."""
     refit: Literal["warm", "scratch"] = "warm"
@@ -98,7 +98,7 @@ class Seeing(Online):
     utd: Annotated[int | None, tyro.conf.Suppress] = None
     ratio: float = 0.5
     """With --synthetic: the share of generated latents in every batch of the heads."""
-    samples: int = 250_000
+    samples: int | None = 250_000
     """With --synthetic: generated latents of each seed."""
     refresh_every: int = 10_000
     """With --synthetic: steps after which frames are encoded, generators fitted and heads trained."""
@@ -145,8 +145,12 @@ def _check_generators_are_asked_for(arguments: list[str]) -> None:
 def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
     """Agents of states."""
     chosen, agent = _parse_states(arguments)
+    from synther.compute import pick_device
     from synther.experiments.online import Plan, Upsampling, train_to
+    from synther.replay.refit import usual_samples
 
+    if chosen.samples is None:
+        chosen.samples = usual_samples(pick_device(chosen.device))
     how = Upsampling(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
     plan = Plan(chosen.env, agent, upsampling=how, **_those(chosen, _RUNNING))
     return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)

@@ -15,7 +15,7 @@ class ReplayOptions(TypedDict, total=False):
 
     ratio: float
     refresh_every: int
-    samples: int
+    samples: int | None
     preset: str | Settings
     refit: Refit
     replace: float

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
@@ -24,6 +25,11 @@ WARM_SHARE = 0.2
 """Of a fit's steps that suffice where the weights begin as those of the fit before."""
 PATIENCE = 5
 """Measurements without a better held-out loss after which a fit of `warm` is over."""
+
+
+def usual_samples(device: torch.device) -> int:
+    """Synthetic rows where nobody says how many: the paper's million, or what a CPU draws in seconds."""
+    return 1_000_000 if device.type == "cuda" else 100_000
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def test_options_become_a_plan(planned):
     paper = Upsampling(PRESETS["paper"], samples=2_000_000, ratio=0.25, refit="scratch")
     assert plan == Plan("A-v0", upsampling=paper)
     plan = planned("A-v0", "--synthetic", "--preset", "laptop", "--fit.steps", 7)
-    assert plan.upsampling == Upsampling(PRESETS["laptop"].changed(fit={"steps": 7}))
+    assert plan.upsampling == Upsampling(PRESETS["laptop"].changed(fit={"steps": 7}), samples=100_000)  # on a CPU
 
 
 def test_options_of_agents_that_see(planned):

@@ -12,6 +12,7 @@ import torch
 from synther import Synthesizer
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
+from synther.replay.refit import usual_samples
 from synther.replay.synthetic import SyntheticReplay
 
 from .rows import TINY, numbered, some, tiny
@@ -262,6 +263,11 @@ def test_options_outside_their_range(options, message):
 def test_a_space_of_gymnasium_is_none_of_ours():
     with pytest.raises(DataError, match=r"expected a tuple of parts .* action_space\(\) of"):
         SyntheticReplay(10, device="cpu", action_space=gymnasium.spaces.Box(-1, 1, (2,)))
+
+
+def test_without_a_number_as_many_rows_as_the_device_draws_in_seconds():
+    assert SyntheticReplay(10, device="cpu").samples == usual_samples(torch.device("cpu")) == 100_000
+    assert usual_samples(torch.device("cuda", 1)) == 1_000_000
 
 
 def test_repr_says_what_is_there():
