@@ -29,7 +29,8 @@ UPDATES_cheetah-run := 20
 UPDATES_walker-walk := 1
 STEPS := 100K
 FRAMES := 20K
-# Less of everything, to see that it works: make pixels STEPS=2K FRAMES=600 SMALL='--updates 30 --seeds 1 --samples 2K'
+# Less of everything, to see that it works: make pixels STEPS=2K FRAMES=600 \
+#   SMALL='--updates 30 --seeds 1 --samples 2K --preset laptop --fit-steps 100'
 SMALL :=
 
 pixels: $(VENV)/.full $(foreach task,cheetah-run walker-walk,$(PIXELS)/frames/$(task)-collected.hdf5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_type_hints
 
 import tyro
 
@@ -49,6 +49,8 @@ class Paper(options.Output):
     """Synthetic rows of every kind, at most."""
     preset: str | None = None
     """How diffusion models are fitted and sampled, instead of the experiment's preset."""
+    fit_steps: int | None = None
+    """Of every fit of a diffusion model, at most."""
     engine: Literal["local", "ray"] = "local"
     """One run after another here, or several at once on a Ray cluster."""
     gpus: float | None = None
@@ -103,7 +105,7 @@ def _run(chosen: Paper, command: str) -> None:
     from synther.experiments.paper.catalogue import experiment
     from synther.experiments.paper.tables import RUNS
     from synther.experiments.pixel_runs import PixelRun
-    from synther.experiments.runs import Place, Run, execute_all
+    from synther.experiments.runs import Changes, Place, Run, execute_all
 
     wanted = experiment(chosen.name)
     _check(chosen)
@@ -113,7 +115,7 @@ def _run(chosen: Paper, command: str) -> None:
         raise ConfigError(
             f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: expected some of {names}"
         )
-    changes = {name: getattr(chosen, name) for name in ("updates", "seeds", "evaluate_every", "samples", "preset")}
+    changes = {name: getattr(chosen, name) for name in get_type_hints(Changes)}
     data, policies = (path and _absolute(path) for path in (chosen.data, chosen.policies))
     place = Place(chosen.out / "models", data, policies, chosen.device, chosen.workers, command)
     outcomes = execute_all(

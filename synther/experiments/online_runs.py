@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from synther.experiments.checks import check_least, check_one_of, check_options
 from synther.experiments.folder import claim, write_object
-from synther.experiments.runs import Changes, Place, given
+from synther.experiments.runs import Changes, Parts, Place, given, shortened
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
@@ -28,7 +28,7 @@ class Synthetic:
     """How rows beside the real ones are made while agents learn; the numbers are the paper's."""
 
     preset: str = "best"
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: Parts = field(default_factory=dict)
     """Of the preset."""
     samples: int = 1_000_000
     refresh_every: int = 10_000
@@ -43,9 +43,9 @@ class Synthetic:
         return PRESETS[self.preset].changed(**self.changes)
 
     def changed(self, changes: Changes) -> Synthetic:
-        samples, preset = changes.get("samples"), changes.get("preset")
+        samples, preset = changes.get("samples"), changes.get("preset") or self.preset
         most = self.samples if samples is None else min(samples, self.samples)
-        return replace(self, samples=most, preset=preset or self.preset)
+        return replace(self, samples=most, preset=preset, changes=shortened(preset, self.changes, changes))
 
     def upsampling(self) -> Upsampling:
         from synther.experiments.online import Upsampling

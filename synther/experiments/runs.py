@@ -107,11 +107,27 @@ class Changes(TypedDict, total=False):
     """The most that a source makes."""
     preset: str | None
     """Of diffusion."""
+    fit_steps: int | None
+    """The most that a diffusion model is fitted."""
 
 
 def given(changes: Changes, *names: str) -> dict[str, Any]:
     """Those of the changes."""
     return {name: changes[name] for name in names if changes.get(name) is not None}  # type: ignore[literal-required]
+
+
+Parts = dict[str, dict[str, Any]]
+"""Options of parts of a preset, to be changed."""
+
+
+def shortened(preset: str, parts: Parts, changes: Changes) -> Parts:
+    """`parts`, with no more steps of fitting than is asked for."""
+    check_one_of("preset", preset, PRESETS)
+    most, settings = changes.get("fit_steps"), PRESETS[preset].changed(**parts)
+    if most is None or most >= settings.fit.steps:
+        return parts
+    settings.changed(fit={"steps": most})  # refuses what is no number of steps
+    return {**parts, "fit": {**parts.get("fit", {}), "steps": most}}
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,7 @@ class Recipe:
     """None is as many as there are real ones."""
     preset: str = "paper"
     """Of diffusion."""
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: Parts = field(default_factory=dict)
     """Of the preset."""
     trials: int = 0
     """Settings of TVAE and CTGAN that are tried beside their defaults."""
@@ -138,9 +154,12 @@ class Recipe:
         return PRESETS[self.preset].changed(**self.changes)
 
     def changed(self, changes: Changes) -> Recipe:
-        samples, preset = changes.get("samples"), changes.get("preset")
+        samples = changes.get("samples")
         most = self.samples if samples is None or self.samples is None else min(samples, self.samples)
-        return replace(self, samples=most, preset=preset if preset and self.generator == "diffusion" else self.preset)
+        if self.generator != "diffusion":
+            return replace(self, samples=most)
+        preset = changes.get("preset") or self.preset
+        return replace(self, samples=most, preset=preset, changes=shortened(preset, self.changes, changes))
 
     def source(self, real: Transitions, place: Place, seed: int) -> Source:
         from synther.experiments import generators

@@ -71,11 +71,17 @@ def test_what_is_changed_and_what_is_not():
     changed = RUN.changed(updates=5, samples=30, preset="fast")
     synthetic = Recipe(samples=30, preset="fast", changes=TINY)
     assert changed == replace(RUN, updates=5, sources=RUN.sources | {"synthetic": synthetic})
-    assert RUN.changed(samples=1_000) == RUN.changed() == RUN
+    assert RUN.changed(samples=1_000) == RUN.changed() == RUN.changed(fit_steps=10**6) == RUN
+    shorter = RUN.changed(fit_steps=2).sources
+    assert shorter["synthetic"].settings() == RUN.sources["synthetic"].settings().changed(fit={"steps": 2})
+    assert {name: made for name, made in shorter.items() if name != "synthetic"} == {
+        name: made for name, made in RUN.sources.items() if name != "synthetic"
+    }
     for wrong, text in (
         ({"updates": 0}, "updates must be at least 1, got 0"),
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ({"samples": 0}, "samples must be at least 1, got 0"),
+        ({"fit_steps": 0}, "fit.steps must be at least 1, got 0"),
         ({"preset": "auto"}, "unknown preset 'auto': expected one of best, paper, fast, laptop"),
     ):
         with pytest.raises(ConfigError, match=text):

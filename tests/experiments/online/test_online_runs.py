@@ -52,6 +52,8 @@ def test_what_is_changed_and_what_is_not():
     made = Synthetic("fast", TINY, samples=7, refresh_every=20)
     assert changed == replace(RUN, steps=5, seeds=1, synthetic=made)
     assert RUN.changed(samples=1_000) == RUN.changed() == RUN
+    shorter = replace(RUN.synthetic, changes={**TINY, "fit": {**TINY["fit"], "steps": 1}})
+    assert RUN.changed(fit_steps=1) == replace(RUN, synthetic=shorter)
     assert REDQ.changed(preset="fast", samples=1, evaluate_every=3) == replace(REDQ, evaluate_every=3)
 
 
