@@ -38,6 +38,8 @@ from synther.synthesizer.task import Task, learn_ending
 
 log = logging.getLogger(__name__)
 
+_BY_HEART = 1.1  # times its least: no held-out loss rises so far by chance
+
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
 
@@ -162,8 +164,21 @@ class Synthesizer:
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
         self._fitted = Fitted(prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending)
+        self._tell_what_was_learned_by_heart()
         self._drawing(None, progress).ready()
         return self
+
+    def _tell_what_was_learned_by_heart(self) -> None:
+        history = self.record.history
+        if self.settings.fit.patience is not None or not all("held_out" in entry for entry in history):
+            return
+        least, last = min(history, key=lambda entry: entry["held_out"]), history[-1]
+        if last["held_out"] > _BY_HEART * least["held_out"]:
+            log.warning(
+                "the held-out loss is %.3g, and was %.3g after %s of %s steps: the model has gone on to learn its rows "
+                "by heart. With fit.patience (--fit.patience 5) a fit stops in time and keeps its best weights",
+                *(last["held_out"], least["held_out"], f"{least['step']:,.0f}", f"{last['step']:,.0f}"),
+            )
 
     def _weights_of(self, start: Synthesizer, layout: Layout) -> Network:
         """Another model's network for the columns of `layout`, which may have come or gone since."""

@@ -100,7 +100,8 @@ class Drawing:
             return finish(block, scaler.inverse(fetched().T))
 
         # Before there are threads, which must leave the device alone while work is captured.
-        captured = len(blocks) >= _MANY_BLOCKS and sampler.device.type == "cuda"
+        many = blocks.stop - blocks.start >= _MANY_BLOCKS  # for which len() may have no number
+        captured = many and sampler.device.type == "cuda"
         draw = sampler.captured() if captured else sampler.draw
         threads = min(cores(), _THREADS)
         with ThreadPoolExecutor(threads) as pool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer
+from synther import Synthesizer, Transitions
 from synther.errors import ConfigError
 
 from .rows import made, plain
@@ -93,3 +94,23 @@ def test_a_start_lends_each_column_the_weights_of_its_name():
         place = model.layout.names.index(name)
         assert torch.equal(model.network.row_in.weight[:, place], start.network.row_in.weight[:, column]), name
         assert torch.equal(model.network.row_out.weight[place], start.network.row_out.weight[column]), name
+
+
+@pytest.mark.parametrize(("patience", "warned"), [(None, True), (2, False)])
+def test_a_fit_that_learns_its_rows_by_heart_says_so(patience, warned, caplog):
+    draw = np.random.default_rng(0)
+    few = Transitions.of(
+        observation=draw.normal(size=(40, 2)),
+        action=draw.uniform(-1, 1, (40, 1)),
+        reward=draw.normal(size=40),
+        next_observation=draw.normal(size=(40, 2)),
+    )
+    fit = {"steps": 150, "evaluate_every": 50, "holdout": 0.25, "learning_rate": 3e-3, "patience": patience}
+    with caplog.at_level(logging.WARNING, "synther"):
+        model = Synthesizer("laptop", **{**QUICK, "network": {"width": 64, "depth": 2}, "fit": fit}, device="cpu")
+        model.fit(few, progress=False)
+    losses = [entry["held_out"] for entry in model.record.history]
+    assert losses[-1] > 1.1 * losses[0]
+    assert ("by heart" in caplog.text) == warned
+    if warned:
+        assert f"was {losses[0]:.3g} after 50 of 150 steps" in caplog.text
