@@ -119,7 +119,7 @@ class Entry:
     paper: Figure | None = None
     mean: float | None = None
     std: float | None = None
-    """None for what was counted, not trained."""
+    """None for what was counted, not trained, and for one seed alone."""
     seeds: int = 0
     """That have a score."""
     diverged: int = 0
@@ -140,7 +140,7 @@ def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
     departed, spread = bool(finding.departures), Spread.of(values)
     if spread is None:
         return Entry(cell.paper, diverged=len(values), departed=departed)
-    std = None if finding.result is None else spread.std
+    std = None if finding.result is None or spread.seeds == 1 else spread.std
     lost, peak = len(values) - spread.seeds, finding.peak(cell.arm)
     return Entry(cell.paper, spread.mean, std, spread.seeds, lost, departed, peak)
 

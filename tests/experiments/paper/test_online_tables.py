@@ -106,7 +106,7 @@ def test_a_column_that_is_not_begun_holds_up_no_summary(out):
 def test_seeds_that_diverged_and_shorter_runs_are_told(out):
     finish(out, MADE["walker2d"].changed(updates=500, samples=10), [500.0, None])
     table = Table.of(EXAMPLE, out)
-    assert table.lines()[2][2] == "500.0 ± 0.0*"
+    assert table.lines()[2][2] == "500.0*"
     assert "1 of 2 seeds of sac_synther in walker2d-synther diverged and are left out." in table.notes()
     departed = "steps 500 instead of 1,000, synthetic.samples 10 instead of 1,000,000. So: walker2d-synther."
     assert f"* not as the experiment asks: {departed}" in table.notes()
