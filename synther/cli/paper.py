@@ -138,7 +138,9 @@ def _absolute(path: Path) -> Path:
 def _check(chosen: Paper) -> None:
     """What every single run would stumble over."""
     from synther import compute
+    from synther.experiments.checks import check_least
 
+    check_least(chosen, workers=1)
     if chosen.engine == "local":
         if chosen.gpus is not None or chosen.address is not None:
             raise ConfigError("--gpus and --address are for a cluster: give --engine ray too")

@@ -107,6 +107,7 @@ def test_a_folder_below_home_is_the_same_for_run_and_table(paper, monkeypatch, t
         ),
         (("run", "example", "--updates", "0"), "updates must be at least 1, got 0"),
         (("run", "full_eval", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
+        (("run", "pixels", "--workers", "0"), "workers must be at least 1, got 0"),
         (("run", "online", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
         (("run", "online", "--updates", "0"), "steps must be at least 1, got 0"),
         (("run", "full_eval", "--samples", "0"), "samples must be at least 1, got 0"),

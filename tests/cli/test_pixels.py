@@ -164,6 +164,8 @@ def test_the_home_of_a_path_is_found(monkeypatch, tmp_path):
         (("train", "sac", "{frames}", "--out", "{out}"), "unknown algorithm 'sac': expected one of drq_bc, bc"),
         (("train", "bc", "absent.hdf5", "--out", "{out}"), "no such file"),
         (("train", "bc", "{frames}", "--out", "{out}", "--updates", "0"), "updates must be at least 1"),
+        (("train", "bc", "{frames}", "--out", "{out}", "--episodes", "0"), "episodes must be at least 1, got 0"),
+        (("train", "bc", "{frames}", "--out", "{out}", "--workers", "0"), "workers must be at least 1, got 0"),
         (("train", "bc", "{frames}", "--out", "{out}", "--agent.tau", "1"), None),
         (("encode", "{empty}", "{frames}", "--out", "{out}"), "holds no finished training"),
         (("upsample", "{empty}", "--out", "{out}"), "holds no latents"),
