@@ -43,9 +43,10 @@ class Synthetic:
         return PRESETS[self.preset].changed(**self.changes)
 
     def changed(self, changes: Changes) -> Synthetic:
-        samples, preset = changes.get("samples"), changes.get("preset") or self.preset
+        samples = changes.get("samples")
         most = self.samples if samples is None else min(samples, self.samples)
-        return replace(self, samples=most, preset=preset, changes=shortened(preset, self.changes, changes))
+        changed = replace(self, samples=most, preset=changes.get("preset") or self.preset)
+        return replace(changed, changes=shortened(changed.settings(), self.changes, changes))
 
     def upsampling(self) -> Upsampling:
         from synther.experiments.online import Upsampling

@@ -120,10 +120,9 @@ Parts = dict[str, dict[str, Any]]
 """Options of parts of a preset, to be changed."""
 
 
-def shortened(preset: str, parts: Parts, changes: Changes) -> Parts:
-    """`parts`, with no more steps of fitting than is asked for."""
-    check_one_of("preset", preset, PRESETS)
-    most, settings = changes.get("fit_steps"), PRESETS[preset].changed(**parts)
+def shortened(settings: Settings, parts: Parts, changes: Changes) -> Parts:
+    """The `parts` that led to the `settings`, with no more steps of fitting than is asked for."""
+    most = changes.get("fit_steps")
     if most is None or most >= settings.fit.steps:
         return parts
     settings.changed(fit={"steps": most})  # refuses what is no number of steps
@@ -158,8 +157,8 @@ class Recipe:
         most = self.samples if samples is None or self.samples is None else min(samples, self.samples)
         if self.generator != "diffusion":
             return replace(self, samples=most)
-        preset = changes.get("preset") or self.preset
-        return replace(self, samples=most, preset=preset, changes=shortened(preset, self.changes, changes))
+        changed = replace(self, samples=most, preset=changes.get("preset") or self.preset)
+        return replace(changed, changes=shortened(changed.settings(), self.changes, changes))
 
     def source(self, real: Transitions, place: Place, seed: int) -> Source:
         from synther.experiments import generators

@@ -46,12 +46,11 @@ class Finding:
 
     def peak(self, arm: str) -> Peak | None:
         """Of an arm that was evaluated more than once."""
-        if self.result is None or len(self.result.curves[arm]) < 2:
+        best = None if self.result is None or len(self.result.curves[arm]) < 2 else self.result.best(arm)
+        if best is None:
             return None
-        best = self.result.best(arm)
-        values = None if best is None else getattr(best, self.shown)
-        spread = None if values is None else Spread.of(values)
-        return None if best is None or spread is None else Peak(spread.mean, best.updates)
+        spread = best.spread_of_returns if self.shown == "returns" else best.spread_of_scores
+        return None if spread is None else Peak(spread.mean, best.updates)
 
 
 @dataclass(frozen=True)
