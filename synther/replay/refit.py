@@ -21,8 +21,8 @@ from synther.synthesizer import Synthesizer
 
 Refit = Literal["warm", "scratch"]
 
-WARM_SHARE = 0.2
-"""Of a fit's steps that suffice where the weights begin as those of the fit before."""
+WARM_SHARE, WARM_STEPS = 0.2, 10_000
+"""Of a fit's steps so much suffices where the weights begin as those of the fit before, and never more than so many."""
 PATIENCE = 5
 """Measurements without a better held-out loss after which a fit of `warm` is over."""
 
@@ -134,5 +134,5 @@ def settings_for(settings: Settings, refit: Refit, *, first: bool, measured: boo
     elif refit == "warm" and settings.fit.patience is None:
         changes["patience"] = PATIENCE
     if refit == "warm" and not first:
-        changes["steps"] = max(1, round(WARM_SHARE * settings.fit.steps))
+        changes["steps"] = max(1, min(round(WARM_SHARE * settings.fit.steps), WARM_STEPS))
     return settings.changed(fit=changes)
