@@ -86,7 +86,7 @@ CHOSEN = [
     Settings(
         NetworkConfig("mlp", 7, 3, 5, 2, squeeze=True),
         NoiseConfig(0.5, 0.01, 20.0, 3.0, -1.0, 1.5),
-        FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 20, 1.5),
+        FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 0.2, 20, 1.5),
         SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0, matched=True, refine=3, refine_from=0.2, refine_to=0.1),
         DataConfig({"default": "minmax", "reward": "quantile"}, "bits", "half", spikes=True, terminals="decided"),
     ),

@@ -119,6 +119,9 @@ class FitConfig:
     """Steps between two measurements of the held-out loss, and of progress; a multiple of ema_every, or rounded up."""
     patience: int | None = None
     """Stop after so many measurements without a better held-out loss, and keep the best weights. None never stops."""
+    overfit: float | None = None
+    """Stop once the held-out loss is this far above its lowest (0.1: by a tenth), and keep the best weights. None never
+    stops."""
     checkpoint_every: int = 10_000
     """Steps between two checkpoints, where a checkpoint file was asked for; after a minute one is written anyway."""
     minutes: float | None = None
@@ -137,7 +140,7 @@ class FitConfig:
         for name in ("holdout", "ema_decay", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"fit.{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("learning_rate", "clip", "minutes"):
+        for name in ("learning_rate", "clip", "overfit", "minutes"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ConfigError(f"fit.{name} must be positive, got {getattr(self, name)}")
 

@@ -10,6 +10,7 @@ import copy
 import logging
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -217,7 +218,7 @@ def _fit(
                 kept.save(state, result.course())
                 saved_at, saved_when = result.steps, result.seconds
     del trainer._captured  # on a CPU it refers back to the trainer, which would keep the rows alive
-    if config.patience is not None:
+    if keeps_best(config, result.history):
         trainer.average.copy_(best)
     if kept is not None:
         kept.save(state, result.course())
@@ -310,15 +311,29 @@ def _stretch(config: FitConfig, result: FitResult) -> int:
 
 
 def is_over(result: FitResult, config: FitConfig) -> bool:
-    """Whether steps, time or patience have run out."""
+    """Whether steps, time or patience have run out, or the rows are being learned by heart."""
     if result.steps >= config.steps:
         return True
     if config.minutes is not None and result.seconds >= 60 * config.minutes:
+        return True
+    if has_overfit(result.history, config.overfit):
         return True
     if config.patience is None or not result.history:
         return False
     losses = [entry["held_out"] for entry in result.history]
     return len(losses) - 1 - losses.index(min(losses)) >= config.patience
+
+
+def has_overfit(history: Sequence[Mapping[str, float]], limit: float | None) -> bool:
+    """Whether the held-out loss is more than `limit` of its lowest above it."""
+    if limit is None or not history or "held_out" not in history[-1]:
+        return False
+    return history[-1]["held_out"] > (1 + limit) * min(entry["held_out"] for entry in history)
+
+
+def keeps_best(config: FitConfig, history: Sequence[Mapping[str, float]]) -> bool:
+    """Whether a fit ends with the weights that had the lowest held-out loss, instead of its last ones."""
+    return config.patience is not None or has_overfit(history, config.overfit)
 
 
 def _learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -> Tensor:

@@ -14,6 +14,7 @@ from synther.errors import ConfigError
 
 _SPLIT, _NOISE = 2, 3  # streams of random numbers; fit.py has those before them
 _MOST = 10_000
+_FEW = 1_000  # held-out rows below which each is measured with several draws of noise
 
 
 def split(rows: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor | None]:
@@ -40,5 +41,6 @@ def split_as(rows: Tensor, marks: Tensor) -> tuple[Tensor, Tensor | None]:
 @torch.no_grad()
 def held_out_loss(network: Network, rows: Tensor, noise: NoiseConfig, seed: int) -> float:
     """The loss on held-out rows under the same noise every time."""
+    rows = rows.repeat(-(-_FEW // len(rows)), 1)
     inputs, level, target = edm.draw_problem(rows, noise, compute.generator(rows.device, seed, _NOISE))
     return float(functional.mse_loss(network(inputs, level), target))

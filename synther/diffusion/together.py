@@ -28,6 +28,7 @@ from synther.diffusion.fit import (
     begin,
     draw_round,
     is_over,
+    keeps_best,
     measure,
     next_rates,
     noted,
@@ -53,7 +54,7 @@ class _Member:
     result: FitResult
     source: torch.Generator
     best: Tensor | None = None
-    """The averaged weights (P,) with the lowest held-out loss, where a patience may run out."""
+    """The averaged weights (P,) with the lowest held-out loss."""
     diverged: Diverged | None = None
 
     def measure(
@@ -65,8 +66,14 @@ class _Member:
         except Diverged as error:
             self.diverged = error.with_traceback(None)  # which leads to the rows, and would keep them alive
             return
-        if is_best and config.patience is not None:
+        if is_best:
             self.best = average.clone()
+
+    def kept(self, average: Tensor, config: FitConfig) -> Tensor:
+        """The weights that it ends with."""
+        if self.best is not None and keeps_best(config, self.result.history):
+            return self.best
+        return average.clone()
 
     def is_over(self, config: FitConfig) -> bool:
         return self.diverged is not None or is_over(self.result, config)
@@ -243,8 +250,7 @@ def _fit(
                     saved = seconds
             trainer.close()
             for place in set(range(len(going))).difference(staying):
-                best = going[place].best
-                flat.bind(going[place].result.network, state.average[place].clone() if best is None else best)
+                flat.bind(going[place].result.network, going[place].kept(state.average[place], config))
             state, going = state.of(staying), [going[place] for place in staying]
 
 

@@ -23,7 +23,7 @@ from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.denoiser import Denoiser
-from synther.diffusion.fit import FitResult, fit
+from synther.diffusion.fit import FitResult, fit, has_overfit, keeps_best
 from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Moments
@@ -38,7 +38,7 @@ from synther.synthesizer.task import Task, learn_ending
 
 log = logging.getLogger(__name__)
 
-_BY_HEART = 1.1  # times its least: no held-out loss rises so far by chance
+_OVERFIT = 0.1  # above its lowest: no held-out loss rises so far by chance
 
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
@@ -95,7 +95,7 @@ class Synthesizer:
     def measured(self) -> dict[str, float]:
         """The measurement of the weights that were kept: the last one, or with early stopping the best."""
         history = self.record.history
-        if self.settings.fit.patience is None:
+        if not keeps_best(self.settings.fit, history):
             return history[-1]
         return min(history, key=lambda entry: entry["held_out"])
 
@@ -164,21 +164,22 @@ class Synthesizer:
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
         self._fitted = Fitted(prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending)
-        self._tell_what_was_learned_by_heart()
+        self._tell_of_overfitting()
         self._drawing(None, progress).ready()
         return self
 
-    def _tell_what_was_learned_by_heart(self) -> None:
-        history = self.record.history
-        if self.settings.fit.patience is not None or not all("held_out" in entry for entry in history):
+    def _tell_of_overfitting(self) -> None:
+        config, history = self.settings.fit, self.record.history
+        if not has_overfit(history, config.overfit or _OVERFIT):
             return
         least, last = min(history, key=lambda entry: entry["held_out"]), history[-1]
-        if last["held_out"] > _BY_HEART * least["held_out"]:
-            log.warning(
-                "the held-out loss is %.3g, and was %.3g after %s of %s steps: the model has gone on to learn its rows "
-                "by heart. With fit.patience (--fit.patience 5) a fit stops in time and keeps its best weights",
-                *(last["held_out"], least["held_out"], f"{least['step']:,.0f}", f"{last['step']:,.0f}"),
-            )
+        figures = least["held_out"], f"{least['step']:,.0f}", last["held_out"], f"{last['step']:,.0f}"
+        told = "the held-out loss was %.3g after %s steps and %.3g after %s: the fit had begun to learn its rows by heart"
+        if keeps_best(config, history):
+            log.info(told + "; the best weights are kept", *figures)
+        else:
+            advice = ". With fit.overfit (--fit.overfit %g) a fit stops in time and keeps its best weights"
+            log.warning(told + advice, *figures, _OVERFIT)
 
     def _weights_of(self, start: Synthesizer, layout: Layout) -> Network:
         """Another model's network for the columns of `layout`, which may have come or gone since."""

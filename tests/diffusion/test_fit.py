@@ -163,17 +163,54 @@ def test_patience_without_held_out_rows_is_refused():
         tiny_fit(rows(3), patience=2)
 
 
+# Twenty rows to learn by heart and twenty to notice by.
+FEW = rows(40, 2)
+BY_HEART = {"steps": 20_000, "learning_rate": 3e-3, "holdout": 0.5, "evaluate_every": 50, "ema_decay": 0.9}
+WIDE = NetworkConfig(width=64, depth=2, embedding=16)
+
+
+def loss_of_few(result: FitResult) -> float:
+    _, held_out = split(FEW, 0.5, 0)
+    assert held_out is not None
+    return held_out_loss(result.network, held_out, NOISE, 0)
+
+
 def test_early_stop_returns_the_best_weights():
-    # Twenty rows to learn by heart and twenty to notice by.
-    data = rows(40, 2)
-    options = {"steps": 20_000, "learning_rate": 3e-3, "holdout": 0.5, "evaluate_every": 50, "ema_decay": 0.9}
-    result = tiny_fit(data, network=NetworkConfig(width=64, depth=2, embedding=16), patience=3, **options)
+    result = tiny_fit(FEW, network=WIDE, patience=3, **BY_HEART)
     losses = [entry["held_out"] for entry in result.history]
     assert result.steps == 50 * len(losses) < 20_000
     assert losses.index(min(losses)) == len(losses) - 1 - 3
-    _, held_out = split(data, 0.5, 0)
-    assert held_out is not None
-    assert held_out_loss(result.network, held_out, NOISE, 0) == min(losses) < losses[-1]
+    assert loss_of_few(result) == min(losses) < losses[-1]
+
+
+def test_rows_learned_by_heart_end_a_fit_with_its_best_weights():
+    result = tiny_fit(FEW, network=WIDE, overfit=0.1, **BY_HEART)
+    losses = [entry["held_out"] for entry in result.history]
+    assert result.steps == 50 * len(losses) < 20_000
+    above = [losses[at] > 1.1 * min(losses[: at + 1]) for at in range(len(losses))]
+    assert above == [False] * (len(losses) - 1) + [True]
+    assert loss_of_few(result) == min(losses) < losses[-1]
+
+
+def test_a_loss_that_has_risen_a_little_ends_no_fit():
+    few_steps = {**BY_HEART, "steps": 600}
+    plain, limited = (tiny_fit(FEW, network=WIDE, overfit=limit, **few_steps) for limit in (None, 100.0))
+    losses = [entry["held_out"] for entry in limited.history]
+    assert limited.steps == 600
+    assert loss_of_few(limited) == losses[-1] > min(losses)
+    assert torch.equal(weights(limited), weights(plain))
+
+
+def test_without_held_out_rows_nobody_can_tell_what_is_learned_by_heart():
+    assert tiny_fit(rows(40), overfit=0.1, holdout=0).steps == 40
+
+
+def test_few_held_out_rows_are_measured_with_many_draws_of_noise():
+    """So that the loss on three rows is near its expectation: by other noise it is about the same."""
+    network = tiny_fit().network
+    one, other = (held_out_loss(network, rows(3), NOISE, seed) for seed in (0, 1))
+    assert one != other
+    assert one == pytest.approx(other, rel=0.1)
 
 
 def test_learning_rate_falls_along_a_cosine():

@@ -164,17 +164,23 @@ class Watch:
         self.notes.append(note)
 
 
-PATIENT = {"steps": 4000, "learning_rate": 3e-3, "holdout": 0.5, "evaluate_every": 50, "ema_decay": 0.9, "patience": 2}
+LONG = {"steps": 4000, "learning_rate": 3e-3, "holdout": 0.5, "evaluate_every": 50, "ema_decay": 0.9}
+PATIENT = {**LONG, "patience": 2}
 
 
-def test_patience_ends_each_when_it_would_alone():
-    data, watch = [rows(40), rows(24, 1), rows(400, 2)], Watch()
-    results = run(data, how={"progress": watch}, **PATIENT)
+ENDINGS = {"patience": {"patience": 2}, "rows known by heart": {"overfit": 0.02, "steps": 400}}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+def test_each_ends_when_it_would_alone(ending):
+    data, watch, options = [rows(40), rows(24, 1), rows(400, 2)], Watch(), {**LONG, **ending}
+    results = run(data, how={"progress": watch}, **options)
     steps = [result.steps for result in results]
-    assert min(steps) < max(steps) < 4000, "all end at one time: this shows nothing"
+    assert min(steps) < max(steps), "all end at one time: this shows nothing"
+    assert min(steps) < options["steps"], "none ends early: this shows nothing"
     for member, result in enumerate(results):
         # Hundreds of steps at ten times the usual rate: what is rounded apart has time to grow.
-        assert_same(result, alone(member, data[member], **PATIENT), margin=1e-4)
+        assert_same(result, alone(member, data[member], **options), margin=1e-4)
     assert sum(watch.amounts) == max(steps)
     assert [note.split(", ")[-1] for note in watch.notes[:: len(watch.notes) - 1]] == ["3 going", "1 going"]
 

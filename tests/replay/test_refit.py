@@ -9,7 +9,7 @@ import torch
 from synther import Synthesizer, Transitions
 from synther.data.spaces import Box
 from synther.errors import ConfigError
-from synther.replay.refit import PATIENCE, WARM_SHARE, Generation, Job, Refresh, settings_for
+from synther.replay.refit import PATIENCE, WARM_SHARE, WARM_STEPS, Generation, Job, Refresh, settings_for
 
 from .rows import TINY, numbered, tiny
 
@@ -83,6 +83,8 @@ def test_how_long_a_refresh_fits():
     first, later = (settings_for(settings, "warm", first=first, measured=True).fit for first in (True, False))
     assert (first.steps, first.patience) == (1000, PATIENCE)
     assert (later.steps, later.patience) == (WARM_SHARE * 1000, PATIENCE)
+    long = settings.changed(fit={"steps": 100_000})
+    assert settings_for(long, "warm", first=False, measured=True).fit.steps == WARM_STEPS < WARM_SHARE * 100_000
     assert settings_for(settings, "warm", first=True, measured=False).fit.patience is None
     own = settings.changed(fit={"patience": 2})
     assert settings_for(own, "warm", first=False, measured=True).fit.patience == 2

@@ -73,10 +73,14 @@ def test_lines_where_stderr_is_no_terminal(tmp_path, capsys):
     assert "loss" in err
 
 
-@pytest.mark.parametrize(("patience", "expected"), [(3, 0.4), (None, 0.6)], ids=["the best", "the last"])
-def test_what_was_measured_of_the_weights_that_were_kept(patience, expected, quick):
+@pytest.mark.parametrize(
+    ("fit", "expected"),
+    [({"patience": 3}, 0.4), ({"overfit": 0.4}, 0.4), ({"overfit": 0.6}, 0.6), ({}, 0.6)],
+    ids=["the best of patience", "the best before its rows were known by heart", "the last below the limit", "the last"],
+)
+def test_what_was_measured_of_the_weights_that_were_kept(fit, expected, quick):
     history = [{"step": step, "held_out": loss} for step, loss in ((10, 0.9), (20, 0.4), (30, 0.6))]
-    kept = Synthesizer(quick.settings.changed(fit={"patience": patience}), device="cpu")
+    kept = Synthesizer(quick.settings.changed(fit={"patience": None, "overfit": None, **fit}), device="cpu")
     kept._fitted = replace(quick._model, record=replace(quick.record, history=history))
     assert kept.measured["held_out"] == expected
 
@@ -96,8 +100,12 @@ def test_a_start_lends_each_column_the_weights_of_its_name():
         assert torch.equal(model.network.row_out.weight[place], start.network.row_out.weight[column]), name
 
 
-@pytest.mark.parametrize(("patience", "warned"), [(None, True), (2, False)])
-def test_a_fit_that_learns_its_rows_by_heart_says_so(patience, warned, caplog):
+@pytest.mark.parametrize(
+    ("ending", "level"),
+    [({"overfit": None}, logging.WARNING), ({"patience": 2, "overfit": None}, logging.INFO), ({}, logging.INFO)],
+    ids=["no end", "patience", "the preset's"],
+)
+def test_a_fit_that_learns_its_rows_by_heart_says_so(ending, level, caplog):
     draw = np.random.default_rng(0)
     few = Transitions.of(
         observation=draw.normal(size=(40, 2)),
@@ -105,12 +113,13 @@ def test_a_fit_that_learns_its_rows_by_heart_says_so(patience, warned, caplog):
         reward=draw.normal(size=40),
         next_observation=draw.normal(size=(40, 2)),
     )
-    fit = {"steps": 150, "evaluate_every": 50, "holdout": 0.25, "learning_rate": 3e-3, "patience": patience}
-    with caplog.at_level(logging.WARNING, "synther"):
+    fit = {"steps": 150, "evaluate_every": 50, "holdout": 0.25, "learning_rate": 3e-3, **ending}
+    with caplog.at_level(logging.INFO, "synther"):
         model = Synthesizer("laptop", **{**QUICK, "network": {"width": 64, "depth": 2}, "fit": fit}, device="cpu")
         model.fit(few, progress=False)
     losses = [entry["held_out"] for entry in model.record.history]
     assert losses[-1] > 1.1 * losses[0]
-    assert ("by heart" in caplog.text) == warned
-    if warned:
-        assert f"was {losses[0]:.3g} after 50 of 150 steps" in caplog.text
+    (told,) = (record for record in caplog.records if "by heart" in record.message)
+    assert told.levelno == level
+    assert f"was {losses[0]:.3g} after 50 steps and {losses[-1]:.3g} after {model.record.steps}" in told.message
+    assert ("best weights are kept" in told.message) == (model.measured["held_out"] == losses[0])
