@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ class AgentConfig:
 
     def _positive(self, *names: str) -> None:
         for name in names:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"agent.{name} must be positive, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"agent.{name} must be positive and finite, got {getattr(self, name)}")
 
     def _share(self, *names: str) -> None:
         for name in names:

@@ -15,6 +15,7 @@ from synther.agents.critics import backup, smallest, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
+from synther.errors import ConfigError
 
 _LOG_DEVIATION = (-20.0, 2.0)
 _LARGEST_MULTIPLIER = 1e6
@@ -41,6 +42,8 @@ class CQLConfig(AgentConfig):
         self._positive("policy_rate")
         self._at_least(1, "actions")
         self._at_least(0, "weight")
+        if self.gap is not None and not math.isfinite(self.gap):
+            raise ConfigError(f"agent.gap must be a finite number, or none, got {self.gap}")
 
 
 def value_gap(drawn: Tensor, log_density: Tensor, data: Tensor) -> Tensor:

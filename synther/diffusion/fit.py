@@ -237,6 +237,8 @@ def begin(
     fitted, held_out = split(rows, config.holdout, seed) if chosen is None else split_as(rows, chosen)
     if config.patience is not None and held_out is None:
         raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
+    if config.overfit is not None and held_out is None:
+        log.info("no rows are held out: nobody can tell when rows are learned by heart, and the fit goes on to its end")
     with torch.random.fork_rng(devices=[]):
         compute.reseed(torch.default_generator, seed, _WEIGHTS)
         network = Network(rows.shape[1], network_config)

@@ -48,15 +48,21 @@ def claim(
     if run.exists():
         found = read_object(run)
         wanted = json.loads(json.dumps(description))
-        other = [f"{key}{_told(found.get(key), wanted[key])}" for key in wanted if found.get(key) != wanted[key]]
-        if other:
-            raise ConfigError(f"{folder} holds a run with another {', '.join(other)}: {advice}")
+        apart = [key for key in wanted if not same(found.get(key), wanted[key])]
+        if apart:
+            other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
+            raise ConfigError(f"{folder} holds a run with another {other}: {advice}")
         return
     check_folder(folder, _ADVICE)
     # What begins with .run. is a lock, or was left by a run that was killed while it wrote its description.
     if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
         raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
     write_object(run, description)
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Whether two descriptions are equal. None is as if it were not said, so that an option may be new."""
+    return next(_apart(found, wanted), None) is None
 
 
 def _told(found: Any, wanted: Any) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpac
 from synther.baselines.augmentation import AUGMENTATIONS
 from synther.errors import ConfigError
 from synther.experiments.checks import check_least, check_one_of, check_options
-from synther.experiments.folder import claim, read_object, write_object
+from synther.experiments.folder import claim, read_object, same, write_object
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
@@ -93,7 +93,7 @@ class _Task:
 
     def done(self, folder: Path) -> bool:
         """Whether this very job is; another that has been done there is refused when it comes to its turn."""
-        return self.job.result(folder).exists() and read_object(folder / "run.json") == self.job.to_json()
+        return self.job.result(folder).exists() and same(read_object(folder / "run.json"), self.job.to_json())
 
 
 class Changes(TypedDict, total=False):
@@ -136,7 +136,9 @@ class Recipe:
     generator: str = "diffusion"
     """diffusion, tvae, ctgan, or one of the augmentations."""
     samples: int | None = 5_000_000
-    """None is as many as there are real ones."""
+    """None is as many as there are real ones,"""
+    most: int | None = None
+    """or so many, if those are more."""
     preset: str = "paper"
     """Of diffusion."""
     changes: Parts = field(default_factory=dict)
@@ -146,25 +148,26 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_one_of("preset", self.preset, PRESETS)  # nor auto, which is another one on another machine
-        check_least(self, samples=1)
+        check_least(self, samples=1, most=1)
 
     def settings(self) -> Settings:
         """Of diffusion."""
         return PRESETS[self.preset].changed(**self.changes)
 
     def changed(self, changes: Changes) -> Recipe:
-        samples = changes.get("samples")
-        most = self.samples if samples is None or self.samples is None else min(samples, self.samples)
+        own, asked = self, changes.get("samples")
+        if asked is not None:
+            own = replace(self, most=asked) if self.samples is None else replace(self, samples=min(asked, self.samples))
         if self.generator != "diffusion":
-            return replace(self, samples=most)
-        changed = replace(self, samples=most, preset=changes.get("preset") or self.preset)
+            return own
+        changed = replace(own, preset=changes.get("preset") or self.preset)
         return replace(changed, changes=shortened(changed.settings(), self.changes, changes))
 
     def source(self, real: Transitions, place: Place, seed: int) -> Source:
         from synther.experiments import generators
         from synther.experiments.sources import Augmented, Generated
 
-        samples = len(real) if self.samples is None else self.samples
+        samples = min(len(real), self.most or len(real)) if self.samples is None else self.samples
         if self.generator in AUGMENTATIONS:
             return Augmented(self.generator, real, samples, seed)
         plan = generators.Plan(self.settings(), samples, self.trials, device=place.device, seed=seed)

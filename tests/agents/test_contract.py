@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -243,13 +244,15 @@ def test_reference_settings():
     ("kind", "options", "message"),
     [
         (BCConfig, {"width": 0}, "agent.width must be at least 1, got 0"),
-        (BCConfig, {"learning_rate": 0.0}, "agent.learning_rate must be positive, got 0.0"),
+        (BCConfig, {"learning_rate": 0.0}, "agent.learning_rate must be positive and finite, got 0.0"),
+        (BCConfig, {"learning_rate": math.inf}, "agent.learning_rate must be positive and finite, got inf"),
         (TD3BCConfig, {"discount": 1.5}, r"agent.discount must lie in \[0, 1\], got 1.5"),
         (TD3BCConfig, {"policy_every": 0}, "agent.policy_every must be at least 1, got 0"),
         (IQLConfig, {"expectile": float("nan")}, "agent.expectile must lie in"),
         (IQLConfig, {"decay_updates": 0}, "agent.decay_updates must be at least 1"),
         (EDACConfig, {"critics": 1}, "agent.critics must be at least 2, got 1"),
         (CQLConfig, {"policy_rate": -1.0}, "agent.policy_rate must be positive"),
+        (CQLConfig, {"gap": math.nan}, "agent.gap must be a finite number, or none, got nan"),
         (CQLConfig, {"actions": 0}, "agent.actions must be at least 1"),
     ],
 )

@@ -15,7 +15,17 @@ WRONG = [
     (NoiseConfig, "noise", {"sigma_data": [0, -1, nan], "rho": [0, -7, nan], "p_std": [0, -1, nan]}),
     (SamplerConfig, "sampler", {"kind": ["ddim"], "steps": [0, -1], "s_churn": [-1, nan], "s_noise": [-1, nan]}),
     (FitConfig, "fit", {"steps": [0], "batch": [0], "ema_every": [0], "evaluate_every": [0], "checkpoint_every": [0]}),
-    (FitConfig, "fit", {"learning_rate": [0, -1, nan], "clip": [0, nan], "patience": [0], "overfit": [0, -1, nan], "minutes": [0, -1, nan]}),
+    (
+        FitConfig,
+        "fit",
+        {
+            "learning_rate": [0, -1, nan],
+            "clip": [0, nan],
+            "patience": [0],
+            "overfit": [0, -1, nan],
+            "minutes": [0, -1, nan],
+        },
+    ),
     (FitConfig, "fit", {"beta1": [1, -0.1, nan], "beta2": [1, nan]}),
     (FitConfig, "fit", {"ema_decay": [1, -1, nan], "holdout": [1, -0.1, nan]}),
 ]

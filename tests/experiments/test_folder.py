@@ -35,6 +35,13 @@ def test_what_differs_is_told_where_it_is_short(asked, told, tmp_path):
     assert len(str(refused.value)) < 300 + len(str(tmp_path))
 
 
+def test_what_is_none_is_as_if_it_were_not_said(tmp_path):
+    claim(tmp_path, {"settings": {"fit": {"steps": 5, "patience": None}}})
+    claim(tmp_path, {"settings": {"fit": {"steps": 5, "overfit": None}}})
+    with pytest.raises(ConfigError, match=r"settings \(fit\.overfit null, not 0\.1\)"):
+        claim(tmp_path, {"settings": {"fit": {"steps": 5, "overfit": 0.1}}})
+
+
 def test_a_lock_is_let_go_of_however_the_work_ends(tmp_path):
     def fail():
         with alone_in(tmp_path):

@@ -70,8 +70,10 @@ def test_to_json_and_back():
 def test_what_is_changed_and_what_is_not():
     changed = RUN.changed(updates=5, samples=30, preset="fast")
     synthetic = Recipe(samples=30, preset="fast", changes=TINY)
-    assert changed == replace(RUN, updates=5, sources=RUN.sources | {"synthetic": synthetic})
-    assert RUN.changed(samples=1_000) == RUN.changed() == RUN.changed(fit_steps=10**6) == RUN
+    noise = Recipe("additive", None, most=30)
+    assert changed == replace(RUN, updates=5, sources={"synthetic": synthetic, "additive": noise})
+    assert RUN.changed(samples=1_000).sources["synthetic"] == RUN.sources["synthetic"]
+    assert RUN.changed() == RUN.changed(fit_steps=10**6) == RUN
     shorter = RUN.changed(fit_steps=2).sources
     assert shorter["synthetic"].settings() == RUN.sources["synthetic"].settings().changed(fit={"steps": 2})
     assert {name: made for name, made in shorter.items() if name != "synthetic"} == {
@@ -86,6 +88,23 @@ def test_what_is_changed_and_what_is_not():
     ):
         with pytest.raises(ConfigError, match=text):
             RUN.changed(**wrong)
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, 12), (30, 12), (5, 5)])
+def test_as_many_rows_as_there_are_real_ones_or_as_was_asked_for(most, expected, place):
+    real = swings()[:12]
+    assert RUN.changed(samples=most).sources["additive"].source(real, place, 0).samples == expected
+
+
+def test_a_run_of_before_an_option_was_there_is_the_same(tmp_path, place):
+    execute(RUN, tmp_path, place)
+    written = tmp_path / "runs" / RUN.name / "run.json"
+    content = read(written)
+    for recipe in content["sources"].values():
+        del recipe["most"]
+    written.write_text(json.dumps(content))
+    (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
+    assert (outcome.error, outcome.was_done) == (None, True)
 
 
 def test_all_arms_train_together_on_a_share_of_the_rows(tmp_path, place):

@@ -76,7 +76,12 @@ def test_lines_where_stderr_is_no_terminal(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("fit", "expected"),
     [({"patience": 3}, 0.4), ({"overfit": 0.4}, 0.4), ({"overfit": 0.6}, 0.6), ({}, 0.6)],
-    ids=["the best of patience", "the best before its rows were known by heart", "the last below the limit", "the last"],
+    ids=[
+        "the best of patience",
+        "the best before its rows were known by heart",
+        "the last below the limit",
+        "the last",
+    ],
 )
 def test_what_was_measured_of_the_weights_that_were_kept(fit, expected, quick):
     history = [{"step": step, "held_out": loss} for step, loss in ((10, 0.9), (20, 0.4), (30, 0.6))]

@@ -72,15 +72,15 @@ def _improvements(experiment: Experiment, comparisons: Sequence[Comparison], out
     if comparisons:
         path = out / f"{experiment.name}-improvement.png"
         found = {(one.one, one.other): one.improvement for one in comparisons}
-        statistics.plot_improvement(found, path, title=experiment.about)
+        title = _told(experiment.about, any(one.departed for one in comparisons))
+        statistics.plot_improvement(found, path, title=title)
         yield path
 
 
 def _summary(table: Table, out: Path) -> Iterator[Path]:
     if table.summary is not None:
         path = out / f"{table.experiment.name}-summary.png"
-        shown = [cell for cells in table.rows.values() for cell in cells.values()]
-        statistics.plot(table.summary.columns, path, title=_honest(table.experiment.about, shown))
+        statistics.plot(table.summary.columns, path, title=_told(table.experiment.about, table.summary.departed))
         yield path
 
 

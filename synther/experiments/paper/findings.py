@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from synther.experiments.curves import count
 from synther.experiments.folder import read_object
 from synther.experiments.measurements import Result, Spread
-from synther.experiments.online_runs import OnlineRun
+from synther.experiments.online_runs import OnlineRun, Synthetic
 from synther.experiments.paper.experiment import Average, Cell, Contrast, Experiment, Figure
 from synther.experiments.paper.sizes import Sizes
-from synther.experiments.runs import Job
+from synther.experiments.runs import Job, Recipe, Run
 from synther.experiments.statistics import Aggregate, Interval, aggregate, improvement
+from synther.presets import Settings
 
 Array = NDArray[np.float64]
 
@@ -78,12 +79,32 @@ def _finding(job: Job, folder: Path) -> Finding | None:
         {name: value for name, value in content.items() if name != "evaluate_every"}
         for content in (job.to_json(), read_object(folder / "run.json"))
     )
-    departures = _outermost_first(departures_of(wanted, done))
+    departures = _outermost_first([*departures_of(wanted, done), *_outdated(job, done, folder)])
     if isinstance(job, Sizes):
         return Finding({arm: (value,) for arm, value in read_object(job.result(folder)).items()}, departures)
     result = Result.read(job.result(folder))
     shown: Literal["scores", "returns"] = "returns" if isinstance(job, OnlineRun) else "scores"
     return Finding(_finals(result, shown), departures, read_object(folder / "facts.json"), result, shown)
+
+
+def _outdated(job: Job, done: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """What its presets said when it was done, where they say something else now."""
+    trained = folder / "training" / "run.json"
+    for name, recipe, then in _generators(job, done, read_object(trained)) if trained.exists() else ():
+        settings = Settings.from_json(then)  # with its options as they are unless said
+        yield from departures_of(recipe.settings().to_json(), settings.to_json(), f"{name}.{recipe.preset}.")
+
+
+def _generators(
+    job: Job, done: Mapping[str, Any], trained: Mapping[str, Any]
+) -> Iterator[tuple[str, Recipe | Synthetic, dict[str, Any]]]:
+    """Of the diffusion models of a run: where they are named, how they are described, the settings that were meant."""
+    if isinstance(job, Run):
+        for name, recipe in done["sources"].items():
+            if recipe["generator"] == "diffusion":
+                yield f"sources.{name}", Recipe(**recipe), trained["synthetic"][name]["settings"]
+    elif isinstance(job, OnlineRun) and done["synthetic"] is not None:
+        yield "synthetic", Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
 
 
 def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:
@@ -113,7 +134,7 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a table has in a cell; without numbers where its run is not finished."""
+    """What a table has in a cell; without numbers where its run is not finished, or all of its seeds diverged."""
 
     paper: Figure | None = None
     mean: float | None = None
@@ -127,7 +148,8 @@ class Entry:
     peak: Peak | None = None
 
     def __str__(self) -> str:
-        own = "-" if self.mean is None else str(Figure(self.mean, self.std)) + "*" * self.departed
+        nothing = "diverged" if self.diverged else "-"
+        own = nothing if self.mean is None else str(Figure(self.mean, self.std)) + "*" * self.departed
         return own if self.paper is None else f"{own} ({self.paper})"
 
 
@@ -145,14 +167,16 @@ def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
 
 
 def average(wanted: Average, column: str, entries: Mapping[str, Mapping[str, Entry]]) -> Entry:
-    """Of those lines that have the column at all; nothing as long as one of them is not finished."""
+    """Of those lines that have the column at all; nothing as long as one of them is not finished, and no deviation
+    where one of them has none."""
     cells = [entries[row][column] for row in wanted.rows if column in entries[row]]
     paper = wanted.paper.get(column)
     means = [cell.mean for cell in cells if cell.mean is not None]
     if not cells or len(means) < len(cells):
         return Entry(paper)
-    departed, std = any(cell.departed for cell in cells), float(np.mean([cell.std or 0.0 for cell in cells]))
-    lost = sum(cell.diverged for cell in cells)
+    departed, lost = any(cell.departed for cell in cells), sum(cell.diverged for cell in cells)
+    deviations = [cell.std for cell in cells if cell.std is not None]
+    std = float(np.mean(deviations)) if len(deviations) == len(cells) else None
     return Entry(paper, float(np.mean(means)), std, min(cell.seeds for cell in cells), lost, departed)
 
 
@@ -168,13 +192,22 @@ class Comparison:
     """Probability that a run of the one scores higher than a run of the other."""
     iqm_of_one: Interval
     iqm_of_other: Interval
+    departed: bool = False
+    """Whether a run among them was another than the experiment asks for."""
+    without: tuple[str, ...] = ()
+    """Tasks in which all seeds of one of the two diverged."""
 
     def __str__(self) -> str:
+        lost = f" Without {', '.join(self.without)}, where all seeds of one diverged." if self.without else ""
         return (
-            f"{self.one} over {self.other}, {self.tasks} tasks, {self.seeds} seeds: probability of improvement "
+            f"{self.one} over {self.other}, {_size(self.tasks, self.seeds, self.departed)}: probability of improvement "
             f"{_interval(self.improvement, 2)}, interquartile mean {_interval(self.iqm_of_one, 1)} against "
-            f"{_interval(self.iqm_of_other, 1)}."
+            f"{_interval(self.iqm_of_other, 1)}.{lost}"
         )
+
+
+def _size(tasks: int, seeds: int, departed: bool) -> str:
+    return f"{tasks} tasks, {seeds} seeds{'*' * departed}"
 
 
 def _interval(found: Interval, digits: int) -> str:
@@ -183,12 +216,13 @@ def _interval(found: Interval, digits: int) -> str:
 
 def comparison(contrast: Contrast, experiment: Experiment, found: Mapping[str, Finding]) -> Comparison | None:
     """None where fewer than two tasks are finished, or one seed is all there is: it says nothing about others."""
-    one, other = _together((contrast.one, contrast.other), experiment, found)
-    seeds, tasks = one.shape
+    shared = _together((contrast.one, contrast.other), experiment, found)
+    (one, other), (seeds, tasks) = shared.scores, shared.scores[0].shape
     if min(seeds, tasks) < 2:
         return None
     iqm = {name: figures.iqm for name, figures in aggregate({"one": one, "other": other}).items()}
-    return Comparison(contrast.one, contrast.other, tasks, seeds, improvement(one, other), iqm["one"], iqm["other"])
+    figures = improvement(one, other), iqm["one"], iqm["other"]
+    return Comparison(contrast.one, contrast.other, tasks, seeds, *figures, shared.departed, shared.without)
 
 
 @dataclass(frozen=True)
@@ -198,31 +232,52 @@ class Summary:
     tasks: int
     seeds: int
     columns: dict[str, Aggregate]
+    departed: bool = False
+    """Whether a run among them was another than the experiment asks for."""
 
     def __str__(self) -> str:
         told = [
             f"{column} {_interval(found.iqm, 1)} (mean {_interval(found.mean, 1)}, median {_interval(found.median, 1)})"
             for column, found in self.columns.items()
         ]
-        return f"Interquartile mean of the score, {self.tasks} tasks, {self.seeds} seeds: {'; '.join(told)}."
+        return f"Interquartile mean of the score, {_size(self.tasks, self.seeds, self.departed)}: {'; '.join(told)}."
 
 
 def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:
     """None where `comparison` is, too. A column of which nothing is finished yet is left out."""
     cells = {column: [row.get(column) for row in experiment.table.values()] for column in experiment.columns}
     begun = [column for column, of_it in cells.items() if any(_scores(cell, found) for cell in of_it)]
-    scores = dict(zip(begun, _together(begun, experiment, found), strict=True))
+    shared = _together(begun, experiment, found)
+    scores = dict(zip(begun, shared.scores, strict=True))
     seeds, tasks = next(iter(scores.values())).shape if scores else (0, 0)
-    return Summary(tasks, seeds, aggregate(scores)) if min(seeds, tasks) >= 2 else None
+    return Summary(tasks, seeds, aggregate(scores), shared.departed) if min(seeds, tasks) >= 2 else None
 
 
-def _together(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> list[Array]:
-    """Of each column the scores (seeds, tasks), of the tasks that all have finished and the seeds that each has."""
-    tasks = [[_scores(row.get(column), found) for column in columns] for row in experiment.table.values()]
-    done = [task for task in tasks if all(task)]
+class _Shared(NamedTuple):
+    """What columns have in common."""
+
+    scores: list[Array]
+    """Of each column (seeds, tasks), of the tasks that all have finished and the seeds that each has."""
+    departed: bool
+    without: tuple[str, ...]
+
+
+def _together(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> _Shared:
+    done, departed, without = [], False, []
+    for name, row in experiment.table.items():
+        cells = [cell for column in columns if (cell := row.get(column)) is not None and cell.run in found]
+        if len(cells) < len(columns):
+            continue
+        task = [_scores(cell, found) for cell in cells]
+        if all(task):
+            done.append(task)
+            departed |= any(found[cell.run].departures for cell in cells)
+        elif any(_all_diverged(cell, found) for cell in cells):
+            without.append(name)
     seeds = min((len(scores) for task in done for scores in task), default=0)
     kept = np.array([[scores[:seeds] for scores in task] for task in done], np.float64)
-    return list(kept.reshape(len(done), len(columns), seeds).transpose(1, 2, 0))
+    scores = list(kept.reshape(len(done), len(columns), seeds).transpose(1, 2, 0))
+    return _Shared(scores, departed, tuple(without))
 
 
 def _scores(cell: Cell | None, found: Mapping[str, Finding]) -> Sequence[float]:
@@ -230,3 +285,8 @@ def _scores(cell: Cell | None, found: Mapping[str, Finding]) -> Sequence[float]:
     if cell is None or cell.run not in found:
         return ()
     return [score for score in found[cell.run].scores.get(cell.arm, ()) if score is not None]
+
+
+def _all_diverged(cell: Cell, found: Mapping[str, Finding]) -> bool:
+    scores = found[cell.run].scores.get(cell.arm, ())
+    return len(scores) > 0 and not any(score is not None for score in scores)

@@ -145,6 +145,24 @@ def test_a_shorter_run_is_never_shown_as_the_whole_one(out):
     )
     assert table.notes()[0].endswith("over 2 seeds after 100 or 1,000,000 updates.")
     assert table.to_json({})["rows"]["c"]["original"]["departed"]
+    assert str(table.comparisons[0]).startswith("SynthER over original, 3 tasks, 2 seeds*: ")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["said so", "did not know it"])
+def test_a_preset_that_was_another_then_is_told(out, known):
+    """Whatever the name of the preset in run.json."""
+    settings = RUNS_OF_IT[0].sources["synthetic"].settings().to_json()
+    for one, overfit in zip(RUNS_OF_IT[:2], (0.3, None), strict=True):
+        fit = {**settings["fit"], "overfit": overfit}
+        if not known and overfit is None:
+            del fit["overfit"]
+        described = {"synthetic": {"synthetic": {"settings": {**settings, "fit": fit}}}}
+        write_object(out / RUNS / one.name / "training" / "run.json", described)
+    table = Table.of(EXAMPLE, out)
+    assert table.lines()[1][2] == "31.0 ± 1.0*"
+    assert table.lines()[2][2] == "42.0 ± 3.0"
+    (note,) = (note for note in table.notes() if note.startswith("*"))
+    assert note == "* not as the experiment asks: sources.synthetic.paper.fit.overfit 0.3 instead of none. So: a."
 
 
 def test_one_seed_is_told_as_one_and_decides_nothing(tmp_path):
@@ -153,6 +171,7 @@ def test_one_seed_is_told_as_one_and_decides_nothing(tmp_path):
     table = Table.of(EXAMPLE, tmp_path)
     assert table.comparisons == ()
     assert table.lines()[1][2] == "30.0*"
+    assert table.lines()[4] == ["average of two", "10.0* (20.0 ± 2.0)", "30.0*"]
     assert table.notes()[0] == "Mean ± standard deviation of the final score over 1 seed after 1,000,000 updates."
 
 
@@ -171,11 +190,12 @@ def test_a_damaged_result_is_named(out):
 def test_seeds_that_diverged_are_left_out_and_told(out):
     finish(out, RUNS_OF_IT[2], [5.0, None], [None, None])
     table = Table.of(EXAMPLE, out)
-    assert table.lines()[3] == ["c", "5.0 (10.0 ± 1.0)", "-"]
+    assert table.lines()[3] == ["c", "5.0 (10.0 ± 1.0)", "diverged"]
     assert "1 of 2 seeds of real in c diverged and are left out." in table.notes()
     assert "2 of 2 seeds of synthetic in c diverged and are left out." in table.notes()
     assert table.rows["c"]["original"].seeds == 1
     assert table.comparisons[0].tasks == 2
+    assert str(table.comparisons[0]).endswith(". Without c, where all seeds of one diverged.")
 
 
 def test_files_and_pictures(out):
