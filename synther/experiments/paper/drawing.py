@@ -12,8 +12,9 @@ import numpy as np
 from synther.experiments import curves, statistics
 from synther.experiments.curves import Bar, Curve
 from synther.experiments.measurements import Standing
+from synther.experiments.paper.comparisons import Comparison
 from synther.experiments.paper.experiment import Experiment, Lines
-from synther.experiments.paper.findings import Comparison, Entry, Finding
+from synther.experiments.paper.findings import Entry, Finding
 from synther.experiments.paper.parts import ARM_TITLES
 from synther.experiments.paper.tables import Table
 

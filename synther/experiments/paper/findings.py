@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from synther.experiments.curves import count
 from synther.experiments.folder import read_object
 from synther.experiments.measurements import Result, Spread
 from synther.experiments.online_runs import OnlineRun, Synthetic
-from synther.experiments.paper.experiment import Average, Cell, Contrast, Experiment, Figure
+from synther.experiments.paper.experiment import Average, Cell, Experiment, Figure
 from synther.experiments.paper.sizes import Sizes
 from synther.experiments.runs import Job, Recipe, Run
-from synther.experiments.statistics import Aggregate, Interval, aggregate, improvement
 from synther.presets import Settings
-
-Array = NDArray[np.float64]
 
 Values = dict[str, tuple[float | None, ...]]
 """Of each arm a number a seed, None where it has diverged."""
@@ -39,6 +35,14 @@ class Finding:
     """Of a training."""
     shown: Literal["scores", "returns"] = "scores"
     """What of it the table shows."""
+    sources: dict[str, set[str]] = field(default_factory=dict)
+    """Of the arms of a run what each learned from."""
+
+    def departed(self, arm: str) -> bool:
+        """Whether the departures concern an arm: a source concerns those that learned from it."""
+        sources = self.sources.get(arm, set())
+        places = [departure.partition(" ")[0].split(".") for departure in self.departures]
+        return any(place[0] != "sources" or place[1] in sources for place in places)
 
     @property
     def scores(self) -> Values:
@@ -84,7 +88,8 @@ def _finding(job: Job, folder: Path) -> Finding | None:
         return Finding({arm: (value,) for arm, value in read_object(job.result(folder)).items()}, departures)
     result = Result.read(job.result(folder))
     shown: Literal["scores", "returns"] = "returns" if isinstance(job, OnlineRun) else "scores"
-    return Finding(_finals(result, shown), departures, read_object(folder / "facts.json"), result, shown)
+    sources = {arm: set(shares) for arm, shares in done["arms"].items()} if isinstance(job, Run) else {}
+    return Finding(_finals(result, shown), departures, read_object(folder / "facts.json"), result, shown, sources)
 
 
 def _outdated(job: Job, done: Mapping[str, Any], folder: Path) -> Iterator[str]:
@@ -158,7 +163,7 @@ def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
     values = None if finding is None else finding.values.get(cell.arm)
     if finding is None or values is None:
         return Entry(cell.paper)
-    departed, spread = bool(finding.departures), Spread.of(values)
+    departed, spread = finding.departed(cell.arm), Spread.of(values)
     if spread is None:
         return Entry(cell.paper, diverged=len(values), departed=departed)
     std = None if finding.result is None or spread.seeds == 1 else spread.std
@@ -178,115 +183,3 @@ def average(wanted: Average, column: str, entries: Mapping[str, Mapping[str, Ent
     deviations = [cell.std for cell in cells if cell.std is not None]
     std = float(np.mean(deviations)) if len(deviations) == len(cells) else None
     return Entry(paper, float(np.mean(means)), std, min(cell.seeds for cell in cells), lost, departed)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Of two columns over the tasks that are finished in both."""
-
-    one: str
-    other: str
-    tasks: int
-    seeds: int
-    improvement: Interval
-    """Probability that a run of the one scores higher than a run of the other."""
-    iqm_of_one: Interval
-    iqm_of_other: Interval
-    departed: bool = False
-    """Whether a run among them was another than the experiment asks for."""
-    without: tuple[str, ...] = ()
-    """Tasks in which all seeds of one of the two diverged."""
-
-    def __str__(self) -> str:
-        lost = f" Without {', '.join(self.without)}, where all seeds of one diverged." if self.without else ""
-        return (
-            f"{self.one} over {self.other}, {_size(self.tasks, self.seeds, self.departed)}: probability of improvement "
-            f"{_interval(self.improvement, 2)}, interquartile mean {_interval(self.iqm_of_one, 1)} against "
-            f"{_interval(self.iqm_of_other, 1)}.{lost}"
-        )
-
-
-def _size(tasks: int, seeds: int, departed: bool) -> str:
-    return f"{tasks} tasks, {seeds} seeds{'*' * departed}"
-
-
-def _interval(found: Interval, digits: int) -> str:
-    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
-
-
-def comparison(contrast: Contrast, experiment: Experiment, found: Mapping[str, Finding]) -> Comparison | None:
-    """None where fewer than two tasks are finished, or one seed is all there is: it says nothing about others."""
-    shared = _together((contrast.one, contrast.other), experiment, found)
-    (one, other), (seeds, tasks) = shared.scores, shared.scores[0].shape
-    if min(seeds, tasks) < 2:
-        return None
-    iqm = {name: figures.iqm for name, figures in aggregate({"one": one, "other": other}).items()}
-    figures = improvement(one, other), iqm["one"], iqm["other"]
-    return Comparison(contrast.one, contrast.other, tasks, seeds, *figures, shared.departed, shared.without)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """All columns over the tasks that are finished in each of them."""
-
-    tasks: int
-    seeds: int
-    columns: dict[str, Aggregate]
-    departed: bool = False
-    """Whether a run among them was another than the experiment asks for."""
-
-    def __str__(self) -> str:
-        told = [
-            f"{column} {_interval(found.iqm, 1)} (mean {_interval(found.mean, 1)}, median {_interval(found.median, 1)})"
-            for column, found in self.columns.items()
-        ]
-        return f"Interquartile mean of the score, {_size(self.tasks, self.seeds, self.departed)}: {'; '.join(told)}."
-
-
-def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:
-    """None where `comparison` is, too. A column of which nothing is finished yet is left out."""
-    cells = {column: [row.get(column) for row in experiment.table.values()] for column in experiment.columns}
-    begun = [column for column, of_it in cells.items() if any(_scores(cell, found) for cell in of_it)]
-    shared = _together(begun, experiment, found)
-    scores = dict(zip(begun, shared.scores, strict=True))
-    seeds, tasks = next(iter(scores.values())).shape if scores else (0, 0)
-    return Summary(tasks, seeds, aggregate(scores), shared.departed) if min(seeds, tasks) >= 2 else None
-
-
-class _Shared(NamedTuple):
-    """What columns have in common."""
-
-    scores: list[Array]
-    """Of each column (seeds, tasks), of the tasks that all have finished and the seeds that each has."""
-    departed: bool
-    without: tuple[str, ...]
-
-
-def _together(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> _Shared:
-    done, departed, without = [], False, []
-    for name, row in experiment.table.items():
-        cells = [cell for column in columns if (cell := row.get(column)) is not None and cell.run in found]
-        if len(cells) < len(columns):
-            continue
-        task = [_scores(cell, found) for cell in cells]
-        if all(task):
-            done.append(task)
-            departed |= any(found[cell.run].departures for cell in cells)
-        elif any(_all_diverged(cell, found) for cell in cells):
-            without.append(name)
-    seeds = min((len(scores) for task in done for scores in task), default=0)
-    kept = np.array([[scores[:seeds] for scores in task] for task in done], np.float64)
-    scores = list(kept.reshape(len(done), len(columns), seeds).transpose(1, 2, 0))
-    return _Shared(scores, departed, tuple(without))
-
-
-def _scores(cell: Cell | None, found: Mapping[str, Finding]) -> Sequence[float]:
-    """Of the seeds that have one."""
-    if cell is None or cell.run not in found:
-        return ()
-    return [score for score in found[cell.run].scores.get(cell.arm, ()) if score is not None]
-
-
-def _all_diverged(cell: Cell, found: Mapping[str, Finding]) -> bool:
-    scores = found[cell.run].scores.get(cell.arm, ())
-    return len(scores) > 0 and not any(score is not None for score in scores)

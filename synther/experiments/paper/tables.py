@@ -9,18 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from synther.errors import MissingExtra
+from synther.experiments.paper.comparisons import Comparison, Summary, comparison, summary
 from synther.experiments.paper.experiment import Experiment
-from synther.experiments.paper.findings import (
-    Comparison,
-    Entry,
-    Finding,
-    Summary,
-    average,
-    comparison,
-    entry,
-    findings,
-    summary,
-)
+from synther.experiments.paper.findings import Entry, Finding, average, entry, findings
 from synther.experiments.pixel_runs import PixelRun
 from synther.experiments.runs import Run
 

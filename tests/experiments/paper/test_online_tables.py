@@ -14,7 +14,7 @@ from synther.experiments import curves
 from synther.experiments.folder import write_object
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.online_runs import OnlineRun, Synthetic
-from synther.experiments.paper import findings
+from synther.experiments.paper import comparisons
 from synther.experiments.paper.experiment import Cell, Contrast, Experiment
 from synther.experiments.paper.tables import RUNS, Table
 from synther.experiments.paper.writing import write as write_table
@@ -53,11 +53,11 @@ def out(tmp_path, monkeypatch) -> Path:
         return Interval(float(np.mean(scores)), 0.0, 1.0)
 
     monkeypatch.setattr(
-        findings,
+        comparisons,
         "aggregate",
         lambda scores: {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()},
     )
-    monkeypatch.setattr(findings, "improvement", lambda one, other: interval(one > other))
+    monkeypatch.setattr(comparisons, "improvement", lambda one, other: interval(one > other))
     finish(tmp_path, PLAIN["hopper"], [1_000.0, 2_000.0])
     finish(tmp_path, MADE["hopper"], [3_000.0, 3_200.0], minutes=9.0)
     finish(tmp_path, PLAIN["walker2d"], [400.0, 600.0], minutes=4.0)
@@ -140,7 +140,7 @@ def test_without_rliable_the_table_goes_without_them(out, monkeypatch, caplog):
         raise MissingExtra("rliable", "stats", "comparing")
 
     finish(out, MADE["walker2d"], [500.0, 700.0])
-    monkeypatch.setattr(findings, "aggregate", missing)
+    monkeypatch.setattr(comparisons, "aggregate", missing)
     table = Table.of(EXAMPLE, out)
     assert (table.summary, table.comparisons) == (None, ())
     assert "the table goes without comparisons" in caplog.text

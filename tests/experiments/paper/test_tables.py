@@ -13,7 +13,7 @@ from synther import Transitions, write
 from synther.errors import ConfigError, MissingExtra
 from synther.experiments.folder import write_object
 from synther.experiments.measurements import Result, Standing
-from synther.experiments.paper import findings
+from synther.experiments.paper import comparisons, findings
 from synther.experiments.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
 from synther.experiments.paper.findings import Entry, average
 from synther.experiments.paper.sizes import Sizes
@@ -89,8 +89,8 @@ def out(finished, monkeypatch) -> Path:
     def aggregate(scores):
         return {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()}
 
-    monkeypatch.setattr(findings, "aggregate", aggregate)
-    monkeypatch.setattr(findings, "improvement", lambda one, other: interval(one > other))
+    monkeypatch.setattr(comparisons, "aggregate", aggregate)
+    monkeypatch.setattr(comparisons, "improvement", lambda one, other: interval(one > other))
     return finished
 
 
@@ -159,7 +159,7 @@ def test_a_preset_that_was_another_then_is_told(out, known):
         described = {"synthetic": {"synthetic": {"settings": {**settings, "fit": fit}}}}
         write_object(out / RUNS / one.name / "training" / "run.json", described)
     table = Table.of(EXAMPLE, out)
-    assert table.lines()[1][2] == "31.0 ± 1.0*"
+    assert table.lines()[1] == ["a", "15.0 ± 5.0 (10.0 ± 1.0)", "31.0 ± 1.0*"]  # of which one learned from real rows
     assert table.lines()[2][2] == "42.0 ± 3.0"
     (note,) = (note for note in table.notes() if note.startswith("*"))
     assert note == "* not as the experiment asks: sources.synthetic.paper.fit.overfit 0.3 instead of none. So: a."
@@ -262,7 +262,7 @@ def test_without_rliable_the_table_goes_without_comparisons(out, monkeypatch, ca
     def missing(*given):
         raise MissingExtra("rliable", "stats", "comparing")
 
-    monkeypatch.setattr(findings, "aggregate", missing)
+    monkeypatch.setattr(comparisons, "aggregate", missing)
     assert Table.of(EXAMPLE, out).comparisons == ()
     assert "the table goes without comparisons: comparing needs rliable" in caplog.text
 
