@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.formats import gym_spaces
 from synther.envs.making import begun, opened, stepped
 from synther.envs.policies import Policy
 from synther.errors import DataError
@@ -58,7 +59,7 @@ def play(envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key]) 
             raw, reward, terminated, truncated = _attempt(env_id, where, stepped, envs[slot], actions[slot])
             if not math.isfinite(reward):
                 raise DataError(f"{env_id} returned the reward {reward} in {where}: expected a finite number")
-            following = _attempt(env_id, where, _flat, envs[slot], raw)
+            following = _attempt(env_id, where, gym_spaces.flat, envs[slot].observation_space, raw)
             if following.shape != here[slot].shape:
                 raise DataError(f"{env_id} returned {len(following)} numbers in {where}, and {len(here[slot])} before")
             yield slot, Step(here[slot], actions[slot], reward, following, terminated, truncated and not terminated)
@@ -98,14 +99,16 @@ def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
 
 def _reset(env: Any, env_id: str, seed: int) -> Array:
     where = f"reset(seed={seed})"
-    here: Array = _attempt(env_id, where, _flat, env, _attempt(env_id, where, begun, env, seed=seed))
+    raw = _attempt(env_id, where, begun, env, seed=seed)
+    here: Array = _attempt(env_id, where, gym_spaces.flat, env.observation_space, raw)
     _check_finite(env_id, here)
     return here
 
 
 def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random.Generator) -> Array:
     try:
-        actions: Array = np.array(policy.act(seen, rng), space.dtype)
+        given = np.asarray(policy.act(seen, rng))
+        actions: Array = given.astype(space.dtype)
     except ValueError as error:
         raise DataError(f"{env_id}: the policy does not take its {seen.shape[1]} columns: {error}") from error
     expected = (len(seen), *space.shape)
@@ -113,6 +116,8 @@ def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random
         raise DataError(f"{env_id}: the policy gave actions of shape {actions.shape}, expected {expected}")
     if not np.isfinite(actions).all():
         raise DataError(f"{env_id}: the policy gave an action that is no finite number: it has diverged in training")
+    if given.dtype == np.float32 and actions.dtype == np.float64:  # as which a bound may lie outside
+        actions = np.clip(actions, space.low, space.high)
     return actions
 
 
@@ -121,15 +126,6 @@ def _attempt(env_id: str, what: str, call: Callable[..., Any], *given: Any, **na
         return call(*given, **named)
     except Exception as error:  # whatever somebody's environment raises
         raise DataError(f"{env_id} failed in {what}: {type(error).__name__}: {error}") from error
-
-
-def _flat(env: Any, observation: Any) -> Array:
-    """A copy: some environments write into the same array each time."""
-    if isinstance(observation, np.ndarray):
-        return np.array(observation).reshape(-1)
-    import gymnasium
-
-    return np.array(gymnasium.spaces.flatten(env.observation_space, observation))
 
 
 def _check_finite(env_id: str, observations: Array) -> None:

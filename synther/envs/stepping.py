@@ -131,7 +131,8 @@ class _World:
     def step(self, action: Array, number: int) -> tuple[Array, bool]:
         """The row of a step, and whether the episode was only cut after it."""
         where = f"step {number}"
-        taken = np.array(action, self.env.action_space.dtype)
+        space = self.env.action_space
+        taken = np.clip(np.array(action, space.dtype), space.low, space.high)  # the float32 of a bound may lie outside
         raw, reward, terminated, truncated = self._attempt(where, stepped, self.env, taken)
         if not abs(reward) <= _LARGEST:
             raise DataError(f"{self._who} returned the reward {reward} in {where}: expected a finite number of float32")
@@ -153,15 +154,10 @@ class _World:
             raise DataError(f"{self._who} failed in {what}: {type(error).__name__}: {error}") from error
 
     def _flat(self, observation: Any, where: str) -> Array:
-        """A copy as float32: some environments write into the same array each time."""
-        import gymnasium
-
-        if isinstance(observation, np.ndarray):
-            with np.errstate(over="ignore"):  # told below
-                flat: Array = self._attempt(where, np.array, observation, np.float32).reshape(-1)
-        else:
-            space = self.env.observation_space
-            flat = np.array(self._attempt(where, gymnasium.spaces.flatten, space, observation), np.float32)
+        """As float32."""
+        found = self._attempt(where, gym_spaces.flat, self.env.observation_space, observation)
+        with np.errstate(over="ignore"):  # told below
+            flat: Array = self._attempt(where, np.array, found, np.float32)
         if len(flat) != self._size:
             raise DataError(f"{self._who} returned {len(flat)} numbers in {where}: its space has {self._size}")
         if not np.isfinite(flat).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,6 +163,7 @@ def test_pixels(reached, monkeypatch, tmp_path):
     found = reached("synther.experiments.pixels.evaluating.evaluate", "pixels", "evaluate", run, *words)
     expected = {"episodes": 4, "env_id": "dm_control/walker-walk-v0", "workers": 2, "progress": True}
     assert (found.given, found.named) == ((run,), expected)
+    importlib.import_module("synther.experiments.pixels.retraining")  # which else would keep what follows for good
     monkeypatch.setattr("synther.experiments.pixels.trained.identity", lambda run: {"of": run})
     monkeypatch.setattr("synther.experiments.pixels.rows.stored", lambda data, agents: ("critic", [data, agents]))
     words = ("--updates", 9, "--measure-every", 4, "--precision", "float32", "--device", "cpu", "--tensorboard", "off")

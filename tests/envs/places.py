@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 
 class Point(gymnasium.Env):
@@ -24,6 +24,8 @@ class Point(gymnasium.Env):
             raise ValueError("no such part")
         if fault == "discrete":
             self.action_space = Discrete(2)
+        if fault == "float64":
+            self.action_space = Box(-reach, reach, (1,), np.float64)
         if fault == "unbounded":
             self.action_space = Box(-np.inf, np.inf, (1,))
 
@@ -66,7 +68,18 @@ class Parts(Point):
         return {"place": self.x.copy(), "again": np.repeat(self.x, 2) + 1}
 
 
+class Kinds(Point):
+    """The same, of which nothing is seen but two whole numbers."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.observation_space = MultiDiscrete([3, 4])
+
+    def _seen(self) -> Any:
+        return np.array([2, 1])
+
+
 def register() -> None:
-    for kind in (Point, Parts):
+    for kind in (Point, Parts, Kinds):
         if f"{kind.__name__}-v0" not in gymnasium.registry:
             gymnasium.register(f"{kind.__name__}-v0", entry_point=kind)

@@ -154,6 +154,43 @@ def test_actions_that_are_no_real_numbers() -> None:
         action_box(env, "CartPole-v1")
 
 
+def test_whole_numbers_at_first_leave_room_for_real_ones() -> None:
+    class Halves(Counting):
+        """Begins with an integer, as somebody writes `np.array([0])`."""
+
+        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+            here, info = super().reset(**given)
+            return here.astype(np.int64), info
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            place, *rest = super().step(action)
+            return place + 0.5, *rest  # type: ignore[return-value]
+
+    seen = []
+
+    class Watching(MlpPolicy):
+        def act(self, observation: Any, rng: Any) -> Any:
+            seen.append(observation[0, 0])
+            return super().act(observation, rng)
+
+    steps_of([Halves(3)], Watching(((np.zeros((2, 1)), np.zeros(1)),)))
+    assert seen == [0, 1.5, 2.5]
+
+
+def test_the_highest_action_lies_within_bounds_of_more_digits() -> None:
+    class Small(Counting):
+        def __init__(self) -> None:
+            super().__init__(2)
+            self.action_space = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64)
+
+    class Highest(MlpPolicy):
+        def act(self, observation: Any, rng: Any) -> Any:
+            return np.full((len(observation), 1), 0.1, np.float32)
+
+    (taken,) = steps_of([Small()], Highest(((np.zeros((2, 1)), np.zeros(1)),)))
+    assert [step.action.tolist() for step in taken] == [[0.1], [0.1]]
+
+
 def test_a_dictionary_of_observations_is_flattened() -> None:
     class Named(Counting):
         def __init__(self) -> None:

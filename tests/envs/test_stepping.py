@@ -63,6 +63,20 @@ def test_an_episode_depends_on_its_seed_and_the_step_at_which_it_begins():
     assert len(np.unique(starts)) == 6
 
 
+def test_the_highest_action_lies_within_bounds_of_more_digits():
+    """The float32 next to 0.1 is above it, and the environment asserts that actions are in its box."""
+    with Worlds("Point-v0", [0], options={"reach": 0.1, "fault": "float64"}) as worlds:
+        assert float(worlds.high[0]) > 0.1
+        worlds.begin(0)
+        worlds.step(worlds.high[None], 0)
+
+
+def test_whole_numbers_of_several_kinds_become_one_hot_columns():
+    with Worlds("Kinds-v0", [0]) as worlds:
+        worlds.begin(0)
+        assert worlds.observations.tolist() == [[0, 0, 1, 0, 1, 0, 0]]
+
+
 def test_parts_of_an_observation_are_put_side_by_side():
     with Worlds("Parts-v0", [0]) as worlds:
         worlds.begin(0)

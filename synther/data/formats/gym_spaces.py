@@ -92,6 +92,18 @@ def dtype(space: Any) -> np.dtype[Any]:
     return found
 
 
+def flat(space: Any, observation: Any) -> Array:
+    """One observation as a row of its own: some environments write into the same array each time.
+
+    Its type is that of the environment, but whole numbers of a space of real ones become real, as the next may be.
+    """
+    gym = gymnasium_spaces()
+    if not isinstance(space, (gym.Box, gym.MultiBinary)):
+        return np.array(gym.utils.flatten(space, observation))
+    row = np.array(observation).reshape(-1)
+    return row.astype(space.dtype) if row.dtype.kind in "biu" and np.dtype(space.dtype).kind == "f" else row
+
+
 def flatten(space: Any, values: Any, rows: int) -> Array:
     """A batch of `rows` observations to (rows, width)."""
     out = np.empty((rows, width(space)), dtype(space))

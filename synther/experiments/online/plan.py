@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -92,6 +93,15 @@ class Plan:
     def is_refreshed(self, step: int) -> bool:
         """Whether generators are fitted after so many steps. At the very end nobody would learn from their rows."""
         return self.upsampling is not None and 0 < step < self.steps and step % self.upsampling.refresh_every == 0
+
+    def doubts(self) -> Iterator[str]:
+        """What nobody means who plans so, but for a trial."""
+        if self.random_steps >= self.steps:
+            yield f"nothing is learned: {self.random_steps:,} steps (--random-steps) go before that, of {self.steps:,}"
+        if self.upsampling is not None:
+            every = self.upsampling.refresh_every
+            if not self.is_refreshed((self.steps - 1) // every * every):
+                yield f"no generator is fitted: that is done every {every:,} steps (--refresh-every), of {self.steps:,}"
 
     def leg_after(self, step: int) -> int:
         """Where the leg ends that begins after so many steps."""

@@ -54,6 +54,8 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
         claim(folder, described)
         log.info("%s is finished already", folder)
         return Result.read(finished)
+    for doubt in plan.doubts():
+        log.warning(doubt)
     with Worlds(plan.env_id, plan.all_seeds, options=plan.env_options) as worlds:
         learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
         tracking.check(plan.tensorboard, plan.wandb)

@@ -55,6 +55,8 @@ def train_to(
         claim(folder, described)
         log.info("%s is finished already", folder)
         return Result.read(finished)
+    for doubt in plan.doubts():
+        log.warning(doubt)
     tracking.check(plan.tensorboard, plan.wandb)
     about: dict[str, Any] = {"size": plan.size, "repeat": plan.repeat, "processes": plan.workers, "world": world}
     with PixelWorlds(plan.env_id, plan.all_seeds, **about) as worlds:

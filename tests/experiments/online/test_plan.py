@@ -23,6 +23,23 @@ def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
     assert not replace(PLAN, upsampling=None).is_refreshed(20)
 
 
+@pytest.mark.parametrize(
+    ("change", "doubts"),
+    [
+        ({}, []),
+        ({"steps": 10, "random_steps": 9, "upsampling": None}, []),
+        ({"steps": 10, "random_steps": 10, "upsampling": None}, ["nothing is learned: 10 steps"]),
+        ({"steps": 20}, ["no generator is fitted: that is done every 20 steps (--refresh-every), of 20"]),
+        ({"steps": 21}, []),
+    ],
+    ids=str,
+)
+def test_what_comes_to_nothing_is_told(change, doubts):
+    found = list(replace(PLAN, **change).doubts())
+    assert len(found) == len(doubts)
+    assert all(told.startswith(doubt) for told, doubt in zip(found, doubts, strict=True))
+
+
 def test_measurements_are_numbered_and_the_last_step_is_one():
     measured = PLAN.measured
     assert measured.until(55) == TIMES
