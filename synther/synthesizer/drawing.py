@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -121,7 +122,8 @@ class Drawing:
     def _matched_start(self) -> Start:
         """The noise to begin from, so that rows have the real moments."""
         block_rows = compute.block_rows(self.model.network.frequencies.device)
-        blocks = min(-(-_MATCHING_ROWS // block_rows), _MATCHING_BLOCKS)
+        rows = min(_MATCHING_ROWS, self._affordable_rows() / ROUNDS)
+        blocks = min(max(1, math.ceil(rows / block_rows)), _MATCHING_BLOCKS)
 
         with self.progress.phase("match", ROUNDS * blocks * block_rows) as phase:
 
@@ -157,12 +159,16 @@ class Drawing:
         return dict(zip(columns, np.concatenate(generated).T, strict=True))
 
     def _calibration_rows(self) -> float:
-        """How many to draw before the rates of flags are believed, without taking longer over it than the fit did."""
+        """How many to draw before the rates of flags are believed."""
         # 1,000 events tell a rate to 3 %. A flag that is set in next observations alone has none to find.
         rarest = min((min(rate, 1 - rate) for rate in self.model.rates.values() if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self.sampler.block_rows)
         if self.config != self.settings.sampler:  # nobody who tries another sampler should wait as long as after a fit
             most //= 4
+        return min(1_000 / rarest, most, self._affordable_rows())
+
+    def _affordable_rows(self) -> float:
+        """How many take no longer to draw than the fit took."""
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
-        return min(1_000 / rarest, most, _STEP_CALLS * fitted_rows / self.config.network_calls)
+        return _STEP_CALLS * fitted_rows / self.config.network_calls

@@ -87,6 +87,14 @@ def test_matching_is_a_phase_of_the_fit_and_of_another_sampler(best):
     assert [name for name, *_ in watch.phases] == ["match", "calibrate", "sample", "sample"]
 
 
+def test_a_trial_of_a_few_steps_is_matched_as_briefly(best):
+    watch = Watch()
+    settings = best[0].settings.changed(fit={"steps": 10, "evaluate_every": 10})
+    Synthesizer(settings).fit(falling(), progress=watch)
+    (brief,), (whole,) = ([total for name, total, *_ in each.phases if name == "match"] for each in (watch, best[1]))
+    assert (brief, whole) == (2 * 512, 2 * 32 * 512)  # a block, or as many as a CPU is ever asked for, in two rounds
+
+
 def test_a_saved_model_goes_on_alike(best, tmp_path):
     best[0].save(tmp_path / "m.safetensors")
     again = Synthesizer.load(tmp_path / "m.safetensors")
