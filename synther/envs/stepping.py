@@ -132,7 +132,9 @@ class _World:
         """The row of a step, and whether the episode was only cut after it."""
         where = f"step {number}"
         space = self.env.action_space
-        taken = np.clip(np.array(action, space.dtype), space.low, space.high)  # the float32 of a bound may lie outside
+        taken = np.array(action, space.dtype)
+        if taken.dtype == np.float64:  # as which the float32 of a bound may lie outside
+            taken = np.clip(taken, space.low, space.high)
         raw, reward, terminated, truncated = self._attempt(where, stepped, self.env, taken)
         if not abs(reward) <= _LARGEST:
             raise DataError(f"{self._who} returned the reward {reward} in {where}: expected a finite number of float32")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,21 +62,25 @@ def claim(
 
 def same(found: Any, wanted: Any) -> bool:
     """Whether two descriptions are equal. None is as if it were not said, so that an option may be new."""
-    return next(_apart(found, wanted), None) is None
+    return next(differences(found, wanted), None) is None
+
+
+def differences(found: Any, wanted: Any, *names: str) -> Iterator[tuple[str, Any, Any]]:
+    """Where they are not: the place (`fit.steps`), what is there, and what was wanted."""
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        for key in {**found, **wanted}:
+            yield from differences(found.get(key), wanted.get(key), *names, key)
+    elif found != wanted:
+        yield ".".join(names), found, wanted
 
 
 def _told(found: Any, wanted: Any) -> str:
     """In brackets what is there and what was asked for, where that is short; of named options, those that differ."""
-    told = [difference for difference in _apart(found, wanted) if len(difference) <= _SHORT]
+    every = [
+        f"{at} {json.dumps(one)}, not {json.dumps(other)}".strip() for at, one, other in differences(found, wanted)
+    ]
+    told = [difference for difference in every if len(difference) <= _SHORT]
     return f" ({'; '.join(told[:_FEW])}{'; ...' * (len(told) > _FEW)})" if told else ""
-
-
-def _apart(found: Any, wanted: Any, *names: str) -> Iterator[str]:
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        for key in found | wanted:
-            yield from _apart(found.get(key), wanted.get(key), *names, key)
-    elif found != wanted:
-        yield f"{'.'.join(names)} {json.dumps(found)}, not {json.dumps(wanted)}".strip()
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -31,14 +31,12 @@ from synther.diffusion.warm import rearranged
 from synther.durable import partial_folder
 from synther.errors import ConfigError
 from synther.model_file import FitRecord, Fitted
-from synther.presets import Settings, preset
+from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.synthesizer.drawing import Drawing
 from synther.synthesizer.task import Task, learn_ending
 
 log = logging.getLogger(__name__)
-
-_OVERFIT = 0.1  # above its lowest: no held-out loss rises so far by chance
 
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
@@ -170,7 +168,7 @@ class Synthesizer:
 
     def _tell_of_overfitting(self) -> None:
         config, history = self.settings.fit, self.record.history
-        if not has_overfit(history, config.overfit or _OVERFIT):
+        if not has_overfit(history, config.overfit or OVERFIT):
             return
         least, last = min(history, key=lambda entry: entry["held_out"]), history[-1]
         figures = least["held_out"], f"{least['step']:,.0f}", last["held_out"], f"{last['step']:,.0f}"
@@ -179,7 +177,7 @@ class Synthesizer:
             log.info(told + "; the best weights are kept", *figures)
         else:
             advice = ". With fit.overfit (--fit.overfit %g) a fit stops in time and keeps its best weights"
-            log.warning(told + advice, *figures, _OVERFIT)
+            log.warning(told + advice, *figures, OVERFIT)
 
     def _weights_of(self, start: Synthesizer, layout: Layout) -> Network:
         """Another model's network for the columns of `layout`, which may have come or gone since."""

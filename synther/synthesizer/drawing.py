@@ -123,7 +123,7 @@ class Drawing:
         """The noise to begin from, so that rows have the real moments."""
         block_rows = compute.block_rows(self.model.network.frequencies.device)
         rows = min(_MATCHING_ROWS, self._affordable_rows() / ROUNDS)
-        blocks = min(max(1, math.ceil(rows / block_rows)), _MATCHING_BLOCKS)
+        blocks = min(math.ceil(rows / block_rows), _MATCHING_BLOCKS)
 
         with self.progress.phase("match", ROUNDS * blocks * block_rows) as phase:
 

@@ -81,8 +81,8 @@ class Summary:
 
 def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:
     """None where `comparison` is, too. A column of which nothing is finished yet is left out."""
-    cells = {column: [row.get(column) for row in experiment.table.values()] for column in experiment.columns}
-    begun = [column for column, of_it in cells.items() if any(_scores(cell, found) for cell in of_it)]
+    rows = experiment.table.values()
+    begun = [name for name in experiment.columns if any(_scores(row[name], found) for row in rows if name in row)]
     shared = _together(begun, experiment, found)
     scores = dict(zip(begun, shared.scores, strict=True))
     seeds, tasks = next(iter(scores.values())).shape if scores else (0, 0)
@@ -101,14 +101,14 @@ class _Shared(NamedTuple):
 def _together(columns: Sequence[str], experiment: Experiment, found: Mapping[str, Finding]) -> _Shared:
     done, departed, without = [], False, []
     for name, row in experiment.table.items():
-        cells = [cell for column in columns if (cell := row.get(column)) is not None and cell.run in found]
+        cells = [cell for column in columns if (cell := row.get(column)) is not None and _known(cell, found)]
         if len(cells) < len(columns):
             continue
         task = [_scores(cell, found) for cell in cells]
         if all(task):
             done.append(task)
             departed |= any(found[cell.run].departed(cell.arm) for cell in cells)
-        elif any(_all_diverged(cell, found) for cell in cells):
+        else:
             without.append(name)
     seeds = min((len(scores) for task in done for scores in task), default=0)
     kept = np.array([[scores[:seeds] for scores in task] for task in done], np.float64)
@@ -116,13 +116,11 @@ def _together(columns: Sequence[str], experiment: Experiment, found: Mapping[str
     return _Shared(scores, departed, tuple(without))
 
 
-def _scores(cell: Cell | None, found: Mapping[str, Finding]) -> Sequence[float]:
+def _scores(cell: Cell, found: Mapping[str, Finding]) -> Sequence[float]:
     """Of the seeds that have one."""
-    if cell is None or cell.run not in found:
-        return ()
-    return [score for score in found[cell.run].scores.get(cell.arm, ()) if score is not None]
+    return [score for score in _known(cell, found) if score is not None]
 
 
-def _all_diverged(cell: Cell, found: Mapping[str, Finding]) -> bool:
-    scores = found[cell.run].scores.get(cell.arm, ())
-    return len(scores) > 0 and not any(score is not None for score in scores)
+def _known(cell: Cell, found: Mapping[str, Finding]) -> Sequence[float | None]:
+    """Of a cell that is finished, and whose task has scores: a number a seed, None where it has diverged."""
+    return found[cell.run].scores.get(cell.arm, ()) if cell.run in found else ()

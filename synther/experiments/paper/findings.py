@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from synther.experiments.curves import count
-from synther.experiments.folder import read_object
+from synther.experiments.folder import differences, read_object
 from synther.experiments.measurements import Result, Spread
 from synther.experiments.online_runs import OnlineRun, Synthetic
 from synther.experiments.paper.experiment import Average, Cell, Experiment, Figure
@@ -120,12 +120,8 @@ def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:
 
 def departures_of(wanted: Mapping[str, Any], found: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Every value of `found` that is not as `wanted`, with its place, one after another."""
-    for name in dict.fromkeys([*wanted, *found]):
-        one, other = wanted.get(name), found.get(name)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from departures_of(one, other, f"{where}{name}.")
-        elif one != other:
-            yield f"{where}{name} {_text(other)} instead of {_text(one)}"
+    for place, other, one in differences(found, wanted):
+        yield f"{where}{place} {_text(other)} instead of {_text(one)}"
 
 
 def _outermost_first(departures: Iterable[str]) -> tuple[str, ...]:
