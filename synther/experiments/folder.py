@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +66,44 @@ def same(found: Any, wanted: Any) -> bool:
     return next(differences(found, wanted), None) is None
 
 
-def differences(found: Any, wanted: Any, *names: str) -> Iterator[tuple[str, Any, Any]]:
-    """Where they are not: the place (`fit.steps`), what is there, and what was wanted."""
+@dataclass(frozen=True)
+class Difference:
+    place: tuple[str, ...]
+    """The names that lead there: fit, steps."""
+    found: Any
+    wanted: Any
+
+    @property
+    def where(self) -> str:
+        return ".".join(self.place)
+
+
+def differences(found: Any, wanted: Any, *place: str) -> Iterator[Difference]:
+    """Where they are not."""
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         for key in {**found, **wanted}:
-            yield from differences(found.get(key), wanted.get(key), *names, key)
+            yield from differences(found.get(key), wanted.get(key), *place, key)
     elif found != wanted:
-        yield ".".join(names), found, wanted
+        yield Difference(place, found, wanted)
+
+
+def key_of(description: Mapping[str, Any]) -> str:
+    """The same for equal descriptions, short enough for the name of a folder."""
+    return hashlib.sha256(json.dumps(_said(description), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _said(description: Any) -> Any:
+    """Without what is None: an option may be new."""
+    if not isinstance(description, Mapping):
+        return description
+    return {name: _said(value) for name, value in description.items() if value is not None}
 
 
 def _told(found: Any, wanted: Any) -> str:
     """In brackets what is there and what was asked for, where that is short; of named options, those that differ."""
     every = [
-        f"{at} {json.dumps(one)}, not {json.dumps(other)}".strip() for at, one, other in differences(found, wanted)
+        f"{one.where} {json.dumps(one.found)}, not {json.dumps(one.wanted)}".strip()
+        for one in differences(found, wanted)
     ]
     told = [difference for difference in every if len(difference) <= _SHORT]
     return f" ({'; '.join(told[:_FEW])}{'; ...' * (len(told) > _FEW)})" if told else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +18,7 @@ from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 from synther.experiments.checks import check_one_of
 from synther.experiments.engines.ownership import owned
-from synther.experiments.folder import claim, digest_of
+from synther.experiments.folder import claim, digest_of, key_of
 from synther.experiments.generators import Maker, Plan
 from synther.progress import Progress, Silent
 from synther.synthesizer import Synthesizer
@@ -117,7 +115,7 @@ class Generated:
         wanted = {"data": fingerprint(self.real), **self.description()}
         if self.generator == "diffusion":  # one model for any number of rows
             del wanted["samples"]
-        folder = self.store / hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
+        folder = self.store / key_of(wanted)
         with owned(folder.with_suffix(".lock"), patience=math.inf):
             claim(folder, wanted)
             if self.generator != "diffusion":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.folder import alone_in, claim
+from synther.experiments.folder import Difference, alone_in, claim, differences, key_of
 
 HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp"}, "data": "a" * 64, "arms": ["real"]}
 
@@ -40,6 +40,22 @@ def test_what_is_none_is_as_if_it_were_not_said(tmp_path):
     claim(tmp_path, {"settings": {"fit": {"steps": 5, "overfit": None}}})
     with pytest.raises(ConfigError, match=r"settings \(fit\.overfit null, not 0\.1\)"):
         claim(tmp_path, {"settings": {"fit": {"steps": 5, "overfit": 0.1}}})
+
+
+def test_differences_are_found_wherever_they_are():
+    wanted = {"a": 1, "b": {"c": "x", "d": None}, "e": 0.5}
+    assert list(differences(wanted, wanted)) == []
+    assert list(differences({"a": 2, "b": {"c": "y", "f": [1]}}, wanted)) == [
+        Difference(("a",), 2, 1),
+        Difference(("b", "c"), "y", "x"),
+        Difference(("b", "f"), [1], None),
+        Difference(("e",), None, 0.5),
+    ]
+
+
+def test_equal_descriptions_have_one_key():
+    assert key_of({"a": 1, "b": {"c": None, "d": 2}}) == key_of({"b": {"d": 2, "e": None}, "a": 1})
+    assert key_of({"a": 1, "b": {"d": 2}}) != key_of({"a": 1, "b": {"d": 3}})
 
 
 def test_a_lock_is_let_go_of_however_the_work_ends(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from synther.experiments.curves import count
-from synther.experiments.folder import differences, read_object
+from synther.experiments.folder import Difference, differences, read_object
 from synther.experiments.measurements import Result, Spread
 from synther.experiments.online_runs import OnlineRun, Synthetic
 from synther.experiments.paper.experiment import Average, Cell, Experiment, Figure
@@ -28,8 +28,8 @@ class Finding:
 
     values: Values
     """Of each arm what the table shows of each seed: its final score, or online its final return."""
-    departures: tuple[str, ...] = ()
-    """In which it is not the job that the experiment asks for: `updates 20 instead of 1,000,000`."""
+    departures: tuple[Difference, ...] = ()
+    """In which it is not the job that the experiment asks for."""
     facts: dict[str, Any] = field(default_factory=dict)
     result: Result | None = None
     """Of a training."""
@@ -41,7 +41,7 @@ class Finding:
     def departed(self, arm: str) -> bool:
         """Whether the departures concern an arm: a source concerns those that learned from it."""
         sources = self.sources.get(arm, set())
-        places = [departure.partition(" ")[0].split(".") for departure in self.departures]
+        places = [departure.place for departure in self.departures]
         return any(place[0] != "sources" or place[1] in sources for place in places)
 
     @property
@@ -83,7 +83,9 @@ def _finding(job: Job, folder: Path) -> Finding | None:
         {name: value for name, value in content.items() if name != "evaluate_every"}
         for content in (job.to_json(), read_object(folder / "run.json"))
     )
-    departures = _outermost_first([*departures_of(wanted, done), *_outdated(job, done, folder)])
+    # The number of updates says more than that of a source's samples: the outermost come first.
+    every = [*differences(done, wanted), *_outdated(job, done, folder)]
+    departures = tuple(sorted(every, key=lambda departure: len(departure.place)))
     if isinstance(job, Sizes):
         return Finding({arm: (value,) for arm, value in read_object(job.result(folder)).items()}, departures)
     result = Result.read(job.result(folder))
@@ -92,24 +94,24 @@ def _finding(job: Job, folder: Path) -> Finding | None:
     return Finding(_finals(result, shown), departures, read_object(folder / "facts.json"), result, shown, sources)
 
 
-def _outdated(job: Job, done: Mapping[str, Any], folder: Path) -> Iterator[str]:
+def _outdated(job: Job, done: Mapping[str, Any], folder: Path) -> Iterator[Difference]:
     """What its presets said when it was done, where they say something else now."""
     trained = folder / "training" / "run.json"
-    for name, recipe, then in _generators(job, done, read_object(trained)) if trained.exists() else ():
+    for place, recipe, then in _generators(job, done, read_object(trained)) if trained.exists() else ():
         settings = Settings.from_json(then)  # with its options as they are unless said
-        yield from departures_of(recipe.settings().to_json(), settings.to_json(), f"{name}.{recipe.preset}.")
+        yield from differences(settings.to_json(), recipe.settings().to_json(), *place, recipe.preset)
 
 
 def _generators(
     job: Job, done: Mapping[str, Any], trained: Mapping[str, Any]
-) -> Iterator[tuple[str, Recipe | Synthetic, dict[str, Any]]]:
+) -> Iterator[tuple[tuple[str, ...], Recipe | Synthetic, dict[str, Any]]]:
     """Of the diffusion models of a run: where they are named, how they are described, the settings that were meant."""
     if isinstance(job, Run):
         for name, recipe in done["sources"].items():
             if recipe["generator"] == "diffusion":
-                yield f"sources.{name}", Recipe(**recipe), trained["synthetic"][name]["settings"]
+                yield ("sources", name), Recipe(**recipe), trained["synthetic"][name]["settings"]
     elif isinstance(job, OnlineRun) and done["synthetic"] is not None:
-        yield "synthetic", Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
+        yield ("synthetic",), Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
 
 
 def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:
@@ -118,19 +120,13 @@ def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:
     return {arm: values for arm, values in finals.items() if values is not None}
 
 
-def departures_of(wanted: Mapping[str, Any], found: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Every value of `found` that is not as `wanted`, with its place, one after another."""
-    for place, other, one in differences(found, wanted):
-        yield f"{where}{place} {_text(other)} instead of {_text(one)}"
-
-
-def _outermost_first(departures: Iterable[str]) -> tuple[str, ...]:
-    """The number of updates says more than that of a source's samples."""
-    return tuple(sorted(departures, key=lambda text: text.partition(" ")[0].count(".")))
-
-
-def _text(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
+def told(departure: Difference) -> str:
+    """`updates 20 instead of 1,000,000`"""
+    found, wanted = (
+        f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
+        for value in (departure.found, departure.wanted)
+    )
+    return f"{departure.where} {found} instead of {wanted}"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from synther.errors import MissingExtra
 from synther.experiments.paper.comparisons import Comparison, Summary, comparison, summary
 from synther.experiments.paper.experiment import Experiment
-from synther.experiments.paper.findings import Entry, Finding, average, entry, findings
+from synther.experiments.paper.findings import Entry, Finding, average, entry, findings, told
 from synther.experiments.pixel_runs import PixelRun
 from synther.experiments.runs import Run
 
@@ -78,7 +78,7 @@ class Table:
         means = {name: {column: asdict(cell) for column, cell in row.items()} for name, row in self.averages.items()}
         runs = {
             name: {
-                "departures": list(finding.departures),
+                "departures": [told(departure) for departure in finding.departures],
                 "facts": finding.facts,
                 "seconds": None if finding.result is None else finding.result.seconds,
             }
@@ -115,7 +115,7 @@ class Table:
         same: dict[tuple[str, ...], list[str]] = {}
         for name, finding in self.found.items():
             if finding.departures:
-                same.setdefault(finding.departures, []).append(name)
+                same.setdefault(tuple(map(told, finding.departures)), []).append(name)
         for departures, names in same.items():
             yield f"* not as the experiment asks: {', '.join(departures)}. So: {', '.join(names)}."
 

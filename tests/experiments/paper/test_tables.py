@@ -11,7 +11,7 @@ import pytest
 
 from synther import Transitions, write
 from synther.errors import ConfigError, MissingExtra
-from synther.experiments.folder import write_object
+from synther.experiments.folder import Difference, write_object
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.paper import comparisons, findings
 from synther.experiments.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
@@ -267,12 +267,10 @@ def test_without_rliable_the_table_goes_without_comparisons(out, monkeypatch, ca
     assert "the table goes without comparisons: comparing needs rliable" in caplog.text
 
 
-def test_departures_are_found_wherever_they_are():
-    wanted = {"a": 1, "b": {"c": "x", "d": None}, "e": 0.5}
-    assert list(findings.departures_of(wanted, wanted)) == []
-    assert list(findings.departures_of(wanted, {"a": 2_000, "b": {"c": "y", "d": None, "f": 1}})) == [
-        "a 2,000 instead of 1", "b.c y instead of x", "b.f 1 instead of none", "e none instead of 0.5"
-    ]  # fmt: skip
+def test_how_a_departure_is_told():
+    numbers = Difference(("fit", "steps"), 2_000, 1_000_000)
+    assert findings.told(numbers) == "fit.steps 2,000 instead of 1,000,000"
+    assert findings.told(Difference(("preset",), "laptop", None)) == "preset laptop instead of none"
 
 
 def test_numbers_in_data_and_in_the_network(tmp_path):
