@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,23 +42,47 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def claim(
-    folder: Path, description: dict[str, Any], advice: str = "choose another --out, or remove the folder"
+    folder: Path,
+    description: dict[str, Any],
+    advice: str = "choose another --out, or remove the folder",
+    *,
+    grows: str = "",
+    resumes: Callable[[int], bool] = lambda before: True,
 ) -> None:
-    """Write down what the folder is for, or check that it is for this."""
+    """Write down what the folder is for, or check that it is for this, or for less of it: see `check_claim`."""
     run = folder / "run.json"
-    if run.exists():
-        found = read_object(run)
-        wanted = json.loads(json.dumps(description))
-        apart = [key for key in wanted if not same(found.get(key), wanted[key])]
-        if apart:
-            other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
-            raise ConfigError(f"{folder} holds a run with another {other}: {advice}")
-        return
-    check_folder(folder, _ADVICE)
-    # What begins with .run. is a lock, or was left by a run that was killed while it wrote its description.
-    if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
-        raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
-    write_object(run, description)
+    if not run.exists():
+        check_folder(folder, _ADVICE)
+        # What begins with .run. is a lock, or was left by a run that was killed while it wrote its description.
+        if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
+            raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
+        write_object(run, description)
+    elif check_claim(folder, description, advice, grows=grows, resumes=resumes):
+        began = run.stat().st_mtime
+        write_object(run, description)
+        os.utime(run, (began, began))  # from which the time of all that was measured is counted
+
+
+def check_claim(
+    folder: Path,
+    description: dict[str, Any],
+    advice: str = "choose another --out, or remove the folder",
+    *,
+    grows: str = "",
+    resumes: Callable[[int], bool] = lambda before: True,
+) -> bool:
+    """Refuse a folder that was claimed for something else. Answers whether it was for less of the same.
+
+    Less is a smaller number of what `grows` names, if the work `resumes` where that one would have ended.
+    """
+    found, wanted = read_object(folder / "run.json"), json.loads(json.dumps(description))
+    apart = [key for key in wanted if not same(found.get(key), wanted[key])]
+    if apart == [grows] and found[grows] < wanted[grows] and resumes(found[grows]):
+        return True
+    if apart:
+        other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
+        raise ConfigError(f"{folder} holds a run with another {other}: {advice}")
+    return False
 
 
 def same(found: Any, wanted: Any) -> bool:

@@ -69,17 +69,16 @@ class Measurement:
 class Log:
     """`log.jsonl`: an object a line, each on the disk before anything builds on it.
 
-    Opened for a training that goes on, it keeps what was measured at the updates that are `expected` and forgets what
-    was measured later, and a line that was cut. The last that is expected may be missing if it can be measured `again`,
-    because the training stands there.
+    Opened for a training that goes on, it keeps what was measured at the updates that are `expected`. It forgets what
+    was measured later, or at an end that is none any more, and a line that was cut. The last that is expected may be
+    missing if it can be measured `again`, because the training stands there.
     """
 
     def __init__(self, path: Path, expected: Sequence[int], *, again: bool = True) -> None:
         self.path = path
         text = path.read_text() if path.exists() else ""
         whole = [_parsed(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        until = expected[-1] if expected else 0
-        self.measurements = [found for found in whole if found is not None and found.updates <= until]
+        self.measurements = [found for found in whole if found is not None and found.updates in expected]
         kept_at = [found.updates for found in self.measurements]
         if kept_at != list(expected) and not (again and kept_at == list(expected[:-1])):
             raise ConfigError(f"{path} has lost lines that were in it: choose another --out, or remove the folder")
@@ -225,6 +224,12 @@ class Result:
             }
         own = ("updates", "seconds", "seconds_of", "updates_a_second", "diverged", "origin")
         return {name: getattr(self, name) for name in own} | {"arms": arms}
+
+    @classmethod
+    def after(cls, updates: int, path: Path) -> Result | None:
+        """What a run of so many updates has written there; None if it has not ended, or was shorter then."""
+        found = cls.read(path) if path.exists() else None
+        return None if found is None or found.updates < updates else found
 
     @classmethod
     def read(cls, path: Path) -> Result:

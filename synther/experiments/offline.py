@@ -109,8 +109,8 @@ class Plan:
 def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Train every arm with every seed and write `log.jsonl`, `checkpoint.safetensors` and `result.json` into `folder`.
 
-    Started again it goes on where it was stopped; with other data or options, or while another process trains there, it
-    refuses to touch the folder.
+    Started again it goes on where it was stopped, and with more updates where it ended; with other data or options, or
+    while another process trains there, it refuses to touch the folder.
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
@@ -122,11 +122,12 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     tracking.check(plan.tensorboard, plan.wandb)
     described = plan.description() | material.description() | {"env_id": env_id, "device": device.type}
     finished = folder / "result.json"
-    with nullcontext() if finished.exists() else alone_in(folder):
-        claim(folder, described)
-        if finished.exists():
+    with alone_in(folder) if Result.after(plan.updates, finished) is None else nullcontext():
+        claim(folder, described, grows="updates")
+        done = Result.after(plan.updates, finished)  # by now, if another process was at work
+        if done is not None:
             log.info("%s is finished already", folder)
-            return Result.read(finished)
+            return done
         arms = list(material.arms)
         with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
             rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)

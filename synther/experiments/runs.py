@@ -1,7 +1,8 @@
 """Trainings as plain data: what is trained on what, and how long, fit to be written down and sent elsewhere.
 
 A run has a folder: `run.json` is the run itself, `facts.json` what became of its names here, `training/` what
-`offline.train_to` leaves behind. A folder that has been begun belongs to its run; another is refused there.
+`offline.train_to` leaves behind. A folder that has been begun belongs to its run; another is refused there, but for
+one that differs in nothing but more updates, which goes on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpac
 from synther.baselines.augmentation import AUGMENTATIONS
 from synther.errors import ConfigError
 from synther.experiments.checks import check_least, check_one_of, check_options
-from synther.experiments.folder import claim, read_object, same, write_object
+from synther.experiments.folder import check_claim, claim, read_object, same, write_object
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
@@ -220,16 +221,19 @@ class Run:
         from synther.experiments import datasets
         from synther.experiments.offline import train_to
 
-        if (folder / "run.json").exists():  # before the data is looked for, which may take long
-            claim(folder, self.to_json())
+        begun = (folder / "run.json").exists()
+        if begun:  # before the data is looked for, which may take long
+            check_claim(folder, self.to_json(), grows="updates")
         dataset = datasets.read(self.data, data=place.data, policies=place.policies, seed=self.seed, progress=progress)
         material, plan = self._material(dataset, place), self._plan(dataset, place)
-        claim(folder, self.to_json())
+        if not begun:
+            claim(folder, self.to_json())
         # Where the folder of data lies on this machine is nobody's business.
         origin = dataset.origin.replace(f"{place.data}/", "")
         facts = {"command": place.command, "data": origin, "rows": len(material.real)}
         write_object(folder / "facts.json", facts)
         train_to(plan, material, folder / "training", progress=progress)
+        claim(folder, self.to_json(), grows="updates")  # a shorter one is this one from here on
 
     def result(self, folder: Path) -> Path:
         return folder / "training" / "result.json"

@@ -136,7 +136,8 @@ def test_a_finished_run_does_nothing_again(done, monkeypatch):
 @pytest.mark.parametrize(
     ("plan", "material", "named"),
     [
-        ({"updates": 100}, {}, "updates"),
+        ({"updates": 40}, {}, "updates"),
+        ({"updates": 75, "seeds": 3}, {}, "updates .*, seeds"),
         ({"seeds": 3}, {}, "seeds"),
         ({"seed": 1}, {}, "seed"),
         ({"episodes": 2}, {}, "episodes"),
@@ -153,6 +154,24 @@ def test_other_options_are_refused(done, plan, material, named):
     with pytest.raises(ConfigError, match=f"holds a run with another {named}.*: choose another --out"):
         run(done, replace(PLAN, **plan), Material.mixed(**{"real": swings(), **material}))
     assert {file: file.stat().st_mtime_ns for file in done.iterdir()} == before
+
+
+def test_more_updates_go_on_where_it_ended(done, tmp_path, quick):
+    """As if that had been asked for at once: what was measured at the old end is forgotten, as it is no time of it."""
+    longer = replace(PLAN, updates=75)
+    run(tmp_path / "at once", longer)
+    shutil.copytree(done, tmp_path / "run")
+    began = (tmp_path / "run" / "run.json").stat().st_mtime
+    with pytest.raises(Stopped):
+        run(tmp_path / "run", longer, progress=StopAt(60))
+    assert Result.read(tmp_path / "run" / "result.json").updates == 45  # which it has still
+    rest = StopAt(1_000)
+    assert run(tmp_path / "run", longer, progress=rest).updates == 75
+    assert rest.start == 50
+    assert same(tmp_path / "at once", tmp_path / "run")
+    assert (tmp_path / "run" / "run.json").stat().st_mtime == began
+    with pytest.raises(ConfigError, match=r"another updates \(75, not 45\)"):
+        run(tmp_path / "run")
 
 
 def test_synthetic_rows_are_scaled_by_the_real_ones(tmp_path, quick):

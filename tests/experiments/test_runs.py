@@ -126,9 +126,24 @@ def test_what_is_done_is_not_done_again_and_not_even_read(tmp_path, place, monke
         monkeypatch.setattr(owner, name, pytest.fail)
     (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
     assert (outcome.error, outcome.was_done) == (None, True)
-    refused = execute(RUN.changed(updates=30), tmp_path, place)
+    refused = execute(RUN.changed(updates=5), tmp_path, place)
     assert refused is not None
     assert "holds a run with another updates (" in refused
+
+
+@pytest.mark.parametrize("algorithm", ["td3_bc", "iql"])
+def test_a_longer_run_goes_on_unless_its_learning_rate_has_fallen(algorithm, tmp_path, place):
+    short = replace(RUN, algorithm=algorithm)
+    longer = short.changed(updates=2 * RUN.updates)
+    assert execute(short, tmp_path, place) is None
+    folder = tmp_path / "runs" / RUN.name
+    told = execute(longer, tmp_path, place)
+    if algorithm == "iql":
+        assert told is not None
+        assert f"decay_updates {RUN.updates}, not {longer.updates}" in told
+    kept = short if algorithm == "iql" else longer
+    assert Run.from_json(read(folder / "run.json")) == kept
+    assert Result.read(RUN.result(folder)).updates == kept.updates
 
 
 def test_algorithms_share_the_generator_and_a_kill_loses_no_fit(tmp_path, place, monkeypatch):

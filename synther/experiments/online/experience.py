@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.durable import replacing
-from synther.errors import ConfigError
+from synther.errors import ConfigError, DataError
 from synther.replay.columns import Columns
 
 Array = NDArray[np.float32]
@@ -46,19 +48,29 @@ class Experience:
         if self._since:
             self._legs.append(np.stack(self._since, axis=1))
             self._since = []
-            with replacing(self._file(self.steps)) as beside:
-                save_file({"rows": self._legs[-1]}, beside)
+            self._write(self.steps, self._legs[-1])
 
-    def load(self, ends: Sequence[int]) -> None:
-        """Go on after legs that ended after so many steps each."""
+    def load(self, ends: Sequence[int], seeds: int, replay: Path) -> None:
+        """Go on after legs that ended after so many steps each. Those of a run that has ended are in its `replay`."""
         try:
+            if replay.exists() and not all(self._file(end).exists() for end in ends):
+                self._take_apart(formats.read(replay), ends, seeds)
             self._legs = [load_file(self._file(end))["rows"] for end in ends]
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, SafetensorError, KeyError, DataError) as error:
             raise ConfigError(
                 f"{self.folder} has lost rows ({error}): choose another --out, or remove the run's folder"
             ) from None
         self.steps = sum(leg.shape[1] for leg in self._legs)
         self._since = []
+
+    def _take_apart(self, every: Transitions, ends: Sequence[int], seeds: int) -> None:
+        """Write the files of legs again, from what `transitions` has put together."""
+        steps, rest = divmod(len(every), seeds)
+        if rest or steps < ends[-1] or every.timeout is None:
+            raise DataError(f"{len(every):,} rows are not {ends[-1]:,} of each of {seeds} seeds, or have no time-outs")
+        matrix = np.hstack([self.columns.pack(every), every.timeout[:, None].astype(np.float32)])
+        for begin, end in pairwise((0, *ends)):
+            self._write(end, matrix.reshape(seeds, steps, -1)[:, begin:end])
 
     def rows(self, newest: int) -> Array:
         """The newest rows of every seed, oldest first. (S, N, width)"""
@@ -75,6 +87,10 @@ class Experience:
     def _all(self) -> Array:
         parts = [*self._legs, *([np.stack(self._since, axis=1)] if self._since else [])]
         return np.concatenate(parts, axis=1)
+
+    def _write(self, end: int, rows: Array) -> None:
+        with replacing(self._file(end)) as beside:
+            save_file({"rows": np.ascontiguousarray(rows)}, beside)
 
     def _file(self, end: int) -> Path:
         return self.folder / f"{end:010}.safetensors"

@@ -108,6 +108,10 @@ class Plan:
         every = [self.checkpoint_every, *([] if self.upsampling is None else [self.upsampling.refresh_every])]
         return min(self.steps, *((step // length + 1) * length for length in every))
 
+    def ends_a_leg(self, step: int) -> bool:
+        """Whether the environments start over after so many steps, so that a run can be taken up that ended there."""
+        return self.legs_until(step)[-1] == step
+
     def legs_until(self, step: int) -> list[int]:
         """Ends of the legs up to a step that is one of them."""
         ends, end = [], 0

@@ -43,25 +43,27 @@ _SHOWN_STEPS = 100
 def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Let every seed act and learn, and leave its log, agents, rows (`replay.npz`) and `result.json` in `folder`.
 
-    Started again it goes on where it was stopped; with other options, or while another process trains there, it refuses
-    to touch the folder. In its log and result, `updates` are steps of the environment.
+    Started again it goes on where it was stopped, and with more steps where it ended; with other options, or while
+    another process trains there, it refuses to touch the folder. In its log and result, `updates` are steps of the
+    environment.
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
     described = plan.description() | {"device": device.type}
     finished = folder / "result.json"
-    if finished.exists():
+    done = Result.after(plan.steps, finished)
+    if done is not None:
         claim(folder, described)
         log.info("%s is finished already", folder)
-        return Result.read(finished)
+        return done
     for doubt in plan.doubts():
         log.warning(doubt)
     with Worlds(plan.env_id, plan.all_seeds, options=plan.env_options) as worlds:
         learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
         tracking.check(plan.tensorboard, plan.wandb)
         with alone_in(folder):
-            claim(folder, described)
-            if not finished.exists():  # as it may by now, if another process was at work
+            claim(folder, described, grows="steps", resumes=plan.ends_a_leg)
+            if Result.after(plan.steps, finished) is None:  # as it may by now, if another process was at work
                 with (
                     tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
                     _players(plan) as evaluator,
@@ -117,7 +119,7 @@ class _Training:
     ) -> None:
         self.plan, self.worlds, self.learner, self.folder = plan, worlds, learner, folder
         self.experience = Experience(folder / _ROWS, _columns(worlds))
-        self.checkpoint = folder / "checkpoint.safetensors"
+        self.checkpoint, self.replay = folder / "checkpoint.safetensors", folder / "replay.npz"
         if self.checkpoint.exists():
             self._take_up()
         self.refreshing = (
@@ -152,7 +154,7 @@ class _Training:
     def _take_up(self) -> None:
         """Bring learner and experience to where the checkpoint was written."""
         step = self.learner.load(self.checkpoint)
-        self.experience.load(self.plan.legs_until(step))
+        self.experience.load(self.plan.legs_until(step), self.plan.seeds, self.replay)
         self.learner.add(self.experience.rows(step))
         log.info("going on after %s steps", f"{step:,}")
 
@@ -220,8 +222,8 @@ class _Training:
             if not self.step:
                 raise
             self._write_rows()
-            kept = f"the {self.step:,} steps before it are in {self.folder / 'replay.npz'}"
+            kept = f"the {self.step:,} steps before it are in {self.replay}"
             raise DataError(f"{error}; {kept}") from error
 
     def _write_rows(self) -> None:
-        formats.write(self.folder / "replay.npz", self.experience.transitions(self.plan.env_id))
+        formats.write(self.replay, self.experience.transitions(self.plan.env_id))

@@ -49,7 +49,7 @@ def test_an_end_in_a_terminal_state_is_no_cut(five: Experience) -> None:
 def test_what_was_saved_is_taken_up(five: Experience) -> None:
     five.save()
     again = Experience(five.folder, COLUMNS)
-    again.load([2, 5])
+    again.load([2, 5], 2, five.folder / "replay.npz")
     assert again.steps == 5
     np.testing.assert_array_equal(again.rows(5), five.rows(5))
     assert again.transitions("Made-v0").timeout.tolist() == [False] * 6 + [True] + [False] * 3

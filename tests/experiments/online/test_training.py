@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from synther import Synthesizer, read
+from synther import Synthesizer, read, write
 from synther.agents.learner import Learner
 from synther.agents.policy import load_policy
 from synther.agents.sac import SACConfig
@@ -20,10 +21,12 @@ from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.measurements import Result
 from synther.experiments.online import Plan, refitting, training
+from synther.experiments.online.experience import Experience
 from synther.experiments.online.refreshing import Refreshing
 from synther.synthesizer.together import fit_models
 
 from .. import pendulum
+from ..stopping import stop
 from ..trainings import files, logged
 from .runs import LEGS, PLAN, SMALL, TIMES, UPSAMPLING, refreshes, run, same
 
@@ -141,6 +144,30 @@ def test_other_options_are_refused(finished):
     for change in ({"steps": 60}, {"agent": SACConfig(width=9)}, {"upsampling": None}, {"checkpoint_every": 20}):
         with pytest.raises(ConfigError, match=f"another {next(iter(change))}"):
             run(finished, replace(PLAN, **change))
+
+
+@pytest.mark.parametrize("upsampling", [UPSAMPLING, None])
+def test_more_steps_go_on_where_it_ended(upsampling, tmp_path):
+    """As if that had been asked for at once, if a leg ended there: with a refresh that nobody needed at the end."""
+    short, longer = (replace(PLAN, upsampling=upsampling, steps=steps) for steps in (60, 75))
+    run(tmp_path / "at once", longer)
+    run(tmp_path / "run", short)
+    stop(lambda: run(tmp_path / "run", longer), Experience, "_write", True, 2)  # files of two of the legs are there
+    stop(lambda: run(tmp_path / "run", longer), Learner, "save", True, 1)
+    assert Result.read(tmp_path / "run" / "result.json").updates == 60  # which it has still
+    assert run(tmp_path / "run", longer).updates == 75
+    assert same(tmp_path / "at once", tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"another steps \(75, not 60\)"):
+        run(tmp_path / "run", short)
+
+
+def test_rows_that_were_meddled_with_are_not_gone_on_from(tmp_path):
+    run(tmp_path, replace(POINT, steps=16))
+    rows = read(tmp_path / "replay.npz")
+    for other in (rows[:-1], rows[:16], replace(rows, timeout=None)):
+        write(tmp_path / "replay.npz", other)
+        with pytest.raises(ConfigError, match=r"lost rows .*: choose another --out"):
+            run(tmp_path, replace(POINT, steps=32))
 
 
 def test_lost_rows_are_noticed(tmp_path, monkeypatch):
