@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
