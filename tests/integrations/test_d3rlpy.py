@@ -54,8 +54,7 @@ def test_batches_are_the_rows(discrete, episodes):
     which = (batch.rewards[:, 0] - 0.5).astype(int)
     assert set(which) == set(range(len(given)))  # so many draws meet every row
     following = given.next_observation.copy()
-    if episodes:
-        following[given.terminal] = 0  # d3rlpy's own way with what nobody will look at
+    following[given.terminal] = 0  # d3rlpy's own way with what nobody will look at
     assert np.array_equal(batch.observations, given.observation.astype(np.float32)[which])
     assert np.array_equal(batch.next_observations, following.astype(np.float32)[which])
     assert np.array_equal(batch.actions, given.action.reshape(len(given), -1).astype(np.float32)[which])
@@ -76,10 +75,40 @@ def test_recorded_rows_are_episodes():
     assert file.tell() > 0
 
 
+def test_rows_mean_the_same_in_any_buffer_of_d3rlpy():
+    """Which picks transitions out of their episodes in a way of its own."""
+    from d3rlpy.dataset import MDPDataset, create_fifo_replay_buffer
+
+    given = rows()
+    alone = to_mdp_dataset(given)
+    grown = MDPDataset(np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2), np.array([0.0, 1.0]))
+    for episode in alone.episodes:
+        grown.append_episode(episode)
+    for buffer, first in ((create_fifo_replay_buffer(40, episodes=alone.episodes), 0), (grown, 2)):
+        picked = [buffer.transition_picker(*buffer.buffer[first + row]) for row in range(40)]
+        assert [one.reward[0] for one in picked] == given.reward.tolist()
+        assert [one.terminal for one in picked] == given.terminal.tolist()
+        following = np.where(given.terminal[:, None], 0, given.next_observation).astype(np.float32)
+        assert np.array_equal([one.next_observation for one in picked], following)
+
+
+def test_what_is_appended_comes_after_the_rows():
+    dataset = to_mdp_dataset(rows(4))
+    for step in range(3):
+        dataset.append(np.full(3, step, np.float32), np.zeros(2, np.float32), 7.0)
+    dataset.clip_episode(True)
+    assert dataset.transition_count == 7
+    assert [len(episode) for episode in dataset.episodes] == [1, 2, 2, 1, 3]
+    assert [len(episode) for episode in dataset.episodes[-2:]] == [1, 3]
+    assert dataset.episodes[-1] is dataset.buffer[6][0]
+    with pytest.raises(IndexError):
+        dataset.episodes[5]
+
+
 @pytest.mark.parametrize("discrete", [False, True])
 def test_algorithms_learn_from_real_and_synthetic_together(discrete, tmp_path):
     import d3rlpy
-    from d3rlpy.dataset import MixedReplayBuffer
+    from d3rlpy.dataset import MixedReplayBuffer, create_fifo_replay_buffer
     from d3rlpy.models.encoders import VectorEncoderFactory
 
     config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.TD3PlusBCConfig
@@ -91,7 +120,9 @@ def test_algorithms_learn_from_real_and_synthetic_together(discrete, tmp_path):
         batch_size=16, observation_scaler=d3rlpy.preprocessing.StandardObservationScaler(), **encoders
     ).create()
     synthetic, real = to_mdp_dataset(rows(discrete=discrete)), to_mdp_dataset(rows(discrete=discrete, episodes=True))
-    for data in (synthetic, MixedReplayBuffer(synthetic, real, 0.5), MixedReplayBuffer(real, synthetic, 0.5)):
+    theirs = create_fifo_replay_buffer(100, episodes=real.episodes)
+    mixed = [MixedReplayBuffer(one, synthetic, 0.5) for one in (real, theirs)]
+    for data in (synthetic, MixedReplayBuffer(synthetic, real, 0.5), *mixed):
         agent.fit(data, 3, 3, logger_adapter=d3rlpy.logging.NoopAdapterFactory(), show_progress=False)
     assert np.isfinite(agent.predict(np.zeros((1, 3), np.float32))).all()
 
@@ -106,9 +137,10 @@ def test_rows_that_stand_alone_have_no_trajectories_and_no_file():
     assert file.tell() == 0
     with pytest.raises(DataError, match="have no return"):
         dataset.episodes[0].compute_return()
-    one = dataset.sample_transition()
-    assert np.isnan(one.next_action).all()
-    assert np.isnan(one.rewards_to_go).all()  # Cal-QL bounds its values by what is to come, which is unknown
+    terminal, other = (dataset.transition_picker(*dataset.buffer[row]) for row in (0, 1))
+    assert np.isnan(other.next_action).all()
+    assert np.isnan(other.rewards_to_go.sum())  # Cal-QL bounds its values by what is to come, which is unknown
+    assert terminal.rewards_to_go.tolist() == [[0.5]]  # but for a last row
 
 
 def test_the_number_of_discrete_actions_is_the_spaces():
@@ -134,7 +166,7 @@ def test_what_d3rlpy_cannot_hold_is_refused():
 
 def test_rows_out_of_order_are_no_episodes():
     given = rows(episodes=True)
-    with pytest.raises(DataError, match="do not form episodes"):
+    with pytest.raises(DataError, match=r"do not form episodes: .*, or here without their timeouts"):
         to_mdp_dataset(given[np.random.default_rng(0).permutation(len(given))])
 
 
