@@ -80,9 +80,15 @@ def reseed(source: torch.Generator, *key: int) -> torch.Generator:
 
 @contextmanager
 def working_on(device: torch.device, advice: str) -> Iterator[None]:
-    """Make `device` the current one inside the block, and turn its running out of memory into `advice`."""
+    """Make `device` the current one inside the block, and turn its running out of memory into `advice`.
+
+    The caller's autocast ends at the door: precision is chosen in here.
+    """
     try:
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        with (
+            torch.cuda.device(device) if device.type == "cuda" else nullcontext(),
+            torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext(),
+        ):
             yield
     except RuntimeError as error:
         if not (isinstance(error, torch.cuda.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)):

@@ -24,6 +24,8 @@ class Box:
     high: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        for name in ("low", "high"):  # which may come as lists, or arrays
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
         if len(self.low) != len(self.high) or not self.low:
             raise DataError(f"Box: expected as many low as high bounds, got {len(self.low)} and {len(self.high)}")
         for column, (low, high) in enumerate(zip(self.low, self.high, strict=True)):

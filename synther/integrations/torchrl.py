@@ -8,6 +8,7 @@ loss = sac_loss(buffer.sample())
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any, Unpack
 
 import torch
@@ -52,6 +53,16 @@ class SyntheticReplayBuffer:
         """Real rows that are there."""
         return len(self.replay)
 
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        """Batches without end, as of all buffers that draw at random."""
+        while True:
+            yield self.sample()
+
+    @property
+    def storage(self) -> SyntheticReplay:
+        """What trainers ask for its device."""
+        return self.replay
+
     def transitions(self) -> Transitions:
         """The real rows, in the order in which they came."""
         return self.replay.transitions()
@@ -68,6 +79,12 @@ class SyntheticReplayBuffer:
         """
         mask = data.get(("collector", "mask"), None)
         steps = (data.reshape(-1) if mask is None else data[mask]).detach().cpu()
+        ahead = steps.get("steps_to_next_obs", None)
+        if ahead is not None and (ahead != 1).any():
+            raise DataError(
+                "the rows look several steps ahead (steps_to_next_obs, from MultiStep), which no batch tells: "
+                "expected single steps; leave MultiStep out"
+            )
         observation = _vectors(steps, "observation")
         terminated = _found(steps, ("next", "terminated")).reshape(len(steps))
         truncated = steps.get(("next", "truncated"), None)

@@ -81,6 +81,9 @@ class Background:
     def done(self) -> bool:
         return self._process.poll() is not None
 
+    def wait(self) -> None:
+        self._process.wait()
+
     def result(self) -> Generation:
         """What the job gave, once it is done; `Failed` says why where it gave nothing."""
         try:

@@ -26,7 +26,7 @@ class Mixture:
     def split(self, batch: int) -> tuple[int, int]:
         """How many rows of the next batch are real, and how many synthetic."""
         before = self._due(self.mixed)
-        self.mixed += batch
+        self.mixed += int(batch)  # of NumPy's it would overflow
         synthetic = self._due(self.mixed) - before
         return batch - synthetic, synthetic
 

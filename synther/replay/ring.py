@@ -19,12 +19,15 @@ class Ring:
         if capacity < 1:
             raise ConfigError(f"capacity must be at least 1, got {capacity}")
         self.capacity, self.device = capacity, device
-        advice = "lower the capacity or the samples of the replay, or keep it on the CPU"
-        with compute.working_on(device, advice), torch.inference_mode(False):  # rows come in any mode
-            self.matrix = torch.empty(capacity, width, device=device, dtype=dtype)
-        self._array = _seen_by_numpy(self.matrix)
+        self._make_room(width, dtype)
         self.added = 0
         """Rows that were ever added."""
+
+    def _make_room(self, width: int, dtype: torch.dtype) -> None:
+        advice = "lower the capacity or the samples of the replay, or keep it on the CPU"
+        with compute.working_on(self.device, advice), torch.inference_mode(False):  # rows come in any mode
+            self.matrix = torch.empty(self.capacity, width, device=self.device, dtype=dtype)
+        self._array = _seen_by_numpy(self.matrix)
 
     def __len__(self) -> int:
         return min(self.added, self.capacity)
@@ -69,12 +72,15 @@ class Ring:
         self.add(rows.numpy())
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy copies the rows once, and looks at its own."""
-        return {**self.__dict__, "_array": None}
+        """The rows that are there as an array. A tensor on its way to another process would move to shared memory,
+        here too, and leave the array of its old one behind."""
+        return {**self.__dict__, "matrix": self.matrix[: len(self)].cpu().numpy(), "_array": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._array = _seen_by_numpy(self.matrix)
+        rows = torch.from_numpy(state["matrix"])
+        self._make_room(rows.shape[1], rows.dtype)
+        self.matrix[: len(rows)] = rows
 
 
 def _seen_by_numpy(matrix: Tensor) -> NDArray[Any] | None:

@@ -55,7 +55,8 @@ class Shortcut:
     def _suits(self, given: Given) -> bool:
         """Whether limits say all about the values of rows of these types."""
         known = [value for value in given if value is not None]
-        if not all(isinstance(value, (np.ndarray, np.generic, float, int)) for value in known):
+        plain = (type(value) is np.ndarray or isinstance(value, (np.generic, float, int)) for value in known)
+        if not all(plain):  # a masked array, say, means more than its values
             return False
         kinds = [np.asarray(value).dtype.kind for value in known]
         parts = self._columns.action_space or ()
@@ -67,7 +68,7 @@ class Shortcut:
 
 
 def _kind(value: Any) -> Any:
-    return (value.shape, value.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value)
+    return (type(value), value.shape, value.dtype) if isinstance(value, (np.ndarray, np.generic)) else type(value)
 
 
 def _limits(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

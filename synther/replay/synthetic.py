@@ -8,6 +8,7 @@ import os
 from typing import Any, get_args
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -88,12 +89,23 @@ class SyntheticReplay:
             spaces.check_parts(space, name)
         self.mixture = Mixture(ratio, shuffled=shuffled)
         self.generator = compute.generator(self.device, self.seed, _BATCHES)
-        self.history: list[Refresh] = []
-        """What came of each refresh."""
-        self.model: Synthesizer | None = None
-        """The generator of the latest refresh that was kept."""
+        self._history: list[Refresh] = []
+        self._model: Synthesizer | None = None
         self._store: Store | None = None
         self._running: tuple[Refresh, Background] | None = None
+        self._owed = False  # a refresh that was begun, and given up for no fault of its own
+
+    @property
+    def history(self) -> list[Refresh]:
+        """What came of each refresh."""
+        self._collect()
+        return self._history
+
+    @property
+    def model(self) -> Synthesizer | None:
+        """The generator of the latest refresh that was kept."""
+        self._collect()
+        return self._model
 
     @property
     def store(self) -> Store:
@@ -108,6 +120,7 @@ class SyntheticReplay:
         return 0 if self._store is None else self._store.real.added
 
     def __repr__(self) -> str:
+        self._collect()
         synthetic = 0 if self._store is None else len(self._store.synthetic)
         rows = f"{len(self):,} of {self.capacity:,} real rows, {synthetic:,} synthetic"
         return f"SyntheticReplay({rows}, ratio {self.mixture.ratio:g}, on {self.device})"
@@ -138,7 +151,8 @@ class SyntheticReplay:
 
     def sample(self, batch: int) -> Batch:
         """`batch` rows drawn with replacement: real ones until there are synthetic ones, then at the ratio."""
-        if _whole("batch", batch) > self.capacity:
+        batch = _whole("batch", batch)
+        if batch > self.capacity:
             raise ConfigError(f"a batch of {batch} rows is more than the capacity, {self.capacity}: raise the capacity")
         store = self.store
         self._collect()
@@ -153,10 +167,15 @@ class SyntheticReplay:
         return self.store.transitions()
 
     def refresh(self) -> None:
-        """Fit on the real rows and generate, now: while the caller waits, or in the background."""
+        """Fit on the real rows and generate, now: while the caller waits, or in the background.
+
+        One that is under way there is given up for it.
+        """
+        self._collect()
         self.close()
         job = self._job()
-        begun = Refresh(len(self.history), self.added, len(self), job.samples)
+        self._owed = False
+        begun = Refresh(len(self._history), self.added, len(self), job.samples)
         try:
             if self.background:
                 self._running = begun, Background(job)
@@ -165,11 +184,18 @@ class SyntheticReplay:
         except SyntherError as error:
             self._failed(begun, error)
 
+    def wait(self) -> None:
+        """Until a refresh that is under way in the background is over, and its rows are taken up."""
+        if self._running is not None:
+            self._running[1].wait()
+            self._collect()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """A folder with all that `load` needs to give the batches, refits and rows that would have come here.
 
         A refresh under way in the background is not waited for: it is due again after loading.
         """
+        self._collect()
         options = {name: getattr(self, name) for name in _OPTIONS}
         options |= {"ratio": self.mixture.ratio, "shuffled": self.mixture.shuffled}
         options |= {name: spaces.to_json(space) for name, space in self.spaces.items()}
@@ -177,11 +203,12 @@ class SyntheticReplay:
             "options": options | {"preset": self.settings.to_json()},
             "device": self.device.type,
             "mixed": self.mixture.mixed,
-            "history": [dataclasses.asdict(refresh) for refresh in self.history],
+            "history": [dataclasses.asdict(refresh) for refresh in self._history],
+            "owed": self._owed or self._running is not None,
             "store": None if self._store is None else self._store.to_json(),
         }
         tensors = {} if self._store is None else self._store.tensors()
-        files.write(path, described, {**tensors, "generator": self.generator.get_state()}, self.model)
+        files.write(path, described, {**tensors, "generator": self.generator.get_state()}, self._model)
 
     @classmethod
     def load(
@@ -199,9 +226,10 @@ class SyntheticReplay:
             replay = cls(**options, device=device, progress=progress)
             if model is not None:
                 model.precision = replay.precision
-            replay.model = model
+            replay._model = model
+            replay._owed = described.get("owed", False)  # which earlier versions did not know
             replay.mixture.mixed = described["mixed"]
-            replay.history = [Refresh(**entry) for entry in described["history"]]
+            replay._history = [Refresh(**entry) for entry in described["history"]]
             if described["store"] is not None:
                 replay._store = Store.restored(described["store"], tensors, replay.device)
             if kind == described["device"]:
@@ -214,11 +242,18 @@ class SyntheticReplay:
         """End a refresh that is under way in the background; it is due again with the next row."""
         if self._running is not None:
             self._running[1].close()
-            self._running = None
+            self._running, self._owed = None, True
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy has: no refresh under way, but one that is due."""
-        return {**self.__dict__, "_running": None}
+        """What a copy has: no refresh under way, but one that is due; random state as processes can send it."""
+        self._collect()
+        own = {"_running": None, "_owed": self._owed or self._running is not None}
+        return {**self.__dict__, **own, "generator": self.generator.get_state().numpy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.generator = torch.Generator(self.device)
+        self.generator.set_state(torch.from_numpy(state["generator"].copy()))
 
     def _add_checked(self, given: Given) -> None:
         """The long way: rows that nothing is known about, or that something is wrong with."""
@@ -232,13 +267,13 @@ class SyntheticReplay:
         self._store = store
 
     def _due(self) -> bool:
-        last = self.history[-1].added if self.history else 0
-        overdue = self.added // self.refresh_every > last // self.refresh_every
+        last = self._history[-1].added if self._history else 0
+        overdue = self._owed or self.added // self.refresh_every > last // self.refresh_every
         return overdue and self._running is None and self.mixture.ratio > 0
 
     def _job(self) -> Job:
         store, held_out = self.store, self._held_out()
-        start = self.model if self.refit == "warm" else None
+        start = self._model if self.refit == "warm" else None
         settings = settings_for(self.settings, self.refit, first=start is None, measured=bool(held_out.any()))
         return Job(
             store.columns,
@@ -246,7 +281,7 @@ class SyntheticReplay:
             held_out,
             settings,
             samples=max(1, round(self.replace * self.samples)) if len(store.synthetic) else self.samples,
-            seed=_seed_of(self.seed, len(self.history)),
+            seed=_seed_of(self.seed, len(self._history)),
             device=str(self.device),
             precision=self.precision,
             start=start,
@@ -271,14 +306,14 @@ class SyntheticReplay:
             self._failed(begun, error)
 
     def _keep(self, begun: Refresh, generation: Generation) -> None:
-        self.model = generation.model
+        self._model = generation.model
         self.store.synthetic.add(generation.rows)
-        self.history.append(generation.recorded(begun))
-        log.info("refresh after %s rows: %s", f"{begun.added:,}", self.history[-1])
+        self._history.append(generation.recorded(begun))
+        log.info("refresh after %s rows: %s", f"{begun.added:,}", self._history[-1])
 
     def _failed(self, begun: Refresh, error: Exception) -> None:
-        self.history.append(dataclasses.replace(begun, reason=str(error)))
-        kept = "the old synthetic rows stay" if self.model is not None else "batches stay real"
+        self._history.append(dataclasses.replace(begun, reason=str(error)))
+        kept = "the old synthetic rows stay" if self._model is not None else "batches stay real"
         log.warning("the refresh after %s rows failed, %s: %s", f"{begun.added:,}", kept, error)
 
 

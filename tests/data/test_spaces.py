@@ -88,3 +88,8 @@ def test_the_rounding_of_float32_is_forgiven():
 
 def test_absurd_bounds_are_no_arithmetic_error():
     spaces.check((Box((-1.7e308, -np.inf), (1.7e308, np.inf)),), np.zeros((2, 2)), "action")
+
+
+def test_bounds_may_come_as_lists_and_are_kept_as_they_should_be():
+    assert Box([-1, 0], np.array([1.0, 2.0])) == Box((-1.0, 0.0), (1.0, 2.0))
+    assert hash(Box([-1], [1])) == hash(Box((-1.0,), (1.0,)))

@@ -192,6 +192,46 @@ def test_in_the_hands_of_a_trainer(tmp_path):
     _same(hook.replay_buffer, other.replay_buffer)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+def test_a_whole_trainer_of_torchrls():
+    from torchrl.collectors import Collector
+    from torchrl.trainers.algorithms.sac import SACTrainer
+
+    actor, ours = _actor(), buffer()
+    loss = SACLoss(
+        actor, ValueOperator(Critic(), in_keys=["observation", "action"]), num_qvalue_nets=2, action_spec=TORQUE
+    )
+    SACTrainer(
+        collector=Collector(GymEnv("Pendulum-v1"), actor, frames_per_batch=40, total_frames=120),
+        total_frames=120,
+        frame_skip=1,
+        optim_steps_per_batch=2,
+        loss_module=loss,
+        optimizer=torch.optim.Adam(loss.parameters(), 1e-3),
+        replay_buffer=ours,
+        target_net_updater=SoftUpdate(loss, eps=0.99),
+        logger=None,
+        enable_logging=False,
+        progress_bar=False,
+    ).train()
+    assert len(ours) == 120
+    assert ours.replay.history[-1].kept
+
+
+def test_rows_that_look_several_steps_ahead_are_refused():
+    """A batch has no place for how many, and its targets would be discounted once."""
+    ours = buffer()
+    for many in (1, 3):
+        given = steps(10)
+        given["steps_to_next_obs"] = torch.full((10, 1), many)
+        if many == 1:
+            ours.extend(given)
+        else:
+            with pytest.raises(DataError, match="expected single steps; leave MultiStep out"):
+                ours.extend(given)
+    assert len(ours) == 10
+
+
 def test_saved_to_a_folder_and_loaded(tmp_path):
     ours, other = buffer(), buffer(seed=3)
     ours.extend(steps(70))

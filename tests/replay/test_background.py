@@ -184,6 +184,51 @@ def test_saved_while_a_refresh_is_under_way_it_is_due_again(tmp_path):
     loaded.close()
 
 
+def test_one_that_was_asked_for_and_given_up_is_due_again(tmp_path):
+    """Though no multiple of the rows says so."""
+    replay = tiny(background=True, preset=ENDLESS)
+    replay.add(**numbered(0, 50))
+    assert not replay._due()
+    replay.refresh()
+    replay.save(tmp_path / "replay")
+    copied = copy.deepcopy(replay)
+    replay.close()
+    for one in (replay, copied, SyntheticReplay.load(tmp_path / "replay", device="cpu", progress=False)):
+        assert one._due()
+        one.add(**numbered(50, 1))
+        assert one._running is not None
+        assert not one._owed
+        one.close()
+
+
+def test_what_is_over_is_seen_by_whoever_looks(tmp_path):
+    """And lost by nobody who saves or copies."""
+    replay = tiny(background=True)
+    replay.add(**numbered(0, 100))
+    until_over(replay)
+    replay.save(tmp_path / "replay")
+    assert replay._running is None
+    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu", progress=False)
+    assert [refresh.kept for refresh in loaded.history] == [True]
+    assert len(loaded.store.synthetic) == 300
+    looks = (
+        lambda: replay.history,
+        lambda: replay.model,
+        lambda: repr(replay),
+        lambda: copy.deepcopy(replay),
+        replay.wait,
+        replay.refresh,
+    )
+    for number, look in enumerate(looks, start=2):
+        replay.refresh()
+        until_over(replay)
+        look()
+        assert len(replay._history) == number
+    replay.wait()
+    assert len(replay._history) == len(looks) + 2
+    replay.wait()  # for nothing
+
+
 def test_a_copy_has_a_refresh_due_and_none_under_way():
     replay = tiny(background=True, preset=ENDLESS)
     replay.add(**numbered(0, 100))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 
 import gymnasium
 import numpy as np
@@ -127,6 +128,55 @@ def test_generated_actions_keep_to_their_box():
     replay = tiny(action_space=(Box.uniform(-1, 1, 2),))
     replay.add(**numbered(0, 100))
     assert replay.store.synthetic.by_age()[:, 3:5].abs().max() <= 1
+
+
+def test_a_batch_in_a_number_of_numpys(tmp_path):
+    replay = tiny(ratio=0.1)
+    replay.add(**numbered(0, 100))
+    sizes = [int(replay.sample(size(64)).synthetic.sum()) for size in (np.int64, np.int32, np.uint8, int)]
+    assert sum(sizes) == round(0.1 * 4 * 64)
+    replay.save(tmp_path / "replay")
+
+
+def _told(replay, answers):
+    replay.add(**numbered(10, 1))
+    answers.put((len(replay), replay.sample(8).reward.tolist()))
+
+
+def test_sent_to_another_process_both_go_on():
+    replay = tiny()
+    replay.add(**numbered(0, 10))
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.Queue()
+    process = spawn.Process(target=_told, args=(replay, answers))
+    process.start()
+    count, rewards = answers.get(timeout=60)
+    process.join()
+    replay.add(**numbered(10, 1))
+    assert (count, rewards) == (11, replay.sample(8).reward.tolist())
+    assert replay.transitions().reward.tolist() == [number + 0.25 for number in range(11)]
+
+
+def test_autocast_of_the_agent_does_not_reach_the_fit():
+    replay, other = tiny(), tiny()
+    with torch.autocast("cpu", torch.bfloat16):
+        replay.add(**numbered(0, 100))
+    other.add(**numbered(0, 100))
+    assert torch.equal(replay.store.synthetic.by_age(), other.store.synthetic.by_age())
+
+
+def test_a_masked_row_is_refused_whenever_it_comes():
+    replay = tiny()
+    for first, mask in ((0, None), (2, [False, False]), (4, [False, True])):
+        rows = numbered(first, 2)
+        if mask is not None:
+            rows["reward"] = np.ma.masked_array(rows["reward"], mask)
+        if mask == [False, True]:
+            with pytest.raises(DataError, match="masked"):
+                replay.add(**rows)
+        else:
+            replay.add(**rows)
+    assert len(replay) == 4
 
 
 def test_the_seed_decides_about_everything():
