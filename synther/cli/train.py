@@ -74,7 +74,9 @@ class Train(options.Output):
     precision: Literal["auto", "float32", "tf32"] = "auto"
     """auto is tf32 on a GPU and float32 on a CPU."""
     seed: int = 0
-    """The first seed; the same seed on the same machine gives the same result."""
+    """The first seed of the agents; the same seed on the same machine gives the same result."""
+    data_seed: int = 0
+    """Decides about the rows: which --fraction, which --samples, and those that are rolled out."""
 
 
 def run(arguments: list[str]) -> None:
@@ -86,11 +88,11 @@ def run(arguments: list[str]) -> None:
     from synther.experiments.sources import Material
 
     dataset = datasets.read(
-        chosen.data, data=chosen.folder, policies=chosen.policies, seed=chosen.seed, progress=not chosen.quiet
+        chosen.data, data=chosen.folder, policies=chosen.policies, seed=chosen.data_seed, progress=not chosen.quiet
     )
     plan = _for(dataset, plan, arguments, chosen)
     rows = replace(dataset.rows_for(chosen.algorithm), env_id=dataset.env_id)
-    real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.seed)
+    real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
     material = Material.mixed(real, _source(chosen, real, dataset), chosen.ratio)
     result = train_to(plan, material, chosen.out, progress=not chosen.quiet)
     _print(chosen, result)
@@ -177,12 +179,12 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
 
     samples = SAMPLES if chosen.samples is None else chosen.samples
     if chosen.augment is not None:
-        return Augmented(chosen.augment, real, samples, chosen.seed)
+        return Augmented(chosen.augment, real, samples, chosen.data_seed)
     if chosen.synthetic is None:
         return None
     if not _is_model(chosen.synthetic):
         return Given(dataset.rows_for(chosen.algorithm, options.read_rows(chosen.synthetic)))
-    source = Sampled(Path(chosen.synthetic), samples, chosen.seed, chosen.device)
+    source = Sampled(Path(chosen.synthetic), samples, chosen.data_seed, chosen.device)
     return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ def rollout(env: Any, steps: int, *, policy: Policy | None = None, seed: int = 0
     if hasattr(env, "num_envs"):
         raise DataError("a vector environment mixes episodes in one step: pass a single environment")
     with opened(env) if isinstance(env, str) else nullcontext(env) as one:
-        return _collect(one, steps, policy, seed)
+        rows = _collect(one, steps, policy, seed)
+    return replace(rows, env_id=env) if isinstance(env, str) else rows  # the id of the environment has lost its module
 
 
 def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transitions:

@@ -26,7 +26,7 @@ from synther.envs.policies import Layers, MlpPolicy, Policy, policies_of, read_p
 from synther.envs.recording import record
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra, SyntherError
-from synther.experiments.datasets.settings import returns
+from synther.experiments.datasets.settings import returns, whole_returns
 from synther.experiments.folder import read_object
 from synther.experiments.regenerated import CHANCE, parts_of, regenerated
 from synther.progress import Progress
@@ -211,16 +211,13 @@ class Summary:
 
     @classmethod
     def of(cls, rows: Transitions) -> Summary:
-        totals = returns(rows)
-        assert rows.timeout is not None  # else there were no returns
-        lengths = np.diff(np.flatnonzero(rows.terminal | rows.timeout), prepend=-1)
-        limit = _time_limit(rows.env_id) or lengths.max()  # the suite's tasks have one, and do not tell it
-        whole = totals[rows.terminal[np.cumsum(lengths) - 1] | (lengths >= limit)]
+        every = len(returns(rows))
+        whole = whole_returns(rows, _time_limit(rows.env_id))  # the suite's tasks have one, and do not tell it
         if not len(whole):
-            return cls(len(rows), len(totals), 0, None, None, None)
+            return cls(len(rows), every, 0, None, None, None)
         mean, known = float(whole.mean()), reference(rows.env_id or "")
         score = None if known is None else float(known.score(mean))
-        return cls(len(rows), len(totals), len(whole), mean, float(whole.std()), score)
+        return cls(len(rows), every, len(whole), mean, float(whole.std()), score)
 
 
 def _time_limit(env_id: str | None) -> int | None:

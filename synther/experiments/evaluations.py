@@ -58,9 +58,10 @@ class Evaluations:
     def begin(self, agent: Learning, updates: int) -> None:
         """Measure the agent as it is now, after so many updates, as soon as few enough are under way."""
         compute.synchronize(agent.device)
-        seconds, number = self._record.clock.seconds, self._record.schedule.number(updates)
+        seconds = self._record.clock.seconds
         self.wait(MOST_UNDER_WAY - 1)
-        pending = None if self._evaluator is None else self._evaluator.start(frozen(agent.policy()), number)
+        # Numbered by the updates: the last evaluation is the same however many there were before.
+        pending = None if self._evaluator is None else self._evaluator.start(frozen(agent.policy()), updates)
         self._begun.append(_Begun(updates, seconds, agent.losses(), pending))
 
     def collect(self) -> None:

@@ -230,15 +230,25 @@ def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | No
         if plan.evaluate:
             log.warning("training goes without evaluation: %s", error)
         return None, bounds
+    own = box if np.isfinite(box).all() else None  # an unbounded one says nothing
     if not plan.evaluate:
-        return None, bounds or box
+        return None, bounds or own
     found = real.observation.shape[1], real.action.shape[1]
     if sizes != found:
         raise DataError(
             f"{env_id} has {sizes[0]} observation and {sizes[1]} action columns, the data {found[0]} and {found[1]}: "
             "name another environment with --env-id, or train with --no-evaluate"
         )
-    return env_id, bounds or box
+    if bounds is None and own is None:
+        log.warning("%s has no bounds of actions, nor has the data: they are taken to lie between -1 and 1", env_id)
+    if bounds is not None and not np.allclose(bounds, box, rtol=1e-4):
+        log.warning(
+            "actions of the data lie between %s and %s, those of %s between %s and %s: agents act within the former",
+            *(bound.tolist() for bound in bounds),
+            env_id,
+            *(bound.tolist() for bound in box),
+        )
+    return env_id, bounds or own
 
 
 def _bounds_of(real: Transitions) -> Bounds | None:

@@ -19,10 +19,6 @@ class Schedule:
         """The first one after so many updates."""
         return min(self.last, (time // self.every + 1) * self.every)
 
-    def number(self, time: int) -> int:
-        """Of the measurement then, counted from 1."""
-        return -(-time // self.every)
-
     def until(self, time: int) -> list[int]:
         """All that are due after so many updates."""
         last = [time] if time == self.last and time % self.every else []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +25,8 @@ from synther.experiments.generators import Maker, Plan
 from synther.progress import Progress, Silent
 from synther.synthesizer import Synthesizer
 
+log = logging.getLogger(__name__)
+
 REAL = "real"
 SYNTHETIC = "synthetic"
 
@@ -40,6 +44,13 @@ class Source(Protocol):
         """The rows; `file` is for those that are better kept than made again."""
 
 
+def _check_body(synthetic: str | None, real: str | None) -> None:
+    """Two bodies may have as many joints: tell of it, as names are only names."""
+    bodies = [re.sub(r"-v\d+$", "", name.rpartition(":")[2].lower()) for name in (synthetic, real) if name]
+    if len(set(bodies)) == 2:
+        log.warning("the synthetic rows are of %s, the real ones of %s: is that meant?", synthetic, real)
+
+
 @dataclass(frozen=True)
 class Given:
     """Rows that are there."""
@@ -51,6 +62,7 @@ class Given:
             here, there = getattr(self.given, name).shape[1:], getattr(real, name).shape[1:]
             if here != there:
                 raise DataError(f"the synthetic rows have {name}s of shape {here}, the real ones of shape {there}")
+        _check_body(self.given.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:
         return {"rows": fingerprint(self.given)}
@@ -70,7 +82,9 @@ class Sampled:
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
-        self._load().matrix(real[:1])  # a model of other columns says so
+        model = self._load()
+        model.matrix(real[:1])  # a model of other columns says so
+        _check_body(model.layout.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:
         return {"model": digest_of(self.model), "samples": self.samples, "seed": self.seed}

@@ -72,7 +72,10 @@ def test_a_name_brings_the_settings_of_its_data_set(train, rows, tmp_path):
     given = read(tmp_path / "synthetic.npz")
     changed = datasets.read("hopper-medium", data=tmp_path / "data").rows_for("iql", given)
     ends = np.flatnonzero(real.terminal | real.timeout)
-    returns = [part.sum() for part in np.split(real.reward.astype(float), ends + 1)[:-1]]
+    episodes = np.split(real.reward.astype(float), ends + 1)[:-1]
+    longest = max(map(len, episodes))
+    whole = [part for part, end in zip(episodes, ends, strict=True) if real.terminal[end] or len(part) == longest]
+    returns = [part.sum() for part in whole]
     np.testing.assert_allclose(changed.reward, given.reward * (1000 / np.ptp(returns)), rtol=1e-5)
     assert found["synthetic"]["synthetic"] == {"rows": fingerprint(changed)}
     other = ("--agent.deterministic", "False", "--episodes", "3")
@@ -183,6 +186,18 @@ def test_discrete_actions(train, rows, tmp_path):
     assert code == 2
     assert "act with real numbers, and the actions of this data are discrete" in err
     assert not (tmp_path / "run").exists()
+
+
+def test_another_seed_trains_on_the_same_rows(train, data, tmp_path):
+    command = ("bc", data, "--fraction", "0.5", "--augment", "additive", "--samples", "50", "--no-evaluate", *QUICK)
+    for name, more in (("a", ()), ("b", ("--seed", "2")), ("c", ("--data-seed", "1"))):
+        assert train(*command, *more, "--out", tmp_path / name).code == 0
+    rows, others, third = (
+        {key: described(tmp_path / name)[key] for key in ("data", "synthetic")} for name in ("a", "b", "c")
+    )
+    assert rows == others
+    assert rows["data"] != third["data"]
+    assert rows["synthetic"] != third["synthetic"]
 
 
 def test_other_options_are_refused(train, data, tmp_path):

@@ -63,7 +63,7 @@ def test_written_down_in_order_and_never_waited_for(tmp_path):
         agent.train(2)
         evaluations.begin(agent, updates)
         evaluations.collect()
-    assert [game.number for game in players.games] == [1, 2, 3]
+    assert [game.number for game in players.games] == [2, 4, 6]
 
     def known() -> list[int]:
         times = [2, 4, 6][: len(record.measurements)]

@@ -16,6 +16,7 @@ from synther import Synthesizer
 from synther.agents.agent import Agent
 from synther.agents.iql import IQLConfig
 from synther.agents.policy import load_policy
+from synther.data.spaces import Box
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import offline
@@ -39,7 +40,7 @@ def test_evaluated_in_its_environment(tmp_path):
     assert [line["updates"] for line in lines] == [10, 15]
     policies = frozen(load_policy(tmp_path / "run" / "checkpoint.safetensors"))
     with Evaluator("Pendulum-v1", [0, 1], episodes=3, workers=1) as evaluator:
-        expected = evaluator.evaluate(policies, number=2).returns
+        expected = evaluator.evaluate(policies, number=15).returns
     assert lines[-1]["returns"] == expected.tolist()
     assert lines[-1]["scores"] is None
     assert result.final("real").returns == pytest.approx(expected.mean(1))
@@ -156,6 +157,12 @@ def test_other_options_are_refused(done, plan, material, named):
     assert {file: file.stat().st_mtime_ns for file in done.iterdir()} == before
 
 
+@pytest.mark.parametrize("every", [9, 45, 100])
+def test_how_often_it_was_evaluated_changes_nothing_of_the_end(done, every, tmp_path, quick):
+    run(tmp_path / "run", replace(PLAN, evaluate_every=every))
+    assert logged(tmp_path / "run")[-1] == logged(done)[-1]
+
+
 def test_more_updates_go_on_where_it_ended(done, tmp_path, quick):
     """As if that had been asked for at once: what was measured at the old end is forgotten, as it is no time of it."""
     longer = replace(PLAN, updates=75)
@@ -235,6 +242,22 @@ def test_bounds_come_from_the_environment_where_the_data_has_none(tmp_path):
     with pytest.raises(DataError, match="actions of the real rows leave the bounds"):
         run(tmp_path / "other", PLAN, Material(replace(rows, env_id=None)))
     assert not (tmp_path / "other").exists()
+
+
+def test_bounds_that_differ_are_told_and_endless_ones_are_none(tmp_path, quick, caplog, monkeypatch):
+    halved = replace(swings(), action=swings().action / 4, action_space=(Box.uniform(-0.5, 0.5, 1),))
+    run(tmp_path / "narrow", PLAN, Material(halved))
+    assert (
+        "actions of the data lie between [-0.5] and [0.5], those of Pendulum-v1 between [-2.0] and [2.0]" in caplog.text
+    )
+    caplog.clear()
+    monkeypatch.setattr(offline, "action_box", lambda env, env_id: (np.full(1, -np.inf), np.full(1, np.inf)))
+    run(tmp_path / "endless", PLAN, Material(replace(halved, action_space=None)))
+    assert (
+        "Pendulum-v1 has no bounds of actions, nor has the data: they are taken to lie between -1 and 1" in caplog.text
+    )
+    scales = load_policy(tmp_path / "endless" / "checkpoint.safetensors").scales
+    assert (scales.low.tolist(), scales.high.tolist()) == ([-1.0], [1.0])
 
 
 def test_synthetic_rows_out_of_bounds_leave_no_folder(tmp_path):

@@ -16,7 +16,7 @@ from synther.experiments.measurements import Log
 
 from .pendulum import Guess, Guessed
 from .stopping import stop, stop_at_each
-from .trainings import PLAN, StopAt, Stopped, logged, run, same
+from .trainings import PLAN, TIMES, StopAt, Stopped, logged, run, same
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
 
@@ -123,8 +123,8 @@ def test_training_waits_for_players_only_when_they_are_far_behind(done, tmp_path
     monkeypatch.setattr(Guess, "start", lambda *given: (begun.append(given[2]), start(*given))[1])
     monkeypatch.setattr(Guessed, "result", lambda own: (waited.append((own.number, len(begun))), result(own))[1])
     run(tmp_path / "run", replace(PLAN, checkpoint_seconds=1e9))
-    assert begun == [1, 2, 3, 4, 5]
-    assert waited == [(1, MOST_UNDER_WAY), *((number, 5) for number in (2, 3, 4, 5))]
+    assert begun == TIMES
+    assert waited == [(TIMES[0], MOST_UNDER_WAY), *((number, 5) for number in TIMES[1:])]
     assert same(done, tmp_path / "run")
 
 

@@ -37,6 +37,18 @@ def test_what_a_batch_is_drawn_from(synthetic, ratio, tables, counts):
     assert (list(arm.tables), arm.counts(8), arm.real) == (tables, counts, 0)
 
 
+def test_rows_of_another_body_are_told(tmp_path, caplog):
+    real, other = swings(), replace(swings(seed=1), env_id="mine:Acrobot-v1")
+    Material.mixed(real, Given(replace(other, env_id="Pendulum-v0")))
+    Material.mixed(real, Given(replace(other, env_id=None)))
+    assert not caplog.records
+    Material.mixed(real, Given(other))
+    Synthesizer(TINY).fit(other, progress=False).save(tmp_path / "model.safetensors")
+    Material.mixed(real, Sampled(tmp_path / "model.safetensors", 5, device="cpu"))
+    told = "the synthetic rows are of mine:Acrobot-v1, the real ones of Pendulum-v1: is that meant?"
+    assert [record.message for record in caplog.records if "is that meant" in record.message] == [told] * 2
+
+
 def test_material_that_cannot_be():
     real = swings()
     for wrong in (

@@ -74,7 +74,7 @@ def read(
 
     - a file of that path, or of that name in the folder `data`, where D4RL's file names are understood too;
     - what ships with the package;
-    - an installed data set of Minari's, by its id, or by its name in the namespace D4RL;
+    - a data set of Minari's: a folder, or an installed one by its id, or by its name in the namespace D4RL;
     - what can be rolled out here, with a file of `policies` where that takes some;
     - one of that name in Minari's namespace mujoco, which comes from other policies.
 

@@ -28,6 +28,9 @@ def find(name: str, recipe: Recipe | None, data: Path | None, progress: Progress
         return formats.read(file), f"read from {file.name}"
     if name in shipped.names():
         return formats.read(name), "shipped with the package"
+    own = _minari_of(name, data)
+    if own is not None:
+        return formats.read(own, format="minari"), f"read from {name}"
     if recipe is None or "/" in name:
         return _elsewhere(name, data), f"read from {name}"
     theirs = installed(recipe.task.minari(D4RL))
@@ -57,6 +60,19 @@ def file_of(name: str, data: Path | None) -> Path | None:
     wanted = canonical(name)
     fits = [file for file in data.iterdir() if file.suffix.lower() in _SUFFIXES and canonical(file.stem) == wanted]
     return min(fits, key=lambda file: (file.stem != name, -_version(file.stem), file.name), default=None)
+
+
+def _minari_of(name: str, data: Path | None) -> Path | str | None:
+    """A Minari data set that is there under exactly that name: a folder, also in the folder `data`, or installed."""
+    path = Path(name).expanduser()
+    for place in [path] if data is None else [path, data / path]:
+        if any((folder / "metadata.json").is_file() for folder in (place, place / "data")):
+            return place
+    try:
+        from minari.storage import get_dataset_path
+    except ImportError:
+        return None
+    return name if (Path(get_dataset_path()) / name / "data" / "metadata.json").is_file() else None
 
 
 def installed(dataset: str) -> str | None:

@@ -25,18 +25,31 @@ EPISODES, MAZE_EPISODES = 10, 100
 
 def returns(rows: Transitions) -> NDArray[np.float64]:
     """Of the episodes that come to an end, in order."""
+    return np.diff(np.cumsum(rows.reward, dtype=np.float64)[_ends(rows)], prepend=0.0)
+
+
+def whole_returns(rows: Transitions, limit: int | None = None) -> NDArray[np.float64]:
+    """Of those but for the ones that were cut before their time: by the end of the data, or of a leg of a run.
+
+    Their time is `limit` steps, or where nobody knows that what the longest one took.
+    """
+    ends = _ends(rows)
+    lengths = np.diff(ends, prepend=-1)
+    whole = rows.terminal[ends] | (lengths >= (limit or lengths.max(initial=0)))
+    return np.asarray(returns(rows)[whole])
+
+
+def _ends(rows: Transitions) -> NDArray[np.intp]:
     if rows.timeout is None:
         raise DataError(
             "nobody knows where these episodes were cut, so their returns cannot be told: expected rows with timeouts"
         )
-    ends = np.flatnonzero(rows.terminal | rows.timeout)
-    totals: NDArray[np.float64] = np.diff(np.cumsum(rows.reward, dtype=np.float64)[ends], prepend=0.0)
-    return totals
+    return np.flatnonzero(rows.terminal | rows.timeout)
 
 
 def by_returns(rows: Transitions) -> tuple[float, float]:
-    """A factor of 1000 / (best return - worst return)."""
-    found = returns(rows)
+    """A factor of 1000 / (best return - worst return) of whole episodes."""
+    found = whole_returns(rows)
     span = np.ptp(found) if len(found) else 0.0
     if span == 0:
         raise DataError(

@@ -191,8 +191,7 @@ class _Training:
             if episode.total is not None:
                 returns[place] = episode.total
         known = reference(plan.env_id)
-        number = plan.measured.number(self.step)
-        return Evaluation(number, returns, lengths, None if known is None else known.score(returns))
+        return Evaluation(self.step, returns, lengths, None if known is None else known.score(returns))
 
     def _refresh(self, progress: Progress) -> None:
         """Where that is due."""

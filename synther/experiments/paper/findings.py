@@ -78,7 +78,7 @@ def findings(experiment: Experiment, runs: Path) -> dict[str, Finding]:
 def _finding(job: Job, folder: Path) -> Finding | None:
     if not job.result(folder).exists():
         return None
-    # How often a run was evaluated on its way changes nothing of where it ends.
+    # How often a run was evaluated on its way changes nothing of where it ends, its last evaluation included.
     wanted, done = (
         {name: value for name, value in content.items() if name != "evaluate_every"}
         for content in (job.to_json(), read_object(folder / "run.json"))

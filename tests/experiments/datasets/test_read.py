@@ -139,6 +139,18 @@ def test_minari_and_policies(policies: Path, data: Path) -> None:
     assert mark_of(datasets.read("hopper-medium", data=data, policies=policies, rows=30)) == 4
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_there_under_that_very_name_is_not_made_anew(policies: Path, data: Path) -> None:
+    install_hopper("hopper-medium-v2", 1)
+    assert mark_of(datasets.read("hopper-medium-v2", policies=policies, rows=30)) == 1
+    formats.write(data / "hopper-random-v0", rows(2), format="minari")
+    found = datasets.read("hopper-random-v0", data=data, rows=30)
+    assert (mark_of(found), found.origin) == (2, "read from hopper-random-v0")
+    assert found.env_id == "Hopper-v4"
+    formats.write(Path("hopper-random-v0"), rows(3), format="minari")
+    assert mark_of(datasets.read("hopper-random-v0", data=data, rows=30)) == 3
+
+
 def test_rolled_out_once(policies: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = datasets.read("hopper-medium-expert", data=data, policies=policies, rows=60)
     assert len(first.rows) == 60

@@ -59,7 +59,7 @@ def rows(reward: list[float], terminal: list[int], timeout: list[int] | None) ->
     return Transitions(observation, observation, np.array(reward, np.float32), observation, marks[0], cut)
 
 
-EPISODES = rows([1, 2, 3, 4, 10, -5, 7, 1000], [1], [4, 6])
+EPISODES = rows([1, 2, 3, 4, 10, -5, 7, 0, 1000], [1], [4, 7])
 """Returns of 3, 17 and 2, and the beginning of another episode."""
 
 
@@ -71,6 +71,11 @@ def data_set(name: str, given: Transitions) -> Dataset:
 
 def test_returns_are_those_of_whole_episodes() -> None:
     assert settings.returns(EPISODES).tolist() == [3, 17, 2]
+    cut = rows([1, 2, 3, 4, 10, -5, 7], [1], [4, 6])  # the last one by the end of the recording
+    assert settings.returns(cut).tolist() == [3, 17, 2]
+    assert settings.whole_returns(cut).tolist() == [3, 17]
+    assert settings.whole_returns(cut, limit=2).tolist() == [3, 17, 2]
+    assert settings.whole_returns(cut, limit=4).tolist() == [3]
 
 
 def test_rewards_scaled_by_the_span_of_returns() -> None:
@@ -97,6 +102,7 @@ def test_rewards_less_one() -> None:
         (rows([1, 2, 3], [1], None), "expected rows with timeouts"),
         (rows([1, 2, 3], [], []), "different returns, got 0"),
         (rows([1, 2, 2, 1], [1], [3]), "different returns, got 2"),
+        (rows([1, 2, 2, 1, 9], [1], [3, 4]), "different returns, got 2"),
     ],
 )
 def test_returns_that_cannot_scale(given: Transitions, text: str) -> None:

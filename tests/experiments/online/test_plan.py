@@ -40,14 +40,13 @@ def test_what_comes_to_nothing_is_told(change, doubts):
     assert all(told.startswith(doubt) for told, doubt in zip(found, doubts, strict=True))
 
 
-def test_measurements_are_numbered_and_the_last_step_is_one():
+def test_the_last_step_is_measured_too():
     measured = PLAN.measured
     assert measured.until(55) == TIMES
     assert measured.until(54) == TIMES[:-1]
     assert measured.until(9) == []
     assert replace(measured, last=60).until(60) == [10, 20, 30, 40, 50, 60]
     assert [step for step in range(1, 56) if measured.includes(step)] == TIMES
-    assert [measured.number(step) for step in TIMES] == [1, 2, 3, 4, 5, 6]
     assert [measured.after(step) for step in (0, 9, 10, 49, 50, 54)] == [10, 10, 20, 50, 55, 55]
 
 
