@@ -59,6 +59,8 @@ class Online(options.Fitting):
     """From the weights of the fit before, stopped early, or from scratch as in the paper."""
     pixels: options.Flag = False
     """Let agents see: `synther online ENV --pixels --help` shows their options."""
+    env_options: str = "{}"
+    """What gymnasium.make is told beside the id, as JSON: '{"max_episode_steps": 500}'."""
     random_steps: int = 5_000
     """Steps at the beginning with random actions, from which nothing is learned yet."""
     checkpoint_every: int = 10_000
@@ -95,6 +97,7 @@ class Seeing(Online):
     env: tyro.conf.Positional[str] = tyro.MISSING
     """A task of the dm_control suite, such as dm_control/walker-walk-v0."""
     agent: Annotated[Literal["sac", "redq"], tyro.conf.Suppress] = "sac"
+    env_options: Annotated[str, tyro.conf.Suppress] = "{}"
     utd: Annotated[int | None, tyro.conf.Suppress] = None
     ratio: float = 0.5
     """With --synthetic: the share of generated latents in every batch of the heads."""
@@ -152,7 +155,8 @@ def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
     if chosen.samples is None:
         chosen.samples = usual_samples(pick_device(chosen.device))
     how = Upsampling(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
-    plan = Plan(chosen.env, agent, upsampling=how, **_those(chosen, _RUNNING))
+    made = options.env_options(chosen.env_options)
+    plan = Plan(chosen.env, agent, upsampling=how, env_options=made, **_those(chosen, _RUNNING))
     return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
 
 
@@ -190,7 +194,7 @@ def _parse_states(arguments: list[str]) -> tuple[Online, SACConfig]:
 def _parse_pixels(arguments: list[str]) -> tuple[Seeing, DrQv2Config]:
     from synther.agents.drq_v2 import DrQv2Config
 
-    for option in ("--agent", "--utd"):
+    for option in ("--agent", "--utd", "--env-options"):
         if option in options.named(arguments):
             raise ConfigError(f"{option} is for agents of states: with --pixels they are DrQ-v2, leave it out")
     kinds = get_type_hints(DrQv2Config)

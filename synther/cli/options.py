@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import re
 import sys
@@ -37,6 +38,19 @@ class Output:
 
 
 Options = TypeVar("Options", bound=Output)
+
+
+def env_options(given: str) -> dict[str, Any]:
+    """Of an environment, from what `--env-options` says."""
+    try:
+        found = json.loads(given)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"--env-options must be a JSON object, such as '{{\"max_episode_steps\": 500}}', got {given!r}"
+        )
+    return found
 
 
 @dataclass

@@ -57,6 +57,8 @@ class Train(options.Output):
     """Of each seed and evaluation; 10 unless said, in mazes 100."""
     env_id: str | None = None
     """The environment, where DATA does not name it."""
+    env_options: str | None = None
+    """What gymnasium.make is told beside the id, as JSON, instead of what DATA says: '{"max_episode_steps": 500}'."""
     evaluate: options.On = True
     """Train without an environment."""
     workers: int | None = None
@@ -150,8 +152,14 @@ def _for(dataset: Dataset, plan: Plan, arguments: list[str], chosen: Train) -> P
         plan,
         agent=_parse(arguments, changes)[1],
         episodes=dataset.episodes if chosen.episodes is None else chosen.episodes,
-        env_options=dataset.env_options if chosen.env_id is None else {},
+        env_options=_env_options(dataset, chosen),
     )
+
+
+def _env_options(dataset: Dataset, chosen: Train) -> dict[str, Any]:
+    if chosen.env_options is not None:
+        return options.env_options(chosen.env_options)
+    return dataset.env_options if chosen.env_id is None else {}
 
 
 def _check(chosen: Train) -> None:
@@ -165,6 +173,8 @@ def _check(chosen: Train) -> None:
         raise ConfigError(f"--ratio must lie in [0, 1], got {chosen.ratio}")
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
         raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment: there is neither")
+    if chosen.env_options is not None:
+        options.env_options(chosen.env_options)  # refuses what is none
     if chosen.env_id is not None and not chosen.evaluate:
         raise ConfigError("--env-id names an environment and --no-evaluate refuses it: choose one")
 

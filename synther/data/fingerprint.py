@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,9 @@ from synther.data.transitions import Transitions
 
 def fingerprint(rows: Transitions) -> str:
     """A digest of the values and spaces of `rows`, to tell whether a model or a checkpoint belongs to them."""
-    known = [spaces.to_json(rows.observation_space), spaces.to_json(rows.action_space), rows.env_id]
+    known: list[Any] = [spaces.to_json(rows.observation_space), spaces.to_json(rows.action_space), rows.env_id]
+    if rows.env_options is not None:
+        known.append(rows.env_options)
     digest = hashlib.sha256(json.dumps(known).encode())
     for name, array in rows.arrays().items():
         digest.update(f"{name}{array.shape}{array.dtype}".encode())

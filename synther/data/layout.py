@@ -55,6 +55,7 @@ class Layout:
     action_space: Space | None = None
     observation_space: Space | None = None
     env_id: str | None = None
+    env_options: dict[str, Any] | None = None
 
     @classmethod
     def infer(cls, rows: RowSource, coding: Coding = "onehot", spikes: bool = False) -> Layout:
@@ -85,6 +86,7 @@ class Layout:
             action_space=first.action_space,
             observation_space=first.observation_space,
             env_id=first.env_id,
+            env_options=first.env_options,
         )
 
     @cached_property
@@ -236,6 +238,7 @@ class Layout:
             action_space=self.action_space,
             observation_space=self.observation_space,
             env_id=self.env_id,
+            env_options=self.env_options,
         )
 
     def _refuse(self, chunk: Matrix, start: int) -> NoReturn:
@@ -253,6 +256,7 @@ class Layout:
             "action_space": spaces.to_json(self.action_space),
             "observation_space": spaces.to_json(self.observation_space),
             "env_id": self.env_id,
+            "env_options": self.env_options,
         }
 
     @classmethod
@@ -265,6 +269,7 @@ class Layout:
             action_space=spaces.from_json(entry["action_space"]),
             observation_space=spaces.from_json(entry["observation_space"]),
             env_id=entry["env_id"],
+            env_options=entry.get("env_options"),  # which earlier files have not
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
@@ -49,7 +50,8 @@ class Transitions:
     timeout           (N,)    bool: the episode was cut after this row. None where nobody knows
 
     `action_space` and `observation_space` say which values are possible; without them the rows themselves are taken
-    as the evidence. Arrays are not copied when they already have the right shape and type: do not write to them.
+    as the evidence. `env_options` are what `gymnasium.make` was told beside the `env_id`. Arrays are not copied when
+    they already have the right shape and type: do not write to them.
     """
 
     observation: Array
@@ -61,6 +63,7 @@ class Transitions:
     action_space: Space | None = None
     observation_space: Space | None = None
     env_id: str | None = None
+    env_options: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         observation = _matrix("observation", self.observation)
@@ -96,6 +99,7 @@ class Transitions:
             object.__setattr__(self, name, array)
         for name in ("action_space", "observation_space"):
             spaces.check_parts(getattr(self, name), name)
+        object.__setattr__(self, "env_options", _options(self.env_options))
         if self.action_space is not None:
             spaces.check(self.action_space, self.action.reshape(rows, -1), "action")
         if self.observation_space is not None and spaces.width(self.observation_space) != observation.shape[1]:
@@ -113,7 +117,7 @@ class Transitions:
         Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
         """
         given: dict[str, Any] = {}
-        known = {"action_space", "observation_space", "env_id"}
+        known = {"action_space", "observation_space", "env_id", "env_options"}
         if rows is not None and not hasattr(rows, "keys"):
             raise DataError(f"expected a dict of arrays, or arrays by name, got {type(rows).__name__}")
         named = {**({} if rows is None else rows), **arrays}
@@ -149,9 +153,9 @@ class Transitions:
         joined: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in ROW_FIELDS}
         if all(part.timeout is not None for part in parts):
             joined["timeout"] = np.concatenate([part.timeout for part in parts])
-        for name in ("action_space", "observation_space", "env_id"):
-            values = {getattr(part, name) for part in parts}
-            joined[name] = values.pop() if len(values) == 1 else None
+        for name in ("action_space", "observation_space", "env_id", "env_options"):
+            value = getattr(first, name)
+            joined[name] = value if all(getattr(part, name) == value for part in parts) else None
         return cls(**joined)
 
     def __len__(self) -> int:
@@ -303,6 +307,15 @@ def _action(values: ArrayLike) -> Array:
 def _reward(values: ArrayLike) -> Array:
     array = _column("reward", values)
     return array if array.dtype.kind == "f" else array.astype(np.float32)
+
+
+def _options(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """As a file has them; None where there are none."""
+    try:
+        options = json.loads(json.dumps(None if given is None else dict(given)))
+    except (TypeError, ValueError):
+        raise DataError(f"env_options must be a dict that JSON can hold, got {given!r}") from None
+    return options or None
 
 
 def _flags(name: str, values: ArrayLike) -> Array:

@@ -21,7 +21,7 @@ from synther.cores import cores
 from synther.envs.episodes import SIDE_BY_SIDE, Key, action_box, held, play
 from synther.envs.making import opened
 from synther.envs.policies import Policy
-from synther.envs.scores import reference
+from synther.envs.scores import Reference, reference
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
 
@@ -71,6 +71,7 @@ class Evaluator:
             raise ConfigError(f"episodes must be at least 1, got {episodes}")
         self.env_id, self.members, self.episodes = env_id, tuple(members), episodes
         self._options = json.dumps(dict(options or {}))
+        self._reference = reference(env_id, json.loads(self._options))
         with opened(env_id, **json.loads(self._options)) as env:  # here, so that a wrong id is told at once
             action_box(env, env_id)
         self._workers = Workers(max(1, cores() - 1) if workers is None else workers)
@@ -90,7 +91,7 @@ class Evaluator:
             keys = [(_STREAM, seed, number, episode) for episode in range(self.episodes)]
             groups = [keys[first : first + SIDE_BY_SIDE] for first in range(0, len(keys), SIDE_BY_SIDE)]
             work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
-        return Pending(self.env_id, number, self.members, self.episodes, work)
+        return Pending(self._reference, number, self.members, self.episodes, work)
 
     def evaluate(self, policies: Sequence[Policy], number: int = 0) -> Evaluation:
         """The same, waiting for the result."""
@@ -111,10 +112,15 @@ class Pending:
     """An evaluation under way."""
 
     def __init__(
-        self, env_id: str, number: int, members: Sequence[int], episodes: int, work: list[list[Future[Played]]]
+        self,
+        known: Reference | None,
+        number: int,
+        members: Sequence[int],
+        episodes: int,
+        work: list[list[Future[Played]]],
     ) -> None:
         self.number = number
-        self._env_id, self._members, self._episodes, self._work = env_id, members, episodes, work
+        self._reference, self._members, self._episodes, self._work = known, members, episodes, work
 
     def done(self) -> bool:
         """Whether `result` has nothing to wait for."""
@@ -134,7 +140,7 @@ class Pending:
             if None not in played:
                 episodes = [episode for some in played for episode in some or ()]
                 returns[member], lengths[member] = zip(*episodes, strict=True)
-        known = reference(self._env_id)
+        known = self._reference
         return Evaluation(self.number, returns, lengths, None if known is None else known.score(returns))
 
 

@@ -68,7 +68,8 @@ def record(
             share = _Share(env_id, made, policy, (_STREAM, seed, number), limit)
             shares.append(share.rows(end - start, workers, phase))
     joined = Transitions.concatenate(shares)
-    return replace(joined, action_space=spaces[0], observation_space=spaces[1], env_id=env_id)
+    known = {"action_space": spaces[0], "observation_space": spaces[1], "env_options": json.loads(made)}
+    return replace(joined, **known, env_id=env_id)
 
 
 @dataclass(frozen=True)

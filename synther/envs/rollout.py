@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats import gym_spaces
+from synther.data.formats import gym_spaces, gym_specs
 from synther.data.transitions import Transitions
 from synther.envs.making import opened
 from synther.errors import DataError
@@ -59,6 +59,7 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
             column.append(value)
         here = None if terminated or truncated else following
     columns["timeout"][-1] = not columns["terminal"][-1]
+    spec = getattr(env, "spec", None)
     return Transitions(
         observation=np.stack(columns["observation"]),
         action=gym_spaces.actions(env.action_space, columns["action"]),
@@ -68,7 +69,8 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
         timeout=np.asarray(columns["timeout"]),
         action_space=action_space,
         observation_space=observation_space,
-        env_id=getattr(getattr(env, "spec", None), "id", None),
+        env_id=None if spec is None else spec.id,
+        env_options=None if spec is None else gym_specs.options_of(spec),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,14 +45,29 @@ and `reset_target=False`, and the option `continuing_task=False`.
 """
 
 
-def reference(env_id: str) -> Reference | None:
+_TASK: dict[str, dict[str, Any]] = {"pointmaze_": {"reset_target": False}, "antmaze_": {"continuing_task": False}}
+"""What a maze of gymnasium-robotics is told for the task of D4RL's figures."""
+
+
+def reference(env_id: str, options: Mapping[str, Any] | None = None) -> Reference | None:
     """What the returns of `env_id` (`Hopper-v4`, `hopper-medium-v2`, `PointMaze_UMaze-v3`...) are measured against.
 
     None where nobody has published it. The figures are those of D4RL's simulators (v2); they are used for later
     versions too, as everybody does. A module before a colon does not count: `gymnasium_robotics:AntMaze_UMaze-v5`.
+    `options` are those that the environment was made with, where they are known: with others it is another task, which
+    nobody has published anything of.
     """
     name = env_id.rpartition(":")[2].lower()
+    if options is not None and not _is_published(name, options):
+        return None
     for pattern, found in _REFERENCES.items():
         if re.fullmatch(pattern, name):
             return found
     return None
+
+
+def _is_published(name: str, options: Mapping[str, Any]) -> bool:
+    for maze, wanted in _TASK.items():
+        if name.startswith(maze):
+            return all(options.get(option) == value for option, value in wanted.items())
+    return not options

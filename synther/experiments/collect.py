@@ -212,17 +212,17 @@ class Summary:
     @classmethod
     def of(cls, rows: Transitions) -> Summary:
         every = len(returns(rows))
-        whole = whole_returns(rows, _time_limit(rows.env_id))  # the suite's tasks have one, and do not tell it
+        whole = whole_returns(rows, _time_limit(rows))  # the suite's tasks have one, and do not tell it
         if not len(whole):
             return cls(len(rows), every, 0, None, None, None)
-        mean, known = float(whole.mean()), reference(rows.env_id or "")
+        mean, known = float(whole.mean()), reference(rows.env_id or "", rows.env_options)
         score = None if known is None else float(known.score(mean))
         return cls(len(rows), every, len(whole), mean, float(whole.std()), score)
 
 
-def _time_limit(env_id: str | None) -> int | None:
-    """In steps; None where an environment has none, or cannot be made here."""
-    if env_id is not None:
-        with suppress(SyntherError), opened(env_id) as env:
+def _time_limit(rows: Transitions) -> int | None:
+    """In steps; None where their environment has none, or cannot be made here."""
+    if rows.env_id is not None:
+        with suppress(SyntherError), opened(rows.env_id, **rows.env_options or {}) as env:
             return getattr(env.spec, "max_episode_steps", None)
     return None

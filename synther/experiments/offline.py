@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,7 +67,7 @@ class Plan:
     env_id: str | None = None
     """The environment, where the data does not name it."""
     env_options: dict[str, Any] = field(default_factory=dict)
-    """That go to `gymnasium.make`."""
+    """That go to `gymnasium.make`; without any, and an environment, those of the data."""
     evaluate: bool = True
     workers: int | None = None
     """Processes that play; None leaves one core to the training."""
@@ -114,6 +114,8 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
+    if plan.env_id is None and not plan.env_options:
+        plan = replace(plan, env_options=material.real.env_options or {})
     env_id, bounds = _environment(plan, material.real)
     for arm in material.agent_arms():
         arm.counts(plan.agent.batch)

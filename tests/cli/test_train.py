@@ -188,6 +188,17 @@ def test_discrete_actions(train, rows, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_options_of_the_environment(train, tmp_path):
+    command = ("bc", "hopper-sac", "--fraction", "0.05", "--episodes", "1", *QUICK)
+    assert train(*command, "--env-options", '{"max_episode_steps": 3}', "--out", tmp_path / "run").code == 0
+    assert described(tmp_path / "run")["env_options"] == {"max_episode_steps": 3}
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["arms"]["real"]["final"]["scores"] is None
+    for wrong in ("3", "{", "max_episode_steps=3"):
+        code, _, err = train(*command, "--env-options", wrong, "--out", tmp_path / "other")
+        assert code == 2
+        assert "--env-options must be a JSON object" in err
+
+
 def test_another_seed_trains_on_the_same_rows(train, data, tmp_path):
     command = ("bc", data, "--fraction", "0.5", "--augment", "additive", "--samples", "50", "--no-evaluate", *QUICK)
     for name, more in (("a", ()), ("b", ("--seed", "2")), ("c", ("--data-seed", "1"))):

@@ -39,4 +39,5 @@ def everything() -> Transitions:
             spaces.OneHot(3),
         ),
         env_id="Everything-v0",
+        env_options={"nothing": 0},
     )

@@ -33,6 +33,7 @@ def test_the_same_rows_have_the_same():
         {"action_space": (Box.uniform(-1, 1, 1),)},
         {"observation_space": (Box.uniform(-1, 1, 2),)},
         {"env_id": "Hopper-v5"},
+        {"env_options": {"healthy_reward": 0}},
     ],
     ids=lambda changes: " ".join(changes),
 )

@@ -42,6 +42,7 @@ def make(rows: int = 50, *, observation: str = "float32", discrete: bool = False
         action_space=(spaces.Discrete(4),) if discrete else (spaces.Box.uniform(-1, 1, 2),),
         observation_space=(spaces.Box((-np.inf, 0.1), (np.inf, 1 / 3)), spaces.OneHot(1)),
         env_id="Hopper-v5",
+        env_options={"healthy_reward": 0.5, "max_episode_steps": 50},
     )
 
 
@@ -73,7 +74,7 @@ def assert_same(back: Transitions, rows: Transitions) -> None:
         assert back.arrays()[name].shape == array.shape, name
     assert back.action_space == rows.action_space
     assert back.observation_space == rows.observation_space
-    assert back.env_id == rows.env_id
+    assert (back.env_id, back.env_options) == (rows.env_id, rows.env_options)
 
 
 @pytest.mark.parametrize("observation", ["float16", "float32", "float64", "int64", "int32", "uint8", "bool"])

@@ -55,7 +55,8 @@ def test_every_kind_comes_back_exactly(coding: kinds.Coding):
     assert matrix.dtype == np.float64
     assert matrix.shape == (ROWS, layout.width)
     assert layout.unpack(matrix).equals(rows)
-    assert layout.unpack(matrix).env_id == "Everything-v0"
+    back = layout.unpack(matrix)
+    assert (back.env_id, back.env_options) == ("Everything-v0", {"nothing": 0})
     assert layout.unpack(matrix).observation_space == rows.observation_space
 
 

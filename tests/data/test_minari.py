@@ -161,6 +161,28 @@ def test_env_id_folder_and_data_folder() -> None:
         assert read(source).env_id == "CartPole-v1"
 
 
+@pytest.mark.parametrize(
+    ("how", "options"),
+    [
+        ({}, None),
+        ({"max_episode_steps": 50, "render_mode": "rgb_array"}, {"max_episode_steps": 50}),
+        ({"sutton_barto_reward": True}, {"sutton_barto_reward": True}),
+    ],
+)
+def test_options_of_the_environment(how: dict[str, object], options: dict[str, object] | None) -> None:
+    env = gymnasium.make("CartPole-v1", **how)
+    create(gym.Box(-9, 9, (4,)), gym.Discrete(2), env=env)
+    rows = read("test/task-v0")
+    assert (rows.env_id, rows.env_options) == ("CartPole-v1", options)
+    write("test/again-v0", rows)
+    again = read("test/again-v0")
+    assert again.env_options == options
+    made = minari.load_dataset("test/again-v0").recover_environment().spec
+    assert made is not None
+    assert made.max_episode_steps == how.get("max_episode_steps", 500)
+    assert made.kwargs.get("sutton_barto_reward", False) == how.get("sutton_barto_reward", False)
+
+
 def episodes(**changed: object) -> Transitions:
     states = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
     first = np.array([0, 1, 2, 4, 6, 7])  # episodes of 3, 1 and 2 steps

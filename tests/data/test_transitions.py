@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,12 @@ def test_concatenate_keeps_what_all_parts_agree_on():
     assert joined.timeout.sum() == 6
     assert joined.action_space == space
     assert joined.env_id is None
+    assert joined.env_options is None
+    same = [replace(part, env_options={"a": 1}) for part in (one, two)]
+    assert Transitions.concatenate(same).env_options == {"a": 1}
+    for wrong in ({"a": {1}}, 5):
+        with pytest.raises(DataError, match="env_options must be a dict that JSON can hold"):
+            replace(one, env_options=wrong)
     assert Transitions.concatenate([one, Transitions(**arrays())]).timeout is None
 
 

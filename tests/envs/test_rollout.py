@@ -149,3 +149,12 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
     with pytest.raises(MissingExtra, match=r"synther\[gym\]"):
         rollout("CartPole-v1", 5)
+
+
+def test_how_the_environment_was_made_is_kept():
+    rows = rollout("gymnasium.envs.classic_control:Pendulum-v1", 5)
+    assert (rows.env_id, rows.env_options) == ("gymnasium.envs.classic_control:Pendulum-v1", None)
+    env = gymnasium.make("Pendulum-v1", g=5.0, max_episode_steps=7)
+    rows = rollout(env, 10)
+    assert (rows.env_id, rows.env_options) == ("Pendulum-v1", {"g": 5.0, "max_episode_steps": 7})
+    assert np.flatnonzero(rows.timeout).tolist() == [6, 9]

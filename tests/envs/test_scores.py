@@ -54,3 +54,19 @@ def test_scores_keep_the_shape_and_have_no_limits() -> None:
 )
 def test_what_is_not_published_has_no_score(env_id: str) -> None:
     assert reference(env_id) is None
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "published"),
+    [
+        ("Hopper-v4", {}, True),
+        ("Hopper-v4", {"max_episode_steps": 50}, False),
+        ("PointMaze_UMaze-v3", {}, False),
+        ("PointMaze_UMaze-v3", {"maze_map": [[1]], "continuing_task": True, "reset_target": False}, True),
+        ("AntMaze_UMaze-v4", {"reset_target": False}, False),
+        ("gymnasium_robotics:AntMaze_UMaze-v4", {"continuing_task": False}, True),
+    ],
+)
+def test_another_task_has_no_score(env_id: str, options: dict, published: bool) -> None:
+    assert (reference(env_id, options) is not None) == published
+    assert reference(env_id) is not None  # as far as anybody knows

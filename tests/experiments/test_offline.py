@@ -60,6 +60,21 @@ def test_options_of_the_environment(tmp_path):
         replace(plan, env_options={"maze": {1, 2}})
 
 
+def test_options_of_the_environment_that_the_data_tells(tmp_path, quick):
+    told = {"max_episode_steps": 5, "g": 0.0}
+    given = Material(replace(swings(), env_options=told))
+    for name, plan in (
+        ("data", PLAN),
+        ("asked", replace(PLAN, env_options={"g": 1.0})),
+        ("other", replace(PLAN, env_id="Pendulum-v1")),
+    ):
+        run(tmp_path / name, plan, given)
+    found = [
+        json.loads((tmp_path / name / "run.json").read_text())["env_options"] for name in ("data", "asked", "other")
+    ]
+    assert found == [told, {"g": 1.0}, {}]
+
+
 def test_what_the_time_went_into_and_where(tmp_path, quick, monkeypatch):
     for owner, name in ((Guessed, "result"), (Agent, "save")):
         whole = getattr(owner, name)

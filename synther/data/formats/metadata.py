@@ -17,6 +17,7 @@ def dump(rows: Transitions) -> str:
         "action_space": spaces.to_json(rows.action_space),
         "observation_space": spaces.to_json(rows.observation_space),
         "env_id": rows.env_id,
+        "env_options": rows.env_options,
     }
     return json.dumps(known, default=lambda scalar: scalar.item())  # bounds may be NumPy scalars
 
@@ -31,6 +32,7 @@ def load(text: str | bytes | None) -> dict[str, Any]:
             "action_space": spaces.from_json(known["action_space"]),
             "observation_space": spaces.from_json(known["observation_space"]),
             "env_id": None if known["env_id"] is None else str(known["env_id"]),
+            "env_options": known.get("env_options"),  # which earlier files have not
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from synther.data.formats import gym_spaces, is_minari_id, metadata
+from synther.data.formats import gym_spaces, gym_specs, is_minari_id, metadata
 from synther.data.formats.episodes import episodes
 from synther.data.formats.reading import reading
 from synther.data.formats.writing import Stream
@@ -35,6 +35,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
                 "action_space": gym_spaces.believed(gym_spaces.action_space(dataset.action_space), fields["action"]),
                 "observation_space": gym_spaces.observation_space(dataset.observation_space),
                 "env_id": None if dataset.env_spec is None else dataset.env_spec.id,
+                "env_options": None if dataset.env_spec is None else gym_specs.options_of(dataset.env_spec),
             }
         return Transitions.of(fields, **known)
 
@@ -105,7 +106,7 @@ def _write_data(data: Path, dataset_id: str, stream: Stream) -> None:
         "description": "Written by SynthER",
         metadata.KEY: stream.metadata,
     }
-    spec = _env_spec(stream.env_id)
+    spec = _env_spec(stream)
     storage.update_metadata({**described, "env_spec": spec} if spec else described)
     storage.update_episodes(
         EpisodeBuffer(
@@ -135,14 +136,12 @@ def _last(steps: int, flag: bool) -> Array:
     return flags
 
 
-def _env_spec(env_id: str | None) -> str | None:
+def _env_spec(stream: Stream) -> str | None:
     """The environment as Minari records it; one that is not registered here is named in our own metadata only."""
-    import gymnasium
-
-    if env_id is None:
+    if stream.env_id is None:
         return None
     try:
-        return gymnasium.spec(env_id).to_json()
+        return str(gym_specs.spec_of(stream.env_id, stream.first.env_options).to_json())
     except Exception:
         return None
 

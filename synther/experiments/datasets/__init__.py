@@ -90,7 +90,7 @@ def read(
     found, origin = find(name, None if task is None else Recipe(task, policies, rows, seed), data, progress)
     log.info("%s: %s rows, %s", name, f"{len(found):,}", origin)
     if task is None:
-        return Dataset(name, found, found.env_id, {}, {}, origin=origin)
+        return Dataset(name, found, found.env_id, found.env_options or {}, {}, origin=origin)
     env_id, options = _environment(task, found)
     return Dataset(
         name,
@@ -112,7 +112,7 @@ def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, A
             "scores would stand for another task"
         )
     if not task.is_maze:
-        return rows.env_id or ENV_IDS[task.env], {}
+        return rows.env_id or ENV_IDS[task.env], rows.env_options or {}
     columns = rows.observation.shape[1]
     if rows.env_id is None and columns != mazes.COLUMNS[task.env]:
         log.warning(

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -226,4 +227,5 @@ class _Training:
             raise DataError(f"{error}; {kept}") from error
 
     def _write_rows(self) -> None:
-        formats.write(self.replay, self.experience.transitions(self.plan.env_id))
+        rows = self.experience.transitions(self.plan.env_id)
+        formats.write(self.replay, replace(rows, env_options=self.plan.env_options))
