@@ -59,7 +59,7 @@ class Online(options.Fitting):
     """From the weights of the fit before, stopped early, or from scratch as in the paper."""
     pixels: options.Flag = False
     """Let agents see: `synther online ENV --pixels --help` shows their options."""
-    env_options: str = "{}"
+    env_options: str | None = None
     """What gymnasium.make is told beside the id, as JSON: '{"max_episode_steps": 500}'."""
     random_steps: int = 5_000
     """Steps at the beginning with random actions, from which nothing is learned yet."""
@@ -97,7 +97,7 @@ class Seeing(Online):
     env: tyro.conf.Positional[str] = tyro.MISSING
     """A task of the dm_control suite, such as dm_control/walker-walk-v0."""
     agent: Annotated[Literal["sac", "redq"], tyro.conf.Suppress] = "sac"
-    env_options: Annotated[str, tyro.conf.Suppress] = "{}"
+    env_options: Annotated[str | None, tyro.conf.Suppress] = None
     utd: Annotated[int | None, tyro.conf.Suppress] = None
     ratio: float = 0.5
     """With --synthetic: the share of generated latents in every batch of the heads."""
@@ -155,7 +155,7 @@ def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
     if chosen.samples is None:
         chosen.samples = usual_samples(pick_device(chosen.device))
     how = Upsampling(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
-    made = options.env_options(chosen.env_options)
+    made = {} if chosen.env_options is None else options.env_options(chosen.env_options)
     plan = Plan(chosen.env, agent, upsampling=how, env_options=made, **_those(chosen, _RUNNING))
     return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
 

@@ -39,12 +39,15 @@ class Step(NamedTuple):
     """The episode was cut here, as by a time limit, and the state is not terminal."""
 
 
-def play(envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key]) -> Iterator[tuple[int, Step]]:
+def play(
+    envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key], most: int | None = None
+) -> Iterator[tuple[int, Step]]:
     """One episode in each of `envs`, from its key, step by step: which of them, and what happened in it.
 
-    An episode that is over is not stepped any more. Observations are flat, and the policy always gets `SIDE_BY_SIDE` of
-    them: products with more or fewer rows are rounded otherwise, and an episode shall not depend on how many are played
-    beside it. Only the noise of a policy that draws comes from the first key alone.
+    An episode that is over is not stepped any more, nor one of which the `most` that anybody wants is there.
+    Observations are flat, and the policy always gets `SIDE_BY_SIDE` of them: products with more or fewer rows are
+    rounded otherwise, and an episode shall not depend on how many are played beside it. Only the
+    noise of a policy that draws comes from the first key alone.
     """
     starts = [int(np.random.SeedSequence(key).generate_state(1)[0]) for key in keys]
     rng = np.random.default_rng(np.random.SeedSequence(keys[0]).spawn(1)[0])
@@ -52,11 +55,12 @@ def play(envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key]) 
     seen = np.zeros((SIDE_BY_SIDE, len(here[0])), here[0].dtype)
     seen[: len(keys)] = here
     running = list(range(len(keys)))
-    for step in range(LONGEST):
+    for step in range(LONGEST if most is None else min(most, LONGEST)):
         actions = _chosen(env_id, envs[0].action_space, policy, seen, rng)
         for slot in running:
             where = f"step {step} after reset(seed={starts[slot]})"
-            raw, reward, terminated, truncated = _attempt(env_id, where, stepped, envs[slot], actions[slot])
+            taken = actions[slot].copy()  # some environments write into what they are given
+            raw, reward, terminated, truncated = _attempt(env_id, where, stepped, envs[slot], taken)
             if not math.isfinite(reward):
                 raise DataError(f"{env_id} returned the reward {reward} in {where}: expected a finite number")
             following = _attempt(env_id, where, gym_spaces.flat, envs[slot].observation_space, raw)
@@ -69,6 +73,8 @@ def play(envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key]) 
         _check_finite(env_id, seen)
         if not running:
             return
+    if most is not None and most <= LONGEST:
+        return
     raise DataError(f"{env_id} was not over after {LONGEST:,} steps: give it a time limit (max_episode_steps)")
 
 
@@ -92,7 +98,8 @@ def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
     import gymnasium
 
     space = env.action_space
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+    real = isinstance(space, gymnasium.spaces.Box) and space.dtype.kind == "f"
+    if not real or len(space.shape) != 1:
         raise DataError(f"{env_id} takes actions of {space}: expected a Box of one axis, real numbers in a row")
     return space.low, space.high
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import tempfile
 import warnings
@@ -63,6 +64,15 @@ def stepped(env: Any, action: Any) -> tuple[Any, float, bool, bool]:
     """Observation, reward, whether the state is terminal and whether the episode was cut, likewise."""
     observation, reward, terminated, truncated, _ = env.step(action)
     return observation, float(reward), bool(terminated), bool(truncated)
+
+
+def time_limit(env: Any) -> int | None:
+    """Steps after which an episode is cut, where that is known. The suite's tasks have a limit that shimmy keeps quiet
+    about."""
+    told: float | None = getattr(env.spec, "max_episode_steps", None)
+    if told is None:
+        told = getattr(getattr(env.unwrapped, "_env", None), "_step_limit", None)
+    return int(told) if told is not None and math.isfinite(told) else None
 
 
 def import_suite(env_id: str) -> None:

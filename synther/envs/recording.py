@@ -17,7 +17,7 @@ from synther.cores import cores
 from synther.data.formats import gym_spaces
 from synther.data.transitions import FIELDS, Transitions
 from synther.envs.episodes import LONGEST, SIDE_BY_SIDE, Key, Step, held, play
-from synther.envs.making import opened
+from synther.envs.making import opened, time_limit
 from synther.envs.policies import Policy
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError
@@ -56,7 +56,7 @@ def record(
         raise ConfigError(f"the seed must be 0 or more, got {seed}")
     made = json.dumps(dict(options or {}))
     with opened(env_id, **json.loads(made)) as one:
-        limit = getattr(one.spec, "max_episode_steps", None) or LONGEST
+        limit = time_limit(one) or LONGEST
         spaces = gym_spaces.action_space(one.action_space), gym_spaces.observation_space(one.observation_space)
     bounds = pairwise(rows * number // len(policies) for number in range(len(policies) + 1))
     shares = []
@@ -92,7 +92,7 @@ class _Share:
             typical = have / len(pieces) if pieces else SIDE_BY_SIDE * self.limit
             while not begun or (len(begun) < _AHEAD * workers.count and have + len(begun) * typical < wanted):
                 keys = self._keys(next(groups))
-                begun.append(workers.submit(_recorded, self.env_id, self.options, self.policy, keys))
+                begun.append(workers.submit(_recorded, self.env_id, self.options, self.policy, keys, wanted))
             piece = answer(begun.popleft())
             pieces.append({name: column[: wanted - have] for name, column in piece.items()})
             phase.advance(len(pieces[-1]["reward"]))
@@ -107,10 +107,13 @@ class _Share:
         return [(*self.key, SIDE_BY_SIDE * group + slot) for slot in range(SIDE_BY_SIDE)]
 
 
-def _recorded(env_id: str, options: str, policy: Policy, keys: list[Key]) -> Columns:
-    """In a worker, which gets a copy of the policy: the rows of one episode for each key, one after another."""
+def _recorded(env_id: str, options: str, policy: Policy, keys: list[Key], most: int) -> Columns:
+    """In a worker, which gets a copy of the policy: the rows of one episode for each key, one after another.
+
+    One that has `most` rows, all that are wanted, needs no end.
+    """
     episodes: list[list[Step]] = [[] for _ in keys]
-    for episode, step in play(held(env_id, options, len(keys)), env_id, policy, keys):
+    for episode, step in play(held(env_id, options, len(keys)), env_id, policy, keys, most):
         episodes[episode].append(step)
     columns = zip(*(step for episode in episodes for step in episode), strict=True)
     types = (np.float32, np.float32, np.float32, np.float32, bool, bool)

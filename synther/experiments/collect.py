@@ -21,13 +21,14 @@ from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
 from synther.durable import check_new
 from synther.envs.episodes import action_box
-from synther.envs.making import opened
+from synther.envs.making import opened, time_limit
 from synther.envs.policies import Layers, MlpPolicy, Policy, policies_of, read_policy
 from synther.envs.recording import record
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra, SyntherError
 from synther.experiments.datasets.settings import returns, whole_returns
 from synther.experiments.folder import read_object
+from synther.experiments.measurements import Result
 from synther.experiments.regenerated import CHANCE, parts_of, regenerated
 from synther.progress import Progress
 
@@ -152,9 +153,10 @@ def buffer_of(run: Path) -> Transitions:
     replay = run / "replay.npz"
     if not replay.exists():
         raise FormatError(f"{run} has no replay.npz yet: run the same `synther online` command again until it is done")
-    if not (run / "result.json").exists():
-        log.warning("%s is not done: its rows are those until an environment failed", run)
-    return formats.read(replay)
+    rows, steps = formats.read(replay), read_object(run / "run.json")["steps"]
+    if Result.after(steps, run / "result.json") is None:
+        log.warning("%s is not done: of its %s steps a seed these are the first", run, f"{steps:,}")
+    return rows
 
 
 def target_of(out: str) -> str | Path:
@@ -212,7 +214,7 @@ class Summary:
     @classmethod
     def of(cls, rows: Transitions) -> Summary:
         every = len(returns(rows))
-        whole = whole_returns(rows, _time_limit(rows))  # the suite's tasks have one, and do not tell it
+        whole = whole_returns(rows, _time_limit(rows))
         if not len(whole):
             return cls(len(rows), every, 0, None, None, None)
         mean, known = float(whole.mean()), reference(rows.env_id or "", rows.env_options)
@@ -224,5 +226,5 @@ def _time_limit(rows: Transitions) -> int | None:
     """In steps; None where their environment has none, or cannot be made here."""
     if rows.env_id is not None:
         with suppress(SyntherError), opened(rows.env_id, **rows.env_options or {}) as env:
-            return getattr(env.spec, "max_episode_steps", None)
+            return time_limit(env)
     return None

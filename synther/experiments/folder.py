@@ -47,7 +47,7 @@ def claim(
     advice: str = "choose another --out, or remove the folder",
     *,
     grows: str = "",
-    resumes: Callable[[int], bool] = lambda before: True,
+    hindrance: Callable[[int], str] = lambda before: "",
 ) -> None:
     """Write down what the folder is for, or check that it is for this, or for less of it: see `check_claim`."""
     run = folder / "run.json"
@@ -57,7 +57,7 @@ def claim(
         if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
             raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
         write_object(run, description)
-    elif check_claim(folder, description, advice, grows=grows, resumes=resumes):
+    elif check_claim(folder, description, advice, grows=grows, hindrance=hindrance):
         began = run.stat().st_mtime
         write_object(run, description)
         os.utime(run, (began, began))  # from which the time of all that was measured is counted
@@ -69,20 +69,21 @@ def check_claim(
     advice: str = "choose another --out, or remove the folder",
     *,
     grows: str = "",
-    resumes: Callable[[int], bool] = lambda before: True,
+    hindrance: Callable[[int], str] = lambda before: "",
 ) -> bool:
     """Refuse a folder that was claimed for something else. Answers whether it was for less of the same.
 
-    Less is a smaller number of what `grows` names, if the work `resumes` where that one would have ended.
+    Less is a smaller number of what `grows` names, unless some `hindrance` keeps the work from going on where that one
+    would have ended.
     """
     found, wanted = read_object(folder / "run.json"), json.loads(json.dumps(description))
     apart = [key for key in wanted if not same(found.get(key), wanted[key])]
-    if apart == [grows] and found[grows] < wanted[grows] and resumes(found[grows]):
-        return True
-    if apart:
+    longer = apart == [grows] and found[grows] < wanted[grows]
+    why = hindrance(found[grows]) if longer else ""
+    if apart and (why or not longer):
         other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
-        raise ConfigError(f"{folder} holds a run with another {other}: {advice}")
-    return False
+        raise ConfigError(f"{folder} holds a run with another {other}{why and f', and {why}'}: {advice}")
+    return longer
 
 
 def same(found: Any, wanted: Any) -> bool:

@@ -104,7 +104,7 @@ class OnlineRun:
             pass  # an environment that is not to be had leaves no folder behind
         if not (folder / "run.json").exists():
             claim(folder, self.to_json())
-        check_claim(folder, self.to_json(), grows="steps", resumes=plan.ends_a_leg)
+        check_claim(folder, self.to_json(), grows="steps", hindrance=plan.hindrance)
         write_object(folder / "facts.json", {"command": place.command})
         train_to(plan, folder / "training", progress=progress)
         claim(folder, self.to_json(), grows="steps")  # a shorter one is this one from here on

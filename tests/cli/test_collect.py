@@ -14,6 +14,7 @@ from synther import Transitions, read, write
 from synther.cli import collect
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.footage import Footage
+from synther.experiments.measurements import Result
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
 
@@ -66,8 +67,8 @@ def test_options_reach_the_roll_out(run, rows, monkeypatch):
 def run_folder(folder: Path, rows: Transitions) -> Path:
     """What an online run leaves, as far as anybody looks at it."""
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5}))
-    (folder / "result.json").write_text("{}")
+    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5, "steps": len(rows)}))
+    (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}).to_json()))
     write(folder / "replay.npz", rows)
     return folder
 

@@ -57,7 +57,7 @@ def test_train(reached, data, tmp_path):
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_train_takes_the_share_of_the_rows_that_the_seed_tells_and_disturbs_no_others(reached, data, seed, tmp_path):
-    named = ("--fraction", 0.1, "--seed", seed, "--augment", "additive", "--samples", 40, "--ratio", 0.25)
+    named = ("--fraction", 0.1, "--data-seed", seed, "--augment", "additive", "--samples", 40, "--ratio", 0.25)
     found = reached(TRAIN, "train", "bc", data, "--out", tmp_path / "run", *named)
     material = found.given[1]
     assert fingerprint(material.real) == fingerprint(read(data).subsample(0.1, seed))
@@ -77,8 +77,8 @@ def test_train_evaluates_in_the_world_of_its_data_unless_another_is_named(reache
     assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == ("Other-v0", {}, 5, 6)
 
 
-def test_train_draws_from_a_model_with_its_seed(reached, data, model, tmp_path):
-    named = ("--synthetic", model, "--samples", 40, "--seed", 5, "--device", "cpu")
+def test_train_draws_from_a_model_with_the_seed_of_data(reached, data, model, tmp_path):
+    named = ("--synthetic", model, "--samples", 40, "--data-seed", 5, "--device", "cpu")
     found = reached(TRAIN, "train", "bc", data, "--out", tmp_path / "run", *named)
     source = found.given[1].others["synthetic"]
     assert (source.model, source.samples, source.seed, source.device) == (model, 40, 5, "cpu")

@@ -251,6 +251,10 @@ def test_minari_itself_reads_what_is_written() -> None:
     assert environment.spec is not None
     assert environment.spec.id == "CartPole-v1"
     assert isinstance(environment, gymnasium.Env)
+    write("made/there/rows-v0", episodes(env_id="gymnasium.envs.classic_control:CartPole-v1"))
+    named = minari.load_dataset("made/there/rows-v0").recover_environment().spec
+    assert named is not None
+    assert named.id == "CartPole-v1"
     assert minari.MinariDataset("store/made/here/rows-v3/data").id == "made/here/rows-v3"
 
 

@@ -56,6 +56,35 @@ def steps_of(envs: list[Any], policy: Policy = IDLE, keys: list[tuple[int, ...]]
     return taken
 
 
+def test_no_more_is_played_than_anybody_wants() -> None:
+    envs = [Counting(3), Counting(10**9)]
+    played = list(play(envs, "Counting-v0", IDLE, [(0,), (1,)], most=5))
+    assert [env.steps for env in envs] == [3, 5]
+    assert [slot for slot, _ in played].count(1) == 5
+    assert not any(step.timeout for slot, step in played if slot == 1)  # which whoever wants no more says
+
+
+def test_an_environment_may_write_into_the_action() -> None:
+    class Writing(Counting):
+        def step(self, action: Any) -> Any:
+            taken = float(action[0])
+            action *= 0
+            return (self.place, taken, *super().step(action)[2:])
+
+    chance = UniformPolicy(np.full(1, -1.0, np.float32), np.ones(1, np.float32))
+    (steps,) = steps_of([Writing(6)], chance)
+    assert [float(step.action[0]) for step in steps] == [step.reward for step in steps]
+    assert len({step.reward for step in steps}) == 6
+
+
+def test_actions_are_real_numbers() -> None:
+    env = Counting(3)
+    for space in (gymnasium.spaces.Box(-1, 1, (1,), np.int32), gymnasium.spaces.Discrete(2)):
+        env.action_space = space
+        with pytest.raises(DataError, match="expected a Box of one axis, real numbers in a row"):
+            action_box(env, "Counting-v0")
+
+
 def test_every_episode_runs_to_its_own_end_and_no_further() -> None:
     envs = [Counting(3), Counting(6, terminates=False), Counting(1)]
     first, second, third = steps_of(envs)

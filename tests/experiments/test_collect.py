@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import subprocess
@@ -225,6 +226,14 @@ def test_a_run_that_is_none_or_not_done(online, tmp_path, caplog) -> None:
     with caplog.at_level(logging.WARNING, "synther"):
         assert len(buffer_of(copy)) == 110
     assert "is not done" in caplog.text
+    caplog.clear()
+    shutil.copy(online / "result.json", copy)
+    assert len(buffer_of(copy)) == 110
+    assert not caplog.records
+    longer = json.loads((copy / "run.json").read_text()) | {"steps": 75}  # as one that goes on has it
+    (copy / "run.json").write_text(json.dumps(longer))
+    assert len(buffer_of(copy)) == 110
+    assert "is not done: of its 75 steps a seed these are the first" in caplog.text
     (copy / "replay.npz").unlink()
     with pytest.raises(FormatError, match=r"has no replay\.npz yet: run the same `synther online`"):
         buffer_of(copy)
@@ -330,5 +339,7 @@ def test_cut_episodes_count_in_no_mean() -> None:
     assert Summary.of(lives(200, 150, env_id="Pendulum-v1")) == Summary(350, 2, 1, 200.0, 0.0, None)
     assert Summary.of(lives(20, env_id="Pendulum-v1")) == Summary(20, 1, 0, None, None, None)
     assert Summary.of(lives(4, 9, env_id="Nobody-v7")).mean_return == 9
+    suite = "dm_control/cartpole-balance-v0"  # its limit is 1,000
+    assert [Summary.of(lives(length, env_id=suite)).whole for length in (999, 1_000)] == [0, 1]
     score = 100 * (400 + 20.272305) / (3234.3 + 20.272305)
     assert Summary.of(lives(400, 3, terminal=(0,), env_id="Hopper-v4")).score == pytest.approx(score)

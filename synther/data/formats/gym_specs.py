@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+from importlib import import_module
 from typing import Any
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,10 @@ def spec_of(env_id: str, options: dict[str, Any] | None) -> Any:
     """The other way round; whoever calls this is prepared for an id that nobody has registered."""
     import gymnasium
 
-    spec = copy.deepcopy(gymnasium.spec(env_id))
+    module, _, name = env_id.rpartition(":")
+    if module:
+        import_module(module)  # which registers it
+    spec = copy.deepcopy(gymnasium.spec(name))
     for name, value in (options or {}).items():
         if name == _LIMIT:
             spec.max_episode_steps = value

@@ -108,9 +108,11 @@ class Plan:
         every = [self.checkpoint_every, *([] if self.upsampling is None else [self.upsampling.refresh_every])]
         return min(self.steps, *((step // length + 1) * length for length in every))
 
-    def ends_a_leg(self, step: int) -> bool:
-        """Whether the environments start over after so many steps, so that a run can be taken up that ended there."""
-        return self.legs_until(step)[-1] == step
+    def hindrance(self, step: int) -> str:
+        """To a run that ended after so many steps and shall go on: no leg ends there, where environments start over."""
+        if self.legs_until(step)[-1] == step:
+            return ""
+        return f"one can go on from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
 
     def legs_until(self, step: int) -> list[int]:
         """Ends of the legs up to a step that is one of them."""

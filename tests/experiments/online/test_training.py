@@ -143,6 +143,10 @@ def test_other_options_are_refused(finished):
     for change in ({"steps": 60}, {"agent": SACConfig(width=9)}, {"upsampling": None}, {"checkpoint_every": 20}):
         with pytest.raises(ConfigError, match=f"another {next(iter(change))}"):
             run(finished, replace(PLAN, **change))
+    with pytest.raises(
+        ConfigError, match=r"and one can go on from a multiple of 15 steps \(--checkpoint-every\): choose"
+    ):
+        run(finished, replace(PLAN, steps=60))
 
 
 @pytest.mark.parametrize("upsampling", [UPSAMPLING, None])
