@@ -20,6 +20,7 @@ from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import collect_pixels
 from synther.experiments.collect_pixels import film, film_run
+from synther.experiments.measurements import Result
 from synther.pixels.frames import Frames
 
 from ..here import Here
@@ -142,8 +143,8 @@ def run_folder(rows: Transitions) -> Path:
     """What an online run leaves, as far as anybody looks at it."""
     folder = Path("run")
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5}))
-    (folder / "result.json").write_text("{}")
+    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5, "steps": len(rows)}))
+    (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}).to_json()))
     write(folder / "replay.npz", rows)
     return folder
 
