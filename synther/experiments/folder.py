@@ -20,6 +20,7 @@ from synther.experiments.engines.ownership import Owned, owned
 
 _LOCK = ".run.lock"
 _ADVICE = "choose an empty or a new folder"
+_ANOTHER = "choose another --out, or remove the folder"
 _SHORT, _FEW = 60, 4
 """Characters of a difference that is worth to be shown, and how many of them."""
 
@@ -44,7 +45,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 def claim(
     folder: Path,
     description: dict[str, Any],
-    advice: str = "choose another --out, or remove the folder",
+    advice: str = _ANOTHER,
     *,
     grows: str = "",
     hindrance: Callable[[int], str] = lambda before: "",
@@ -66,7 +67,7 @@ def claim(
 def check_claim(
     folder: Path,
     description: dict[str, Any],
-    advice: str = "choose another --out, or remove the folder",
+    advice: str = _ANOTHER,
     *,
     grows: str = "",
     hindrance: Callable[[int], str] = lambda before: "",
@@ -141,7 +142,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} is not the description of a run: choose another --out, or remove the folder")
+        raise ConfigError(f"{path} is not the description of a run: {_ANOTHER}")
     return found
 
 
