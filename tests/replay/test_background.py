@@ -14,7 +14,9 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from synther.progress import Silent
 from synther.replay import background, worker
+from synther.replay.refit import Job
 from synther.replay.synthetic import SyntheticReplay
 
 from .rows import TINY, numbered, tiny
@@ -201,31 +203,51 @@ def test_one_that_was_asked_for_and_given_up_is_due_again(tmp_path):
         one.close()
 
 
-def test_what_is_over_is_seen_by_whoever_looks(tmp_path):
-    """And lost by nobody who saves or copies."""
+class Over:
+    """A process that needs no time."""
+
+    done = True
+
+    def __init__(self, job: Job) -> None:
+        self.result = lambda: job.run(Silent())
+
+    def wait(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pytest.fail("its rows are lost")
+
+
+LOOKS = {
+    "history": lambda replay, path: replay.history,
+    "model": lambda replay, path: replay.model,
+    "in words": lambda replay, path: repr(replay),
+    "copy": lambda replay, path: copy.deepcopy(replay),
+    "save": lambda replay, path: replay.save(path / "replay"),
+    "wait": lambda replay, path: replay.wait(),
+    "refresh": lambda replay, path: replay.refresh(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_over_is_seen_by_whoever_looks(look, tmp_path, monkeypatch):
+    """And lost by nobody who saves, copies, or asks for another."""
+    monkeypatch.setattr("synther.replay.synthetic.Background", Over)
     replay = tiny(background=True)
     replay.add(**numbered(0, 100))
-    until_over(replay)
-    replay.save(tmp_path / "replay")
-    assert replay._running is None
-    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu", progress=False)
-    assert [refresh.kept for refresh in loaded.history] == [True]
-    assert len(loaded.store.synthetic) == 300
-    looks = (
-        lambda: replay.history,
-        lambda: replay.model,
-        lambda: repr(replay),
-        lambda: copy.deepcopy(replay),
-        replay.wait,
-        replay.refresh,
-    )
-    for number, look in enumerate(looks, start=2):
-        replay.refresh()
-        until_over(replay)
-        look()
-        assert len(replay._history) == number
+    assert replay._history == []
+    LOOKS[look](replay, tmp_path)
+    assert [refresh.kept for refresh in replay._history] == [True]
+    assert len(replay.store.synthetic) == 300
+    if look == "save":
+        assert SyntheticReplay.load(tmp_path / "replay", device="cpu").model is not None
+
+
+def test_one_waits_for_a_refresh():
+    replay = tiny(background=True)
+    replay.add(**numbered(0, 100))
     replay.wait()
-    assert len(replay._history) == len(looks) + 2
+    assert len(replay._history) == 1
     replay.wait()  # for nothing
 
 
