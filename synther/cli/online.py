@@ -155,7 +155,7 @@ def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
     if chosen.samples is None:
         chosen.samples = usual_samples(pick_device(chosen.device))
     how = Upsampling(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
-    made = {} if chosen.env_options is None else options.env_options(chosen.env_options)
+    made = options.env_options(chosen.env_options) or {}
     plan = Plan(chosen.env, agent, upsampling=how, env_options=made, **_those(chosen, _RUNNING))
     return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
 

@@ -40,8 +40,10 @@ class Output:
 Options = TypeVar("Options", bound=Output)
 
 
-def env_options(given: str) -> dict[str, Any]:
-    """Of an environment, from what `--env-options` says."""
+def env_options(given: str | None) -> dict[str, Any] | None:
+    """Of an environment, from what `--env-options` says; None where it says nothing."""
+    if given is None:
+        return None
     try:
         found = json.loads(given)
     except ValueError:

@@ -134,6 +134,7 @@ def _plan(chosen: Train, agent: AgentConfig) -> Plan:
         evaluate_every=chosen.evaluate_every,
         episodes=Plan.episodes if chosen.episodes is None else chosen.episodes,
         env_id=chosen.env_id,
+        env_options=options.env_options(chosen.env_options),
         evaluate=chosen.evaluate,
         workers=chosen.workers,
         device=chosen.device,
@@ -148,18 +149,13 @@ def _for(dataset: Dataset, plan: Plan, arguments: list[str], chosen: Train) -> P
     changes = dict(dataset.agent.get(chosen.algorithm, {}))
     if chosen.algorithm == "iql":  # its learning rate falls over the whole training
         changes["decay_updates"] = plan.updates
+    made = dataset.env_options if plan.env_id is None else {}
     return replace(
         plan,
         agent=_parse(arguments, changes)[1],
         episodes=dataset.episodes if chosen.episodes is None else chosen.episodes,
-        env_options=_env_options(dataset, chosen),
+        env_options=made if plan.env_options is None else plan.env_options,
     )
-
-
-def _env_options(dataset: Dataset, chosen: Train) -> dict[str, Any]:
-    if chosen.env_options is not None:
-        return options.env_options(chosen.env_options)
-    return dataset.env_options if chosen.env_id is None else {}
 
 
 def _check(chosen: Train) -> None:
@@ -173,8 +169,6 @@ def _check(chosen: Train) -> None:
         raise ConfigError(f"--ratio must lie in [0, 1], got {chosen.ratio}")
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
         raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment: there is neither")
-    if chosen.env_options is not None:
-        options.env_options(chosen.env_options)  # refuses what is none
     if chosen.env_id is not None and not chosen.evaluate:
         raise ConfigError("--env-id names an environment and --no-evaluate refuses it: choose one")
 

@@ -21,6 +21,9 @@ ROW_FIELDS = ("observation", "action", "reward", "next_observation", "terminal")
 
 FIELDS = (*ROW_FIELDS, "timeout")
 
+_ABOUT = ("action_space", "observation_space", "env_id", "env_options")
+"""What is known of all rows."""
+
 _ALIASES = {
     "observation": ("observations", "obs", "state", "states"),
     "action": ("actions", "act", "acts"),
@@ -117,14 +120,13 @@ class Transitions:
         Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
         """
         given: dict[str, Any] = {}
-        known = {"action_space", "observation_space", "env_id", "env_options"}
         if rows is not None and not hasattr(rows, "keys"):
             raise DataError(f"expected a dict of arrays, or arrays by name, got {type(rows).__name__}")
         named = {**({} if rows is None else rows), **arrays}
         for key, value in named.items():
             if str(key).startswith(("infos", "metadata")):
                 continue
-            field = key if key in known else FIELD_OF_KEY.get(key)
+            field = key if key in _ABOUT else FIELD_OF_KEY.get(key)
             if field is None:
                 raise DataError(f"unknown key {key!r}: expected {', '.join(FIELDS)} or one of their usual plurals")
             if field in given:
@@ -153,7 +155,7 @@ class Transitions:
         joined: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in ROW_FIELDS}
         if all(part.timeout is not None for part in parts):
             joined["timeout"] = np.concatenate([part.timeout for part in parts])
-        for name in ("action_space", "observation_space", "env_id", "env_options"):
+        for name in _ABOUT:
             value = getattr(first, name)
             joined[name] = value if all(getattr(part, name) == value for part in parts) else None
         return cls(**joined)

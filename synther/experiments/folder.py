@@ -20,7 +20,7 @@ from synther.experiments.engines.ownership import Owned, owned
 
 _LOCK = ".run.lock"
 _ADVICE = "choose an empty or a new folder"
-_ANOTHER = "choose another --out, or remove the folder"
+ANOTHER = "choose another --out, or remove the folder"
 _SHORT, _FEW = 60, 4
 """Characters of a difference that is worth to be shown, and how many of them."""
 
@@ -42,15 +42,18 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def claim(
-    folder: Path,
-    description: dict[str, Any],
-    advice: str = _ANOTHER,
-    *,
-    grows: str = "",
-    hindrance: Callable[[int], str] = lambda before: "",
-) -> None:
-    """Write down what the folder is for, or check that it is for this, or for less of it: see `check_claim`."""
+@dataclass(frozen=True)
+class Growth:
+    """That a run may be asked to do more than it was meant for, and then goes on where that ended."""
+
+    of: str
+    """What there may be more of, as its description calls it: steps."""
+    hindrance: Callable[[int], str] = lambda before: ""
+    """What keeps one of so many from going on, if anything does."""
+
+
+def claim(folder: Path, description: dict[str, Any], advice: str = ANOTHER, growth: Growth | None = None) -> None:
+    """Write down what the folder is for, or check that it is for this, or for less of it."""
     run = folder / "run.json"
     if not run.exists():
         check_folder(folder, _ADVICE)
@@ -58,29 +61,20 @@ def claim(
         if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
             raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
         write_object(run, description)
-    elif check_claim(folder, description, advice, grows=grows, hindrance=hindrance):
+    elif was_for_less(folder, description, advice, growth):
         began = run.stat().st_mtime
         write_object(run, description)
         os.utime(run, (began, began))  # from which the time of all that was measured is counted
 
 
-def check_claim(
-    folder: Path,
-    description: dict[str, Any],
-    advice: str = _ANOTHER,
-    *,
-    grows: str = "",
-    hindrance: Callable[[int], str] = lambda before: "",
+def was_for_less(
+    folder: Path, description: dict[str, Any], advice: str = ANOTHER, growth: Growth | None = None
 ) -> bool:
-    """Refuse a folder that was claimed for something else. Answers whether it was for less of the same.
-
-    Less is a smaller number of what `grows` names, unless some `hindrance` keeps the work from going on where that one
-    would have ended.
-    """
+    """Whether the folder was claimed for less of the same; one that was for something else is refused."""
     found, wanted = read_object(folder / "run.json"), json.loads(json.dumps(description))
     apart = [key for key in wanted if not same(found.get(key), wanted[key])]
-    longer = apart == [grows] and found[grows] < wanted[grows]
-    why = hindrance(found[grows]) if longer else ""
+    longer = growth is not None and apart == [growth.of] and found[growth.of] < wanted[growth.of]
+    why = growth.hindrance(found[growth.of]) if growth is not None and longer else ""
     if apart and (why or not longer):
         other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
         raise ConfigError(f"{folder} holds a run with another {other}{why and f', and {why}'}: {advice}")
@@ -142,7 +136,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError(f"{path} is not the description of a run: {_ANOTHER}")
+        raise ConfigError(f"{path} is not the description of a run: {ANOTHER}")
     return found
 
 

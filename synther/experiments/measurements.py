@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation
 from synther.errors import ConfigError
-from synther.experiments.folder import append_line
+from synther.experiments.folder import ANOTHER, append_line
 
 Episodes = list[list[float] | None]
 """Of each member a number an episode, or None if it has diverged."""
@@ -81,7 +81,7 @@ class Log:
         self.measurements = [found for found in whole if found is not None and found.updates in expected]
         kept_at = [found.updates for found in self.measurements]
         if kept_at != list(expected) and not (again and kept_at == list(expected[:-1])):
-            raise ConfigError(f"{path} has lost lines that were in it: choose another --out, or remove the folder")
+            raise ConfigError(f"{path} has lost lines that were in it: {ANOTHER}")
         kept = "".join(map(_line, self.measurements))
         if kept != text:
             with replacing(path) as beside:

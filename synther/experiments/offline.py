@@ -36,7 +36,7 @@ from synther.experiments import tracking
 from synther.experiments.checks import check_env_options, check_least
 from synther.experiments.clock import Checkpoints
 from synther.experiments.evaluations import Evaluations
-from synther.experiments.folder import alone_in, claim, write_object
+from synther.experiments.folder import Growth, alone_in, claim, write_object
 from synther.experiments.measurements import Result
 from synther.experiments.record import Record
 from synther.experiments.schedule import Schedule
@@ -46,6 +46,8 @@ from synther.progress import Phase, Progress, resolve
 log = logging.getLogger(__name__)
 
 Bounds = tuple[NDArray[Any], NDArray[Any]]
+
+GROWTH = Growth("updates")
 
 _SHOWN_UPDATES = {"cpu": 100, "cuda": 1_000}
 """Updates between two movements of the display."""
@@ -66,8 +68,8 @@ class Plan:
     """Of each member and evaluation."""
     env_id: str | None = None
     """The environment, where the data does not name it."""
-    env_options: dict[str, Any] = field(default_factory=dict)
-    """That go to `gymnasium.make`; without any, and an environment, those of the data."""
+    env_options: dict[str, Any] | None = None
+    """That go to `gymnasium.make`; None are those of the data where that names the environment, and none elsewhere."""
     evaluate: bool = True
     workers: int | None = None
     """Processes that play; None leaves one core to the training."""
@@ -82,7 +84,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1)
-        check_env_options(self.env_options)
+        check_env_options(self.env_options or {})
 
     @property
     def algorithm(self) -> str:
@@ -114,8 +116,8 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
-    if plan.env_id is None and not plan.env_options:
-        plan = replace(plan, env_options=material.real.env_options or {})
+    if plan.env_options is None:
+        plan = replace(plan, env_options=(material.real.env_options if plan.env_id is None else None) or {})
     env_id, bounds = _environment(plan, material.real)
     for arm in material.agent_arms():
         arm.counts(plan.agent.batch)
@@ -125,7 +127,7 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     described = plan.description() | material.description() | {"env_id": env_id, "device": device.type}
     finished = folder / "result.json"
     with alone_in(folder) if Result.after(plan.updates, finished) is None else nullcontext():
-        claim(folder, described, grows="updates")
+        claim(folder, described, growth=GROWTH)
         done = Result.after(plan.updates, finished)  # by now, if another process was at work
         if done is not None:
             log.info("%s is finished already", folder)
@@ -223,7 +225,7 @@ def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | No
     if env_id is None or (bounds is not None and not plan.evaluate):
         return None, bounds
     try:
-        with opened(env_id, **plan.env_options) as env:
+        with opened(env_id, **plan.env_options or {}) as env:
             box = action_box(env, env_id)
             sizes = gym_spaces.width(env.observation_space), len(box[0])
     except SyntherError as error:

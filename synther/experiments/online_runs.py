@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from synther.experiments.checks import check_least, check_one_of, check_options
-from synther.experiments.folder import check_claim, claim, write_object
+from synther.experiments.folder import claim, was_for_less, write_object
 from synther.experiments.runs import Changes, Parts, Place, given, shortened
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
@@ -104,10 +104,10 @@ class OnlineRun:
             pass  # an environment that is not to be had leaves no folder behind
         if not (folder / "run.json").exists():
             claim(folder, self.to_json())
-        check_claim(folder, self.to_json(), grows="steps", hindrance=plan.hindrance)
+        was_for_less(folder, self.to_json(), growth=plan.growth)
         write_object(folder / "facts.json", {"command": place.command})
         train_to(plan, folder / "training", progress=progress)
-        claim(folder, self.to_json(), grows="steps")  # a shorter one is this one from here on
+        claim(folder, self.to_json(), growth=plan.growth)  # a shorter one is this one from here on
 
     def result(self, folder: Path) -> Path:
         return folder / "training" / "result.json"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpac
 from synther.baselines.augmentation import AUGMENTATIONS
 from synther.errors import ConfigError
 from synther.experiments.checks import check_least, check_one_of, check_options
-from synther.experiments.folder import check_claim, claim, read_object, same, write_object
+from synther.experiments.folder import claim, read_object, same, was_for_less, write_object
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
@@ -219,11 +219,11 @@ class Run:
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there."""
         from synther.experiments import datasets
-        from synther.experiments.offline import train_to
+        from synther.experiments.offline import GROWTH, train_to
 
         begun = (folder / "run.json").exists()
         if begun:  # before the data is looked for, which may take long
-            check_claim(folder, self.to_json(), grows="updates")
+            was_for_less(folder, self.to_json(), growth=GROWTH)
         dataset = datasets.read(self.data, data=place.data, policies=place.policies, seed=self.seed, progress=progress)
         material, plan = self._material(dataset, place), self._plan(dataset, place)
         if not begun:
@@ -233,7 +233,7 @@ class Run:
         facts = {"command": place.command, "data": origin, "rows": len(material.real)}
         write_object(folder / "facts.json", facts)
         train_to(plan, material, folder / "training", progress=progress)
-        claim(folder, self.to_json(), grows="updates")  # a shorter one is this one from here on
+        claim(folder, self.to_json(), growth=GROWTH)  # a shorter one is this one from here on
 
     def result(self, folder: Path) -> Path:
         return folder / "training" / "result.json"

@@ -18,7 +18,7 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.durable import partial_folder
 from synther.errors import ConfigError
-from synther.experiments.folder import alone_in, claim, write_object
+from synther.experiments.folder import ANOTHER, alone_in, claim, write_object
 from synther.progress import Progress
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer
 
@@ -53,7 +53,7 @@ def upsample(
     finished = data.exists() and figures.exists() and picture.exists()
     with nullcontext() if finished else alone_in(folder):
         more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
-        claim(folder, _description(rows, model, samples, suffix), f"choose another --out, or remove the folder; {more}")
+        claim(folder, _description(rows, model, samples, suffix), f"{ANOTHER}; {more}")
         model = fit_to(folder / _MODEL, rows, model, progress)
         if finished:
             comparison = Comparison.from_json(json.loads(figures.read_text()))

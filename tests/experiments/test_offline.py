@@ -73,6 +73,8 @@ def test_options_of_the_environment_that_the_data_tells(tmp_path, quick):
         json.loads((tmp_path / name / "run.json").read_text())["env_options"] for name in ("data", "asked", "other")
     ]
     assert found == [told, {"g": 1.0}, {}]
+    run(tmp_path / "none", replace(PLAN, env_options={}), given)  # as was asked for
+    assert json.loads((tmp_path / "none" / "run.json").read_text())["env_options"] == {}
 
 
 def test_what_the_time_went_into_and_where(tmp_path, quick, monkeypatch):

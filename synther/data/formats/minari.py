@@ -146,24 +146,32 @@ def _env_spec(stream: Stream) -> str | None:
         return None
 
 
-def _data_folder(source: str | os.PathLike[str]) -> Path:
-    """The folder with `metadata.json`, found from a folder or an installed id."""
-    path = Path(source).expanduser()
-    if not path.exists():
-        from minari.storage import get_dataset_path
+def folder_in(path: Path) -> Path | None:
+    """The folder with `metadata.json` of a data set at a path; None where there is none."""
+    return next((folder for folder in (path / "data", path) if (folder / "metadata.json").exists()), None)
 
-        installed = Path(get_dataset_path(os.fspath(source))) / "data"
-        if not (installed / "metadata.json").exists():
-            raise FormatError(
-                f"{source}: neither a folder nor a Minari data set installed in {installed.parent}; "
-                f"check the name, or fetch it with: minari download {source}"
-            )
-        return installed
-    for folder in (path / "data", path):
-        if (folder / "metadata.json").exists():
-            return folder
+
+def folder_of(dataset_id: str) -> Path | None:
+    """That of an installed one."""
+    from minari.storage import get_dataset_path
+
+    return folder_in(Path(get_dataset_path(dataset_id)))
+
+
+def _data_folder(source: str | os.PathLike[str]) -> Path:
+    path = Path(source).expanduser()
+    found = folder_in(path) if path.exists() else folder_of(os.fspath(source))
+    if found is not None:
+        return found
+    if path.exists():
+        raise FormatError(
+            f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and data/main_data.hdf5"
+        )
+    from minari.storage import get_dataset_path
+
     raise FormatError(
-        f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and data/main_data.hdf5"
+        f"{source}: neither a folder nor a Minari data set installed in {get_dataset_path(os.fspath(source))}; "
+        f"check the name, or fetch it with: minari download {source}"
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from synther.data import formats, shipped
+from synther.data.formats import minari
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
 from synther.experiments.datasets.made import Recipe, folder_for
@@ -66,13 +68,11 @@ def _minari_of(name: str, data: Path | None) -> Path | str | None:
     """A Minari data set that is there under exactly that name: a folder, also in the folder `data`, or installed."""
     path = Path(name).expanduser()
     for place in [path] if data is None else [path, data / path]:
-        if any((folder / "metadata.json").is_file() for folder in (place, place / "data")):
+        if minari.folder_in(place) is not None:
             return place
-    try:
-        from minari.storage import get_dataset_path
-    except ImportError:
-        return None
-    return name if (Path(get_dataset_path()) / name / "data" / "metadata.json").is_file() else None
+    with suppress(ImportError):
+        return None if minari.folder_of(name) is None else name
+    return None
 
 
 def installed(dataset: str) -> str | None:

@@ -10,6 +10,7 @@ from synther.agents.sac import SAC_CONFIG, SACConfig
 from synther.errors import ConfigError
 from synther.experiments import tracking
 from synther.experiments.checks import check_env_options, check_least
+from synther.experiments.folder import Growth
 from synther.experiments.schedule import Schedule
 from synther.presets import Settings
 from synther.replay.refit import Refit
@@ -108,11 +109,11 @@ class Plan:
         every = [self.checkpoint_every, *([] if self.upsampling is None else [self.upsampling.refresh_every])]
         return min(self.steps, *((step // length + 1) * length for length in every))
 
-    def hindrance(self, step: int) -> str:
-        """To a run that ended after so many steps and shall go on: no leg ends there, where environments start over."""
-        if self.legs_until(step)[-1] == step:
-            return ""
-        return f"one can go on from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
+    @property
+    def growth(self) -> Growth:
+        """A run can go on with more steps if a leg ends where it ended: there the environments start over."""
+        why = f"one can go on from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
+        return Growth("steps", lambda step: "" if self.legs_until(step)[-1] == step else why)
 
     def legs_until(self, step: int) -> list[int]:
         """Ends of the legs up to a step that is one of them."""

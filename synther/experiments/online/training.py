@@ -63,7 +63,7 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
         learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
         tracking.check(plan.tensorboard, plan.wandb)
         with alone_in(folder):
-            claim(folder, described, grows="steps", hindrance=plan.hindrance)
+            claim(folder, described, growth=plan.growth)
             if Result.after(plan.steps, finished) is None:  # as it may by now, if another process was at work
                 with (
                     tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
