@@ -35,8 +35,12 @@ OWN = {**MIXED, **{name: name for name in MEDIUM}}
 _BEST = Recipe(preset="best")
 
 
+def _on_original(data: str, algorithm: str) -> Run:
+    return run_of(data, algorithm, REAL_ARM, _BEST, "-real")
+
+
 def agents() -> Experiment:
-    runs = [run_of(data, name, REAL_ARM, _BEST, "-real") for name in ("td3_bc", "iql") for data in MEDIUM]
+    runs = [_on_original(data, name) for name in ("td3_bc", "iql") for data in MEDIUM]
     table: dict[str, dict[str, Cell]] = {}
     for run in runs:
         table.setdefault(run.data, {}).update(cells_of(run, FULL_EVAL[run.data][run.algorithm][0]))
@@ -60,10 +64,13 @@ def mixed_subsample() -> Experiment:
 def _on_all(
     name: str, about: str, runs: tuple[Run, ...], figures: dict[tuple[str, str], tuple[Pair, Pair]]
 ) -> Experiment:
-    """A row a data set; the paper's figures, by data set and algorithm, are those of D4RL's set of the same kind."""
+    """A row a data set; the paper's figures, of original data and SynthER's by data set and algorithm, are those of
+    D4RL's set of the same kind."""
     table: dict[str, dict[str, Cell]] = {}
     for run in runs:
-        table.setdefault(run.data, {}).update(cells_of(run, *figures[OWN[run.data], run.algorithm]))
+        printed = dict(zip((*REAL_ARM, *SYNTHETIC_ARM), figures[OWN[run.data], run.algorithm], strict=True))
+        row = table.setdefault(run.data, {})
+        row.update(cells_of(run, *(printed[arm] for arm in run.arms if arm in printed)))
     titles = dict.fromkeys(TITLES[run.algorithm] for run in runs)
     half = contrasts_of(titles, HALF) if any("half" in run.arms for run in runs) else ()
     contrasts = (*contrasts_of(titles), *half)
@@ -71,10 +78,16 @@ def _on_all(
 
 
 def mixed_eval() -> Experiment:
-    arms = REAL_ARM | SYNTHETIC_ARM | HALF_ARM
-    runs = tuple(run_of(data, name, arms, _BEST, "-ours") for name in ("td3_bc", "iql") for data in OWN)
+    """Of medium sets the original data is the experiment `agents`, which is not trained again."""
+    generated = SYNTHETIC_ARM | HALF_ARM
+    runs: list[Run] = []
+    for name in ("td3_bc", "iql"):
+        runs += [run_of(data, name, REAL_ARM | generated, _BEST, "-ours") for data in MIXED]
+        for data in MEDIUM:
+            runs += [_on_original(data, name), run_of(data, name, generated, _BEST, "-ours")]
     figures = {(data, name): pairs for data, of_row in FULL_EVAL.items() for name, pairs in of_row.items()}
-    return _on_all("mixed-eval", "replay and medium sets: original data, SynthER's alone, half of each", runs, figures)
+    about = "replay and medium sets: original data, SynthER's alone, half of each"
+    return _on_all("mixed-eval", about, tuple(runs), figures)
 
 
 def mixed_larger() -> Experiment:

@@ -196,12 +196,27 @@ def test_our_pixels():
     assert "30,000 updates each, where V-D4RL has 550,000" in found.remarks[1]
 
 
+def test_original_medium_sets_are_trained_on_once_for_two_experiments():
+    """Beside them only the arms that are missing, each with the paper's figure of its own kind of rows."""
+    block = experiment("mixed-eval")
+    assert {job.name for job in experiment("agents").jobs} <= {job.name for job in block.jobs}
+    row = block.table["walker2d-medium"]
+    assert {column: (cell.run, cell.arm, cell.paper and cell.paper.mean) for column, cell in row.items()} == {
+        "TD3+BC original": ("walker2d-medium-td3_bc-real", "real", 82.7),
+        "TD3+BC SynthER": ("walker2d-medium-td3_bc-ours", "synthetic", 84.8),
+        "TD3+BC 50-50": ("walker2d-medium-td3_bc-ours", "half", None),
+        "IQL original": ("walker2d-medium-iql-real", "real", 84.0),
+        "IQL SynthER": ("walker2d-medium-iql-ours", "synthetic", 84.7),
+        "IQL 50-50": ("walker2d-medium-iql-ours", "half", None),
+    }
+
+
 def test_choosing_runs_and_experiments():
     block = experiment("mixed-eval")
     assert [job.name for job in block.chosen(["walker2d-mixed-td3", "hopper-mixed-td3"])] == [
         "walker2d-mixed-td3_bc-ours", "hopper-mixed-td3_bc-ours"
     ]  # fmt: skip
-    assert len(block.chosen([])) == 12
+    assert len(block.chosen([])) == 18
     assert block.chosen(["ant"]) == []
     with pytest.raises(ConfigError, match="unknown experiment 'tables': expected one of full_eval, vae_gan, subsample"):
         experiment("tables")
