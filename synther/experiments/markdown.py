@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 
 
 def head(origin: Mapping[str, str]) -> list[str]:
-    """A line a fact."""
-    longest = max(map(len, origin), default=0)
-    return [f"    {(name + ':').ljust(longest + 1)} {value}" for name, value in origin.items()]
+    """A fact below the other, the lines of one below each other."""
+    longest = max(map(len, origin), default=0) + 1
+    return [
+        f"    {(f'{name}:' if number == 0 else '').ljust(longest)} {line}"
+        for name, value in origin.items()
+        for number, line in enumerate(value.splitlines())
+    ]
 
 
 def table(lines: Sequence[Sequence[str]]) -> list[str]:

@@ -34,7 +34,7 @@ def _markdown(table: Table, origin: dict[str, str]) -> str:
 
 
 def _trained(found: Iterable[Finding]) -> dict[str, str]:
-    """With which commands, by which version, on which machines."""
+    """With which commands, by which version, on which machines, one a line."""
     facts: dict[str, dict[str, None]] = {"trained by": {}, "trained with": {}, "trained on": {}}
     for finding in found:
         origin = {} if finding.result is None else finding.result.origin
@@ -42,4 +42,4 @@ def _trained(found: Iterable[Finding]) -> dict[str, str]:
         for seen, text in zip(facts.values(), told, strict=True):
             if text:
                 seen[text] = None
-    return {name: "; ".join(seen) for name, seen in facts.items() if seen}
+    return {name: "\n".join(seen) for name, seen in facts.items() if seen}

@@ -12,6 +12,7 @@ import pytest
 from synther import Transitions, write
 from synther.errors import ConfigError, MissingExtra
 from synther.experiments.folder import Difference, write_object
+from synther.experiments.markdown import head
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.paper import comparisons, findings
 from synther.experiments.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
@@ -196,6 +197,12 @@ def test_seeds_that_diverged_are_left_out_and_told(out):
     assert table.rows["c"]["original"].seeds == 1
     assert table.comparisons[0].tasks == 2
     assert str(table.comparisons[0]).endswith(". Without c, where all seeds of one diverged.")
+
+
+def test_many_commands_stand_below_each_other():
+    assert head({"command": "table", "trained by": "one\nother", "python": "3"}) == [
+        "    command:    table", "    trained by: one", "                other", "    python:     3"
+    ]  # fmt: skip
 
 
 def test_files_and_pictures(out):
