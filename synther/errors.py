@@ -1,6 +1,6 @@
 """Errors a user can act on: each says what was expected, what came and what to do.
 
-The command line prints them as one line and leaves with exit code 2.
+The command line prints them as one line and leaves with exit code 2, or 1 where the same command may succeed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ class FormatError(SyntherError, ValueError):
 
 class ConfigError(SyntherError, ValueError):
     """Options that contradict each other or lie outside their range."""
+
+
+class Failed(SyntherError):
+    """Work that could not be finished though nothing was wrong with it, such as that of a process that was killed."""
 
 
 class MissingExtra(SyntherError, ImportError):

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig, make_plain
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
+from synther.plain import make_plain
 
 Scaling = Literal["standard", "minmax", "quantile", "blend", "none"]
 Coding = Literal["onehot", "bits"]

@@ -80,7 +80,8 @@ class Agent(Rounds):
         super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch, scales), rows.device)
 
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
-        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member.
+        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member; for a
+        single one (O,), (S, A).
 
         Where the actor sees only the first columns of an observation (`HEADS`), it is given only those.
         """

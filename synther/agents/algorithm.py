@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from synther.agents.adam import Adam
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial, Stack, draw_stack
 from synther.errors import ConfigError
+from synther.plain import make_plain
 
 Squash = Literal["tanh", "clamp"]
 
@@ -38,6 +39,7 @@ class AgentConfig:
     """Scale observations by the mean and deviation of the real data."""
 
     def __post_init__(self) -> None:
+        make_plain(self, "agent")
         self._at_least(1, "width", "depth", "batch")
         self._positive("learning_rate")
 
@@ -45,9 +47,13 @@ class AgentConfig:
     def hidden(self) -> tuple[int, ...]:
         return (self.width,) * self.depth
 
+    def over(self, updates: int) -> Self:
+        """The same for a training of so many updates, where that decides about anything."""
+        return self
+
     def _at_least(self, least: int, *names: str) -> None:
         for name in names:
-            if not getattr(self, name) >= least:
+            if getattr(self, name) < least:
                 raise ConfigError(f"agent.{name} must be at least {least}, got {getattr(self, name)}")
 
     def _positive(self, *names: str) -> None:

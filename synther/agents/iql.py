@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -18,6 +18,7 @@ from synther.compute import Lane
 
 _LOG_DEVIATION = (-5.0, 2.0)
 _LARGEST_WEIGHT = 100.0
+_DECAY_UPDATES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,19 @@ class IQLConfig(AgentConfig):
     """How much better actions are preferred."""
     deterministic: bool = False
     """A policy tanh(net) that imitates by squared error, instead of a Gaussian by likelihood."""
-    decay_updates: int = 1_000_000
-    """Updates over which the policy's learning rate falls to 0 as a cosine: those of the whole training."""
+    decay_updates: int | None = None
+    """Updates over which the policy's learning rate falls to 0 as a cosine. None are those of the whole training, which
+    a run knows; agents that are trained by hand take a million."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._share("discount", "tau", "expectile")
         self._at_least(0, "beta")
-        self._at_least(1, "decay_updates")
+        if self.decay_updates is not None:
+            self._at_least(1, "decay_updates")
+
+    def over(self, updates: int) -> IQLConfig:
+        return self if self.decay_updates is not None else replace(self, decay_updates=updates)
 
 
 def expectile_loss(advantage: Tensor, expectile: float) -> Tensor:
@@ -95,5 +101,5 @@ class IQL(Algorithm):
         return -log_probability(batch.action, output, self.actor.free.clamp(*_LOG_DEVIATION).unsqueeze(1))
 
     def _actor_rate(self) -> Tensor:
-        done = (self.actor_adam.count / self.config.decay_updates).clamp(max=1.0)
+        done = (self.actor_adam.count / (self.config.decay_updates or _DECAY_UPDATES)).clamp(max=1.0)
         return self.config.learning_rate * 0.5 * (1 + torch.cos(math.pi * done))

@@ -52,11 +52,16 @@ class Policy:
 
     @torch.no_grad()
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
-        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member."""
+        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member.
+
+        For a single observation (O,) an action of every member, (S, A).
+        """
         members, size = self.scales.mean.shape
         x = torch.from_numpy(np.require(observations, np.float32, "W"))
+        if x.dim() == 1:
+            return self.act(x.unsqueeze(0).numpy())[:, 0]
         if x.dim() not in (2, 3) or x.shape[-1] != size or (x.dim() == 3 and len(x) != members):
-            wanted = f"({members}, n, {size}) or (n, {size})"
+            wanted = f"({members}, n, {size}), (n, {size}) or ({size},)"
             raise DataError(f"expected observations of shape {wanted}, got {tuple(x.shape)}")
         s = self.scales
         x = (x.to(s.mean.device).expand(members, -1, -1) - s.mean.unsqueeze(1)) / s.deviation.unsqueeze(1)

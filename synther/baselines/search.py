@@ -25,7 +25,7 @@ import numpy as np
 
 from synther.baselines.tabular import Config, config_of, to_json
 from synther.durable import replacing
-from synther.errors import ConfigError, DataError, MissingExtra, SyntherError
+from synther.errors import ConfigError, DataError, Failed, MissingExtra
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ def _workers(score: Score, jobs: int) -> Iterator[Executor]:
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
         if isinstance(error, BrokenProcessPool):
-            raise SyntherError("a process of the search died: choose fewer --jobs, or free some memory") from None
+            raise Failed("a process of the search died: choose fewer --jobs, or free some memory") from None
         raise
     finally:
         pool.shutdown(cancel_futures=True)

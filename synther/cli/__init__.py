@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-from synther.errors import SyntherError
+from synther.errors import Failed, SyntherError
 
 VERBS = {
     "upsample": "fit a model on replay data, write synthetic data, compare the two",
@@ -16,6 +16,7 @@ VERBS = {
     "compare": "several generators on the same data: diffusion, TVAE, CTGAN, noise",
     "train": "train agents on real or synthetic data, many seeds at once, and score them",
     "online": "let agents act and learn, on real and synthetic rows, many seeds at once",
+    "evaluate": "play episodes with trained agents, in their environment or another",
     "pixels": "agents that see: train them on frames, upsample their latents, retrain their heads",
     "collect": "keep experience as a data set, rows or frames: episodes of a policy, or of an online run",
     "paper": "the paper's experiments: list them, run them, show their tables beside the paper's figures",
@@ -42,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         import_module(f"synther.cli.{verb}").run(rest)
+    except Failed as error:
+        return _failed(1, str(error))
     except SyntherError as error:
         return _failed(2, str(error))
     except KeyboardInterrupt:

@@ -46,6 +46,8 @@ class Collect(options.Output):
     """Which of the agents in its file acts, from 0 on; the first unless said."""
     noise: float | None = None
     """Deviation of what is added to an agent's actions, where these lie in [-1, 1]; none unless said."""
+    env_options: str | None = None
+    """What gymnasium.make is told beside the id, as JSON: '{"max_episode_steps": 500}'."""
     seed: int | None = None
     """The same seed gives the same rows, on however many cores; 0 unless said."""
     pixels: options.Flag = False
@@ -105,6 +107,8 @@ def _frames(chosen: Collect) -> Footage:
     run = _run_of(chosen)
     if run is not None:
         return film_run(run, progress=not chosen.quiet)
+    if chosen.env_options is not None:
+        raise ConfigError("--env-options are for rows: frames are drawn of tasks of the dm_control suite as they are")
     return _played(chosen, film, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
 
 
@@ -112,7 +116,9 @@ def _rows(chosen: Collect) -> Transitions:
     from synther.experiments.collect import buffer_of, roll_out
 
     run = _run_of(chosen)
-    return _played(chosen, roll_out) if run is None else buffer_of(run)
+    if run is not None:
+        return buffer_of(run)
+    return _played(chosen, roll_out, options=options.env_options(chosen.env_options))
 
 
 def _run_of(chosen: Collect) -> Path | None:
@@ -120,8 +126,8 @@ def _run_of(chosen: Collect) -> Path | None:
     folder = Path(chosen.source).expanduser()
     if not folder.is_dir():
         return None
-    own = ("steps", "policy", "member", "noise", "seed", "repeat")
-    given = [name for name in own if getattr(chosen, name) is not None]
+    own = ("steps", "policy", "member", "noise", "env_options", "seed", "repeat")
+    given = [name.replace("_", "-") for name in own if getattr(chosen, name) is not None]
     if given:
         raise ConfigError(f"{folder} is a run, whose rows are there already: --{given[0]} is for an environment")
     return folder

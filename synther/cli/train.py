@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +12,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer, over, seeds, standing
 from synther.errors import ConfigError
+from synther.plain import check_seed
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
@@ -93,14 +95,15 @@ def run(arguments: list[str]) -> None:
         chosen.data, data=chosen.folder, policies=chosen.policies, seed=chosen.data_seed, progress=not chosen.quiet
     )
     plan = _for(dataset, plan, arguments, chosen)
-    rows = replace(dataset.rows_for(chosen.algorithm), env_id=dataset.env_id)
+    rows = dataset.rows_for(chosen.algorithm)
+    rows = replace(rows, env_id=dataset.env_id, env_options=dataset.env_options or rows.env_options)
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
     material = Material.mixed(real, _source(chosen, real, dataset), chosen.ratio)
     result = train_to(plan, material, chosen.out, progress=not chosen.quiet)
     _print(chosen, result)
 
 
-def _parse(arguments: list[str], changes: dict[str, Any] | None = None) -> tuple[Train, AgentConfig]:
+def _parse(arguments: list[str], changes: Mapping[str, Any] | None = None) -> tuple[Train, AgentConfig]:
     """The options of the agent follow from the algorithm, so that is looked for first.
 
     Unless they are given, they are its defaults with `changes`.
@@ -146,15 +149,10 @@ def _plan(chosen: Train, agent: AgentConfig) -> Plan:
 
 def _for(dataset: Dataset, plan: Plan, arguments: list[str], chosen: Train) -> Plan:
     """The plan with what the data set has of its own, where nothing else was asked for."""
-    changes = dict(dataset.agent.get(chosen.algorithm, {}))
-    if chosen.algorithm == "iql":  # its learning rate falls over the whole training
-        changes["decay_updates"] = plan.updates
-    made = dataset.env_options if plan.env_id is None else {}
     return replace(
         plan,
-        agent=_parse(arguments, changes)[1],
+        agent=_parse(arguments, dataset.agent.get(chosen.algorithm, {}))[1],
         episodes=dataset.episodes if chosen.episodes is None else chosen.episodes,
-        env_options=made if plan.env_options is None else plan.env_options,
     )
 
 
@@ -169,8 +167,10 @@ def _check(chosen: Train) -> None:
         raise ConfigError(f"--ratio must lie in [0, 1], got {chosen.ratio}")
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
         raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment: there is neither")
-    if chosen.env_id is not None and not chosen.evaluate:
-        raise ConfigError("--env-id names an environment and --no-evaluate refuses it: choose one")
+    for name, asked in (("--env-id", chosen.env_id), ("--env-options", chosen.env_options)):
+        if asked is not None and not chosen.evaluate:
+            raise ConfigError(f"{name} is about an environment, and --no-evaluate refuses one: choose one of them")
+    check_seed(chosen.data_seed, "--data-seed")
 
 
 def _is_model(synthetic: str | None) -> bool:
@@ -188,7 +188,7 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
         return None
     if not _is_model(chosen.synthetic):
         return Given(dataset.rows_for(chosen.algorithm, options.read_rows(chosen.synthetic)))
-    source = Sampled(Path(chosen.synthetic), samples, chosen.data_seed, chosen.device)
+    source = Sampled(Path(chosen.synthetic).expanduser(), samples, chosen.data_seed, chosen.device)
     return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source
 
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from synther.data import spaces
 from synther.data.spaces import Space
 from synther.errors import DataError
+from synther.plain import check_seed
 
 Array = NDArray[Any]
 
@@ -198,6 +199,7 @@ class Transitions:
         """A uniform draw of rows without replacement, in their old order, at least one."""
         if not 0 < fraction <= 1:
             raise DataError(f"fraction must lie in (0, 1], got {fraction}")
+        check_seed(seed)
         count = max(1, round(fraction * len(self)))
         rows = np.random.default_rng(seed).choice(len(self), size=count, replace=False)
         return self[np.sort(rows)]

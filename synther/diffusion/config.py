@@ -5,10 +5,11 @@ The defaults are the paper's; `synther/presets.py` names the useful departures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from synther.errors import ConfigError
+from synther.plain import make_plain
 
 NetworkKind = Literal["residual", "mlp"]
 SamplerName = Literal["sde", "heun", "euler", "dpm++2m"]
@@ -146,29 +147,6 @@ class FitConfig:
 
     def batch_for(self, rows: int) -> int:
         return self.batch if self.batch is not None else 256 if rows < 800_000 else 1024
-
-
-_KINDS: dict[str, tuple[type, tuple[type, ...], str]] = {
-    "int": (int, (int,), "a whole number"),
-    "float": (float, (int, float), "a number"),
-    "bool": (bool, (bool,), "True or False"),
-}
-
-
-def make_plain(config: Any, part: str) -> None:
-    """Numbers and flags of a `part` of the settings, of whatever library they are, become those of Python."""
-    for option in fields(config):
-        kind, _, optional = str(option.type).partition(" | ")
-        value = getattr(config, option.name)
-        if kind not in _KINDS or (optional and value is None):
-            continue
-        own, taken, what = _KINDS[kind]
-        plain = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
-        if own is int and isinstance(plain, float) and plain.is_integer():  # 1e5
-            plain = int(plain)
-        if not isinstance(plain, taken) or isinstance(plain, bool) != (own is bool) or plain != plain:
-            raise ConfigError(f"{part}.{option.name} must be {what}, got {value!r}")
-        object.__setattr__(config, option.name, own(plain))
 
 
 def _at_least(name: str, value: int, least: int) -> None:

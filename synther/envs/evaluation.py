@@ -10,7 +10,7 @@ import json
 import math
 import pickle
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -125,6 +125,11 @@ class Pending:
     def done(self) -> bool:
         """Whether `result` has nothing to wait for."""
         return all(piece.done() for pieces in self._work for piece in pieces)
+
+    def wait(self, seconds: float) -> float:
+        """For so long, if it is not done before; answers the share of its episodes that are over."""
+        pieces = [piece for pieces in self._work for piece in pieces]
+        return len(wait(pieces, seconds).done) / len(pieces)
 
     def result(self) -> Evaluation:
         """Wait until every episode is over."""

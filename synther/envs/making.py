@@ -17,7 +17,7 @@ _MAZES = ("PointMaze_", "AntMaze_")
 
 
 @contextmanager
-def opened(env_id: str, **options: Any) -> Iterator[Any]:
+def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
     """The environment `env_id`, closed again when the block ends; `options` go to `gymnasium.make`.
 
     `dm_control/cheetah-run-v0` and its like are the dm_control suite, through shimmy; `PointMaze_UMaze-v3` and

@@ -22,7 +22,7 @@ from synther.data.formats import gym_spaces
 from synther.data.spaces import Space
 from synther.envs.episodes import action_box
 from synther.envs.making import begun, opened, stepped
-from synther.errors import ConfigError, DataError, SyntherError
+from synther.errors import ConfigError, DataError, Failed, SyntherError
 
 Array = NDArray[np.float32]
 
@@ -234,7 +234,7 @@ class _There:
         try:
             return self._pipe.recv()
         except (EOFError, OSError):
-            return SyntherError(
+            return Failed(
                 "a process that runs environments died: put the body of your script under "
                 "`if __name__ == '__main__':`, or free some memory"
             )

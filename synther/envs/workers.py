@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import ParamSpec, Self, TypeVar
 
-from synther.errors import ConfigError, SyntherError
+from synther.errors import ConfigError, Failed
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
@@ -76,7 +76,7 @@ def _death_explained() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool:
-        raise SyntherError(
+        raise Failed(
             "a process that runs environments died before its work was done: put the body of your script under "
             "`if __name__ == '__main__':`, free some memory, or use fewer processes"
         ) from None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -70,6 +71,7 @@ def roll_out(
     *,
     member: int | None = None,
     noise: float | None = None,
+    options: Mapping[str, Any] | None = None,
     seed: int = 0,
     processes: int | None = None,
     progress: Progress | bool = False,
@@ -77,12 +79,12 @@ def roll_out(
     """`steps` rows of whole episodes, the last of which is cut, as a time-out, where they are full.
 
     `policy` is "random" for uniform actions, "FILE.npz:ENV/LEVEL" for one of an archive, which draws its actions, or
-    an agent's file (.safetensors), of which `member` (None: the first) acts without chance, but for `noise`. Rows
-    depend on the seed, and not on how many `processes` (None: one a core) make them.
+    an agent's file (.safetensors), of which `member` (None: the first) acts without chance, but for `noise`. `options`
+    go to `gymnasium.make`. Rows depend on the seed, and not on how many `processes` (None: one a core) make them.
     """
-    how: dict[str, Any] = {"seed": seed, "processes": processes, "progress": progress}
+    how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
     if policy.endswith(_AGENT):
-        actor = agent_policy(env_id, Path(policy).expanduser(), member or 0, noise or 0.0)
+        actor = agent_policy(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, options)
         return record(env_id, [actor], steps, **how)
     if member is not None or noise is not None:
         raise ConfigError(f"--member and --noise are for an agent's file ({_AGENT}), the policy is {policy!r}")
@@ -92,7 +94,7 @@ def roll_out(
     for part in parts_of(file, env, level):
         if part != CHANCE:
             layers = read_policy(file, env, part).layers
-            _check_fits(env_id, f"{env}/{part} of {file}", layers, len(layers[-1][1]) // 2)
+            check_fits(env_id, f"{env}/{part} of {file}", layers, len(layers[-1][1]) // 2, options)
     return regenerated(file, env, level, steps, env_id=env_id, **how)
 
 
@@ -109,7 +111,9 @@ def _archived(policy: str) -> tuple[Path, str, str]:
     raise ConfigError(f"expected {CHANCE}, FILE.npz:ENV/LEVEL or AGENT{_AGENT} for a policy, got {policy!r}{hint}")
 
 
-def agent_policy(env_id: str, path: Path, member: int, noise: float) -> Policy:
+def agent_policy(
+    env_id: str, path: Path, member: int, noise: float, options: Mapping[str, Any] | None = None
+) -> Policy:
     """A member of an agent's file, for an environment that it fits."""
     if not 0 <= noise < np.inf:
         raise ConfigError(f"the noise must be a finite number, 0 or more, got {noise}")
@@ -122,15 +126,17 @@ def agent_policy(env_id: str, path: Path, member: int, noise: float) -> Policy:
     own = members[member]
     assert own.low is not None
     assert own.high is not None  # of an agent's policy they are always known
-    low, high = _check_fits(env_id, str(path), own.layers, len(own.low))
+    low, high = check_fits(env_id, str(path), own.layers, len(own.low), options)
     if (own.low < low.astype(np.float32)).any() or (own.high > high.astype(np.float32)).any():
         raise DataError(f"{path} acts from {own.low} to {own.high}: {env_id} takes actions from {low} to {high}")
     return Explorer(own, own.low, own.high, noise) if noise else own
 
 
-def _check_fits(env_id: str, policy: str, layers: Layers, actions: int) -> tuple[Array, Array]:
+def check_fits(
+    env_id: str, policy: str, layers: Layers, actions: int, options: Mapping[str, Any] | None
+) -> tuple[Array, Array]:
     """Refuse a policy of other observations or actions before it is played; answer the bounds of the actions."""
-    with opened(env_id) as env:
+    with opened(env_id, **options or {}) as env:
         low, high = action_box(env, env_id)
         expected = gym_spaces.width(env.observation_space), len(low)
     got = len(layers[0][0]), actions

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from synther import compute
 from synther.agents.agent import ALGORITHMS, Agent
 from synther.agents.algorithm import AgentConfig
+from synther.agents.drawing import precision_for
 from synther.agents.rows import Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.data.formats import gym_spaces
@@ -116,9 +117,12 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
+    precision_for(plan.precision, device)  # which refuses others
+    asked = plan.env_id is not None or plan.env_options is not None
     if plan.env_options is None:
         plan = replace(plan, env_options=(material.real.env_options if plan.env_id is None else None) or {})
-    env_id, bounds = _environment(plan, material.real)
+    plan = replace(plan, agent=plan.agent.over(plan.updates))
+    env_id, bounds = _environment(plan, material.real, asked)
     for arm in material.agent_arms():
         arm.counts(plan.agent.batch)
     for name, table in material.at_hand().items():  # what is wrong with them is told before there is a folder
@@ -213,10 +217,10 @@ class _Training:
         self.checkpoints.write(lambda: self.agent.save(self.checkpoint))
 
 
-def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | None]:
+def _environment(plan: Plan, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:
     """The environment that evaluates, if one can, and the bounds of the actions, if anybody knows them.
 
-    One that was asked for must be there.
+    One that was `asked` for must be there.
     """
     bounds = _bounds_of(real)
     env_id = plan.env_id or real.env_id
@@ -229,7 +233,7 @@ def _environment(plan: Plan, real: Transitions) -> tuple[str | None, Bounds | No
             box = action_box(env, env_id)
             sizes = gym_spaces.width(env.observation_space), len(box[0])
     except SyntherError as error:
-        if plan.env_id is not None:
+        if asked:
             raise
         if plan.evaluate:
             log.warning("training goes without evaluation: %s", error)

@@ -6,6 +6,7 @@ Call what comes of D4RL's own policies "regenerated with D4RL's policies", never
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ def regenerated(
     *,
     seed: int = 0,
     env_id: str | None = None,
+    options: Mapping[str, Any] | None = None,
     processes: int | None = None,
     progress: Progress | bool = False,
 ) -> Transitions:
@@ -42,8 +44,8 @@ def regenerated(
 
     `level` is one of the policy file, "random" for uniform actions, or several joined by dashes for equal shares, in
     that order: "medium-expert" is half medium, half expert. The last episode of each share is cut, as a time-out, where
-    its rows are full. `env_id` is the simulator, v4 unless said; rows are float32, as D4RL's are. They depend on the
-    seed, and not on how many `processes` (None: one a core) make them.
+    its rows are full. `env_id` is the simulator, v4 unless said, and `options` go to `gymnasium.make`. Rows are
+    float32, as D4RL's are; they depend on the seed, and not on how many `processes` (None: one a core) make them.
     """
     parts = parts_of(policies, env, level)
     if rows < len(parts):
@@ -51,11 +53,11 @@ def regenerated(
     simulator = env_id or ENV_IDS.get(env)
     if simulator is None:
         raise ConfigError(f"which simulator {env!r} means is not known: expected {', '.join(ENV_IDS)}, or give env_id")
-    with opened(simulator) as one:
+    with opened(simulator, **options or {}) as one:
         low, high = action_box(one, simulator)
     actors = [_policy(policies, env, part, low, high) for part in parts]
-    name = f"{env} {level}"
-    return record(simulator, actors, rows, seed=seed, processes=processes, name=name, progress=progress)
+    how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
+    return record(simulator, actors, rows, name=f"{env} {level}", **how)
 
 
 def parts_of(policies: str | os.PathLike[str] | None, env: str, level: str) -> list[str]:

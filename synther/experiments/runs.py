@@ -267,12 +267,9 @@ class Run:
 
     def _agent(self, of_the_data: dict[str, Any]) -> AgentConfig:
         from synther.agents.agent import ALGORITHMS
-        from synther.agents.iql import IQLConfig
 
         check_one_of("algorithm", self.algorithm, ALGORITHMS)
         kind = ALGORITHMS[self.algorithm][0]
         options = {**of_the_data, **self.agent}
-        if kind is IQLConfig:  # its learning rate falls over the whole training
-            options.setdefault("decay_updates", self.updates)
         check_options(self.algorithm, options, (option.name for option in fields(kind)))
         return kind(**options)

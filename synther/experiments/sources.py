@@ -22,6 +22,7 @@ from synther.experiments.checks import check_one_of
 from synther.experiments.engines.ownership import owned
 from synther.experiments.folder import claim, digest_of, key_of
 from synther.experiments.generators import Maker, Plan
+from synther.plain import check_seed
 from synther.progress import Progress, Silent
 from synther.synthesizer import Synthesizer
 
@@ -82,6 +83,7 @@ class Sampled:
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
+        check_seed(self.seed)
         model = self._load()
         model.matrix(real[:1])  # a model of other columns says so
         _check_body(model.layout.env_id, real.env_id)
@@ -152,6 +154,7 @@ class Augmented:
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
+        check_seed(self.seed)
 
     def description(self) -> dict[str, Any]:
         return {"augmentation": self.kind, "samples": self.samples, "seed": self.seed}
@@ -192,8 +195,11 @@ class Material:
         share = 1.0 if ratio is None else ratio
         if not 0 <= share <= 1:
             raise ConfigError(f"the ratio of synthetic rows must lie in [0, 1], got {ratio}")
+        if share == 0:
+            synthetic.check(real)  # as every other share would
+            return cls(real)
         shares = {name: part for name, part in ((SYNTHETIC, share), (REAL, 1 - share)) if part}
-        return cls(real, {SYNTHETIC: synthetic}, {SYNTHETIC if share == 1 else "mixed" if share else REAL: shares})
+        return cls(real, {SYNTHETIC: synthetic}, {SYNTHETIC if share == 1 else "mixed": shares})
 
     @property
     def names(self) -> tuple[str, ...]:

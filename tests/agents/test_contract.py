@@ -201,6 +201,7 @@ def test_actions(config):
     np.testing.assert_allclose(actions, low + (high - low) * (unit.act(seen) + 1) / 2, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(agent.act(np.stack([seen] * 3)), actions)
     np.testing.assert_allclose(agent.act(seen[:1]), actions[:, :1], rtol=1e-5)
+    np.testing.assert_allclose(agent.act(seen[0]), actions[:, 0], rtol=1e-5)
     extreme = agent.act(1e6 * seen)
     assert (extreme >= low.astype(np.float32)).all()
     assert (extreme <= high.astype(np.float32)).all()
@@ -225,16 +226,16 @@ def test_a_policy_is_kept_as_it_was():
     assert not np.allclose(agent.act(TABLES[0].observation), before)
 
 
-@pytest.mark.parametrize("shape", [(3,), (5, 2), (3, 5, 3), (4, 5, 2), (1, 4, 5, 3)])
+@pytest.mark.parametrize("shape", [(2,), (5, 2), (3, 5, 3), (4, 5, 2), (1, 4, 5, 3)])
 def test_observations_of_a_wrong_shape_are_refused(shape):
     agent = Agent(CONFIGS["bc"], rows(*TABLES), MEMBERS)
-    with pytest.raises(DataError, match=r"expected observations of shape \(4, n, 3\) or \(n, 3\), got \("):
+    with pytest.raises(DataError, match=r"expected observations of shape \(4, n, 3\), \(n, 3\) or \(3,\), got \("):
         agent.act(np.zeros(shape))
 
 
 def test_reference_settings():
     assert TD3BCConfig() == TD3BCConfig(256, 2, 256, 3e-4, True, 0.99, 0.005, 2.5, 0.2, 0.5, 2)
-    assert IQLConfig() == IQLConfig(256, 2, 256, 3e-4, True, 0.99, 0.005, 0.7, 3.0, False, 1_000_000)
+    assert IQLConfig().over(1_000_000) == IQLConfig(256, 2, 256, 3e-4, True, 0.99, 0.005, 0.7, 3.0, False, 1_000_000)
     assert EDACConfig() == EDACConfig(256, 3, 256, 3e-4, False, 0.99, 0.005, 10, 1.0)
     assert CQLConfig() == CQLConfig(256, 3, 256, 3e-4, True, 0.99, 0.005, 3e-5, 10, 10.0, None)
     assert BCConfig() == BCConfig(256, 2, 256, 3e-4, True)
@@ -248,11 +249,16 @@ def test_reference_settings():
         (BCConfig, {"learning_rate": math.inf}, "agent.learning_rate must be positive and finite, got inf"),
         (TD3BCConfig, {"discount": 1.5}, r"agent.discount must lie in \[0, 1\], got 1.5"),
         (TD3BCConfig, {"policy_every": 0}, "agent.policy_every must be at least 1, got 0"),
-        (IQLConfig, {"expectile": float("nan")}, "agent.expectile must lie in"),
+        (IQLConfig, {"expectile": 2.0}, "agent.expectile must lie in"),
+        (IQLConfig, {"expectile": float("nan")}, "agent.expectile must be a number, got nan"),
+        (BCConfig, {"width": 8.5}, "agent.width must be a whole number, got 8.5"),
+        (BCConfig, {"width": "8"}, "agent.width must be a whole number, got '8'"),
+        (EDACConfig, {"critics": 2.5}, "agent.critics must be a whole number, got 2.5"),
+        (TD3BCConfig, {"normalize": 1}, "agent.normalize must be True or False, got 1"),
         (IQLConfig, {"decay_updates": 0}, "agent.decay_updates must be at least 1"),
         (EDACConfig, {"critics": 1}, "agent.critics must be at least 2, got 1"),
         (CQLConfig, {"policy_rate": -1.0}, "agent.policy_rate must be positive"),
-        (CQLConfig, {"gap": math.nan}, "agent.gap must be a finite number, or none, got nan"),
+        (CQLConfig, {"gap": math.inf}, "agent.gap must be a finite number, or none, got inf"),
         (CQLConfig, {"actions": 0}, "agent.actions must be at least 1"),
     ],
 )
@@ -273,3 +279,14 @@ def test_other_refusals():
         Agent(BCConfig(), data, [Member(-1)])
     with pytest.raises(ConfigError, match="at least 0, got -1"):
         Agent(CONFIGS["bc"], data, MEMBERS).train(-1)
+
+
+def test_whole_numbers_of_any_library_are_taken():
+    config = BCConfig(width=8.0, batch=np.int64(4), learning_rate=1)  # type: ignore[arg-type]
+    assert (config, type(config.width), type(config.batch)) == (BCConfig(8, batch=4, learning_rate=1.0), int, int)
+
+
+def test_a_schedule_is_as_long_as_the_training_unless_it_is_said():
+    assert IQLConfig().over(70) == IQLConfig(decay_updates=70)
+    assert IQLConfig(decay_updates=9).over(70) == IQLConfig(decay_updates=9)
+    assert TD3BCConfig().over(70) == TD3BCConfig()

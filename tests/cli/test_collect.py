@@ -56,10 +56,13 @@ def test_options_reach_the_roll_out(run, rows, monkeypatch):
     monkeypatch.setattr("synther.experiments.collect.roll_out", kept)
     run("A-v0", "--out", "a.npz")
     agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3)
-    run("A-v0", "--out", "b.npz", "--quiet", "--steps", "2K", *agent, "--seed", 7)
+    run("A-v0", "--out", "b.npz", "--quiet", "--steps", "2K", *agent, "--seed", 7, "--env-options", '{"g": 1}')
     assert asked == [
-        (("A-v0", "random", 100_000), {"member": None, "noise": None, "seed": 0, "progress": True}),
-        (("A-v0", "x.safetensors", 2_000), {"member": 2, "noise": 0.3, "seed": 7, "progress": False}),
+        (("A-v0", "random", 100_000), {"member": None, "noise": None, "options": None, "seed": 0, "progress": True}),
+        (
+            ("A-v0", "x.safetensors", 2_000),
+            {"member": 2, "noise": 0.3, "options": {"g": 1}, "seed": 7, "progress": False},
+        ),
     ]
     assert read("b.npz").equals(whole)
 
@@ -171,6 +174,8 @@ def frames(records: int) -> Frames:
         (("Pendulum-v1", "--steps", "0"), ConfigError, "rows must be at least 1"),
         (("Pendulum-v1", "--seed", "-1"), ConfigError, "seed must be 0 or more"),
         (("Pendulum-v1", "--noise", "0.1"), ConfigError, "are for an agent's file"),
+        (("empty", "--env-options", "{}"), ConfigError, "is a run.*--env-options is for an environment"),
+        (("dm_control/walker-walk-v0", "--pixels", "--env-options", "{}", "--out", "new.h5"), ConfigError, "for rows"),
         (("Pendulum-v1", "--repeat", "2"), ConfigError, "--repeat is for frames: expected --pixels with it"),
         (("Pendulum-v1", "--pixels"), ConfigError, r"frames are kept as \.hdf5 or \.h5, got new\.npz"),
         (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "is a run.*--repeat is for an env"),

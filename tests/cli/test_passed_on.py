@@ -70,11 +70,12 @@ def test_train_takes_the_share_of_the_rows_that_the_seed_tells_and_disturbs_no_o
 def test_train_evaluates_in_the_world_of_its_data_unless_another_is_named(reached, monkeypatch, data, rows, tmp_path):
     known = Dataset("maze", rows, "Pendulum-v1", {"g": 9.0}, {"bc": {"width": 7}}, episodes=33)
     monkeypatch.setattr("synther.experiments.datasets.read", lambda name, **how: known)
-    plan = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run").given[0]
-    assert (plan.env_options, plan.episodes, plan.agent.width) == ({"g": 9.0}, 33, 7)
+    plan, material = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run").given[:2]
+    assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == (None, None, 33, 7)  # nothing is asked for
+    assert (material.real.env_id, material.real.env_options) == ("Pendulum-v1", {"g": 9.0})
     other = ("--env-id", "Other-v0", "--episodes", 5, "--agent.width", 6)
     plan = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run", *other).given[0]
-    assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == ("Other-v0", {}, 5, 6)
+    assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == ("Other-v0", None, 5, 6)
 
 
 def test_train_draws_from_a_model_with_the_seed_of_data(reached, data, model, tmp_path):

@@ -129,6 +129,22 @@ def test_synthetic_rows_of_a_file_a_model_and_an_augmentation(train, data, model
     assert described(tmp_path / "noise")["synthetic"]["synthetic"]["augmentation"] == "dynamics"
 
 
+def test_no_synthetic_rows_are_drawn_where_none_are_wanted(train, data, model, tmp_path):
+    command = (data, "--synthetic", model, "--ratio", "0", "--no-evaluate", *QUICK)
+    assert train("bc", *command, "--out", tmp_path / "run").code == 0
+    found = described(tmp_path / "run")
+    assert (found["arms"], found["synthetic"]) == ({"real": {"real": 1.0}}, {})
+    assert not (tmp_path / "run" / "synthetic.npz").exists()
+    assert train("bc", *command, "--samples", "0", "--out", tmp_path / "other").code == 2
+
+
+def test_a_model_at_home(train, data, model, tmp_path, monkeypatch):
+    """A shell leaves the ~ of `--synthetic=~/model` as it is."""
+    monkeypatch.setenv("HOME", str(model.parent))
+    command = (data, f"--synthetic=~/{model.name}", "--samples", "20", "--no-evaluate", *QUICK)
+    assert train("bc", *command, "--out", tmp_path / "run").code == 0
+
+
 def test_options_of_an_algorithm(train, data, tmp_path):
     code, out, _ = train("iql", "--help")
     assert re.search(r"--no-evaluate .*\(default: False\)", out)
@@ -159,7 +175,9 @@ def test_options_of_an_algorithm(train, data, tmp_path):
         (("--updates", "0"), "updates must be at least 1, got 0"),
         (("--evaluate-every", "0"), "evaluate_every must be at least 1, got 0"),
         (("--env-id", "Nowhere-v0"), "'Nowhere-v0' is not an environment of Gymnasium"),
-        (("--env-id", "Pendulum-v1", "--no-evaluate"), "names an environment and --no-evaluate refuses it"),
+        (("--env-id", "Pendulum-v1", "--no-evaluate"), "--env-id is about an environment, and --no-evaluate refuses"),
+        (("--env-options", "{}", "--no-evaluate"), "--env-options is about an environment, and --no-evaluate refuses"),
+        (("--data-seed", "-1", "--fraction", "0.5"), "--data-seed must be a whole number and at least 0, got -1"),
         (("--data", "nowhere"), "nowhere is not a folder"),
         (("--policies", "nowhere.npz"), "nowhere.npz: no such file; expected an archive of policies"),
         (("--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
@@ -193,6 +211,15 @@ def test_options_of_the_environment(train, tmp_path):
     assert train(*command, "--env-options", '{"max_episode_steps": 3}', "--out", tmp_path / "run").code == 0
     assert described(tmp_path / "run")["env_options"] == {"max_episode_steps": 3}
     assert json.loads((tmp_path / "run" / "result.json").read_text())["arms"]["real"]["final"]["scores"] is None
+    for wrong, says in (
+        ('{"max_epsiode_steps": 3}', "unexpected keyword argument 'max_epsiode_steps'"),
+        ('{"env_id": "x"}', "unexpected keyword argument 'env_id'"),
+        ('{"id": "x"}', "multiple values for argument 'id'"),
+    ):
+        code, _, err = train(*command, "--env-options", wrong, "--out", tmp_path / "other")
+        assert code == 2
+        assert says in err
+        assert not (tmp_path / "other").exists()
     for wrong in ("3", "{", "max_episode_steps=3"):
         code, _, err = train(*command, "--env-options", wrong, "--out", tmp_path / "other")
         assert code == 2

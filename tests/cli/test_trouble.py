@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from synther import Synthesizer
+from synther.errors import Failed
 
 COMMAND = [sys.executable, "-c", "from synther.cli import entry; entry()"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -51,6 +52,10 @@ class TestTrouble:
     def test_a_full_disk_is_no_defect(self, synther, failing):
         failing(OSError(28, "No space left on device", "x.hdf5"))
         assert synther("presets") == (1, "", "synther: [Errno 28] No space left on device: 'x.hdf5'\n")
+
+    def test_what_may_succeed_another_time_is_not_the_users_fault(self, synther, failing):
+        failing(Failed("a process died"))
+        assert synther("presets") == (1, "", "synther: a process died\n")
 
     def test_an_interrupt_says_how_to_go_on(self, synther, failing):
         failing(KeyboardInterrupt())

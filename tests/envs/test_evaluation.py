@@ -17,7 +17,7 @@ import pytest
 from synther.envs.evaluation import Evaluator, Pending, Played
 from synther.envs.policies import MlpPolicy
 from synther.envs.scores import reference
-from synther.errors import ConfigError, DataError, SyntherError
+from synther.errors import ConfigError, DataError, Failed
 
 BROKEN = """
 import os
@@ -176,9 +176,9 @@ def test_broken_environments_and_dead_workers_are_told(tmp_path: Path, monkeypat
         assert (evaluator.evaluate([fine, fine]).returns == 4).all()
         with pytest.raises(DataError, match=r"member 1 \(seed 7\): broken_envs:Broken-v0 failed .*: wires crossed"):
             evaluator.evaluate([fine, raises])
-        with pytest.raises(SyntherError, match="a process that runs environments died"):
+        with pytest.raises(Failed, match="a process that runs environments died"):
             evaluator.evaluate([fine, dies])
-        with pytest.raises(SyntherError, match="a process that runs environments died"):
+        with pytest.raises(Failed, match="a process that runs environments died"):
             evaluator.start([fine, fine])
 
 

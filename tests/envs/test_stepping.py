@@ -7,7 +7,7 @@ import pytest
 
 from synther.envs import stepping
 from synther.envs.stepping import Worlds
-from synther.errors import ConfigError, DataError, SyntherError
+from synther.errors import ConfigError, DataError, Failed
 
 from .places import register
 
@@ -143,7 +143,7 @@ def test_processes_tell_what_goes_wrong_and_what_has_died():
         worlds.begin(0)  # nobody's answer was left behind
         worlds._places[1]._process.kill()
         worlds._places[1]._process.join()
-        with pytest.raises(SyntherError, match="died"):
+        with pytest.raises(Failed, match="died"):
             worlds.begin(1)
 
 

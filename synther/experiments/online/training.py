@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from synther import compute
+from synther.agents.drawing import precision_for
 from synther.agents.learner import Learner
 from synther.data import formats
 from synther.envs.evaluation import Evaluator
@@ -50,6 +51,7 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)
+    precision_for(plan.precision, device)  # which refuses others
     described = plan.description() | {"device": device.type}
     finished = folder / "result.json"
     done = Result.after(plan.steps, finished)

@@ -1,0 +1,68 @@
+"""`synther evaluate RUN --episodes 100`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from synther.cli import options
+from synther.cli.answer import answer, over, standing
+from synther.errors import ConfigError
+from synther.plain import check_seed
+
+if TYPE_CHECKING:
+    from synther.experiments.measurements import Standing
+
+
+@dataclass
+class Evaluate(options.Output):
+    """Play episodes with trained agents and say how good they are, in their own environment or in another.
+
+    Nothing is written: --json prints every episode.
+    """
+
+    agents: tyro.conf.Positional[Path] = tyro.MISSING
+    """Folder of `synther train` or `synther online`, or a file of agents (.safetensors)."""
+    episodes: int | None = None
+    """Of each agent; as many as in training unless said, or 10."""
+    env_id: str | None = None
+    """Another environment than that of the run."""
+    env_options: str | None = None
+    """What gymnasium.make is told beside the id, as JSON, instead of what was told in training."""
+    workers: int | None = None
+    """Processes that play episodes; all cores but one where it is not given."""
+    seed: int = 0
+    """Another seed gives other starts; the same, the same result."""
+
+
+def run(arguments: list[str]) -> None:
+    chosen = options.parse("evaluate", Evaluate, arguments)
+    check_seed(chosen.seed, "--seed")
+    if chosen.episodes is not None and chosen.episodes < 1:
+        raise ConfigError(f"--episodes must be at least 1, got {chosen.episodes}")
+    from synther.experiments.scoring import score
+
+    found = score(
+        chosen.agents,
+        env_id=chosen.env_id,
+        env_options=options.env_options(chosen.env_options),
+        episodes=chosen.episodes,
+        number=chosen.seed,
+        workers=chosen.workers,
+        progress=not chosen.quiet,
+    )
+    figures = [("environment", found.env_id)]
+    for arm, stands in found.arms.items():
+        name = "mean" if len(found.arms) == 1 else arm
+        figures += standing(name, stands, found.unit)
+        figures.append(("each return" if len(found.arms) == 1 else f"{arm}, each return", _each(stands)))
+    episodes = found.evaluation.returns.shape[1]
+    title = f"{found.file}, {episodes} episode{'s' * (episodes > 1)} each, {over(len(found.seeds))}"
+    answer(chosen.json, found.to_json(), figures, title)
+
+
+def _each(found: Standing) -> str:
+    return ", ".join("diverged" if value is None else f"{value:,.1f}" for value in found.returns)

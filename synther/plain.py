@@ -1,0 +1,38 @@
+"""Options as plain numbers and flags of Python, whatever library they come from."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from synther.errors import ConfigError
+
+_KINDS: dict[str, tuple[type, tuple[type, ...], str]] = {
+    "int": (int, (int,), "a whole number"),
+    "float": (float, (int, float), "a number"),
+    "bool": (bool, (bool,), "True or False"),
+}
+
+
+def make_plain(config: Any, part: str) -> None:
+    """Numbers and flags of a `part` of the settings, of whatever library they are, become those of Python."""
+    for option in fields(config):
+        kind, _, optional = str(option.type).partition(" | ")
+        value = getattr(config, option.name)
+        if kind not in _KINDS or (optional and value is None):
+            continue
+        own, taken, what = _KINDS[kind]
+        plain = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
+        if own is int and isinstance(plain, float) and plain.is_integer():  # 1e5
+            plain = int(plain)
+        if not isinstance(plain, taken) or isinstance(plain, bool) != (own is bool) or plain != plain:
+            raise ConfigError(f"{part}.{option.name} must be {what}, got {value!r}")
+        object.__setattr__(config, option.name, own(plain))
+
+
+def check_seed(seed: Any, name: str = "a seed") -> None:
+    """Refuse what no random numbers can be drawn from."""
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ConfigError(f"{name} must be a whole number and at least 0, got {seed!r}")
