@@ -71,7 +71,7 @@ def test_train_evaluates_in_the_world_of_its_data_unless_another_is_named(reache
     known = Dataset("maze", rows, "Pendulum-v1", {"g": 9.0}, {"bc": {"width": 7}}, episodes=33)
     monkeypatch.setattr("synther.experiments.datasets.read", lambda name, **how: known)
     plan, material = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run").given[:2]
-    assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == (None, None, 33, 7)  # nothing is asked for
+    assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == (None, None, 33, 7)
     assert (material.real.env_id, material.real.env_options) == ("Pendulum-v1", {"g": 9.0})
     other = ("--env-id", "Other-v0", "--episodes", 5, "--agent.width", 6)
     plan = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run", *other).given[0]
