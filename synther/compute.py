@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.errors import ConfigError
-from synther.plain import check_seed
+from synther.plain import whole_seed
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
 
@@ -74,7 +74,7 @@ def generator(device: torch.device, *key: int) -> torch.Generator:
 def reseed(source: torch.Generator, *key: int) -> torch.Generator:
     """Put `source` at the start of the stream of `key`."""
     for part in key:
-        check_seed(part)
+        whole_seed(part)
     return source.manual_seed(int(np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)[0]) >> 1)
 
 

@@ -93,11 +93,18 @@ class Fitted:
             ) from None
         if metadata.get("format") != FORMAT:
             found = metadata.get("format", "no format")
+            if found.startswith(FORMAT.rpartition("-")[0]):
+                raise FormatError(
+                    f"{path} is a model of another version of SynthER ({found}, here {FORMAT}): read it with that one, "
+                    "or fit it again"
+                )
             raise FormatError(f"{path} is no SynthER model: expected format {FORMAT!r} in its metadata, got {found!r}")
         try:
             return _assembled(metadata, tensors)
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise FormatError(f"{path} is a damaged SynthER model ({error}): fit it again") from error
+            raise FormatError(
+                f"{path} is a damaged SynthER model, or one of a newer version ({error}): fit it again, or update"
+            ) from error
 
     def digest(self) -> str:
         """What tells this model from any other that makes rows."""

@@ -32,7 +32,8 @@ def make_plain(config: Any, part: str) -> None:
         object.__setattr__(config, option.name, own(plain))
 
 
-def check_seed(seed: Any, name: str = "a seed") -> None:
-    """Refuse what no random numbers can be drawn from."""
+def whole_seed(seed: Any, name: str = "a seed") -> int:
+    """As an int of Python; refuse what no random numbers can be drawn from."""
     if not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ConfigError(f"{name} must be a whole number and at least 0, got {seed!r}")
+    return int(seed)

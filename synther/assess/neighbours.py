@@ -31,19 +31,20 @@ MEMORISED_SHARE = 0.05
 _LIMIT = 1e4
 _GROUP_ROWS = 128
 _BLOCK_ROWS = 16 * _GROUP_ROWS
-_MORE_GROUPS = 4
+_ROUNDING = float(np.finfo(np.float32).eps)
 
 
 def nearest(known: Array, asked: Array, neighbours: int = 1, *, device: torch.device | str = "cpu") -> Array:
     """Distances of each row of `asked` (m, D) to its `neighbours` nearest rows of `known` (n, D), nearest first.
 
     Every pair is looked at. A product of matrices in float32 tells for each group of known rows how near its nearest
-    row is; that is rough, because it subtracts large numbers, so that the groups which may hold a neighbour are gone
-    through once more with differences in float64: a copy is at distance 0.
+    row is. That is rough, because it subtracts large numbers, but how rough is known: all groups which may hold a
+    neighbour are gone through once more with differences in float64. So a copy is at distance 0.
     """
     if not 1 <= neighbours <= len(known):
         raise DataError(f"cannot find {neighbours} neighbours among {len(known)} rows: expected at most as many")
     groups = -(-len(known) // _GROUP_ROWS)
+    known = known[np.argsort(_lengths(known), kind="stable")]  # so that few groups hold large numbers, which are rough
     # |a - b|^2 / 2 without |a|^2 / 2, which is the same for all b, is one product: (-a, 1) . (b, |b|^2 / 2)
     centre = known.mean(axis=0, dtype=np.float64).astype(np.float32)  # the smaller the numbers, the less is lost
     there = np.zeros((groups * _GROUP_ROWS, known.shape[1] + 1), np.float32)
@@ -58,14 +59,23 @@ def nearest(known: Array, asked: Array, neighbours: int = 1, *, device: torch.de
         farness = torch.mm(here, part.T, out=product if len(part) == _BLOCK_ROWS else None)
         least = farness.view(len(asked), -1, _GROUP_ROWS).amin(dim=2)
         rough[:, start // _GROUP_ROWS :][:, : least.shape[1]] = least.cpu().numpy()
-    return np.stack([_exact(known, row, groups, neighbours) for row, groups in zip(asked, rough, strict=True)])
+    # A sum of D + 1 products, and the differences that went into them, are off by less than this.
+    lengths = _lengths(there[:, :-1]).reshape(groups, _GROUP_ROWS).max(axis=1)
+    off = _ROUNDING * (known.shape[1] + 4) * np.square(_lengths(here[:, :-1].cpu().numpy())[:, None] + lengths)
+    each = zip(asked, rough.astype(np.float64), off, strict=True)
+    return np.stack([_exact(known, row, least - far, least + far, neighbours) for row, least, far in each])
 
 
-def _exact(known: Array, row: Array, rough: Array, neighbours: int) -> Array:
-    """The k nearest rows lie in the k nearest groups, since each of those holds a row at least as near as the k-th
-    group's; some more groups make up for rough distances that nearly tie."""
-    some = min(len(rough), neighbours + _MORE_GROUPS)
-    chosen = np.argpartition(rough, some - 1)[:some]
+def _lengths(rows: Array) -> Array:
+    lengths: Array = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1))
+    return lengths
+
+
+def _exact(known: Array, row: Array, low: Array, high: Array, neighbours: int) -> Array:
+    """The nearest row of a group lies between `low` and `high` (groups,). So the k-th lowest `high` is no nearer than
+    the k-th nearest row, and groups whose `low` is beyond it hold none of the k."""
+    count = min(neighbours, len(high))
+    chosen = np.flatnonzero(low <= np.partition(high, count - 1)[count - 1])
     rows = (chosen[:, None] * _GROUP_ROWS + np.arange(_GROUP_ROWS)).ravel()
     candidates = known[rows[rows < len(known)]].astype(np.float64)
     squares = np.square(candidates - row).sum(axis=1)

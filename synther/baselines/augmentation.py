@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
-from synther.plain import check_seed
+from synther.plain import whole_seed
 
 Array = NDArray[Any]
 Change = Callable[[Array, Array, np.random.Generator], tuple[Array, Array]]
@@ -59,7 +59,7 @@ class Augmentation:
         if self.rows is None:
             raise ConfigError("this Augmentation has no rows: call fit(transitions) first")
         count = check_count(count)
-        check_seed(seed)
+        whole_seed(seed)
         draw = np.random.default_rng(seed)
         rows = self.rows[draw.integers(len(self.rows), size=count)]
         here, there = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)

@@ -11,7 +11,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer, over, standing
 from synther.errors import ConfigError
-from synther.plain import check_seed
+from synther.plain import whole_seed
 
 if TYPE_CHECKING:
     from synther.experiments.measurements import Standing
@@ -40,7 +40,7 @@ class Evaluate(options.Output):
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("evaluate", Evaluate, arguments)
-    check_seed(chosen.seed, "--seed")
+    whole_seed(chosen.seed, "--seed")
     if chosen.episodes is not None and chosen.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, got {chosen.episodes}")
     from synther.experiments.scoring import score

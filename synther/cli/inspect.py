@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tyro
@@ -13,6 +13,9 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer, standing, table
 from synther.data.transitions import ROW_FIELDS, Transitions
+
+if TYPE_CHECKING:
+    from synther.synthesizer import Synthesizer
 
 _FIGURES = ("mean", "deviation", "lowest", "highest")
 
@@ -94,9 +97,17 @@ def _model(chosen: Inspect) -> None:
         ("loss", f"{last['loss']:.4f}" + (f", held out {last['held_out']:.4f}" if "held_out" in last else "")),
         ("sampler", f"{sampler.kind}, {sampler.steps} steps"),
         ("scaling", str(settings.data.scaling)),
-        ("thresholds", ", ".join(f"{layout.names[c]} > {t:.3f}" for c, t in layout.thresholds.items()) or "-"),
+        ("thresholds", ", ".join(_cuts(model)) or "-"),
     ]
     answer(chosen.json, facts, figures, f"model {chosen.file}")
+
+
+def _cuts(model: Synthesizer) -> Iterator[str]:
+    """From where on generated flags count as set."""
+    for column, cut in model.layout.thresholds.items():
+        name = model.layout.names[column]
+        decided = name == "terminal" and model.ending is not None
+        yield f"{name} by thresholds of other columns" if decided else f"{name} > {cut:.3f}"
 
 
 def _agents(chosen: Inspect) -> None:

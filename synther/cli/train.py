@@ -12,7 +12,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer, over, seeds, standing
 from synther.errors import ConfigError
-from synther.plain import check_seed
+from synther.plain import whole_seed
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
@@ -170,7 +170,7 @@ def _check(chosen: Train) -> None:
     for name, asked in (("--env-id", chosen.env_id), ("--env-options", chosen.env_options)):
         if asked is not None and not chosen.evaluate:
             raise ConfigError(f"{name} is about an environment, and --no-evaluate refuses one: choose one of them")
-    check_seed(chosen.data_seed, "--data-seed")
+    whole_seed(chosen.data_seed, "--data-seed")
 
 
 def _is_model(synthetic: str | None) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from synther.data import spaces
 from synther.data.spaces import Space
 from synther.errors import DataError
-from synther.plain import check_seed
+from synther.plain import whole_seed
 
 Array = NDArray[Any]
 
@@ -199,7 +199,7 @@ class Transitions:
         """A uniform draw of rows without replacement, in their old order, at least one."""
         if not 0 < fraction <= 1:
             raise DataError(f"fraction must lie in (0, 1], got {fraction}")
-        check_seed(seed)
+        whole_seed(seed)
         count = max(1, round(fraction * len(self)))
         rows = np.random.default_rng(seed).choice(len(self), size=count, replace=False)
         return self[np.sort(rows)]
@@ -310,7 +310,10 @@ def _action(values: ArrayLike) -> Array:
 
 def _reward(values: ArrayLike) -> Array:
     array = _column("reward", values)
-    return array if array.dtype.kind == "f" else array.astype(np.float32)
+    if array.dtype.kind == "f":
+        return array
+    single = array.astype(np.float32)
+    return single if (single == array).all() else array.astype(np.float64)  # large whole numbers
 
 
 def _options(given: Mapping[str, Any] | None) -> dict[str, Any] | None:

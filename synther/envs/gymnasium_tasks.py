@@ -6,7 +6,7 @@ Not among them: Pusher, which does not observe how fast its object slides.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.envs.making import blown_up, forget, opened
+from synther.errors import DataError
 
 Array = NDArray[Any]
 Place = Callable[[Any, Array], None]
@@ -49,15 +50,21 @@ class GymnasiumTask:
 
 
 @contextmanager
-def task(env_id: str, drawn: tuple[int, int] | None = None) -> Iterator[GymnasiumTask]:
-    """The task `env_id` of `TASKS`; `drawn` is the width and height of its frames, if any are wanted."""
-    place = TASKS[env_id]
-    options: dict[str, Any] = {}
+def task(
+    env_id: str, options: Mapping[str, Any] | None = None, drawn: tuple[int, int] | None = None
+) -> Iterator[GymnasiumTask]:
+    """The task `env_id` of `TASKS`, made with `options`; `drawn` is the width and height of its frames, if any are
+    wanted."""
+    place, told = TASKS[env_id], dict(options or {})
     if drawn is not None:
-        options["render_mode"] = "rgb_array"
+        told["render_mode"] = "rgb_array"
         if env_id not in CLASSIC:
-            options.update(width=drawn[0], height=drawn[1])
-    with opened(env_id, **options) as env:
+            told.update(width=drawn[0], height=drawn[1])
+    with opened(env_id, **told) as env:
+        if options:
+            with opened(env_id) as plain:
+                if plain.observation_space.shape != env.observation_space.shape:
+                    raise DataError(f"cannot put {env_id!r} into a recorded state: {options} change what is observed")
         yield GymnasiumTask(env, place)
 
 

@@ -6,7 +6,8 @@ It answers how far generated next observations and rewards are from what physics
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import cache
 from typing import Any
@@ -38,6 +39,7 @@ def simulate(
     observations: ArrayLike,
     actions: ArrayLike,
     *,
+    options: Mapping[str, Any] | None = None,
     processes: int | None = None,
     progress: Progress | bool = False,
 ) -> Answer:
@@ -56,7 +58,8 @@ def simulate(
     - Gymnasium's Reacher shows the sine and cosine of an elbow that may be forced past its stop, and half round: it
       is then taken to be bent the other way.
 
-    A row that blows the simulator up comes back as NaN. The work is spread over `processes` (None: all cores, if there
+    `options` go to `gymnasium.make`, as long as they leave what is observed as it is. A row that blows the simulator up
+    comes back as NaN. The work is spread over `processes` (None: all cores, if there
     is enough of it; 1: none beside this one); the result does not depend on how many.
     """
     require(env_id)
@@ -64,14 +67,16 @@ def simulate(
         raise DataError(f"processes must be at least 1, got {processes}")
     observations, actions = np.asarray(observations), np.asarray(actions)
     answers = []
-    with opened_task(env_id) as task:
+    made = json.dumps(dict(options or {}))
+    with opened_task(env_id, options) as task:
         _check(env_id, task, observations, actions)
         starts = range(0, len(observations), CHUNK_ROWS)
         worth = len(starts) if processes else len(observations) // WORKER_ROWS
         workers = min(processes or cores(), worth)
         chunks = [(observations[at : at + CHUNK_ROWS], actions[at : at + CHUNK_ROWS]) for at in starts]
         with resolve(progress).phase(f"simulate {env_id}", len(observations)) as phase:
-            for found in _spread(env_id, chunks, workers) if workers > 1 else (_follow(task, *one) for one in chunks):
+            here = (_follow(task, *one) for one in chunks)
+            for found in _spread(env_id, made, chunks, workers) if workers > 1 else here:
                 answers.append(found)
                 phase.advance(len(found[1]))
     following, rewards, terminals = zip(*answers, strict=True)
@@ -88,22 +93,22 @@ def _check(env_id: str, task: Task, observations: Array, actions: Array) -> None
         raise DataError(f"{env_id}: expected finite observations and actions, got NaN or infinity")
 
 
-def _spread(env_id: str, chunks: list[tuple[Array, Array]], workers: int) -> Iterator[Answer]:
+def _spread(env_id: str, options: str, chunks: list[tuple[Array, Array]], workers: int) -> Iterator[Answer]:
     with Workers(workers) as pool:
-        for future in [pool.submit(_follow_held, env_id, *chunk) for chunk in chunks]:
+        for future in [pool.submit(_follow_held, env_id, options, *chunk) for chunk in chunks]:
             yield answer(future)
 
 
-def _follow_held(env_id: str, observations: Array, actions: Array) -> Answer:
-    return _follow(_held(env_id), observations, actions)
+def _follow_held(env_id: str, options: str, observations: Array, actions: Array) -> Answer:
+    return _follow(_held(env_id, options), observations, actions)
 
 
 @cache
-def _held(env_id: str) -> Task:
+def _held(env_id: str, options: str) -> Task:
     """The task, opened once and for as long as this worker process lives."""
     stack = ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(opened_task(env_id))
+    return stack.enter_context(opened_task(env_id, json.loads(options)))
 
 
 def _follow(task: Task, observations: Array, actions: Array) -> Answer:

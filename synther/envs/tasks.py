@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -33,14 +33,22 @@ class Task(Protocol):
 
 
 @contextmanager
-def opened_task(env_id: str, drawn: tuple[int, int] | None = None) -> Iterator[Task]:
-    """The task `env_id`, closed when the block ends; `drawn`: the width and height of its frames, if any are wanted."""
+def opened_task(
+    env_id: str, options: Mapping[str, Any] | None = None, drawn: tuple[int, int] | None = None
+) -> Iterator[Task]:
+    """The task `env_id`, closed when the block ends; `drawn`: the width and height of its frames, if any are wanted.
+
+    `options` are what it was made with beside its id. A limit on its steps changes no step.
+    """
     require(env_id)
+    others = {name: value for name, value in (options or {}).items() if name != "max_episode_steps"}
     if env_id in suite_tasks.TASKS:
+        if others:
+            raise DataError(f"cannot put {env_id!r} into a recorded state: it was made with options, {others}")
         with suite_tasks.task(env_id) as task:
             yield task
     else:
-        with gymnasium_tasks.task(env_id, drawn) as task:
+        with gymnasium_tasks.task(env_id, others, drawn) as task:
             yield task
 
 

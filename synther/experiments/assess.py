@@ -94,13 +94,13 @@ def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> As
     progress = resolve(progress)
     task = plan.env_id or pair.real.env_id
     simulator, notes = _simulator(plan, pair.real, task)
-    model, about_model = _fitting(pair)
+    model, about_model = _fitting(pair, plan.seed)
     found = assess(
         pair.real,
         pair.synthetic,
         held_out=pair.held_out,
         simulator=simulator,
-        simulator_name=describe(task) if simulator and task else None,
+        simulator_name=_called(task, _options(plan, pair.real)) if simulator and task else None,
         parameters=None if model is None else _parameters(model),
         seed=plan.seed,
         device=plan.device,
@@ -123,22 +123,33 @@ def _simulator(plan: Plan, real: Transitions, task: str | None) -> tuple[Simulat
     """The simulator, if it can be asked about these rows, and why not. One that was asked for must be."""
     if not plan.simulator or task is None or not supports(task):
         return None, ()
+    asked = partial(simulate, task, options=_options(plan, real))
     try:
-        simulate(task, real.observation[:1], real.action[:1], processes=1)
+        asked(real.observation[:1], real.action[:1], processes=1)
     except SyntherError as error:
         if plan.env_id is not None:
             raise
         return None, (f"{describe(task)} cannot be asked: {error}",)
-    return partial(simulate, task), ()
+    return asked, ()
 
 
-def _fitting(pair: Pair) -> tuple[Synthesizer | None, tuple[str, ...]]:
+def _options(plan: Plan, real: Transitions) -> dict[str, Any]:
+    """Of the environment that the rows name; another one has none of them."""
+    return (real.env_options if plan.env_id is None else None) or {}
+
+
+def _called(task: str, options: dict[str, Any]) -> str:
+    told = ", ".join(f"{name} {value}" for name, value in options.items())
+    return describe(task) + (f" with {told}" if told else "")
+
+
+def _fitting(pair: Pair, seed: int) -> tuple[Synthesizer | None, tuple[str, ...]]:
     """The model, if it can have made such rows, and what is odd about it."""
     model = pair.model
     if model is None:
         return None, ()
     try:
-        model.matrix(pair.real[:1])
+        model.matrix(at_most(pair.real, KNOWN_ROWS, seed))
     except DataError as error:
         return None, (f"the model makes other rows than these, and is left aside: {error}",)
     if model.record.data == fingerprint(pair.real):
@@ -211,13 +222,13 @@ def _own_name(own: SamplerConfig) -> str:
 
 
 def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int, seed: int) -> Transitions:
-    """Rows of any sampler. Those of others have terminals as generated, cut at the threshold of the model's own:
-    calibrating each would take longer than all the rest, and moves two-valued columns alone."""
+    """Rows of any sampler. Flags of others are cut, and terminals decided, as for the model's own: calibrating each
+    would take longer than all the rest, and moves two-valued columns alone."""
     if sampler == model.settings.sampler:
         return model.sample(count, seed=seed, progress=False)
     blocks = BlockSampler(model.network, model.settings.noise, sampler, model.precision)
     drawn = [blocks.draw(seed, number).cpu() for number in range(-(-count // blocks.block_rows))]
-    return model.layout.unpack(model.scaler.inverse(torch.cat(drawn)[:count].numpy()))
+    return model.rows_of(torch.cat(drawn)[:count].numpy())
 
 
 def _dynamics(rows: Transitions, simulator: Simulator | None, real: Transitions) -> float | None:

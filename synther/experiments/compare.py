@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from synther import compute
+from synther.assess.dynamics import Simulator
 from synther.baselines.tabular import CONFIGS, require
 from synther.data.checks import check_rows
 from synther.data.fingerprint import fingerprint
@@ -52,7 +54,7 @@ def compare_generators(
     check_rows(rows)
     if set(names) & set(CONFIGS):
         require(search=plan.trials > 0)
-    simulator = _simulator(rows, plan)
+    simulator, judge = _simulator(rows, plan)
     maker = Maker(rows, plan, resolve(progress))
     claim(folder, {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator})
     for name in names:  # every refusal comes before the first hour of work
@@ -62,7 +64,7 @@ def compare_generators(
         if figures.exists():
             log.info("%s is measured already", name)
         else:
-            row = _half_against_half(rows, plan, simulator) if name == REAL else _row(name, maker, folder, simulator)
+            row = _half_against_half(rows, plan, judge) if name == REAL else _row(name, maker, folder, judge)
             write_object(figures, row.to_json())
     done = [name for name in (REAL, *GENERATORS) if (folder / name / "figures.json").exists()]
     table = tuple(Row.from_json(read_object(folder / name / "figures.json")) for name in done)
@@ -71,30 +73,31 @@ def compare_generators(
     return table
 
 
-def _half_against_half(rows: Transitions, plan: Plan, simulator: str | None) -> Row:
+def _half_against_half(rows: Transitions, plan: Plan, judge: Simulator | None) -> Row:
     order = np.random.default_rng(plan.seed).permutation(len(rows))
     one, other = (rows[np.sort(half)] for half in np.array_split(order, 2))
-    return measured(REAL, one, other, simulator, plan.seed)
+    return measured(REAL, one, other, judge, plan.seed)
 
 
-def _row(name: str, maker: Maker, folder: Path, simulator: str | None) -> Row:
+def _row(name: str, maker: Maker, folder: Path, judge: Simulator | None) -> Row:
     made, fitted = maker.rows(name, folder / name)
-    return measured(name, maker.real, made, simulator, maker.plan.seed, **vars(fitted))
+    return measured(name, maker.real, made, judge, maker.plan.seed, **vars(fitted))
 
 
-def _simulator(rows: Transitions, plan: Plan) -> str | None:
-    """The environment that judges, if there is one here. One that was asked for must be."""
+def _simulator(rows: Transitions, plan: Plan) -> tuple[str | None, Simulator | None]:
+    """The environment that judges, if there is one here, and how it is asked. One that was asked for must be."""
     env_id = plan.env_id or rows.env_id
     if not plan.simulator or env_id is None:
-        return None
+        return None, None
     if plan.env_id is None and not supports(env_id):
         log.info("no simulator for %s: the dynamics error is left out", env_id)
-        return None
+        return None, None
+    judge = partial(simulate, env_id, options=rows.env_options if plan.env_id is None else None)
     try:
-        simulate(env_id, rows.observation[:1], rows.action[:1], processes=1)
+        judge(rows.observation[:1], rows.action[:1], processes=1)
     except SyntherError as error:
         if plan.env_id is not None:
             raise
         log.info("%s; the dynamics error is left out", error)
-        return None
-    return env_id
+        return None, None
+    return env_id, judge

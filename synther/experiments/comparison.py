@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from synther.assess.dynamics import dynamics_error
+from synther.assess.dynamics import Simulator, dynamics_error
 from synther.assess.fidelity import compare
 from synther.assess.neighbours import novelty
 from synther.data.transitions import Transitions
 from synther.durable import replacing
-from synther.envs.simulator import simulate
 from synther.experiments import markdown
 from synther.experiments.folder import write_object
 
@@ -79,13 +78,13 @@ class Row:
         return (name, marginal, f"{self.worst_value:.3f}", *rest)
 
 
-def measured(name: str, real: Transitions, made: Transitions, env_id: str | None, seed: int, **more: Any) -> Row:
-    """The figures of `made` against `real`; `env_id` is the simulator that knows the true next observations."""
+def measured(name: str, real: Transitions, made: Transitions, judge: Simulator | None, seed: int, **more: Any) -> Row:
+    """The figures of `made` against `real`; the `judge` knows the true next observations."""
     found = compare(real, made, seed=seed)
     error = None
-    if env_id is not None:
+    if judge is not None:
         few = made if len(made) <= SIMULATED_ROWS else made.subsample(SIMULATED_ROWS / len(made), seed)
-        error = dynamics_error(few, simulate(env_id, few.observation, few.action)[0], real)
+        error = dynamics_error(few, judge(few.observation, few.action)[0], real)
     return Row(
         name,
         found.marginal,

@@ -22,7 +22,7 @@ from synther.experiments.checks import check_one_of
 from synther.experiments.engines.ownership import owned
 from synther.experiments.folder import claim, digest_of, key_of
 from synther.experiments.generators import Maker, Plan
-from synther.plain import check_seed
+from synther.plain import whole_seed
 from synther.progress import Progress, Silent
 from synther.synthesizer import Synthesizer
 
@@ -83,7 +83,7 @@ class Sampled:
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
-        check_seed(self.seed)
+        whole_seed(self.seed)
         model = self._load()
         model.matrix(real[:1])  # a model of other columns says so
         _check_body(model.layout.env_id, real.env_id)
@@ -154,7 +154,7 @@ class Augmented:
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
-        check_seed(self.seed)
+        whole_seed(self.seed)
 
     def description(self) -> dict[str, Any]:
         return {"augmentation": self.kind, "samples": self.samples, "seed": self.seed}

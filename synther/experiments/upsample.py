@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
-from synther.durable import partial_folder
+from synther.durable import check_folder, partial_folder
 from synther.errors import ConfigError
 from synther.experiments.folder import ANOTHER, alone_in, claim, write_object
 from synther.progress import Progress
@@ -56,7 +57,7 @@ def upsample(
         claim(folder, _description(rows, model, samples, suffix), f"{ANOTHER}; {more}")
         model = fit_to(folder / _MODEL, rows, model, progress)
         if finished:
-            comparison = Comparison.from_json(json.loads(figures.read_text()))
+            comparison = _read(figures)
         else:
             if data.exists():  # stopped while comparing: the same rows come again
                 shutil.rmtree(partial_folder(data), ignore_errors=True)
@@ -67,6 +68,13 @@ def upsample(
             draw(rows, preview, picture, comparison)
             write_object(figures, comparison.to_json())
     return Upsampled(folder / _MODEL, data, picture, figures, comparison)
+
+
+def _read(figures: Path) -> Comparison:
+    try:
+        return Comparison.from_json(json.loads(figures.read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{figures} is damaged: remove it, and the same command measures again") from None
 
 
 def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool) -> Synthesizer:
@@ -81,6 +89,9 @@ def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress
         log.info("%s is fitted already", path)
         checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model
         return saved
+    there = check_folder(path.parent, "choose another place for the model")
+    if not os.access(there, os.W_OK):
+        raise ConfigError(f"{there} may not be written to: choose another place for the model")
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     model.fit(rows, checkpoint=checkpoint, progress=progress)
     model.save(path)

@@ -15,6 +15,7 @@ import torch
 from synther import compute
 from synther.data import formats
 from synther.data.checks import check_count
+from synther.data.endings import Tree
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
@@ -31,6 +32,7 @@ from synther.diffusion.warm import rearranged
 from synther.durable import partial_folder
 from synther.errors import ConfigError
 from synther.model_file import FitRecord, Fitted
+from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.synthesizer.drawing import Drawing
@@ -40,6 +42,9 @@ log = logging.getLogger(__name__)
 
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
+
+Sampler = SamplerConfig | Mapping[str, Any]
+"""Another than the model's own: whole, or some options in which it differs, such as {"steps": 32}."""
 
 
 class Synthesizer:
@@ -63,7 +68,7 @@ class Synthesizer:
     ) -> None:
         self.device = compute.pick_device(device)
         self.precision = compute.pick_precision(precision, self.device)
-        self.seed = seed
+        self.seed = whole_seed(seed)
         self.settings = preset(settings, gpu=self.device.type == "cuda", **changes)
         self._fitted: Fitted | None = None
 
@@ -76,6 +81,11 @@ class Synthesizer:
     def layout(self) -> Layout:
         """How rows and the matrix of the network belong together, with the thresholds of the model's own sampler."""
         return self._drawing(None, Silent()).layout
+
+    @property
+    def ending(self) -> Tree | None:
+        """What decides about terminals, where thresholds of other columns explain them."""
+        return self._model.ending
 
     @property
     def scaler(self) -> Scaler:
@@ -181,14 +191,18 @@ class Synthesizer:
 
     def _weights_of(self, start: Synthesizer, layout: Layout) -> Network:
         """Another model's network for the columns of `layout`, which may have come or gone since."""
+        if not isinstance(start, Synthesizer):
+            raise ConfigError(f"a fit starts from a Synthesizer, got {start!r}: Synthesizer.load(path) reads one")
         if start.settings.network != self.settings.network:
             mine, other = self.settings.network, start.settings.network
             raise ConfigError(f"a fit of {mine} cannot start from one of {other}: expected the same network")
         before = {name: column for column, name in enumerate(start._model.layout.names)}
         return rearranged(start.network, [before.get(name) for name in layout.names]).to(self.device)
 
-    def _drawing(self, sampler: SamplerConfig | None, progress: Progress) -> Drawing:
+    def _drawing(self, sampler: Sampler | None, progress: Progress) -> Drawing:
         """How rows come about with `sampler`, or the model's own."""
+        if isinstance(sampler, Mapping):
+            sampler = self.settings.changed(sampler=sampler).sampler
         return Drawing(self._model, self.settings, sampler or self.settings.sampler, self.precision, progress)
 
     def sample(
@@ -196,7 +210,7 @@ class Synthesizer:
         count: int,
         *,
         seed: int = 0,
-        sampler: SamplerConfig | None = None,
+        sampler: Sampler | None = None,
         progress: Progress | bool = True,
     ) -> Transitions:
         """`count` new rows in memory; the same rows for the same seed, and the first of them for a smaller count."""
@@ -216,11 +230,11 @@ class Synthesizer:
         count: int,
         *,
         seed: int = 0,
-        sampler: SamplerConfig | None = None,
+        sampler: Sampler | None = None,
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
         """The rows of `sample` block by block, while the next ones are drawn."""
-        count = check_count(count)
+        count, seed = check_count(count), whole_seed(seed)
         progress = resolve(progress)
         drawing = self._drawing(sampler, progress).ready()
         with progress.phase("sample", count) as phase:
@@ -232,7 +246,7 @@ class Synthesizer:
         """Generated arrays as rows that know their spaces."""
         layout = self._model.layout
         known: Any = {"action_space": layout.action_space, "observation_space": layout.observation_space}
-        return Transitions(**arrays, **known, env_id=layout.env_id)
+        return Transitions(**arrays, **known, env_id=layout.env_id, env_options=layout.env_options)
 
     def sample_to(
         self,
@@ -240,7 +254,7 @@ class Synthesizer:
         count: int,
         *,
         seed: int = 0,
-        sampler: SamplerConfig | None = None,
+        sampler: Sampler | None = None,
         progress: Progress | bool = True,
     ) -> Transitions:
         """Write `count` new rows to a file, of any size, in constant memory; return the first 100,000 to look at.
@@ -248,7 +262,7 @@ class Synthesizer:
         Rows gather in a folder `PATH.partial`; an interrupted call goes on from what is there. They are the rows that
         `sample` gives.
         """
-        count = check_count(count)
+        count, seed = check_count(count), whole_seed(seed)
         formats.check_rows_target(path)
         progress = resolve(progress)
         final = Path(path).expanduser()
@@ -293,12 +307,19 @@ class Synthesizer:
         """`rows` as the network sees them, without noise. (N, D)"""
         return self.scaler.transform(self.layout.pack(rows))
 
+    def rows_of(self, matrix: np.ndarray[Any, Any]) -> Transitions:
+        """The reverse of `matrix`: what the network makes (N, D), as rows, flags cut as the model's own sampler cuts
+        them."""
+        return self._drawing(None, Silent()).decoded(self.scaler.inverse(matrix))
+
     def log_likelihood(self, rows: Transitions, *, steps: int = 64) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Nats of each row under the model, in the rows' own units (discrete columns count as real ones). (N,)
 
         Scaling by quantiles or blend follows the rows it was fitted on closely: where these were few thousand, it makes
         them look more likely than fresh ones, by some hundredths of a nat a column.
         """
+        if steps < 1:
+            raise ConfigError(f"steps must be at least 1, got {steps}")
         model = self._model
         denoise = Denoiser(model.network, self.settings.noise)
         parts = []

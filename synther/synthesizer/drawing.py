@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.cores import cores
-from synther.data.calibration import Calibration, rebalanced
+from synther.data.calibration import Calibration, calibrate, rebalanced
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler
@@ -140,23 +140,35 @@ class Drawing:
     def _raw_binaries(self) -> dict[int, Array]:
         """Generated values of the two-valued columns before any threshold, enough of them to see the rarest.
 
-        Where a tree decides about terminals, its decisions stand for their values.
+        Where a tree decides about terminals, its decisions stand for their values: about rows whose other columns are
+        cut as they will be.
         """
         model, block_rows = self.model, self.sampler.block_rows
         blocks = max(1, round(self._calibration_rows() / block_rows))
-        columns = list(model.rates)
+        columns, ends = list(model.rates), model.ending is not None
+        uncut = ends and len(columns) > 1  # columns the tree may look at, whose cuts are known when all rows are there
 
-        def binaries(_: int, raw: Array) -> Array:
-            if model.ending is not None:
-                raw[:, model.layout.names.index("terminal")] = model.ending.decide(model.layout.unpack(raw))
-            return raw[:, columns]
+        def values(_: int, raw: Array) -> Array:
+            if ends and not uncut:
+                self._decide(raw, model.layout)
+            return raw if uncut else raw[:, columns]
 
         generated = []
         with self.progress.phase("calibrate", blocks * block_rows) as phase:
-            for found in self._finished(_CALIBRATION_SEED, range(blocks), binaries):
+            for found in self._finished(_CALIBRATION_SEED, range(blocks), values):
                 generated.append(found)
                 phase.advance(block_rows)
-        return dict(zip(columns, np.concatenate(generated).T, strict=True))
+        whole = np.concatenate(generated)
+        if uncut:
+            cuts = {column: calibrate(rate, whole[:, column]) for column, rate in model.rates.items()}
+            self._decide(whole, model.layout.with_thresholds(cuts))
+            whole = whole[:, columns]
+        return dict(zip(columns, whole.T, strict=True))
+
+    def _decide(self, raw: Array, layout: Layout) -> None:
+        """Put the tree's decisions in the place of the generated terminals."""
+        assert self.model.ending is not None
+        raw[:, layout.names.index("terminal")] = self.model.ending.decide(layout.unpack(raw))
 
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""

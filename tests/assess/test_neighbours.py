@@ -53,6 +53,16 @@ class TestNearest:
         assert (nearest(known, known[::7])[:, 0] == 0).all()
         assert (nearest(np.ones((900, 2), np.float32), np.ones((3, 2), np.float32), 5) == 0).all()
 
+    def test_copies_among_many_rows_in_little_room(self) -> None:
+        """Rough distances of hundreds of groups tie: those that may be the nearest are all looked at."""
+        known = np.random.default_rng(0).normal(size=(60_000, 1)).astype(np.float32)
+        assert (nearest(known, known[::500])[:, 0] == 0).all()
+
+    def test_rows_of_any_size(self) -> None:
+        draw = np.random.default_rng(0)
+        known, asked = (draw.standard_cauchy(size=(count, 4)).astype(np.float32) for count in (4_000, 60))
+        np.testing.assert_allclose(nearest(known, asked, 5), brute_force(known, asked, 5), rtol=1e-9)
+
     def test_more_neighbours_than_rows(self) -> None:
         with pytest.raises(DataError, match="3 neighbours among 2 rows"):
             nearest(np.zeros((2, 1), np.float32), np.zeros((1, 1), np.float32), 3)

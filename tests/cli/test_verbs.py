@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer, read
+from synther import Synthesizer, read, write
 from synther.agents.agent import Agent
 from synther.agents.bc import BCConfig
 from synther.agents.rows import Member, Rows
 from synther.cli import VERBS
 from synther.data import shipped
+from synther.envs.rollout import rollout
 from synther.experiments.measurements import Measurement, Result
 from synther.pixels import files
 from synther.pixels.frames import Frames
@@ -301,6 +302,7 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
         "assess": [data, data, "--out", tmp_path / "report"],
         "compare": [data, "--generators", "noise", "--samples", 20, "--out", tmp_path / "compared"],
         "train": ["bc", data, "--out", tmp_path / "trained", "--seeds", 1, "--updates", 10, "--no-evaluate"],
+        "evaluate": [tmp_path / "trained", "--env-id", "Pendulum-v1", "--episodes", 1],
         "online": ["Pendulum-v1", "--out", tmp_path / "online", "--seeds", 1, "--steps", 9, "--episodes", 1],
         "collect": ["Pendulum-v1", "--steps", 20, "--out", tmp_path / "rows.npz"],
         "pixels": ["train", "bc", tmp_path / "frames.hdf5", "--out", tmp_path / "seen", *SEEING],
@@ -308,6 +310,10 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
         "inspect": [data],
         "presets": [],
     }[verb]
+    if verb == "evaluate":
+        write(tmp_path / "swings.npz", rollout("Pendulum-v1", 50))
+        learning = ("--seeds", 1, "--updates", 10, "--no-evaluate", "--quiet")
+        assert synther("train", "bc", tmp_path / "swings.npz", "--out", tmp_path / "trained", *learning).code == 0
     code, out, err = synther(verb, *words, "--quiet")
     assert (code, err) == (0, "")
     assert out.strip()

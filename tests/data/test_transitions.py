@@ -345,3 +345,11 @@ def test_what_holds_no_fields():
     rows = Transitions([[0.0]], [[0.0]], [0.0], [[0.0]], [False])
     with pytest.raises(TypeError, match=r"for a field rows\.reward"):
         _ = rows["reward"]
+
+
+def test_whole_rewards_keep_their_values():
+    """Also those that float32 cannot hold."""
+    few = Transitions(**arrays(reward=np.arange(6)))
+    many = Transitions(**arrays(reward=np.arange(6) + 2**24))
+    assert few.reward.dtype == np.float32
+    np.testing.assert_array_equal(many.reward, np.arange(6) + 2**24)

@@ -160,7 +160,7 @@ def test_another_process_is_started_only_for_enough_rows(
 ) -> None:
     started: list[int] = []
 
-    def spread(env_id: str, chunks: list[Any], workers: int) -> Iterator[simulator.Answer]:
+    def spread(env_id: str, options: str, chunks: list[Any], workers: int) -> Iterator[simulator.Answer]:
         started.append(workers)
         with opened_task(env_id) as task:
             yield from (simulator._follow(task, *chunk) for chunk in chunks)
@@ -243,3 +243,27 @@ def test_without_shimmy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(__import__("sys").modules, "shimmy", None)
     with pytest.raises(MissingExtra, match=r"needs shimmy.*synther\[dmc\]"):
         rollout("dm_control/cheetah-run-v0", 5)
+
+
+def test_the_environment_is_asked_as_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"frame_skip": 1, "forward_reward_weight": 3.0, "max_episode_steps": 7}
+    with opened("Hopper-v5", **options) as env:
+        rows = rollout(env, 40)
+    following, rewards, terminals = simulate("Hopper-v5", rows.observation, rows.action, options=options)
+    np.testing.assert_allclose(following, rows.next_observation, atol=1e-6)
+    np.testing.assert_allclose(rewards, rows.reward, atol=1e-6)
+    np.testing.assert_array_equal(terminals, rows.terminal)
+    assert np.abs(simulate("Hopper-v5", rows.observation, rows.action)[0] - rows.next_observation).max() > 0.1
+    monkeypatch.setattr(simulator, "CHUNK_ROWS", 20)
+    spread = simulate("Hopper-v5", rows.observation, rows.action, options=options, processes=2)
+    np.testing.assert_array_equal(spread[0], following)
+
+
+def test_options_that_cannot_be_asked_about() -> None:
+    rows = np.zeros((1, 12)), np.zeros((1, 3))
+    with pytest.raises(DataError, match=r"'Hopper-v5' into a recorded state: .* change what is observed"):
+        simulate("Hopper-v5", *rows, options={"exclude_current_positions_from_observation": False})
+    name, rows = "dm_control/cheetah-run-v0", (np.zeros((1, 17)), np.zeros((1, 6)))
+    with pytest.raises(DataError, match="it was made with options"):
+        simulate(name, *rows, options={"task_kwargs": {"random": 1}})
+    assert simulate(name, *rows, options={"max_episode_steps": 5})[0].shape == (1, 17)

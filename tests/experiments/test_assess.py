@@ -15,6 +15,9 @@ from synther import Synthesizer, Transitions, durable, read
 from synther.assess import learners
 from synther.data import shipped
 from synther.data.spaces import Discrete
+from synther.diffusion.config import SamplerConfig
+from synther.envs.making import opened
+from synther.envs.rollout import rollout
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
 from synther.experiments import assess as module
@@ -150,8 +153,32 @@ class TestModels:
         assert (found.process, found.efforts) == (None, ())
         assert found.measure("compression").value is None
 
+    def test_one_of_some_of_the_rows(self, pair, hopper, tmp_path):
+        """In which a column never changed: that shows in a later row."""
+        here, there = hopper.observation.copy(), hopper.next_observation.copy()
+        here[:200, 3] = there[:200, 3] = 0
+        real = replace(hopper, observation=here, next_observation=there)
+        model = small(**PLAIN).fit(real[:200], progress=False)
+        found = run(tmp_path, few(pair, real=real, model=model), simulator=False).assessment
+        assert found.notes[0].startswith("the model makes other rows than these, and is left aside: observation[3] is")
+
+    def test_terminals_of_other_samplers_are_decided_as_those_of_its_own(self):
+        goal = np.arange(600) % 4 == 0
+        rows = replace(made(600), reward=goal.astype(np.float32), terminal=goal)
+        model = small().fit(rows, progress=False)
+        assert model.ending is not None
+        rows = module._drawn(model, SamplerConfig("euler", 3), 200, 0)
+        np.testing.assert_array_equal(rows.terminal, model.ending.decide(rows))
+
 
 class TestJudges:
+    def test_the_environment_is_asked_as_it_was_made(self, tmp_path):
+        with opened("Hopper-v5", frame_skip=1) as env:
+            rows = replace(rollout(env, 80), env_id="Hopper-v5", env_options={"frame_skip": 1})
+        found = run(tmp_path, Pair(rows[::2], rows[1::2], "a", "b")).assessment
+        assert found.cloud.judge == "Hopper-v5 in MuJoCo with frame_skip 1"
+        assert found.measure("dynamics_error").value < 1e-9
+
     def test_rows_without_a_name(self, pair, tmp_path):
         nameless = few(pair, real=replace(pair.real, env_id=None))
         found = run(tmp_path / "a", nameless).assessment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from synther.diffusion.blocks import BlockSampler
 from synther.durable import _HOST
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.folder import alone_in
-from synther.experiments.upsample import upsample
+from synther.experiments.upsample import fit_to, upsample
 
 from .small_job import TINY, made, model
 
@@ -153,6 +154,27 @@ def test_somebody_elses_description_is_refused(text, tmp_path):
     with pytest.raises(ConfigError, match=r"run\.json is not the description of a run: choose another --out"):
         run(tmp_path)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("run.json", text)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_damaged_comparison_is_named(done, text, tmp_path):
+    shutil.copytree(done.model.parent, tmp_path / "run")
+    (tmp_path / "run" / "comparison.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"comparison\.json is damaged: remove it"):
+        run(tmp_path / "run")
+
+
+def test_a_model_that_cannot_be_written_is_not_fitted(tmp_path, monkeypatch):
+    def never(*given, **named):
+        raise AssertionError("fitted for nothing")
+
+    monkeypatch.setattr(Synthesizer, "fit", never)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file: choose another place for the model"):
+        fit_to(tmp_path / "file" / "m.safetensors", made(), model(), False)
+    monkeypatch.setattr("os.access", lambda place, how: False)
+    with pytest.raises(ConfigError, match="may not be written to: choose another place for the model"):
+        fit_to(tmp_path / "m.safetensors", made(), model(), False)
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):

@@ -145,3 +145,16 @@ def test_a_flag_that_only_next_observations_carry():
     model = Synthesizer("laptop", **SHORT).fit(made(400, observation=before, next_observation=after), progress=False)
     assert model.layout.thresholds[model.layout.names.index("observation[4]")] == 0.5
     assert set(np.unique(model.sample(600, progress=False).next_observation[:, 4])) <= {0.0, 1.0}
+
+
+def test_ends_that_follow_from_a_flag_are_as_frequent_as_in_the_real_rows():
+    """As where reaching a goal is rewarded and ends the episode. Of a short fit, flags lie anywhere between 0 and 1:
+    where they are cut decides about the ends."""
+    goal = np.random.default_rng(0).random(2_000) < 0.1
+    rows = made(2_000, reward=goal.astype(np.float32), terminal=goal)
+    short = {**QUICK, "fit": {**QUICK["fit"], "steps": 60}}
+    model = Synthesizer("laptop", **short, device="cpu").fit(rows, progress=False)
+    assert model.ending is not None
+    fake = model.sample(20_000, progress=False)
+    assert fake.terminal.mean() == pytest.approx(goal.mean(), rel=0.1)
+    assert fake.reward.mean() == pytest.approx(goal.mean(), rel=0.1)

@@ -103,3 +103,26 @@ def test_five_e_two_is_a_number_of_rows(quick):
 def test_a_dict_is_no_rows():
     with pytest.raises(DataError, match=r"got dict: .*Transitions\.of"):
         Synthesizer("laptop").fit({"observation": [1]}, progress=False)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "3", None])
+def test_seeds_that_are_none(model, seed, tmp_path):
+    for use in (
+        lambda: Synthesizer("laptop", seed=seed),
+        lambda: model.sample(1, seed=seed),
+        lambda: model.sample_to(tmp_path / "x.npz", 1, seed=seed),
+        lambda: plain().subsample(0.5, seed),
+    ):
+        with pytest.raises(ConfigError, match="a seed must be a whole number and at least 0, got"):
+            use()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_fit_cannot_start_from():
+    with pytest.raises(ConfigError, match=r"starts from a Synthesizer, got 'm.safetensors': Synthesizer.load\(path\)"):
+        Synthesizer("laptop", **SHORT).fit(plain(), start="m.safetensors", progress=False)
+
+
+def test_steps_of_a_likelihood(model, real):
+    with pytest.raises(ConfigError, match="steps must be at least 1, got 0"):
+        model.log_likelihood(real[:2], steps=0)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 
-from synther import Synthesizer, Transitions
+from synther import Synthesizer, Transitions, read
 from synther.diffusion.config import SamplerConfig
+from synther.errors import ConfigError
+
+from .rows import made
+from .settings import SHORT
 
 
 def test_a_smaller_sample_is_the_beginning_of_a_larger_one(model, fake):
@@ -51,3 +58,19 @@ def test_repr_says_what_it_was_fitted_on(model, real):
     size = f"residual {network.depth} x {network.width}"
     assert repr(model) == f"Synthesizer({size}, fitted on {len(real):,} rows, {model.record.steps:,} steps, on cpu)"
     assert repr(Synthesizer("laptop", device="cpu")) == "Synthesizer(residual 4 x 256, not fitted, on cpu)"
+
+
+def test_some_options_of_another_sampler(model):
+    """As the constructor takes them."""
+    own = model.settings.sampler
+    one, other = (model.sample(5, sampler=given, progress=False) for given in ({"steps": 3}, replace(own, steps=3)))
+    assert one.equals(other)
+    with pytest.raises(ConfigError, match=r"unknown option sampler\.step: expected one of kind, steps"):
+        model.sample(5, sampler={"step": 3})
+
+
+def test_how_the_environment_was_made_is_kept(tmp_path):
+    model = Synthesizer("laptop", **SHORT).fit(made(50, env_options={"g": 9.0}), progress=False)
+    model.sample_to(tmp_path / "x.hdf5", 3, progress=False)
+    for rows in (model.sample(3, progress=False), next(model.sample_blocks(3)), read(tmp_path / "x.hdf5")):
+        assert (rows.env_id, rows.env_options) == ("Made-v0", {"g": 9.0})

@@ -85,6 +85,12 @@ class TestMatrix:
         np.testing.assert_allclose(matrix[:, numbers].mean(axis=0), 0, atol=1e-5)
         np.testing.assert_allclose(matrix[:, numbers].std(axis=0), 1, atol=1e-5)
 
+    def test_rows_of_a_matrix(self, model, real):
+        """The model's flags are cut and its ends decided; here they are as they were."""
+        back = model.rows_of(model.matrix(real[:50]))
+        np.testing.assert_array_equal(back.terminal, real.terminal[:50])
+        np.testing.assert_allclose(back.observation, real.observation[:50], rtol=1e-4, atol=1e-4)
+
     def test_the_way_back(self, model, real):
         rows = model.layout.unpack(model.scaler.inverse(model.matrix(real)))
         for name in ("observation", "action", "reward", "next_observation"):
