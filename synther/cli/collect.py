@@ -90,9 +90,10 @@ def _keep_frames(chosen: Collect) -> None:
         ("frames", f"{found.frames:,}"),
         ("decisions", f"{found.decisions:,}"),
         _episodes(found.episodes, found.whole),
-        ("return", f"{found.mean_return:,.1f} ± {found.deviation:,.1f}"),
-        ("data", str(target)),
     ]
+    if found.mean_return is not None:
+        figures.append(("return", f"{found.mean_return:,.1f} ± {found.deviation:,.1f}"))
+    figures.append(("data", str(target)))
     answer(chosen.json, {"data": str(target), **asdict(found)}, figures)
 
 

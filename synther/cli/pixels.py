@@ -158,6 +158,8 @@ class Evaluate(options.Output):
     """Of each seed."""
     env_id: str | None = None
     """The environment, where the frames of RUN do not name it: dm_control/walker-walk-v0."""
+    repeat: int | None = None
+    """How often the simulator takes each action, where the frames of RUN do not say it; twice unless said."""
     workers: int | None = None
     """Processes that play episodes; all cores where it is not given."""
 
@@ -171,11 +173,14 @@ def run(arguments: list[str]) -> None:
 
 def _train(arguments: list[str]) -> None:
     chosen, agent = _parse_train(arguments)
+    from synther.envs.pixels import check_task
     from synther.experiments.pixels.training import Plan, train_to
     from synther.pixels import files
 
     plan = Plan(agent, chosen.seeds, chosen.seed, chosen.course(precision=chosen.precision), chosen.env_id)
     frames = files.read(chosen.frames, not chosen.quiet)
+    if chosen.evaluate and chosen.env_id is not None:
+        check_task(chosen.env_id, frames.action.shape[1])  # now, not when all is trained
     trained = train_to(plan, frames, chosen.out, progress=not chosen.quiet)
     _print(chosen, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
 
@@ -252,12 +257,16 @@ def _retrain(arguments: list[str]) -> None:
 
 def _evaluate(arguments: list[str]) -> None:
     chosen = options.parse("pixels evaluate", Evaluate, arguments)
+    from synther.experiments.checks import check_least
     from synther.experiments.pixels.evaluating import evaluate
+
+    check_least(chosen, episodes=1, workers=1, repeat=1)
 
     found = evaluate(
         chosen.run,
         episodes=chosen.episodes,
         env_id=chosen.env_id,
+        repeat=chosen.repeat,
         workers=chosen.workers,
         progress=not chosen.quiet,
     )

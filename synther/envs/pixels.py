@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from synther.envs.camera import Camera, Image
 from synther.envs.making import import_suite, quiet_mujoco
 from synther.envs.suite_tasks import PREFIX
-from synther.errors import ConfigError, DataError
+from synther.errors import ConfigError, DataError, MissingExtra
 
 Array = NDArray[np.float32]
 
@@ -125,6 +125,19 @@ def check_drawable(env_id: str) -> tuple[str, str]:
         known = f"those of {domain} are {', '.join(near)}" if near else f"there is no {domain} in it"
         raise ConfigError(f"the dm_control suite has no task {env_id!r}: {known}")
     return domain, task
+
+
+def check_task(env_id: str, actions: int) -> None:
+    """Refuse what is no task of the dm_control suite, or takes another number of actions, where that is installed."""
+    try:
+        domain, task = check_drawable(env_id)
+    except MissingExtra:
+        return
+    from dm_control import suite
+
+    taken = len(_bounds(suite.load(domain, task), env_id)[0])
+    if taken != actions:
+        raise DataError(f"{env_id} takes {taken} actions, and the frames have {actions}: they are of another task")
 
 
 def _bounds(env: Any, env_id: str) -> tuple[Array, Array]:

@@ -95,7 +95,7 @@ def film(
                     phase.advance(len(episode) - 1)
                     yield episode
 
-    return Footage(identity, after)
+    return Footage(identity, after, limit)
 
 
 def film_run(

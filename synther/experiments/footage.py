@@ -32,6 +32,8 @@ class Footage:
     """What they depend on, for JSON."""
     after: Callable[[Sequence[int]], Iterator[Frames]]
     """The rest of them, where the first ones are there already: how many decisions each of those has, in order."""
+    longest: int | None = None
+    """Decisions of an episode that is cut by nothing but its time limit; None is the longest that there is."""
 
     def __iter__(self) -> Iterator[Frames]:
         return self.after([])
@@ -47,9 +49,9 @@ class Filmed:
     episodes: int
     whole: int
     """Episodes but for those that are shorter than the longest, and not over."""
-    mean_return: float
-    deviation: float
-    """Of the whole ones."""
+    mean_return: float | None
+    deviation: float | None
+    """Of the whole ones, if there are any."""
 
 
 def keep(out: Path, footage: Footage, *, progress: Progress | bool = False) -> Filmed:
@@ -69,7 +71,7 @@ def keep(out: Path, footage: Footage, *, progress: Progress | bool = False) -> F
         claim(folder, footage.identity)  # here, so that nothing is left of what failed before its first episode
         parts.append(_part(folder, len(parts)))
         write(parts[-1], episode)
-    found = _joined(out, parts, progress)
+    found = _joined(out, parts, footage.longest, progress)
     for part in parts:  # before what says whose they are, so that half a folder is known again
         part.unlink()
     shutil.rmtree(folder)
@@ -80,7 +82,7 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}{SUFFIXES[0]}"
 
 
-def _joined(out: Path, parts: Sequence[Path], progress: Progress | bool) -> Filmed:
+def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Progress | bool) -> Filmed:
     """One file of all the parts, of which one at a time is in memory."""
     seen: list[tuple[int, float, bool]] = []
     env_id: str | None = None
@@ -97,9 +99,10 @@ def _joined(out: Path, parts: Sequence[Path], progress: Progress | bool) -> Film
 
         write(out, watched())
     lengths, totals, terminals = (np.array(column) for column in zip(*seen, strict=True))
-    whole = totals[terminals | (lengths == lengths.max())]
+    whole = totals[terminals | (lengths >= (longest or lengths.max()))]
+    spread = (float(whole.mean()), float(whole.std())) if len(whole) else (None, None)
     decisions, count = int(lengths.sum()), len(seen)
-    return Filmed(env_id, decisions + count, decisions, count, len(whole), float(whole.mean()), float(whole.std()))
+    return Filmed(env_id, decisions + count, decisions, count, len(whole), *spread)
 
 
 def frames_target(out: str) -> Path:

@@ -135,7 +135,10 @@ class PixelRun:
         claim(folder, self.to_json())
         # Where the folder of data lies on this machine is nobody's business.
         origin = f"frames read from {source.relative_to(place.data) if place.data else source}"
-        write_object(folder / "facts.json", {"command": place.command, "data": origin, "rows": len(frames)})
+        recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
+        meant = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
+        facts = {"command": place.command, "data": origin, "rows": len(frames), "generators": meant}
+        write_object(folder / "facts.json", facts)
         train_to(plan, frames, folder / STAGE_ONE, progress=progress)
         for arm, retraining in self.arms.items():
             self._retrain(arm, retraining, frames, folder, place, progress)

@@ -101,9 +101,11 @@ def score(
 def _file_of(agents: Path) -> Path:
     if not agents.is_dir():
         return agents
+    if (agents / "policy.safetensors").is_file():
+        raise FormatError(f"{agents} is a run of agents that see: `synther pixels evaluate {agents}`")
+    if (agents / "frames").is_dir():
+        raise FormatError(f"{agents} is a run of agents that see and act: what they were worth is in its log.jsonl")
     for place in (agents, agents / "training"):  # the latter of the paper's runs
         if (place / AGENTS).is_file():
             return place / AGENTS
-    if (agents / "policy.safetensors").is_file():
-        raise FormatError(f"{agents} is a run of agents that see: `synther pixels evaluate {agents}`")
     raise FormatError(f"{agents} has no {AGENTS}: expected the folder of `synther train` or `synther online`")

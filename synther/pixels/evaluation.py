@@ -45,6 +45,15 @@ def obstacle(env_id: str) -> str | None:
     return None
 
 
+def check_sight(stack: tuple[int, ...]) -> None:
+    """Refuse what sees other stacks of frames, (channels, height, width), than are drawn here."""
+    drawn = STACK * _COLOURS, stack[-1], stack[-1]
+    if stack != drawn:
+        raise ConfigError(
+            f"agents that see stacks of {stack} cannot be evaluated: worlds are drawn in colour and square, {drawn}"
+        )
+
+
 class World(Protocol):
     """As `PixelWorld` is."""
 
@@ -89,12 +98,9 @@ def play(
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
-    drawn = STACK * _COLOURS, policy.size, policy.size
-    if policy.encoder.frame != drawn:
-        raise ConfigError(
-            f"the policy sees stacks of {policy.encoder.frame}, and worlds are drawn in colour and square, {drawn}: it "
-            "learned from other frames, and cannot be evaluated here"
-        )
+    check_sight(policy.encoder.frame)
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers must be at least 1, got {workers}")
     every = [Place(member, episode) for episode in range(episodes) for member in range(len(seeds))]
     left = [place for place in every if place not in done]
     frozen = [pickle.dumps(policy.member(member), protocol=5) for member in range(len(seeds))] if left else []

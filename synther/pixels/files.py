@@ -102,6 +102,10 @@ def _filled(image: NDArray[np.uint8], source: Source, phase: Phase) -> list[Bloc
         del block  # before the next is read: it is large
     if at != len(image):
         raise FormatError(f"it promises {len(image):,} records and holds {at:,}: fetch it again")
+    for name in ("action", "reward", "discount"):
+        kinds = {getattr(block, name).dtype.kind for block in blocks}
+        if not kinds <= set("biuf"):
+            raise DataError(f"{name} holds no numbers: expected an array of them")
     if not blocks[0].first[0]:
         raise DataError("record 0 is no reset: expected a file that begins with the first of an episode")
     return blocks

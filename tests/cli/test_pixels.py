@@ -17,7 +17,7 @@ from synther.agents.noisy_bc import NoisyBCConfig
 from synther.cli import pixels
 from synther.cli.online import Seeing
 from synther.cli.options import parse
-from synther.errors import ConfigError, FormatError
+from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments.pixels.training import Plan
 from synther.pixels import evaluation, files
 from synther.pixels.frames import Frames
@@ -132,7 +132,7 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
         "--seed",
         5,
         "--env-id",
-        "dm_control/walker-walk-v0",
+        "dm_control/point_mass-easy-v0",
         "--precision",
         "tf32",
         "--updates",
@@ -141,8 +141,22 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run("train", "bc", frames, "--out", tmp_path / "run", *words, "--agent.nstep", 2)
     (plan,) = found
-    assert (list(plan.all_seeds), plan.env_id, plan.agent.nstep) == ([5, 6, 7], "dm_control/walker-walk-v0", 2)
+    assert (list(plan.all_seeds), plan.env_id, plan.agent.nstep) == ([5, 6, 7], "dm_control/point_mass-easy-v0", 2)
     assert (plan.course.updates, plan.course.precision, type(plan.agent).__name__) == (1_000, "tf32", "NoisyBCConfig")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "says"),
+    [
+        ("walker-walk", "expected dm_control/walker-walk-v0, got 'walker-walk'"),
+        ("dm_control/walker-swim-v0", "has no task 'dm_control/walker-swim-v0': those of walker are"),
+        ("dm_control/walker-walk-v0", "takes 6 actions, and the frames have 2: they are of another task"),
+    ],
+)
+def test_an_environment_that_cannot_be_theirs_is_told_before_they_are_trained(run, frames, env_id, says, tmp_path):
+    with pytest.raises(SyntherError, match=says):
+        run("train", "bc", frames, "--out", tmp_path / "run", "--env-id", env_id)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("kind", [pixels.Upsample, Seeing])

@@ -61,6 +61,11 @@ def test_what_is_kept():
     assert [file.name for file in Path("new").iterdir()] == ["frames.hdf5"]
 
 
+def test_an_episode_that_is_cut_is_none_of_the_whole_ones():
+    found = kept(decisions=4)
+    assert (found.episodes, found.whole, found.mean_return, found.deviation) == (1, 0, None, None)
+
+
 def test_where_it_may_go():
     assert frames_target("new/frames.HDF5") == Path("new/frames.HDF5")
     Path("old.hdf5").touch()

@@ -17,7 +17,7 @@ from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import load_pixel_policy
 
 from ..here import Here
-from .seeing import PLAN, StopAt, Stopped, Wall, frames
+from .seeing import ENV_ID, PLAN, StopAt, Stopped, Wall, frames
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +106,33 @@ def test_episodes_of_another_environment_or_repetition_do_not_count(tmp_path):
 
 
 def test_episodes_of_another_policy_do_not_count(copied, playing):
-    before = evaluate(copied, episodes=1, progress=False)
+    """And are kept: they took minutes."""
+    before, first = evaluate(copied, episodes=1, progress=False), (copied / "policy.safetensors").read_bytes()
     policy = load_pixel_policy(copied / "policy.safetensors")
     policy.actor.weights.neg_()
     policy.save(copied / "policy.safetensors")
-    assert evaluate(copied, episodes=1, progress=False) != before
-    assert len((copied / "episodes.jsonl").read_text().splitlines()) == 2
+    assert evaluate(copied, episodes=1, progress=False).curves != before.curves
+    assert len((copied / "episodes.jsonl").read_text().splitlines()) == 4
+    (copied / "policy.safetensors").write_bytes(first)
+    assert evaluate(copied, episodes=1, progress=False) == before
+    assert len((copied / "episodes.jsonl").read_text().splitlines()) == 4
+
+
+def test_where_it_was_evaluated_is_told(copied, playing, caplog):
+    result = evaluate(copied, episodes=1, progress=False)
+    assert result.origin["environment"] == f"{ENV_ID}, 1 episodes of each seed, every action 2 times"
+    about = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**about, "action_repeat": None}))
+    assert evaluate(copied, episodes=1, progress=False) == result
+    assert "do not say how often each action was done: taken to be 2 times (--repeat)" in caplog.text
+    other = evaluate(copied, episodes=1, repeat=4, progress=False)
+    assert other.origin["environment"].endswith("every action 4 times")
+
+
+def test_a_damaged_description_is_named(copied):
+    (copied / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"run\.json is damaged: it does not say kind"):
+        evaluate(copied, progress=False)
 
 
 def test_strange_lines_are_episodes_that_are_missing(copied, playing):

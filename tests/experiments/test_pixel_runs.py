@@ -137,6 +137,9 @@ def test_trained_in_the_dark_and_evaluated_without_data(place, dark, tmp_path, m
         "command": "synther paper run example",
         "data": "frames read from point_mass-easy-collected.hdf5",
         "rows": 32,
+        "generators": {
+            arm: retraining.recipe.settings().to_json() for arm, retraining in RUN.arms.items() if retraining.recipe
+        },
     }
     elsewhere = tmp_path / "elsewhere"
     kept = ("run.json", "facts.json", "trained.json", "policy.safetensors")

@@ -144,6 +144,22 @@ class TestLatents:
         with pytest.raises(ConfigError, match="holds no latents"):
             stored(tmp_path, identity(run))
 
+    def test_frames_of_another_task_are_refused(self, run, tmp_path, caplog):
+        out = tmp_path / "latents"
+        wide = replace(frames(), action=np.zeros((32, 3)), low=-1.0, high=1.0)
+        for changed, says in (
+            (
+                frames(env_id="dm_control/walker-walk-v0"),
+                "are of dm_control/point_mass-easy-v0, the frames of dm_control",
+            ),
+            (wide, "have 2 actions, the frames 3: encode what"),
+        ):
+            with pytest.raises(DataError, match=says):
+                encode_to(run, changed, out, device="cpu", progress=False)
+        assert not out.exists()
+        encode_to(run, frames(seed=1), out, device="cpu", progress=False)
+        assert "were trained on other frames than these" in caplog.text
+
     def test_an_unfinished_training_has_none(self, tmp_path):
         with pytest.raises(ConfigError, match="holds no finished training"):
             encode_to(tmp_path, frames(), tmp_path / "latents", progress=False)
@@ -265,6 +281,7 @@ class TestStageTwo:
         assert not (tmp_path / "heads").exists()
         with pytest.raises(DataError, match="expected latents of 50 columns for these heads, got 100"):
             self.retrain(run, latents, tmp_path / "heads", features="actor")
+        assert not (tmp_path / "heads").exists()
         self.retrain(run, latents, tmp_path / "more")
         with pytest.raises(ConfigError, match="another rows"):
             self.retrain(run, [latents[1], latents[0]], tmp_path / "more")

@@ -74,7 +74,7 @@ def test_a_policy_of_grey_frames_is_refused(episodes):
     first = np.arange(6) % 3 == 0
     frames = Frames(np.zeros((6, 1, 16, 16), np.uint8), np.zeros((6, 1)), np.zeros(6), np.ones(6), first)
     agent = PixelAgent(NoisyBCConfig(width=8, depth=1, batch=2), frames, [5], device=torch.device("cpu"))
-    with pytest.raises(ConfigError, match=r"sees stacks of \(3, 16, 16\), and worlds are drawn .* \(9, 16, 16\)"):
+    with pytest.raises(ConfigError, match=r"see stacks of \(3, 16, 16\) cannot be evaluated: .*, \(9, 16, 16\)"):
         episodes(agent.policy(), [5])
 
 

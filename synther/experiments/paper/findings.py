@@ -15,6 +15,7 @@ from synther.experiments.measurements import Result, Spread
 from synther.experiments.online_runs import OnlineRun, Synthetic
 from synther.experiments.paper.experiment import Average, Cell, Experiment, Figure
 from synther.experiments.paper.sizes import Sizes
+from synther.experiments.pixel_runs import PixelRun
 from synther.experiments.runs import Job, Recipe, Run
 from synther.presets import Settings
 
@@ -40,9 +41,9 @@ class Finding:
 
     def departed(self, arm: str) -> bool:
         """Whether the departures concern an arm: a source concerns those that learned from it."""
-        sources = self.sources.get(arm, set())
+        concerned = {"sources": self.sources.get(arm, set()), "arms": {arm}}
         places = [departure.place for departure in self.departures]
-        return any(place[0] != "sources" or place[1] in sources for place in places)
+        return any(len(place) < 2 or place[1] in concerned.get(place[0], place) for place in places)
 
     @property
     def scores(self) -> Values:
@@ -96,7 +97,7 @@ def _finding(job: Job, folder: Path) -> Finding | None:
 
 def _outdated(job: Job, done: Mapping[str, Any], folder: Path) -> Iterator[Difference]:
     """What its presets said when it was done, where they say something else now."""
-    trained = folder / "training" / "run.json"
+    trained = folder / ("facts.json" if isinstance(job, PixelRun) else "training/run.json")
     for place, recipe, then in _generators(job, done, read_object(trained)) if trained.exists() else ():
         settings = Settings.from_json(then)  # with its options as they are unless said
         yield from differences(settings.to_json(), recipe.settings().to_json(), *place, recipe.preset)
@@ -112,6 +113,9 @@ def _generators(
                 yield ("sources", name), Recipe(**recipe), trained["synthetic"][name]["settings"]
     elif isinstance(job, OnlineRun) and done["synthetic"] is not None:
         yield ("synthetic",), Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
+    elif isinstance(job, PixelRun):
+        for arm, settings in trained.get("generators", {}).items():
+            yield ("arms", arm), Recipe(**done["arms"][arm]["recipe"]), settings
 
 
 def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:

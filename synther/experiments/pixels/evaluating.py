@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Progress, resolve
 
+log = logging.getLogger(__name__)
+
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:
     """What keeps the run in `folder` from being evaluated here, in words; None where nothing does.
@@ -35,6 +38,10 @@ def why_not(folder: Path, env_id: str | None = None) -> str | None:
     wanted = env_id or description(folder)["env_id"]
     if wanted is None:
         return f"its frames name no environment: `synther pixels evaluate {folder} --env-id` does"
+    try:
+        evaluation.check_sight(load_pixel_policy(folder / POLICY).encoder.frame)
+    except ConfigError as error:
+        return str(error)
     return evaluation.obstacle(wanted)
 
 
@@ -43,19 +50,24 @@ def evaluate(
     *,
     episodes: int = 10,
     env_id: str | None = None,
+    repeat: int | None = None,
     workers: int | None = None,
     progress: Progress | bool = True,
 ) -> Result:
     """Play `episodes` episodes with every seed of the run in `folder`, and write its `result.json`.
 
-    They are played in `env_id`, or where that is None in the environment of the run's frames. Episodes that were played
-    before are not played again, also where fewer of them were asked for then.
+    They are played in `env_id`, or where that is None in the environment of the run's frames, every action `repeat`
+    times, or as often as for those. Episodes that were played before are not played again, also where fewer of them
+    were asked for then.
     """
     about, obstacle = description(folder), why_not(folder, env_id)
     if obstacle is not None:
         raise ConfigError(obstacle)
     env_id, seeds = env_id or about["env_id"], about["seeds"]
-    policy, repeat = load_pixel_policy(folder / POLICY), about["action_repeat"] or REPEAT
+    policy, repeat = load_pixel_policy(folder / POLICY), repeat or about["action_repeat"]
+    if repeat is None:
+        repeat = REPEAT
+        log.warning("the frames do not say how often each action was done: taken to be %d times (--repeat)", repeat)
     book = _Book(folder / "episodes.jsonl", _digest(folder / POLICY, env_id, repeat))
     total = len(seeds) * episodes
     found = {place: played for place, played in book.played.items() if place.episode < episodes}
@@ -74,6 +86,8 @@ def evaluate(
             found[place] = played
             phase.advance(1, "diverged" if played.total is None else f"return {played.total:,.1f}")
     result = _result(result_of(folder), env_id, len(seeds), found)
+    where = f"{env_id}, {episodes} episodes of each seed, every action {repeat} times"
+    result = replace(result, origin={**result.origin, "environment": where})
     write_object(folder / "result.json", result.to_json())
     return result
 
@@ -104,34 +118,39 @@ def _digest(policy: Path, env_id: str, repeat: int) -> str:
 
 
 class _Book:
-    """The episodes of `policy` that are over, one a line, each on the disk before anything builds on it."""
+    """The episodes of `policy` that are over, one a line, each on the disk before anything builds on it.
+
+    Those of other policies, or in other environments, stay where they are.
+    """
 
     def __init__(self, path: Path, policy: str) -> None:
         self.path, self.policy = path, policy
         text = path.read_text() if path.exists() else ""
         self.played: dict[Place, Played] = {}
-        for line in text.splitlines(keepends=True):
-            found = self._parsed(line)
-            if found is not None:
-                self.played[found[0]] = found[1]
-        kept = "".join(self._line(*entry) for entry in self.played.items())
+        lines = [(line, _parsed(line)) for line in text.splitlines(keepends=True)]
+        for _, found in lines:
+            if found is not None and found[0] == policy:
+                self.played[found[1]] = found[2]
+        kept = "".join(line for line, found in lines if found is not None)
         if kept != text:
             with replacing(path) as beside:
                 beside.write_text(kept)
 
     def add(self, place: Place, played: Played) -> None:
-        append_line(self.path, self._line(place, played))
+        append_line(self.path, _line(self.policy, place, played))
         self.played[place] = played
 
-    def _line(self, place: Place, played: Played) -> str:
-        entry = {**place._asdict(), "return": played.total, "length": played.length, "policy": self.policy}
-        return json.dumps(entry) + "\n"
 
-    def _parsed(self, line: str) -> tuple[Place, Played] | None:
-        """None where the line was cut, is none of ours, or is of another policy: that episode is played again."""
-        try:
-            found = json.loads(line)
-            place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])
-            return (place, played) if self._line(place, played) == line else None
-        except (ValueError, TypeError, KeyError):
-            return None
+def _line(policy: str, place: Place, played: Played) -> str:
+    entry = {**place._asdict(), "return": played.total, "length": played.length, "policy": policy}
+    return json.dumps(entry) + "\n"
+
+
+def _parsed(line: str) -> tuple[str, Place, Played] | None:
+    """The policy that was played, and what came of it; None where the line was cut or is none of ours."""
+    try:
+        found = json.loads(line)
+        place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])
+        return (found["policy"], place, played) if _line(found["policy"], place, played) == line else None
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -7,8 +7,9 @@ far as their rows fit, and those groups one after another, each in a folder of i
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import nullcontext
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +23,7 @@ from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.stacked import Stack
 from synther.data.transitions import Transitions
-from synther.errors import ConfigError, DataError
+from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.folder import alone_in, claim
 from synther.experiments.measurements import Result
@@ -77,7 +78,7 @@ def retrain_to(
         **course.description(),
         **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
     }
-    with nullcontext() if is_trained(folder) else alone_in(folder):
+    with _unless_refused(folder), nullcontext() if is_trained(folder) else alone_in(folder):
         claim(folder, described)
         if is_trained(folder):
             log.info("%s is trained already", folder)
@@ -87,6 +88,18 @@ def retrain_to(
         check_alive(result.updates, [place in result.diverged[ARM] for place in range(len(seeds))])
         finish(folder, result, policy.with_heads(_joined([heads.actor(group) for group in groups])))
     return result
+
+
+@contextmanager
+def _unless_refused(folder: Path) -> Iterator[None]:
+    """Rows that turn out to be wrong leave no folder that was not there, nor one that would refuse the right ones."""
+    new = not folder.exists()
+    try:
+        yield
+    except SyntherError:
+        if new and not any(folder.rglob(CHECKPOINT)):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,6 @@ def stored(folder: Path, run: dict[str, Any]) -> tuple[Features, list[LatentSour
 def latents_in(folder: Path) -> dict[str, Any]:
     """What a folder of latents, real or synthetic, says of itself."""
     about = read_object(folder / "run.json") if (folder / "run.json").exists() else {}
-    if about.get("kind") not in ("latents", "synthetic"):
+    if about.get("kind") not in ("latents", "synthetic") or not {"run", "features"} <= about.keys():
         raise ConfigError(f"{folder} holds no latents: expected the --out of `synther pixels encode` or `upsample`")
     return about

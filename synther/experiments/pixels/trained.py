@@ -12,6 +12,7 @@ from synther.pixels.policy import PixelPolicy
 
 CHECKPOINT, POLICY = "checkpoint.safetensors", "policy.safetensors"
 _TRAINED = "trained.json"
+_TOLD = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "device")
 
 
 def is_trained(folder: Path) -> bool:
@@ -36,7 +37,11 @@ def description(folder: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{folder} holds no finished training on frames: expected the --out of `synther pixels train`"
         )
-    return read_object(folder / "run.json")
+    about = read_object(folder / "run.json")
+    missing = [name for name in _TOLD if name not in about]
+    if missing:
+        raise ConfigError(f"{folder / 'run.json'} is damaged: it does not say {missing[0]}; train again elsewhere")
+    return about
 
 
 def identity(folder: Path) -> dict[str, Any]:

@@ -14,17 +14,19 @@ from synther import compute
 from synther.agents.drq_bc import DrQBCConfig
 from synther.data import formats
 from synther.data.transitions import Transitions
+from synther.errors import DataError
 from synther.experiments import tracking
 from synther.experiments.checks import check_least
 from synther.experiments.folder import alone_in, claim
 from synther.experiments.measurements import Result
 from synther.experiments.pixels.configs import all_features, to_json
 from synther.experiments.pixels.course import Course, follow
-from synther.experiments.pixels.trained import CHECKPOINT, finish, identity, is_trained, result_of
+from synther.experiments.pixels.trained import CHECKPOINT, POLICY, description, finish, identity, is_trained, result_of
 from synther.pixels.agent import PixelAgent, PixelConfig
 from synther.pixels.eyes import Features
 from synther.pixels.frames import Frames
 from synther.pixels.latents import encode
+from synther.pixels.policy import load_pixel_policy
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
@@ -112,6 +114,21 @@ def latents_of(
     return encode(run / CHECKPOINT, frames, features=features, seed=seed, device=device, progress=progress)
 
 
+def _check_frames(run: Path, frames: Frames) -> None:
+    """Refuse frames of another task than the agents of `run` learned from, and tell of others of the same."""
+    about, policy = description(run), load_pixel_policy(run / POLICY)
+    if len(policy.low) != frames.action.shape[1]:
+        counts = f"{len(policy.low)} actions, the frames {frames.action.shape[1]}"
+        raise DataError(f"the agents of {run} have {counts}: encode what they were trained on")
+    if frames.env_id and about["env_id"] and frames.env_id != about["env_id"]:
+        raise DataError(
+            f"the agents of {run} are of {about['env_id']}, the frames of {frames.env_id}: encode what they were "
+            "trained on"
+        )
+    if digest(frames) != about["data"]:
+        log.warning("the agents of %s were trained on other frames than these", run)
+
+
 def encode_to(
     run: Path,
     frames: Frames,
@@ -127,6 +144,7 @@ def encode_to(
     `features` of None are all that its agents have.
     """
     own = identity(run)
+    _check_frames(run, frames)
     chosen = features or all_features(own["agent"]["algorithm"])
     seeds = own["seeds"]
     described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": digest(frames)}
