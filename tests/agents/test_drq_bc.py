@@ -94,7 +94,9 @@ def test_an_actor_sees_its_own_features():
     seen = TABLES[0].observation[:, :2]
     expected = networks(agent.algorithm.actor, 1)(torch.from_numpy(seen).float()).tanh().detach()
     np.testing.assert_allclose(agent.act(seen)[1], expected, atol=1e-5)
-    with pytest.raises(DataError, match=r"expected observations of shape \(2, n, 2\) or \(n, 2\), got \(40, 4\)"):
+    with pytest.raises(
+        DataError, match=r"expected observations of shape \(2, n, 2\), \(n, 2\) or \(2,\), got \(40, 4\)"
+    ):
         agent.act(TABLES[0].observation)
 
 

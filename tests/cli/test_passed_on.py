@@ -160,9 +160,9 @@ def test_pixels(reached, monkeypatch, tmp_path):
     )
     assert found.given == (run, ("frames", False), out)
     assert found.named == {"features": "actor", "seed": 3, "device": "cpu", "progress": False}
-    words = ("--episodes", 4, "--env-id", "dm_control/walker-walk-v0", "--workers", 2)
+    words = ("--episodes", 4, "--env-id", "dm_control/walker-walk-v0", "--workers", 2, "--repeat", 3)
     found = reached("synther.experiments.pixels.evaluating.evaluate", "pixels", "evaluate", run, *words)
-    expected = {"episodes": 4, "env_id": "dm_control/walker-walk-v0", "workers": 2, "progress": True}
+    expected = {"episodes": 4, "env_id": "dm_control/walker-walk-v0", "repeat": 3, "workers": 2, "progress": True}
     assert (found.given, found.named) == ((run,), expected)
     importlib.import_module("synther.experiments.pixels.retraining")  # which else would keep what follows for good
     monkeypatch.setattr("synther.experiments.pixels.trained.identity", lambda run: {"of": run})
