@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -57,14 +58,27 @@ def claim(folder: Path, description: dict[str, Any], advice: str = ANOTHER, grow
     run = folder / "run.json"
     if not run.exists():
         check_folder(folder, _ADVICE)
-        # What begins with .run. is a lock, or was left by a run that was killed while it wrote its description.
-        if folder.exists() and not all(file.name.startswith(".run.") for file in folder.iterdir()):
+        if folder.exists() and next(_claimed(folder), None) is not None:
             raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
         write_object(run, description)
     elif was_for_less(folder, description, advice, growth):
         began = run.stat().st_mtime
         write_object(run, description)
         os.utime(run, (began, began))  # from which the time of all that was measured is counted
+
+
+def _claimed(folder: Path) -> Iterator[Path]:
+    """What is in it but for locks and what a killed process left of its description."""
+    return (file for file in folder.iterdir() if not file.name.startswith(".run."))
+
+
+def unclaim(folder: Path) -> None:
+    """Take a claim back, with all that came of it. Only for who has made it, and while nobody else works there."""
+    for file in list(_claimed(folder)):
+        if file.is_dir():
+            shutil.rmtree(file)
+        else:
+            file.unlink()
 
 
 def was_for_less(

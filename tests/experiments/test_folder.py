@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.folder import Difference, alone_in, claim, differences, key_of
+from synther.experiments.folder import Difference, alone_in, claim, differences, key_of, read_object, unclaim
 
 HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp"}, "data": "a" * 64, "arms": ["real"]}
 
@@ -70,3 +70,13 @@ def test_a_lock_is_let_go_of_however_the_work_ends(tmp_path):
         with pytest.raises(KeyError):
             fail()
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_claim_that_is_taken_back_leaves_room_for_another(tmp_path):
+    with alone_in(tmp_path / "run"):
+        claim(tmp_path / "run", {"seeds": 1})
+        (tmp_path / "run" / "part").mkdir()
+        (tmp_path / "run" / "part" / "log").touch()
+        unclaim(tmp_path / "run")
+        claim(tmp_path / "run", {"seeds": 2})
+    assert read_object(tmp_path / "run" / "run.json") == {"seeds": 2}

@@ -281,7 +281,12 @@ class TestStageTwo:
         assert not (tmp_path / "heads").exists()
         with pytest.raises(DataError, match="expected latents of 50 columns for these heads, got 100"):
             self.retrain(run, latents, tmp_path / "heads", features="actor")
-        assert not (tmp_path / "heads").exists()
+        assert self.retrain(run, latents, tmp_path / "heads").updates == 12  # nothing was left that would refuse it
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "notes").write_text("mine")
+        with pytest.raises(ConfigError, match="holds files of something else"):
+            self.retrain(run, latents, tmp_path / "mine", features="actor")
+        assert (tmp_path / "mine" / "notes").read_text() == "mine"
         self.retrain(run, latents, tmp_path / "more")
         with pytest.raises(ConfigError, match="another rows"):
             self.retrain(run, [latents[1], latents[0]], tmp_path / "more")

@@ -7,7 +7,6 @@ far as their rows fit, and those groups one after another, each in a folder of i
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -23,9 +22,9 @@ from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.stacked import Stack
 from synther.data.transitions import Transitions
-from synther.errors import ConfigError, DataError, SyntherError
+from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import tracking
-from synther.experiments.folder import alone_in, claim
+from synther.experiments.folder import alone_in, claim, unclaim
 from synther.experiments.measurements import Result
 from synther.experiments.pixels.configs import heads_of
 from synther.experiments.pixels.course import Course, follow
@@ -78,27 +77,28 @@ def retrain_to(
         **course.description(),
         **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
     }
-    with _unless_refused(folder), nullcontext() if is_trained(folder) else alone_in(folder):
+    with nullcontext() if is_trained(folder) else alone_in(folder):
+        new = not (folder / "run.json").exists()
         claim(folder, described)
         if is_trained(folder):
             log.info("%s is trained already", folder)
             return result_of(folder)
         others = len(groups) > 1
-        result = _together(groups, [heads.train(group, resolve(progress), others) for group in groups])
+        with _taken_back(folder) if new else nullcontext():
+            result = _together(groups, [heads.train(group, resolve(progress), others) for group in groups])
         check_alive(result.updates, [place in result.diverged[ARM] for place in range(len(seeds))])
         finish(folder, result, policy.with_heads(_joined([heads.actor(group) for group in groups])))
     return result
 
 
 @contextmanager
-def _unless_refused(folder: Path) -> Iterator[None]:
-    """Rows that turn out to be wrong leave no folder that was not there, nor one that would refuse the right ones."""
-    new = not folder.exists()
+def _taken_back(folder: Path) -> Iterator[None]:
+    """Rows that turn out to be wrong leave nothing in a folder just claimed, where the right ones would be refused."""
     try:
         yield
-    except SyntherError:
-        if new and not any(folder.rglob(CHECKPOINT)):
-            shutil.rmtree(folder, ignore_errors=True)
+    except (ConfigError, DataError, FormatError):
+        if not any(folder.rglob(CHECKPOINT)):
+            unclaim(folder)
         raise
 
 
