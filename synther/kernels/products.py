@@ -56,9 +56,7 @@ def column_sums(b: Tensor, sums: Tensor) -> None:
     """b (N, D, C) summed over D, into `sums` (N, C)."""
     if triton is not None and b.is_cuda and b.dtype == torch.float32:
         networks, depth, columns = b.shape
-        wide, deep = 32, 128  # enough of them, and enough on its way to each, to keep the memory busy
-        grid = (triton.cdiv(columns, wide), networks)
-        _sum_kernel[grid](b, sums, columns, depth, *b.stride(), sums.stride(0), wide, deep)
+        _sum_kernel[(triton.cdiv(columns, 64), networks)](b, sums, columns, depth, *b.stride(), sums.stride(0), 64, 64)
     else:
         sums.copy_(b.sum(1))
 
