@@ -59,8 +59,7 @@ class Augmentation:
         if self.rows is None:
             raise ConfigError("this Augmentation has no rows: call fit(transitions) first")
         count = check_count(count)
-        whole_seed(seed)
-        draw = np.random.default_rng(seed)
+        draw = np.random.default_rng(whole_seed(seed))
         rows = self.rows[draw.integers(len(self.rows), size=count)]
         here, there = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
         here, there = self.change(here, there, draw)

@@ -257,10 +257,7 @@ def _retrain(arguments: list[str]) -> None:
 
 def _evaluate(arguments: list[str]) -> None:
     chosen = options.parse("pixels evaluate", Evaluate, arguments)
-    from synther.experiments.checks import check_least
     from synther.experiments.pixels.evaluating import evaluate
-
-    check_least(chosen, episodes=1, workers=1, repeat=1)
 
     found = evaluate(
         chosen.run,

@@ -199,9 +199,8 @@ class Transitions:
         """A uniform draw of rows without replacement, in their old order, at least one."""
         if not 0 < fraction <= 1:
             raise DataError(f"fraction must lie in (0, 1], got {fraction}")
-        whole_seed(seed)
         count = max(1, round(fraction * len(self)))
-        rows = np.random.default_rng(seed).choice(len(self), size=count, replace=False)
+        rows = np.random.default_rng(whole_seed(seed)).choice(len(self), size=count, replace=False)
         return self[np.sort(rows)]
 
     def with_spaces(self, action: Space | None = None, observation: Space | None = None) -> Transitions:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,10 @@ from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 from synther.durable import check_folder
 from synther.envs.rendering import png, render_states
-from synther.envs.simulator import describe, simulate, supports
+from synther.envs.simulator import describe, supports
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.folder import write_object
+from synther.experiments.judges import Judge, judge_of
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
 
@@ -100,7 +100,7 @@ def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> As
         pair.synthetic,
         held_out=pair.held_out,
         simulator=simulator,
-        simulator_name=_called(task, _options(plan, pair.real)) if simulator and task else None,
+        simulator_name=None if simulator is None else str(simulator),
         parameters=None if model is None else _parameters(model),
         seed=plan.seed,
         device=plan.device,
@@ -119,28 +119,14 @@ def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> As
     return Assessed(found, page, figures)
 
 
-def _simulator(plan: Plan, real: Transitions, task: str | None) -> tuple[Simulator | None, tuple[str, ...]]:
+def _simulator(plan: Plan, real: Transitions, task: str | None) -> tuple[Judge | None, tuple[str, ...]]:
     """The simulator, if it can be asked about these rows, and why not. One that was asked for must be."""
     if not plan.simulator or task is None or not supports(task):
         return None, ()
-    asked = partial(simulate, task, options=_options(plan, real))
-    try:
-        asked(real.observation[:1], real.action[:1], processes=1)
-    except SyntherError as error:
-        if plan.env_id is not None:
-            raise
-        return None, (f"{describe(task)} cannot be asked: {error}",)
-    return asked, ()
-
-
-def _options(plan: Plan, real: Transitions) -> dict[str, Any]:
-    """Of the environment that the rows name; another one has none of them."""
-    return (real.env_options if plan.env_id is None else None) or {}
-
-
-def _called(task: str, options: dict[str, Any]) -> str:
-    told = ", ".join(f"{name} {value}" for name, value in options.items())
-    return describe(task) + (f" with {told}" if told else "")
+    found = judge_of(real, task, named=plan.env_id is not None)
+    if isinstance(found, Judge):
+        return found, ()
+    return None, (f"{describe(task)} cannot be asked: {found}",)
 
 
 def _fitting(pair: Pair, seed: int) -> tuple[Synthesizer | None, tuple[str, ...]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,12 @@ from synther.baselines.tabular import CONFIGS, require
 from synther.data.checks import check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
-from synther.envs.simulator import simulate, supports
-from synther.errors import ConfigError, SyntherError
+from synther.envs.simulator import supports
+from synther.errors import ConfigError
 from synther.experiments.comparison import Row, measured, write
 from synther.experiments.folder import claim, read_object, write_object
 from synther.experiments.generators import GENERATORS, NOISE, Maker, Plan
+from synther.experiments.judges import Judge, judge_of
 from synther.experiments.origin import origin
 from synther.progress import Progress, resolve
 
@@ -54,7 +54,8 @@ def compare_generators(
     check_rows(rows)
     if set(names) & set(CONFIGS):
         require(search=plan.trials > 0)
-    simulator, judge = _simulator(rows, plan)
+    judge = _judge(rows, plan)
+    simulator = None if judge is None else judge.task
     maker = Maker(rows, plan, resolve(progress))
     claim(folder, {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator})
     for name in names:  # every refusal comes before the first hour of work
@@ -84,20 +85,16 @@ def _row(name: str, maker: Maker, folder: Path, judge: Simulator | None) -> Row:
     return measured(name, maker.real, made, judge, maker.plan.seed, **vars(fitted))
 
 
-def _simulator(rows: Transitions, plan: Plan) -> tuple[str | None, Simulator | None]:
-    """The environment that judges, if there is one here, and how it is asked. One that was asked for must be."""
+def _judge(rows: Transitions, plan: Plan) -> Judge | None:
+    """The environment that judges, if there is one here. One that was asked for must be."""
     env_id = plan.env_id or rows.env_id
     if not plan.simulator or env_id is None:
-        return None, None
+        return None
     if plan.env_id is None and not supports(env_id):
         log.info("no simulator for %s: the dynamics error is left out", env_id)
-        return None, None
-    judge = partial(simulate, env_id, options=rows.env_options if plan.env_id is None else None)
-    try:
-        judge(rows.observation[:1], rows.action[:1], processes=1)
-    except SyntherError as error:
-        if plan.env_id is not None:
-            raise
-        log.info("%s; the dynamics error is left out", error)
-        return None, None
-    return env_id, judge
+        return None
+    found = judge_of(rows, env_id, named=plan.env_id is not None)
+    if isinstance(found, Judge):
+        return found
+    log.info("%s; the dynamics error is left out", found)
+    return None

@@ -47,8 +47,8 @@ class Measurement:
         }
         if evaluation is None:
             return cls(updates, seconds, plain)
-        scores = None if evaluation.scores is None else _episodes(evaluation.scores)
-        return cls(updates, seconds, plain, _episodes(evaluation.returns), scores)
+        scores = None if evaluation.scores is None else episodes_of(evaluation.scores)
+        return cls(updates, seconds, plain, episodes_of(evaluation.returns), scores)
 
     @property
     def diverged(self) -> list[bool]:
@@ -109,7 +109,7 @@ def _parsed(line: str) -> Measurement | None:
         return None
 
 
-def _episodes(found: NDArray[np.float64]) -> Episodes:
+def episodes_of(found: NDArray[np.float64]) -> Episodes:
     return [row.tolist() if np.isfinite(row).all() else None for row in found]
 
 

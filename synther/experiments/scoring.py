@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from synther.agents import policy
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.errors import ConfigError, FormatError
@@ -16,7 +14,7 @@ from synther.experiments.checks import check_env_options
 from synther.experiments.collect import check_fits
 from synther.experiments.folder import read_object
 from synther.experiments.frozen import frozen
-from synther.experiments.measurements import Measurement, Result, Standing
+from synther.experiments.measurements import Measurement, Result, Standing, episodes_of
 from synther.progress import Progress, resolve
 
 AGENTS = "checkpoint.safetensors"
@@ -45,7 +43,7 @@ class Scored:
         made = {"file": str(self.file), "env_id": self.env_id, "env_options": self.env_options}
         arms = {arm: standing.to_json() for arm, standing in self.arms.items()}
         lengths = self.evaluation.lengths.tolist()
-        returns = [row.tolist() if np.isfinite(row).all() else None for row in self.evaluation.returns]
+        returns = episodes_of(self.evaluation.returns)
         return {**made, "seeds": self.seeds, "arms": arms, "returns": returns, "lengths": lengths}
 
 
@@ -78,7 +76,7 @@ def score(
     actors = frozen(policy.load_policy(file))
     seeds = described.get("seeds") or [member["seed"] for member in described["members"]]
     check_fits(env_id, str(file), actors[0].layers, actors[0].layers[-1][0].shape[1], env_options)
-    wanted = episodes or run.get("episodes") or EPISODES
+    wanted = run.get("episodes", EPISODES) if episodes is None else episodes
     with (
         Evaluator(env_id, seeds, episodes=wanted, workers=workers, options=env_options) as evaluator,
         resolve(progress).phase("evaluate", len(seeds) * wanted) as phase,

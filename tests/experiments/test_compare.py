@@ -239,7 +239,7 @@ def test_a_simulator_judges_where_there_is_one(tmp_path, monkeypatch):
 
     odd = replace(swings(), observation=swings().observation[:, :2], next_observation=swings().next_observation[:, :2])
     assert run(tmp_path / "odd", "additive", rows=odd)[0].dynamics is None  # its simulator knows no such states
-    monkeypatch.setattr(module, "simulate", missing)
+    monkeypatch.setattr("synther.experiments.judges.simulate", missing)
     assert run(tmp_path / "c", "additive", rows=swings())[0].dynamics is None
     with pytest.raises(MissingExtra, match="running Pendulum-v1 needs gymnasium"):
         run(tmp_path / "d", "additive", replace(PLAN, env_id="Pendulum-v1"), rows=swings())

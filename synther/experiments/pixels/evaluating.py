@@ -64,7 +64,7 @@ def evaluate(
     if obstacle is not None:
         raise ConfigError(obstacle)
     env_id, seeds = env_id or about["env_id"], about["seeds"]
-    policy, repeat = load_pixel_policy(folder / POLICY), repeat or about["action_repeat"]
+    policy, repeat = load_pixel_policy(folder / POLICY), about["action_repeat"] if repeat is None else repeat
     if repeat is None:
         repeat = REPEAT
         log.warning("the frames do not say how often each action was done: taken to be %d times (--repeat)", repeat)
