@@ -12,10 +12,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.checks import check_count
+from synther.data.checks import check_count, drawing_seed
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
-from synther.plain import whole_seed
 
 Array = NDArray[Any]
 Change = Callable[[Array, Array, np.random.Generator], tuple[Array, Array]]
@@ -54,12 +53,15 @@ class Augmentation:
         self.rows = rows
         return self
 
-    def sample(self, count: int, *, seed: int = 0) -> Transitions:
-        """`count` disturbed rows; actions, rewards and terminals are those of the real row."""
+    def sample(self, count: int, *, seed: int | None = None) -> Transitions:
+        """`count` disturbed rows; actions, rewards and terminals are those of the real row.
+
+        Every call draws other rows; the same seed gives the same rows.
+        """
         if self.rows is None:
             raise ConfigError("this Augmentation has no rows: call fit(transitions) first")
         count = check_count(count)
-        draw = np.random.default_rng(whole_seed(seed))
+        draw = np.random.default_rng(drawing_seed(seed))
         rows = self.rows[draw.integers(len(self.rows), size=count)]
         here, there = rows.observation.astype(np.float64), rows.next_observation.astype(np.float64)
         here, there = self.change(here, there, draw)

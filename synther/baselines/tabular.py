@@ -18,12 +18,13 @@ import torch
 from synther import compute
 from synther.baselines.ctgan_models import fit_ctgan, fit_tvae
 from synther.baselines.table import Table
-from synther.data.checks import check_count
+from synther.data.checks import check_count, drawing_seed
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, MissingExtra
 from synther.progress import Progress, resolve
 
 _BLOCK_ROWS = 50_000
+_SEEDS = 2**32  # NumPy's global generator takes no larger ones
 _PACKED = 10  # rows that CTGAN's discriminator looks at together
 
 
@@ -151,12 +152,12 @@ class Tabular:
             self._model = train(table, options, lambda: phase.advance(1))
         return self
 
-    def sample(self, count: int, *, seed: int = 0) -> Transitions:
-        """`count` rows; the same seed gives the same ones."""
+    def sample(self, count: int, *, seed: int | None = None) -> Transitions:
+        """`count` rows. Every call draws other rows; the same seed gives the same rows."""
         if self._model is None:
             raise ConfigError("this Tabular has not been fitted: call fit(transitions) first")
         count = check_count(count)
-        with self._alone(seed):
+        with self._alone(drawing_seed(seed) % _SEEDS):
             blocks = [self._model.sample(min(_BLOCK_ROWS, count - start)) for start in range(0, count, _BLOCK_ROWS)]
         return Transitions.concatenate(blocks)
 

@@ -1,13 +1,15 @@
-"""What is asked of rows that a generator is fitted on, and of a number of rows to draw."""
+"""Checks of the rows a generator is fitted on, of the number of rows to draw, and of the seed to draw them with."""
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import numpy as np
 
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
+from synther.plain import whole_seed
 
 
 def check_kind(rows: Any) -> None:
@@ -32,3 +34,11 @@ def check_count(count: int) -> int:
     if not isinstance(count, (int, float, np.number)) or not count >= 1 or count % 1:
         raise ConfigError(f"the number of samples must be a whole number and at least 1, got {count!r}")
     return int(count)
+
+
+def drawing_seed(seed: int | None) -> int:
+    """The given seed, or fresh entropy of the operating system for None.
+
+    A fresh seed is above 2**32, where none of the streams is that a model draws from for itself.
+    """
+    return 1 << 62 | secrets.randbits(62) if seed is None else whole_seed(seed)

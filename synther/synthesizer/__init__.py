@@ -14,7 +14,7 @@ import torch
 
 from synther import compute
 from synther.data import formats
-from synther.data.checks import check_count
+from synther.data.checks import check_count, drawing_seed
 from synther.data.endings import Tree
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
@@ -139,7 +139,8 @@ class Synthesizer:
     ) -> Task:
         """The first of three parts of `fit`: `together.py` does the second for several models at once."""
         data = self.settings.data
-        prepared = prepare(rows, data.scaling, data.coding, data.spikes)
+        order = () if start is None else start._outcome_order()
+        prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.residuals, order)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         weights = None if start is None else self._weights_of(start, prepared.layout)
@@ -199,6 +200,11 @@ class Synthesizer:
         before = {name: column for column, name in enumerate(start._model.layout.names)}
         return rearranged(start.network, [before.get(name) for name in layout.names]).to(self.device)
 
+    def _outcome_order(self) -> tuple[str, ...]:
+        """Names of the outcomes in the order of their regression, which fits that start from this one keep."""
+        residuals = self._model.scaler.residuals
+        return () if residuals is None else tuple(self._model.layout.names[column] for column in residuals.outcomes)
+
     def _drawing(self, sampler: Sampler | None, progress: Progress) -> Drawing:
         """How rows come about with `sampler`, or the model's own."""
         if isinstance(sampler, Mapping):
@@ -209,11 +215,14 @@ class Synthesizer:
         self,
         count: int,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         sampler: Sampler | None = None,
         progress: Progress | bool = True,
     ) -> Transitions:
-        """`count` new rows in memory; the same rows for the same seed, and the first of them for a smaller count."""
+        """Draw `count` new rows into memory. Every call draws other rows, unless it is given a `seed`.
+
+        The same seed gives the same rows, and a smaller count gives the first of them.
+        """
         count = check_count(count)
         arrays: dict[str, Any] = {}
         filled = 0
@@ -229,12 +238,12 @@ class Synthesizer:
         self,
         count: int,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         sampler: Sampler | None = None,
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
         """The rows of `sample` block by block, while the next ones are drawn."""
-        count, seed = check_count(count), whole_seed(seed)
+        count, seed = check_count(count), drawing_seed(seed)
         progress = resolve(progress)
         drawing = self._drawing(sampler, progress).ready()
         with progress.phase("sample", count) as phase:
@@ -259,8 +268,9 @@ class Synthesizer:
     ) -> Transitions:
         """Write `count` new rows to a file, of any size, in constant memory; return the first 100,000 to look at.
 
-        Rows gather in a folder `PATH.partial`; an interrupted call goes on from what is there. They are the rows that
-        `sample` gives.
+        Rows gather in a folder `PATH.partial`, and an interrupted call goes on from what is there. This works because
+        the default seed is 0: every call draws the same rows, those of `sample` with that seed. Pass another `seed` for
+        other rows.
         """
         count, seed = check_count(count), whole_seed(seed)
         formats.check_rows_target(path)

@@ -32,7 +32,7 @@ ROWS = 2_000
 def example() -> Assessment:
     rows = read(shipped.hopper())
     real, held_out = rows[:: len(rows) // ROWS], rows[1 :: len(rows) // ROWS]
-    synthetic = Augmentation("additive").fit(rows).sample(ROWS)
+    synthetic = Augmentation("additive").fit(rows).sample(ROWS, seed=0)
     first, second = matrices_of(real, synthetic)
     other, _ = matrices_of(held_out, synthetic)
     names = column_names(real)

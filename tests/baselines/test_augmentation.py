@@ -40,7 +40,7 @@ def test_actions_rewards_and_terminals_stay(kind):
 
 def test_disturbed_observations_are_of_no_declared_space():
     boxes = replace(real(), observation_space=(Box.uniform(-50, 60, 3),), action_space=(Box.uniform(-1, 1, 2),))
-    fake = Augmentation("additive").fit(boxes).sample(10)
+    fake = Augmentation("additive").fit(boxes).sample(10, seed=0)
     assert fake.observation_space is None
     assert fake.action_space == boxes.action_space
 
@@ -93,7 +93,7 @@ def assert_uniform(values: np.ndarray, low: float, high: float) -> None:
     ("given", "expected"), [(np.float32, np.float32), (np.int64, np.float64), (np.int8, np.float32)]
 )
 def test_number_types(given, expected):
-    fake = Augmentation("additive").fit(real(given)).sample(5)
+    fake = Augmentation("additive").fit(real(given)).sample(5, seed=0)
     assert fake.observation.dtype == fake.next_observation.dtype == expected
 
 
@@ -101,6 +101,7 @@ def test_seeds():
     model = Augmentation("additive").fit(real())
     assert model.sample(10, seed=1).equals(model.sample(10, seed=1))
     assert not model.sample(10, seed=1).equals(model.sample(10, seed=2))
+    assert not model.sample(10).equals(model.sample(10))
 
 
 def test_refusals():

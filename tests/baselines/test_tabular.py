@@ -53,7 +53,7 @@ def model(request, table) -> Tabular:
 
 
 def test_rows_are_like_those_it_was_fitted_on(model):
-    made, real = model.sample(70), two_clusters()
+    made, real = model.sample(70, seed=0), two_clusters()
     assert len(made) == 70
     for name, array in made.arrays().items():
         wanted = getattr(real, name)
@@ -65,20 +65,21 @@ def test_rows_are_like_those_it_was_fitted_on(model):
 def test_the_seed_tells_the_rows(model, table):
     assert model.sample(30, seed=1).equals(model.sample(30, seed=1))
     assert not model.sample(30, seed=1).equals(model.sample(30, seed=2))
+    assert not model.sample(30).equals(model.sample(30))
     assert fitted(model.config, table).sample(30, seed=1).equals(model.sample(30, seed=1))
     assert not fitted(model.config, table, seed=4).sample(30, seed=1).equals(model.sample(30, seed=1))
 
 
 def test_rows_can_be_given_instead_of_their_table(model):
     again = Tabular(model.config, device="cpu").fit(two_clusters(), progress=False)
-    assert again.sample(30).equals(model.sample(30))
+    assert again.sample(30, seed=0).equals(model.sample(30, seed=0))
 
 
 def test_many_rows_come_in_blocks(model, monkeypatch):
     monkeypatch.setattr(tabular, "_BLOCK_ROWS", 40)
-    made = model.sample(100)
+    made = model.sample(100, seed=0)
     assert len(made) == 100
-    assert made[:40].equals(model.sample(40))
+    assert made[:40].equals(model.sample(40, seed=0))
     assert not made[40:80].equals(made[:40])
 
 
@@ -147,7 +148,7 @@ def test_warnings_of_ours_are_not_hidden(table):
 
 def test_tvae_learns_two_clusters(table):
     model = fitted(TvaeConfig(layers=2, width=64, embedding=8, batch=50, epochs=60), table)
-    made, real = model.sample(1000), two_clusters()
+    made, real = model.sample(1000, seed=0), two_clusters()
     side = np.sign(made.observation[:, 0])
     assert abs(side.mean()) < 0.3
     assert np.mean(np.sign(made.observation[:, 1]) == side) > 0.95
@@ -163,7 +164,7 @@ def test_rows_without_a_real_column(config):
     rows = Transitions(
         np.eye(4)[state], draw.integers(2, size=100), following == 2, np.eye(4)[following], observation_space=space
     )
-    made = Tabular(config, device="cpu").fit(rows, progress=False).sample(50)
+    made = Tabular(config, device="cpu").fit(rows, progress=False).sample(50, seed=0)
     for observed in (made.observation, made.next_observation):
         np.testing.assert_array_equal(observed.sum(1), 1)
         assert set(np.unique(observed)) == {0.0, 1.0}
@@ -176,7 +177,7 @@ def test_rows_without_a_real_column(config):
 def test_rows_of_real_columns_alone(config):
     rows = two_clusters(60)
     rows = replace(rows, action=rows.reward[:, None], action_space=None, terminal=np.zeros(60, bool))
-    made = Tabular(config, device="cpu").fit(rows, progress=False).sample(50)
+    made = Tabular(config, device="cpu").fit(rows, progress=False).sample(50, seed=0)
     assert not made.terminal.any()
     assert np.isfinite(made.reward).all()
 

@@ -46,7 +46,7 @@ class TestFit:
         assert [file.name for file in path.parent.iterdir()] == ["m.safetensors"]
         model = Synthesizer.load(path)
         assert (model.record.rows, model.record.steps, model.settings.network.width) == (300, 20, 16)
-        assert model.sample(5, progress=False).env_id == "Made-v0"
+        assert model.sample(5, seed=0, progress=False).env_id == "Made-v0"
 
     def test_json(self, synther, data, tiny, tmp_path):
         code, out, err = synther("fit", data, "--out", tmp_path / "m.safetensors", "--json", *tiny)
@@ -68,7 +68,7 @@ class TestFit:
         drawn = []
         for name, seed in (("a", 7), ("b", 7), ("c", 8)):
             assert synther("fit", data, "--out", tmp_path / f"{name}.safetensors", "--seed", seed, *tiny).code == 0
-            drawn.append(Synthesizer.load(tmp_path / f"{name}.safetensors").sample(50, progress=False))
+            drawn.append(Synthesizer.load(tmp_path / f"{name}.safetensors").sample(50, seed=0, progress=False))
         assert drawn[0].equals(drawn[1])
         assert not drawn[0].equals(drawn[2])
 
@@ -96,7 +96,7 @@ class TestSample:
         assert "1,200" in out
         assert str(path) in out
         assert [line.split(":")[0] for line in err.splitlines() if "100 %" in line] == ["sample", "write"]
-        assert read(path).equals(Synthesizer.load(model).sample(1200, progress=False))
+        assert read(path).equals(Synthesizer.load(model).sample(1200, seed=0, progress=False))
         assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
     def test_json(self, synther, model, tmp_path):
@@ -149,7 +149,7 @@ class TestUpsample:
         done = [line.split(":")[0] for line in err.splitlines() if "100 %" in line]
         assert done == ["fit", "calibrate", "sample", "write"]
         made = read(folder / "synthetic.hdf5")
-        assert made.equals(Synthesizer.load(folder / "model.safetensors").sample(600, progress=False))
+        assert made.equals(Synthesizer.load(folder / "model.safetensors").sample(600, seed=0, progress=False))
 
     def test_json_and_again(self, synther, data, tiny, tmp_path):
         command = ("upsample", data, "--samples", 600, "--out", tmp_path / "run", "--format", "npz", "--json", *tiny)

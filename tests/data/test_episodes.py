@@ -32,7 +32,8 @@ def numbered(*lengths: int) -> NDArray[np.int64]:
 def test_terminals_timeouts_and_breaks_each_end_an_episode() -> None:
     for marks in ({}, {"timeouts": True}, {"marked": False}):
         ids = episode_ids(episodes(4, 1, 7, **marks))
-        assert ids is not None and ids.dtype == np.int64
+        assert ids is not None
+        assert ids.dtype == np.int64
         np.testing.assert_array_equal(ids, numbered(4, 1, 7))
 
 

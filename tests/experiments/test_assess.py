@@ -62,7 +62,7 @@ def model(hopper) -> Synthesizer:
 
 @pytest.fixture(scope="module")
 def pair(hopper, model) -> Pair:
-    return Pair(hopper, model.sample(150, progress=False), "hopper-sac", "synthetic.npz", model=model)
+    return Pair(hopper, model.sample(150, seed=0, progress=False), "hopper-sac", "synthetic.npz", model=model)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ class TestJudges:
             observation, action, reward, following, terminal, action_space=(Discrete(2),), env_id="CartPole-v1"
         )
         model = small(**PLAIN).fit(real, progress=False)
-        found = run(tmp_path, Pair(real, model.sample(150, progress=False), "a", "b", model=model)).assessment
+        found = run(tmp_path, Pair(real, model.sample(150, seed=0, progress=False), "a", "b", model=model)).assessment
         assert found.cloud.judge == "CartPole-v1 in Gymnasium"
         assert found.measure("dynamics_error").real < 1e-6
         assert 0 <= found.measure("policy_score").value <= 1

@@ -115,7 +115,7 @@ class TestEfforts:
     def test_matched_and_refined(self, hopper):
         sampler = {"steps": 5, "refine": 3, "matched": True}
         model = small(**{**PLAIN, "sampler": sampler}).fit(hopper, progress=False)
-        its, ours = model.sample(30, progress=False), module._drawn(model, model.settings.sampler, 30, 0)
+        its, ours = model.sample(30, seed=0, progress=False), module._drawn(model, model.settings.sampler, 30, 0)
         np.testing.assert_array_equal(ours.observation, its.observation)
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())
         assert [effort.calls for effort in efforts] == [4, 8, 8, 16, 32, 64]

@@ -52,7 +52,7 @@ def test_one_discrete_action(coding, space):
     actions = 3 + np.random.default_rng(1).integers(0, 5, 500)
     rows = plain(500, action=actions, action_space=space)
     model = Synthesizer("laptop", **SHORT, data={"coding": coding}).fit(rows, progress=False)
-    drawn = model.sample(2000, progress=False).action
+    drawn = model.sample(2000, seed=0, progress=False).action
     assert drawn.shape == (2000,)
     assert drawn.dtype == actions.dtype
     assert set(range(3, 8)) <= set(drawn.tolist()) <= set(range(3, 9 if space else 8))
@@ -64,7 +64,7 @@ def test_several_discrete_actions(coding):
     actions = np.stack([draw.integers(0, 3, 500), draw.integers(1, 5, 500)], axis=1).astype(np.int32)
     rows = plain(500, action=actions, action_space=(Discrete(3), Discrete(4, 1)))
     model = Synthesizer("laptop", **SHORT, data={"coding": coding}).fit(rows, progress=False)
-    drawn = model.sample(2000, progress=False).action
+    drawn = model.sample(2000, seed=0, progress=False).action
     assert drawn.shape == (2000, 2)
     assert drawn.dtype == np.int32
     assert set(drawn[:, 0].tolist()) == {0, 1, 2}
@@ -74,7 +74,7 @@ def test_several_discrete_actions(coding):
 def test_multi_binary_actions():
     actions = np.random.default_rng(1).integers(0, 2, (500, 3)).astype(np.int8)
     model = Synthesizer("laptop", **SHORT).fit(plain(500, action=actions, action_space=(Binary(3),)), progress=False)
-    drawn = model.sample(1000, progress=False).action
+    drawn = model.sample(1000, seed=0, progress=False).action
     assert drawn.dtype == np.int8
     assert set(np.unique(drawn)) == {0, 1}
 
@@ -82,6 +82,6 @@ def test_multi_binary_actions():
 def test_rows_wider_than_the_embedding():
     rows = plain(200, columns=70)
     model = Synthesizer("laptop", **{**SHORT, "network": {"width": 32, "depth": 2, "embedding": 128}})
-    drawn = model.fit(rows, progress=False).sample(30, progress=False)
+    drawn = model.fit(rows, progress=False).sample(30, seed=0, progress=False)
     assert model.layout.width == 211
     assert drawn.observation.shape == drawn.action.shape == (30, 70)

@@ -40,7 +40,7 @@ def test_every_sampler_is_calibrated_once(real, saved):
     """A coarse sampler misses the rate on its own way."""
     model, coarse = Synthesizer.load(saved), SamplerConfig("euler", 6)
     watch = Watch()
-    drawn = model.sample(10_000, sampler=coarse, progress=watch).terminal
+    drawn = model.sample(10_000, seed=0, sampler=coarse, progress=watch).terminal
     (name, calibration, *_), *others = watch.phases
     assert (name, [other[0] for other in others]) == ("calibrate", ["sample"])
     rate = real.terminal.mean()
@@ -91,10 +91,10 @@ def with_odds(model: Synthesizer, odds: float) -> Synthesizer:
 
 def test_rebalanced_rows_too_begin_a_larger_sample(model):
     raised = with_odds(model, 4.0)
-    whole = raised.sample(1100, progress=False)
-    assert whole.terminal.sum() > 2 * with_odds(model, 1.0).sample(1100, progress=False).terminal.sum() > 0
+    whole = raised.sample(1100, seed=0, progress=False)
+    assert whole.terminal.sum() > 2 * with_odds(model, 1.0).sample(1100, seed=0, progress=False).terminal.sum() > 0
     for count in (100, 600, 1024):
-        assert raised.sample(count, progress=False).equals(whole[:count]), count
+        assert raised.sample(count, seed=0, progress=False).equals(whole[:count]), count
 
 
 def test_every_block_of_every_seed_is_rebalanced_by_numbers_of_its_own(quick, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_flag_that_only_next_observations_carry():
     after[:, 4] = rows.terminal
     model = Synthesizer("laptop", **SHORT).fit(made(400, observation=before, next_observation=after), progress=False)
     assert model.layout.thresholds[model.layout.names.index("observation[4]")] == 0.5
-    assert set(np.unique(model.sample(600, progress=False).next_observation[:, 4])) <= {0.0, 1.0}
+    assert set(np.unique(model.sample(600, seed=0, progress=False).next_observation[:, 4])) <= {0.0, 1.0}
 
 
 def test_ends_that_follow_from_a_flag_are_as_frequent_as_in_the_real_rows():
@@ -155,6 +155,6 @@ def test_ends_that_follow_from_a_flag_are_as_frequent_as_in_the_real_rows():
     short = {**QUICK, "fit": {**QUICK["fit"], "steps": 60}}
     model = Synthesizer("laptop", **short, device="cpu").fit(rows, progress=False)
     assert model.ending is not None
-    fake = model.sample(20_000, progress=False)
+    fake = model.sample(20_000, seed=0, progress=False)
     assert fake.terminal.mean() == pytest.approx(goal.mean(), rel=0.1)
     assert fake.reward.mean() == pytest.approx(goal.mean(), rel=0.1)

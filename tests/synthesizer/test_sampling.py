@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from synther import Synthesizer, Transitions, read
+from synther.data.checks import drawing_seed
 from synther.diffusion.config import SamplerConfig
 from synther.errors import ConfigError
 
@@ -18,11 +19,11 @@ from .settings import SHORT
 
 def test_a_smaller_sample_is_the_beginning_of_a_larger_one(model, fake):
     for count in (1, 100, 511, 512, 513, 1300):
-        assert model.sample(count, progress=False).equals(fake[:count]), count
+        assert model.sample(count, seed=0, progress=False).equals(fake[:count]), count
 
 
 def test_blocks_are_the_rows_in_order(model, fake):
-    blocks = list(model.sample_blocks(1300, progress=False))
+    blocks = list(model.sample_blocks(1300, seed=0, progress=False))
     assert [len(block) for block in blocks] == [512, 512, 276]
     assert Transitions.concatenate(blocks).equals(fake[:1300])
     assert {(block.action_space, block.observation_space, block.env_id) for block in blocks} == {
@@ -37,19 +38,41 @@ def test_the_seed_decides(model, fake):
     assert not np.isin(other.reward, fake.reward).any()
 
 
+def test_without_a_seed_every_call_draws_other_rows(model, fake):
+    drawn = [model.sample(300, progress=False).reward for _ in range(2)]
+    drawn.append(next(model.sample_blocks(300, progress=False)).reward)
+    for place, rewards in enumerate(drawn):
+        others = np.concatenate([fake.reward, *drawn[:place]])
+        assert not np.isin(rewards, others).any()
+
+
+def test_fresh_seeds_keep_away_from_the_streams_of_the_model():
+    """Drawn from 2**31 and above are the rows that flags are calibrated on."""
+    seeds = {drawing_seed(None) for _ in range(100)}
+    assert len(seeds) == 100
+    assert 2**32 < min(seeds) <= max(seeds) < 2**63
+    assert drawing_seed(np.int64(7)) == 7
+
+
+def test_a_file_is_the_same_at_every_call(model, tmp_path):
+    for name in ("one.npz", "other.npz"):
+        model.sample_to(tmp_path / name, 600, progress=False)
+    assert read(tmp_path / "one.npz").equals(read(tmp_path / "other.npz"))
+
+
 def test_no_block_repeats_another(fake):
     assert len(np.unique(fake.observation[:, 0])) > 0.9 * len(fake)  # terminal rows may be taken twice
 
 
 def test_another_sampler_gives_other_rows(model, fake):
-    other = model.sample(50, sampler=SamplerConfig("heun", 4), progress=False)
+    other = model.sample(50, seed=0, sampler=SamplerConfig("heun", 4), progress=False)
     assert not np.array_equal(other.reward, fake.reward[:50])
 
 
 def test_the_global_random_state_has_no_say(model, fake):
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    assert model.sample(10, progress=False).equals(fake[:10])
+    assert model.sample(10, seed=0, progress=False).equals(fake[:10])
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -63,7 +86,9 @@ def test_repr_says_what_it_was_fitted_on(model, real):
 def test_some_options_of_another_sampler(model):
     """As the constructor takes them."""
     own = model.settings.sampler
-    one, other = (model.sample(5, sampler=given, progress=False) for given in ({"steps": 3}, replace(own, steps=3)))
+    one, other = (
+        model.sample(5, seed=0, sampler=given, progress=False) for given in ({"steps": 3}, replace(own, steps=3))
+    )
     assert one.equals(other)
     with pytest.raises(ConfigError, match=r"unknown option sampler\.step: expected one of kind, steps"):
         model.sample(5, sampler={"step": 3})
