@@ -1,0 +1,443 @@
+"""Worlds whose distribution is known in closed form, and the laws that rows of each world obey.
+
+A world is a function of (rows, seed) that returns `Transitions`. A law measures one number on such rows, real or
+generated. The number is close to the one of the training rows (`limits` is None), or below a limit. Several laws share
+a world, in columns of their own, because a fit costs more than a measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther import Transitions
+
+Array = NDArray[Any]
+Measure = Callable[[Transitions], float]
+
+IMPOSSIBLE = (0.005, 0.03)
+"""Largest share of rows that the world cannot produce: for most presets, and for `laptop`."""
+DETERMINISTIC = (0.05, 0.10)
+"""Largest error of a column without noise, in standard deviations of the column: for most presets, and for `laptop`."""
+
+SMALL, LARGE, TAILS, FORK, REWARD = 0.05, 0.5, 0.1, 0.1, 0.2
+"""Standard deviations of the noise in the columns of `noise`, whose own deviation is about 1."""
+UP, RANDOM_END = 0.3, 0.005
+LIMIT = float(np.float32(1.645))
+"""Where the clipped columns of `special` are clipped: 5 % of a normal distribution is beyond it."""
+PAID, ENDED = 1.814, -2.776
+"""Next positions of `special` above which a reward is paid (3 %) and below which the episode ends (0.2 %)."""
+SLIP = 0.2
+TENTH, FINE = 0.1, 0.008
+STEPS, CHAIN, SIDE = 20, 20, 5
+"""Steps of the walker's lattice, states of the chain, cells on each side of the grid."""
+FIVE = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
+TWELVE = np.arange(1, 13) / 78
+CELLS = np.random.default_rng(7).permutation(SIDE * SIDE)
+"""The number that each cell of the grid goes by: neighbours have unrelated numbers."""
+GOAL = SIDE * SIDE - 1
+MOVES = np.array([(0, -1), (0, 1), (-1, 0), (1, 0)])
+
+
+@dataclass(frozen=True)
+class Law:
+    """One number that rows of a world must reproduce."""
+
+    name: str
+    figure: str
+    measure: Measure
+    limits: tuple[float, float] | None = None
+
+
+def noise(rows: int, seed: int) -> Transitions:
+    """Columns small, large, hetero, tails (0.9 s + 0.3 a + noise), fork, mixture, sine; terminals at random."""
+    draw = np.random.default_rng(seed)
+    s = draw.normal(size=(rows, 7))
+    mode = draw.choice(3, rows, p=(0.1, 0.6, 0.3))
+    s[:, 5] = np.array((-3.0, 0.0, 3.0))[mode] + np.array((0.1, 0.5, 0.2))[mode] * draw.normal(size=rows)
+    a = draw.uniform(-1, 1, (rows, 1))
+    s, a = s.astype(np.float32), a.astype(np.float32)
+    following = np.empty((rows, 7))
+    eta = draw.normal(size=(rows, 4))
+    eta[:, 3] = draw.standard_t(3, rows)
+    following[:, :4] = _mean(s[:, :4], a) + eta * np.stack(
+        [np.full(rows, SMALL), np.full(rows, LARGE), _hetero(s[:, 2]), np.full(rows, TAILS)], 1
+    )
+    following[:, 4] = 0.5 * s[:, 4] + np.where(draw.random(rows) < UP, 1, -1) + FORK * draw.normal(size=rows)
+    following[:, 5] = s[:, 5] + 0.05 * draw.normal(size=rows)
+    following[:, 6] = np.sin(3 * s[:, 6].astype(np.float64)) + 0.5 * a[:, 0]
+    reward = s[:, 0] - 0.5 * a[:, 0] ** 2 + REWARD * draw.normal(size=rows)
+    ended = draw.random(rows) < RANDOM_END
+    return Transitions(s, a, reward.astype(np.float32), following.astype(np.float32), ended)
+
+
+def special(rows: int, seed: int) -> Transitions:
+    """Columns with 0.3 %, 1 % and 5 % zeros, clipped, clipped below, position; reward and end by the next position."""
+    draw = np.random.default_rng(seed)
+    s, a = draw.normal(size=(rows, 6)), draw.uniform(-1, 1, (rows, 1)).astype(np.float32)
+    following = 0.9 * s + 0.3 * a + 0.3 * draw.normal(size=(rows, 6))
+    for column, zeros in enumerate((0.003, 0.01, 0.05)):
+        for values in (s, following):
+            values[draw.random(rows) < zeros, column] = 0
+    s, following = s.astype(np.float32), following.astype(np.float32)
+    for values in (s, following):
+        values[:, 3] = values[:, 3].clip(-LIMIT, LIMIT)
+        values[:, 4] = values[:, 4].clip(-LIMIT)
+    reward = np.where(following[:, 5] > PAID, 1 + 0.3 * draw.normal(size=rows), 0)
+    return Transitions(s, a, reward.astype(np.float32), following, following[:, 5] < ENDED)
+
+
+def lattice(rows: int, seed: int) -> Transitions:
+    """Columns tenth, fine, count, walker, five (one-hot), twelve (one-hot); the reward is the next walker."""
+    draw = np.random.default_rng(seed)
+    a = draw.integers(0, 2, rows)
+    tenth = draw.binomial(10, 0.4, (2, rows))
+    tenth[1] = np.where(draw.random(rows) < 0.5, tenth[0], tenth[1])
+    fine = np.rint(draw.normal(0, 4 / FINE, rows))
+    fine = np.stack([fine, np.rint(0.9 * fine + draw.normal(0, 0.5 / FINE, rows))]).clip(-16 / FINE, 16 / FINE)
+    count = draw.poisson(40, rows)
+    count = np.stack([count, np.maximum(count + np.rint(draw.normal(0, 3, rows)).astype(int), 0)])
+    way = np.where((draw.random(rows) < SLIP) == (a == 1), -1, 1)
+    walker = draw.integers(0, STEPS + 1, rows)
+    walker = np.stack([walker, (walker + way).clip(0, STEPS)])
+    five = draw.choice(5, rows, p=FIVE)
+    five = np.stack([five, (five + ((a == 1) & (draw.random(rows) < 1 - SLIP))) % 5])
+    twelve = draw.choice(12, rows, p=TWELVE)
+    sides = [
+        np.column_stack(
+            [tenth[i] / 10, fine[i] * FINE, count[i], walker[i] / 10, np.eye(5)[five[i]], np.eye(12)[twelve]]
+        )
+        for i in range(2)
+    ]
+    s, following = (side.astype(np.float32) for side in sides)
+    return Transitions(s, a, following[:, 3].copy(), following)
+
+
+def slippery(rows: int, seed: int) -> Transitions:
+    """Integer columns cell (numbered in no order) and chain; a step goes the other way with probability 0.2."""
+    draw = np.random.default_rng(seed)
+    a, cell = draw.integers(0, 4, rows), draw.integers(0, GOAL, rows)
+    reached = _step(cell, np.where(draw.random(rows) < SLIP, a ^ 1, a))
+    chain = draw.integers(0, CHAIN, rows)
+    ahead = np.where((draw.random(rows) < SLIP) == (a % 2 == 1), -1, 1)
+    following = np.column_stack([CELLS[reached], (chain + ahead).clip(0, CHAIN - 1)])
+    return Transitions(np.column_stack([CELLS[cell], chain]), a, reached == GOAL, following, reached == GOAL)
+
+
+def _mean(s: Array, a: Array) -> Array:
+    """The expected next value of the linear columns."""
+    return np.asarray(0.9 * s.astype(np.float64) + 0.3 * a.astype(np.float64))
+
+
+def _hetero(s: Array) -> Array:
+    """The standard deviation of the noise, which grows with the state from 0.1 to 0.5."""
+    return np.asarray(0.1 + 0.4 / (1 + np.exp(-3 * s.astype(np.float64))))
+
+
+def _step(cell: Array, action: Array) -> Array:
+    place = (np.stack([cell // SIDE, cell % SIDE], 1) + MOVES[action]).clip(0, SIDE - 1)
+    return np.asarray(place[:, 0] * SIDE + place[:, 1])
+
+
+def share(of: Array, among: Array | None = None) -> float:
+    """The share of rows that `of` marks, among all or those that `among` marks; NaN where there are none."""
+    if among is not None:
+        of = of[among]
+    return float(of.mean()) if len(of) else float("nan")
+
+
+def _spread(values: Array) -> float:
+    return float(values.std()) if len(values) > 1 else float("nan")
+
+
+def _both(rows: Transitions, column: int) -> Array:
+    return np.concatenate([rows.observation[:, column], rows.next_observation[:, column]])
+
+
+def _eta(column: int, rows: Transitions) -> Array:
+    """The noise of a linear column of `noise`."""
+    mean = _mean(rows.observation[:, column], rows.action[:, 0])
+    return np.asarray(rows.next_observation[:, column] - mean)
+
+
+def _hetero_spread(low: bool, rows: Transitions) -> float:
+    s = rows.observation[:, 2]
+    third = s < -0.43 if low else s > 0.43
+    return _spread((_eta(2, rows) / _hetero(s))[third])
+
+
+def _tail(level: float, true: float, rows: Transitions) -> float:
+    return float(np.quantile(_eta(3, rows), level) / TAILS / true)
+
+
+def _action_effect(rows: Transitions) -> float:
+    rest = rows.next_observation[:, 1] - 0.9 * rows.observation[:, 1].astype(np.float64)
+    return float(np.cov(rest, rows.action[:, 0])[0, 1] / rows.action[:, 0].var())
+
+
+def _reward_spread(rows: Transitions) -> float:
+    return _spread(rows.reward - rows.observation[:, 0] + 0.5 * rows.action[:, 0] ** 2) / REWARD
+
+
+def _branches(rows: Transitions) -> tuple[Array, Array]:
+    """Distance from the middle between both branches of the fork, and from the nearer branch."""
+    middle = rows.next_observation[:, 4] - 0.5 * rows.observation[:, 4].astype(np.float64)
+    return middle, middle - np.where(middle > 0, 1, -1)
+
+
+def _within_branch(rows: Transitions) -> float:
+    off = _branches(rows)[1]
+    return _spread(off[np.abs(off) < 5 * FORK]) / FORK
+
+
+def _in_mode(low: float, high: float, rows: Transitions) -> Array:
+    s = rows.observation[:, 5]
+    return np.asarray((s > low) & (s < high))
+
+
+def _sine_error(rows: Transitions) -> float:
+    expected = np.sin(3 * rows.observation[:, 6].astype(np.float64)) + 0.5 * rows.action[:, 0]
+    return float(np.sqrt(np.mean((rows.next_observation[:, 6] - expected) ** 2)) / 0.76)
+
+
+NOISE = (
+    Law("Gaussian noise, 0.05 of a deviation", "spread given (s, a) / true", lambda r: _spread(_eta(0, r)) / SMALL),
+    Law("Gaussian noise, 0.5 of a deviation", "spread given (s, a) / true", lambda r: _spread(_eta(1, r)) / LARGE),
+    Law("Gaussian noise, 0.5 of a deviation", "effect of the action", _action_effect),
+    Law("noise that grows with the state", "spread, low third / true", partial(_hetero_spread, True)),
+    Law("noise that grows with the state", "spread, high third / true", partial(_hetero_spread, False)),
+    *(
+        Law("heavy-tailed noise (t, 3 degrees)", f"{level:.0%} quantile / true", partial(_tail, level, true))
+        for level, true in ((0.01, -4.5407), (0.05, -2.3534), (0.95, 2.3534), (0.99, 4.5407))
+    ),
+    Law("two outcomes of one action", "share of the upper outcome", lambda r: share(_branches(r)[0] > 0)),
+    Law("two outcomes of one action", "spread of an outcome / true", _within_branch),
+    Law("two outcomes of one action", "share of neither", lambda r: share(abs(_branches(r)[1]) > 5 * FORK), IMPOSSIBLE),
+    Law("mixture of three modes", "share of the narrow mode", lambda r: share(_in_mode(-3.5, -2.5, r))),
+    Law("mixture of three modes", "share of the right mode", lambda r: share(_in_mode(2, 4, r))),
+    Law(
+        "mixture of three modes",
+        "spread of the narrow mode / true",
+        lambda r: _spread(r.observation[_in_mode(-3.5, -2.5, r), 5]) / 0.1,
+    ),
+    Law("next = sin(3 s) + a / 2, no noise", "error / deviation", _sine_error, DETERMINISTIC),
+    Law("noisy reward", "spread given (s, a) / true", _reward_spread),
+    Law("normal column", "deviation", lambda r: _spread(r.observation[:, 0])),
+    Law("normal column", "0.1% quantile / true", lambda r: float(np.quantile(r.observation[:, 0], 0.001) / -3.0902)),
+    Law("normal column", "99.9% quantile / true", lambda r: float(np.quantile(r.observation[:, 0], 0.999) / 3.0902)),
+    Law("normal column", "share beyond 2.5", lambda r: share(np.abs(r.observation[:, 0]) > 2.5)),
+    Law("terminals at random, 0.5%", "share", lambda r: share(r.terminal)),
+    Law("terminals at random, 0.5%", "share where s > 0", lambda r: share(r.terminal, r.observation[:, 0] > 0)),
+)
+
+
+def _zeros(column: int, rows: Transitions) -> float:
+    return share(_both(rows, column) == 0)
+
+
+def _beside_zero(column: int, rows: Transitions) -> float:
+    values = _both(rows, column)
+    return share((values != 0) & (np.abs(values) < 0.25))
+
+
+def _at(column: int, value: float, rows: Transitions) -> float:
+    return share(_both(rows, column) == value)
+
+
+def _inside(column: int, rows: Transitions) -> float:
+    """The share just above the lower limit."""
+    values = _both(rows, column)
+    return share((values > -LIMIT) & (values < -LIMIT + 0.25))
+
+
+def _stays_clipped(rows: Transitions) -> float:
+    return share(rows.next_observation[:, 3] == LIMIT, rows.observation[:, 3] == LIMIT)
+
+
+def _paid(rows: Transitions) -> Array:
+    return np.asarray(rows.reward != 0)
+
+
+def _mean_paid(rows: Transitions) -> float:
+    paid = rows.reward[_paid(rows)]
+    return float(paid.mean()) if len(paid) else float("nan")
+
+
+def _past(rows: Transitions) -> Array:
+    return np.asarray(rows.next_observation[:, 5] > PAID)
+
+
+def _out(rows: Transitions) -> Array:
+    return np.asarray(rows.next_observation[:, 5] < ENDED)
+
+
+SPECIAL = (
+    *(
+        Law(f"exact zeros, {zeros}", figure, partial(measure, column))
+        for column, zeros in enumerate(("0.3%", "1%", "5%"))
+        for figure, measure in (("share", _zeros), ("share of other values within 0.25", _beside_zero))
+    ),
+    Law("clipped on both sides", "share at the lower limit", partial(_at, 3, -LIMIT)),
+    Law("clipped on both sides", "share at the upper limit", partial(_at, 3, LIMIT)),
+    Law("clipped on both sides", "share within 0.25 of the lower limit", partial(_inside, 3)),
+    Law("clipped on both sides", "share that stays at the upper limit", _stays_clipped),
+    Law("clipped below", "share at the limit", partial(_at, 4, -LIMIT)),
+    Law("clipped below", "share within 0.25 of the limit", partial(_inside, 4)),
+    Law("sparse reward, 3%", "share", lambda r: share(_paid(r))),
+    Law("sparse reward, 3%", "mean where paid", _mean_paid),
+    Law("sparse reward, 3%", "spread where paid / true", lambda r: _spread(r.reward[_paid(r)]) / 0.3),
+    Law("sparse reward, 3%", "rewards paid beyond the line", lambda r: share(_past(r), _paid(r))),
+    Law("sparse reward, 3%", "rows beyond the line that are paid", lambda r: share(_paid(r), _past(r))),
+    Law("rare terminals, 0.2%", "share", lambda r: share(r.terminal)),
+    Law("rare terminals, 0.2%", "terminals beyond the line", lambda r: share(_out(r), r.terminal)),
+    Law("rare terminals, 0.2%", "rows beyond the line that end", lambda r: share(r.terminal, _out(r))),
+    Law("rare terminals, 0.2%", "share of rows beyond the line", lambda r: share(_out(r))),
+)  # fmt: skip
+
+
+def _off_lattice(column: int, step: float, rows: Transitions) -> float:
+    values = _both(rows, column).astype(np.float64)
+    return share(np.abs(values - step * np.rint(values / step)) > 1e-3 * step + 1e-6 * np.abs(values))
+
+
+def _tenths(values: Array) -> Array:
+    return np.asarray(np.rint(10 * values), int)
+
+
+def _walk(rows: Transitions) -> tuple[Array, Array]:
+    return _tenths(rows.observation[:, 3]), _tenths(rows.next_observation[:, 3])
+
+
+def _wrong_walk(rows: Transitions) -> float:
+    before, after = _walk(rows)
+    possible = np.stack([(before + way).clip(0, STEPS) for way in (-1, 1)])
+    return share((after != possible).all(0))
+
+
+def _walk_slip(action: int, rows: Transitions) -> float:
+    before, after = _walk(rows)
+    asked = (rows.action == action) & (before > 0) & (before < STEPS) & (np.abs(after - before) == 1)
+    return share(after - before == (-1 if action else 1), asked)
+
+
+def _not_one_hot(columns: slice, rows: Transitions) -> float:
+    wrong = np.zeros(len(rows), bool)
+    for side in (rows.observation[:, columns], rows.next_observation[:, columns]):
+        wrong |= ((side == 1).sum(1) != 1) | ((side != 0).sum(1) != 1)
+    return share(wrong)
+
+
+def _class(columns: slice, rows: Transitions) -> tuple[Array, Array]:
+    return rows.observation[:, columns].argmax(1), rows.next_observation[:, columns].argmax(1)
+
+
+_FIVE, _TWELVE = slice(4, 9), slice(9, 21)
+
+
+def _wrong_turn(rows: Transitions) -> float:
+    before, after = _class(_FIVE, rows)
+    turned = (after - before) % 5
+    return share((turned > 1) | ((turned == 1) & (rows.action == 0)))
+
+
+def _turns(rows: Transitions) -> float:
+    before, after = _class(_FIVE, rows)
+    return share((after - before) % 5 == 1, rows.action == 1)
+
+
+def _changed(rows: Transitions) -> float:
+    before, after = _class(_TWELVE, rows)
+    return share(before != after)
+
+
+def _moved(column: int, rows: Transitions) -> Array:
+    kept = 0.9 if column == 1 else 1.0
+    return np.asarray(rows.next_observation[:, column] - kept * rows.observation[:, column].astype(np.float64))
+
+
+def _tenth_stays(rows: Transitions) -> float:
+    return share(_tenths(rows.observation[:, 0]) == _tenths(rows.next_observation[:, 0]))
+
+
+def _wrong_reward(rows: Transitions) -> float:
+    return share(np.abs(rows.reward - rows.next_observation[:, 3]) > TENTH / 10)
+
+
+LATTICE = (
+    Law("steps of 0.1, 11 values", "share off the lattice", partial(_off_lattice, 0, TENTH), IMPOSSIBLE),
+    Law("steps of 0.1, 11 values", "share at 0.5", lambda r: share(_tenths(_both(r, 0)) == 5)),
+    Law("steps of 0.1, 11 values", "share at 0.8 and above", lambda r: share(_tenths(_both(r, 0)) >= 8)),
+    Law("steps of 0.1, 11 values", "share that stays", _tenth_stays),
+    Law("steps of 0.008, 4,000 values", "share off the lattice", partial(_off_lattice, 1, FINE), IMPOSSIBLE),
+    Law("steps of 0.008, 4,000 values", "spread given s / true", lambda r: _spread(_moved(1, r)) / 0.5),
+    Law("whole numbers, more than 32", "share off the lattice", partial(_off_lattice, 2, 1), IMPOSSIBLE),
+    Law("whole numbers, more than 32", "spread of the change", lambda r: _spread(_moved(2, r))),
+    Law("walker on steps of 0.1", "share off the lattice", partial(_off_lattice, 3, TENTH), IMPOSSIBLE),
+    Law("walker on steps of 0.1", "share of impossible steps", _wrong_walk, IMPOSSIBLE),
+    Law("walker on steps of 0.1", "slips when sent right", partial(_walk_slip, 1)),
+    Law("walker on steps of 0.1", "slips when sent left", partial(_walk_slip, 0)),
+    Law("walker on steps of 0.1", "reward is not the next place", _wrong_reward, IMPOSSIBLE),
+    Law("one-hot, 5 wide", "share not one-hot", partial(_not_one_hot, _FIVE), IMPOSSIBLE),
+    Law("one-hot, 5 wide", "share of impossible steps", _wrong_turn, IMPOSSIBLE),
+    Law("one-hot, 5 wide", "steps when asked to", _turns),
+    Law("one-hot, 5 wide", "share of the rarest class", lambda r: share(_class(_FIVE, r)[0] == 4)),
+    Law("one-hot, 12 wide", "share not one-hot", partial(_not_one_hot, _TWELVE), IMPOSSIBLE),
+    Law("one-hot, 12 wide", "share that changes", _changed, IMPOSSIBLE),
+    Law("one-hot, 12 wide", "share of the rarest class", lambda r: share(_class(_TWELVE, r)[0] == 0)),
+)
+
+
+def _cells(rows: Transitions) -> tuple[Array, Array]:
+    """The true places of both cells; -1 for a number that no cell has."""
+    place = np.full(SIDE * SIDE + 1, -1)
+    place[CELLS] = np.arange(SIDE * SIDE)
+    before, after = (
+        np.rint(side[:, 0]).astype(int).clip(-1, SIDE * SIDE) for side in (rows.observation, rows.next_observation)
+    )
+    return place[before], place[after]
+
+
+def _wrong_step(rows: Transitions) -> float:
+    before, after = _cells(rows)
+    ways = [_step(before.clip(0), action) for action in (rows.action, rows.action ^ 1)]
+    return share((before < 0) | (before == GOAL) | ((after != ways[0]) & (after != ways[1])))
+
+
+def _grid_slip(rows: Transitions) -> float:
+    before, after = _cells(rows)
+    ahead, back = (_step(before.clip(0), action) for action in (rows.action, rows.action ^ 1))
+    return share(after == back, (before >= 0) & (ahead != back) & ((after == ahead) | (after == back)))
+
+
+def _wrong_end(rows: Transitions) -> float:
+    arrived = _cells(rows)[1] == GOAL
+    return share((np.abs(rows.reward - arrived) > 1e-3) | (rows.terminal != arrived))
+
+
+def _wrong_chain(rows: Transitions) -> float:
+    before, after = rows.observation[:, 1], rows.next_observation[:, 1]
+    return share((after != (before - 1).clip(0)) & (after != (before + 1).clip(max=CHAIN - 1)))
+
+
+def _chain_slip(action: int, rows: Transitions) -> float:
+    before, after = rows.observation[:, 1], rows.next_observation[:, 1]
+    asked = (rows.action % 2 == action) & (before > 0) & (before < CHAIN - 1) & (np.abs(after - before) == 1)
+    return share(after - before == (-1 if action else 1), asked)
+
+
+SLIPPERY = (
+    Law("5 x 5 cells, numbers in no order", "share of impossible steps", _wrong_step, IMPOSSIBLE),
+    Law("5 x 5 cells, numbers in no order", "slips", _grid_slip),
+    Law("5 x 5 cells, numbers in no order", "share of one cell", lambda r: share(_cells(r)[0] == 12)),
+    Law("5 x 5 cells, sparse reward at the goal", "share of rows at the goal", lambda r: share(_cells(r)[1] == GOAL)),
+    Law("5 x 5 cells, sparse reward at the goal", "wrong reward or terminal", _wrong_end, IMPOSSIBLE),
+    Law("5 x 5 cells, sparse reward at the goal", "share of terminals", lambda r: share(r.terminal)),
+    Law("chain of 20 integers", "share of impossible steps", _wrong_chain, IMPOSSIBLE),
+    Law("chain of 20 integers", "slips when sent right", partial(_chain_slip, 1)),
+    Law("chain of 20 integers", "slips when sent left", partial(_chain_slip, 0)),
+)

@@ -1,0 +1,195 @@
+"""Whether generated rows obey the laws of worlds that are known in closed form: one command, one table.
+
+    python benchmarks/laws.py --presets best paper fast laptop --folder laws --out results/laws.md
+
+Fits each preset on rows of each world of `law_worlds.py` and `law_tables.py`, draws new rows, and measures what
+matters: the spread of outcomes given (s, a), the share of special values, rows that the world cannot produce, tail
+quantiles. A figure misses (*) if it differs from the training rows' own figure by more than the tolerance, or exceeds a
+fixed limit. A result in FOLDER is not measured again, so the work can be stopped and resumed, and divided:
+`--share 0/3` does every third fit. Presets that differ only in the sampler share a fit. Use a new folder after a change
+of the generator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from law_tables import FROZENLAKE, TAXI, tabular
+from law_worlds import LATTICE, NOISE, SLIPPERY, SPECIAL, Law, Measure, lattice, noise, slippery, special
+from machine import command_line, keep, origin, print_table
+
+from synther import Synthesizer, Transitions
+from synther.durable import replacing
+from synther.presets import PRESETS, Settings
+
+RELATIVE = (0.05, 0.10)
+"""Tolerance of a figure relative to the training rows' own: for most presets, and for `laptop`."""
+STANDARD_ERRORS = 2
+"""A tolerance is never tighter than this many standard errors of the difference."""
+BLOCKS = 20
+"""Parts of the training rows whose figures give the standard error."""
+
+WORLDS: Mapping[str, tuple[Callable[[int, int], Transitions], tuple[Law, ...]]] = {
+    "noise": (noise, NOISE),
+    "special": (special, SPECIAL),
+    "lattice": (lattice, LATTICE),
+    "slippery": (slippery, SLIPPERY),
+    "frozenlake": (partial(tabular, "frozenlake"), FROZENLAKE),
+    "taxi": (partial(tabular, "taxi"), TAXI),
+}
+
+Line = dict[str, Any]
+"""A result: one preset in one world."""
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--presets", nargs="+", choices=PRESETS, default=list(PRESETS))
+    parser.add_argument("--only", nargs="+", choices=WORLDS, default=list(WORLDS), help="names of worlds")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of each world to fit")
+    parser.add_argument("--samples", type=int, default=1_000_000, help="rows to draw from each model")
+    parser.add_argument("--folder", type=Path, required=True, help="where each result is kept")
+    parser.add_argument("--share", default="0/1", help="do every Nth fit, beginning with number I: I/N")
+    parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    head = origin()
+    first, every = map(int, chosen.share.split("/"))
+    work = [(world, group) for group in fits(chosen.presets) for world in chosen.only]
+    for world, group in work[first::every]:
+        _measure_fit(world, group, chosen, head)
+    text = table(_results(chosen.folder, chosen.presets, chosen.only), chosen.presets)
+    keep(chosen.out, head, text)
+
+
+def fits(presets: Sequence[str]) -> list[list[str]]:
+    """The presets in groups that need only one fit, because nothing but their sampler differs."""
+    groups: dict[str, list[str]] = {}
+    for name in presets:
+        fitted = {part: value for part, value in PRESETS[name].to_json().items() if part != "sampler"}
+        groups.setdefault(json.dumps(fitted, sort_keys=True), []).append(name)
+    return list(groups.values())
+
+
+def _measure_fit(world: str, group: Sequence[str], chosen: argparse.Namespace, head: list[str]) -> None:
+    missing = [name for name in group if not _place(chosen.folder, world, name).exists()]
+    if not missing:
+        return
+    make, laws = WORLDS[world]
+    real = make(chosen.rows, chosen.seed)
+    settings: Settings = PRESETS[missing[0]]
+    if chosen.fit_steps:
+        settings = settings.changed(fit={"steps": chosen.fit_steps})
+    model = Synthesizer(settings, seed=chosen.seed).fit(real, progress=False)
+    known = figures(laws, real)
+    errors = {law_key(law): standard_error(law.measure, real) for law in laws}
+    print(f"{world}: {', '.join(missing)}: fit {model.record.seconds:.0f} s", flush=True)
+    for name in missing:
+        sampler = PRESETS[name].sampler
+        began = time.perf_counter()
+        drawn = model.sample(chosen.samples, seed=chosen.seed + 1, sampler=sampler, progress=False)
+        line = {
+            "world": world,
+            "preset": name,
+            "rows": len(real),
+            "samples": len(drawn),
+            "fit_seconds": model.record.seconds,
+            "sample_seconds": time.perf_counter() - began,
+            "real": known,
+            "errors": errors,
+            "figures": figures(laws, drawn),
+            "settings": replace(settings, sampler=sampler).to_json(),
+            "origin": head,
+        }
+        with replacing(_place(chosen.folder, world, name)) as beside:
+            beside.write_text(json.dumps(line) + "\n")
+        misses = sum(missed(law, line) for law in laws)
+        print(f"  {name}: drawn in {line['sample_seconds']:.0f} s, misses {misses} of {len(laws)}", flush=True)
+
+
+def law_key(law: Law) -> str:
+    """The name of a law's figure in a result."""
+    return f"{law.name}: {law.figure}"
+
+
+def figures(laws: Sequence[Law], rows: Transitions) -> dict[str, float]:
+    """The figure of each law on `rows`; NaN where the rows have nothing to measure it on."""
+    return {law_key(law): law.measure(rows) for law in laws}
+
+
+def standard_error(measure: Measure, rows: Transitions) -> float:
+    """Of the figure on all `rows`, from its scatter over consecutive blocks (so episodes may be correlated)."""
+    parts = [measure(part) for part in rows.chunks(max(1, len(rows) // BLOCKS))][:BLOCKS]
+    found = np.array([value for value in parts if math.isfinite(value)])
+    return float(found.std(ddof=1) / math.sqrt(len(found))) if len(found) > 1 else math.inf
+
+
+def tolerance(law: Law, line: Mapping[str, Any]) -> float:
+    """How far the drawn rows' figure may be from the training rows', or how large it may be if the law has limits."""
+    lenient = line["preset"] == "laptop"
+    if law.limits is not None:
+        return law.limits[lenient]
+    key = law_key(law)
+    error = line["errors"][key] * math.sqrt(1 + line["rows"] / line["samples"])
+    return float(max(RELATIVE[lenient] * abs(line["real"][key]), STANDARD_ERRORS * error))
+
+
+def missed(law: Law, line: Mapping[str, Any]) -> bool:
+    """Whether the drawn rows break the law. A figure that could not be measured counts as a miss."""
+    value, real = line["figures"][law_key(law)], line["real"][law_key(law)]
+    distance = value if law.limits is not None else abs(value - real)
+    return not distance <= tolerance(law, line)
+
+
+def _place(folder: Path, world: str, preset: str) -> Path:
+    return folder / f"{world}-{re.sub('[^a-z0-9]+', '-', preset.lower())}.json"
+
+
+def _results(folder: Path, presets: Sequence[str], worlds: Sequence[str]) -> dict[tuple[str, str], Line]:
+    places = {(world, name): _place(folder, world, name) for world in worlds for name in presets}
+    return {key: json.loads(place.read_text()) for key, place in places.items() if place.exists()}
+
+
+def table(results: Mapping[tuple[str, str], Line], presets: Sequence[str]) -> str:
+    """One row a law, one column a preset; the last rows count the misses and the seconds."""
+    rows: list[list[str]] = []
+    misses, measured, seconds = (dict.fromkeys(presets, 0.0) for _ in range(3))
+    for world, (_, laws) in WORLDS.items():
+        lines = {name: results[world, name] for name in presets if (world, name) in results}
+        for name, line in lines.items():
+            seconds[name] += line["fit_seconds"] + line["sample_seconds"]
+        for law in laws if lines else ():
+            for name, line in lines.items():
+                misses[name] += missed(law, line)
+                measured[name] += 1
+            rows.append(_row(world, law, lines, presets))
+    rows.append(["misses", "", "", "", "", *(f"{misses[name]:.0f} of {measured[name]:.0f}" for name in presets)])
+    rows.append(["seconds", "", "", "", "", *(f"{seconds[name]:.0f}" for name in presets)])
+    return print_table(["world", "law", "figure", "real", "tolerance", *presets], rows)
+
+
+def _row(world: str, law: Law, lines: Mapping[str, Line], presets: Sequence[str]) -> list[str]:
+    key = law_key(law)
+    cells = [
+        f"{lines[name]['figures'][key]:.4g}{' *' if missed(law, lines[name]) else ''}" if name in lines else "-"
+        for name in presets
+    ]
+    sign = "at most " if law.limits is not None else "± "
+    allowed = {name: f"{sign}{tolerance(law, line):.2g}" for name, line in lines.items()}
+    strict = next((text for name, text in allowed.items() if name != "laptop"), None)
+    told = [text for text in (strict, f"laptop {allowed['laptop']}" if "laptop" in allowed else None) if text]
+    return [world, law.name, law.figure, f"{next(iter(lines.values()))['real'][key]:.4g}", ", ".join(told), *cells]
+
+
+if __name__ == "__main__":
+    main()
