@@ -5,20 +5,36 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
 from synther.errors import ConfigError, DataError, MissingExtra
 
 _MAZES = ("PointMaze_", "AntMaze_")
+_PLAIN = re.compile(r"[\w +-]*")
+"""Text of options from a file: words, without what paths and modules are made of."""
+
+
+class Trusted(str):
+    """An environment id that the user typed, on the command line or as an argument in Python.
+
+    Only such an id may be `module:Env-v0`, of which Gymnasium imports the module, and only its options may name files.
+    An id that was read from a file is a plain str. The mark survives pickling, so worker processes see it too.
+    """
+
+    __slots__ = ()
 
 
 @contextmanager
 def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
     """The environment `env_id`, closed again when the block ends; `options` go to `gymnasium.make`.
+
+    An id that is not `Trusted` may come from a file that somebody else wrote: it is refused if it names a module, or if
+    its options hold text that may name a file or code.
 
     `dm_control/cheetah-run-v0` and its like are the dm_control suite, through shimmy; `PointMaze_UMaze-v3` and
     `AntMaze_UMaze-v4` and theirs are gymnasium-robotics. MuJoCo is kept quiet meanwhile: it would print its warnings
@@ -28,6 +44,8 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
         import gymnasium
     except ImportError:
         raise MissingExtra("gymnasium", "gym", f"running {env_id}") from None
+    if not isinstance(env_id, Trusted):
+        _check_untrusted(env_id, options)
     if env_id.startswith("dm_control/"):
         _register_suite(env_id)
     maze = env_id.rpartition(":")[2].startswith(_MAZES)
@@ -50,6 +68,38 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
             yield env
         finally:
             env.close()
+
+
+def _check_untrusted(env_id: str, options: Mapping[str, Any]) -> None:
+    """Refuse an id or options that could make Gymnasium import code or read files which the user did not ask for."""
+    module, colon, _ = env_id.rpartition(":")
+    if colon:
+        raise DataError(
+            f"the data or run names the environment {env_id!r}, which would import the Python module {module!r}. "
+            "A name from a file never imports code. If you trust this module, pass the id yourself, with --env-id or "
+            "as env_id in Python"
+        )
+    for name, value in options.items():
+        for text in _texts(value):
+            if not _PLAIN.fullmatch(text):
+                raise DataError(
+                    f"the option {name!r} of the environment {env_id!r} holds {text!r}, which may name a file or code. "
+                    "Options from a file may hold numbers and plain words only. If you trust it, pass the id and the "
+                    "options yourself, with --env-id and --env-options or as env_id and env_options in Python"
+                )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All strings inside an option, which is what JSON can hold."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inside in value.items():
+            yield str(name)
+            yield from _texts(inside)
+    elif isinstance(value, (list, tuple)):
+        for inside in value:
+            yield from _texts(inside)
 
 
 def begun(env: Any, **how: Any) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from synther.data.formats import gym_spaces, gym_specs
 from synther.data.transitions import Transitions
-from synther.envs.making import opened
+from synther.envs.making import Trusted, opened
 from synther.errors import DataError
 
 Policy = Callable[[Any], Any]
@@ -30,6 +30,8 @@ def rollout(env: Any, steps: int, *, policy: Policy | None = None, seed: int = 0
         raise DataError(f"steps must be at least 1, got {steps}")
     if hasattr(env, "num_envs"):
         raise DataError("a vector environment mixes episodes in one step: pass a single environment")
+    if isinstance(env, str):
+        env = Trusted(env)
     with opened(env) if isinstance(env, str) else nullcontext(env) as one:
         rows = _collect(one, steps, policy, seed)
     return replace(rows, env_id=env) if isinstance(env, str) else rows  # the id of the environment has lost its module

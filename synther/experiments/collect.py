@@ -22,7 +22,7 @@ from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
 from synther.durable import check_new
 from synther.envs.episodes import action_box
-from synther.envs.making import opened, time_limit
+from synther.envs.making import Trusted, opened, time_limit
 from synther.envs.policies import Layers, MlpPolicy, Policy, policies_of, read_policy
 from synther.envs.recording import record
 from synther.envs.scores import reference
@@ -82,6 +82,7 @@ def roll_out(
     an agent's file (.safetensors), of which `member` (None: the first) acts without chance, but for `noise`. `options`
     go to `gymnasium.make`. Rows depend on the seed, and not on how many `processes` (None: one a core) make them.
     """
+    env_id = Trusted(env_id)
     how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
     if policy.endswith(_AGENT):
         actor = agent_policy(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, options)

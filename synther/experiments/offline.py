@@ -31,7 +31,7 @@ from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
-from synther.envs.making import opened
+from synther.envs.making import Trusted, opened
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.checks import check_env_options, check_least
@@ -223,7 +223,7 @@ def _environment(plan: Plan, real: Transitions, asked: bool) -> tuple[str | None
     One that was `asked` for must be there.
     """
     bounds = _bounds_of(real)
-    env_id = plan.env_id or real.env_id
+    env_id = real.env_id if plan.env_id is None else Trusted(plan.env_id)
     if env_id is None and plan.evaluate:
         log.warning("the data names no environment: training goes without evaluation; --env-id would name one")
     if env_id is None or (bounds is not None and not plan.evaluate):

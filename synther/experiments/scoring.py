@@ -9,6 +9,7 @@ from typing import Any
 
 from synther.agents import policy
 from synther.envs.evaluation import Evaluation, Evaluator
+from synther.envs.making import Trusted
 from synther.errors import ConfigError, FormatError
 from synther.experiments.checks import check_env_options
 from synther.experiments.collect import check_fits
@@ -69,7 +70,7 @@ def score(
     run = read_object(beside) if beside.is_file() else {}
     if env_options is None:
         env_options = (run.get("env_options") if env_id is None else None) or {}
-    env_id = env_id or run.get("env_id")
+    env_id = run.get("env_id") if env_id is None else Trusted(env_id)
     if env_id is None:
         raise ConfigError(f"nothing says which environment the agents of {file} are for: name it with --env-id")
     check_env_options(env_options)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from synther.envs.evaluation import Evaluator, Pending, Played
+from synther.envs.making import Trusted
 from synther.envs.policies import MlpPolicy
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, Failed
@@ -172,7 +173,7 @@ def test_broken_environments_and_dead_workers_are_told(tmp_path: Path, monkeypat
     (tmp_path / "broken_envs.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(tmp_path)
     fine, raises, dies = (pushing(action, 2) for action in (0, 0.5, 1))
-    with Evaluator("broken_envs:Broken-v0", [0, 7], episodes=2, workers=1) as evaluator:
+    with Evaluator(Trusted("broken_envs:Broken-v0"), [0, 7], episodes=2, workers=1) as evaluator:
         assert (evaluator.evaluate([fine, fine]).returns == 4).all()
         with pytest.raises(DataError, match=r"member 1 \(seed 7\): broken_envs:Broken-v0 failed .*: wires crossed"):
             evaluator.evaluate([fine, raises])

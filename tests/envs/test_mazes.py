@@ -11,7 +11,7 @@ import pytest
 
 from synther.envs.episodes import play
 from synther.envs.evaluation import Evaluator
-from synther.envs.making import opened
+from synther.envs.making import Trusted, opened
 from synther.envs.mazes import GOAL, POSITION, Guide, Maze, PointReacher, Wanderer
 from synther.envs.policies import MlpPolicy
 from synther.envs.recording import record
@@ -185,6 +185,6 @@ def test_an_ant_is_shown_the_next_place_as_its_goal() -> None:
 
 def test_an_opened_maze_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with opened("gymnasium_robotics:PointMaze_UMaze-v3") as env:
+    with opened(Trusted("gymnasium_robotics:PointMaze_UMaze-v3")) as env:
         env.reset(seed=0)
         assert list(tmp_path.iterdir()) == []

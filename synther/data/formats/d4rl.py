@@ -80,7 +80,7 @@ def write(target: str | os.PathLike[str], rows: RowSource) -> None:
         with writing():
             file.attrs[metadata.KEY] = stream.metadata
             if stream.env_id is not None:
-                file.attrs["env_id"] = stream.env_id
+                file.attrs["env_id"] = str(stream.env_id)  # h5py takes no subclass of it
             datasets = {
                 column.name: file.create_dataset(f"{column.name}s", (stream.rows, *column.shape), column.dtype)
                 for column in stream.columns

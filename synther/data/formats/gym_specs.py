@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from importlib import import_module
 from typing import Any
 
 _log = logging.getLogger(__name__)
@@ -33,13 +32,13 @@ def options_of(spec: Any) -> dict[str, Any] | None:
 
 
 def spec_of(env_id: str, options: dict[str, Any] | None) -> Any:
-    """The other way round; whoever calls this is prepared for an id that nobody has registered."""
+    """The other way round, of a registered environment; else Gymnasium raises.
+
+    The id may come from a file, so that the module of `module:Env-v0` is not imported here.
+    """
     import gymnasium
 
-    module, _, name = env_id.rpartition(":")
-    if module:
-        import_module(module)  # which registers it
-    spec = copy.deepcopy(gymnasium.spec(name))
+    spec = copy.deepcopy(gymnasium.spec(env_id.rpartition(":")[2]))
     for name, value in (options or {}).items():
         if name == _LIMIT:
             spec.max_episode_steps = value

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from synther.agents.sac import SAC_CONFIG, SACConfig
+from synther.envs.making import Trusted
 from synther.errors import ConfigError
 from synther.experiments import tracking
 from synther.experiments.checks import check_env_options, check_least
@@ -77,6 +78,7 @@ class Plan:
     """The project of Weights & Biases that follows the run."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "env_id", Trusted(self.env_id))
         check_least(self, seed=0, random_steps=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
         check_least(self, evaluate_every=1, episodes=1, workers=1)
         check_env_options(self.env_options)
