@@ -29,9 +29,13 @@ def registered(name: str) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Table:
-    """The true probabilities (S, A, S) of a toy-text environment, and reward and end of every transition."""
+    """The true probabilities (S, A, S) of a toy-text environment, and reward and end of every transition.
+
+    States in which no episode goes on have probabilities of 0.
+    """
 
     probability: Array
+    cumulative: Array
     reward: Array
     ended: Array
     start: Array
@@ -56,7 +60,20 @@ def table(name: str) -> Table:
     if name == "frozenlake":
         sure: Any = gymnasium.make(env_id, **options, is_slippery=False).unwrapped
         intended = np.array([[sure.P[s][a][0][1] for a in range(shape[1])] for s in range(shape[0])])
-    return Table(probability, reward, ended, np.asarray(env.initial_state_distrib), intended)
+    cumulative = probability.cumsum(2)
+    cumulative /= cumulative[..., -1:]  # no draw below 1 is then beyond the last outcome
+    start = np.asarray(env.initial_state_distrib)
+    probability[~_acted_in(start, probability, ended)] = 0
+    return Table(probability, cumulative, reward, ended, start, intended)
+
+
+def _acted_in(start: Array, probability: Array, ended: Array) -> Array:
+    """(S,) the states in which an episode can go on. No row begins in a hole or at the goal."""
+    ahead = ((probability > 0) & ~ended).any(1)
+    reached = start > 0
+    while (further := reached | ahead[reached].any(0)).sum() > reached.sum():
+        reached = further
+    return reached
 
 
 def tabular(name: str, rows: int, seed: int) -> Transitions:
@@ -65,19 +82,20 @@ def tabular(name: str, rows: int, seed: int) -> Transitions:
     walkers = max(1, rows // 2_000)
     length = -(-rows // walkers)
     states, actions = truth.probability.shape[:2]
-    bounds = truth.probability.cumsum(2)
     steps = np.zeros(walkers, int)
     s = draw.choice(states, walkers, p=truth.start)
     seen = np.empty((5, length, walkers))
     for moment in range(length):
         a = draw.integers(0, actions, walkers)
-        following = (bounds[s, a] < draw.random((walkers, 1))).sum(1).clip(max=states - 1)
+        following = (truth.cumulative[s, a] <= draw.random((walkers, 1))).sum(1)
         steps += 1
         ended = truth.ended[s, a, following]
         cut = ~ended & ((steps == TIME_LIMIT) | (moment == length - 1))
         seen[:, moment] = s, a, following, ended, cut
         over = ended | cut
-        s = np.where(over, draw.choice(states, walkers, p=truth.start), following)
+        s = following
+        if over.any():
+            s[over] = draw.choice(states, over.sum(), p=truth.start)
         steps[over] = 0
     flat = seen.transpose(0, 2, 1).reshape(5, -1)[:, :rows].astype(np.int64)
     flat[4, -1] |= ~flat[3, -1] & 1

@@ -36,7 +36,7 @@ RELATIVE = (0.05, 0.10)
 """Tolerance of a figure relative to the training rows' own: for most presets, and for `laptop`."""
 STANDARD_ERRORS = 2
 """A tolerance is never tighter than this many standard errors of the difference."""
-BLOCKS = 20
+BLOCKS = 50
 """Parts of the training rows whose figures give the standard error."""
 
 WORLDS: Mapping[str, tuple[Callable[[int, int], Transitions], tuple[Law, ...]]] = {
