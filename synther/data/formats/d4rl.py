@@ -13,7 +13,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import check_lengths, pair
-from synther.data.formats.hdf5 import created
+from synther.data.formats.hdf5 import created, opened
 from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import CHUNK_BYTES, Stream
 from synther.data.transitions import Array, RowSource, Transitions
@@ -24,7 +24,7 @@ from synther.errors import DataError, FormatError
 def read(source: str | os.PathLike[str]) -> Transitions:
     import h5py
 
-    with reading(source, "an HDF5 file with D4RL's keys"), h5py.File(source, "r") as file:
+    with reading(source, "an HDF5 file with D4RL's keys"), opened(source) as file:
         if "episode_0" in file:
             raise FormatError(
                 "the data file of a Minari data set: pass the folder that holds its `data` folder instead"

@@ -1,12 +1,13 @@
-"""HDF5 files to write into, where a full disk is an error like any other.
+"""HDF5 files: to read from, without the other files that one may lead to, and to write into.
 
-HDF5 cannot close a file that it failed to write, and crashes the interpreter when that ends. So it is not told: it
-writes through a file object that remembers what went wrong.
+A full disk is an error like any other. HDF5 cannot close a file that it failed to write, and crashes the interpreter
+when that ends. So it is not told: it writes through a file object that remembers what went wrong.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,10 +15,70 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from synther.errors import FormatError
+
 if TYPE_CHECKING:
     import h5py
 
 Writing = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
+    """A file to read from, which holds all of its data itself: see `check_self_contained`."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        check_self_contained(file)
+        yield file
+
+
+def check_self_contained(file: h5py.File) -> None:
+    """Refuse a file that takes data from other files: through external links or storage, or virtual datasets.
+
+    h5py follows all of them silently, so a file from somebody else could read any file of this machine as its rows.
+    """
+    from h5py import h5d, h5l, h5o
+
+    soft: list[bytes] = []
+
+    def look_at_link(name: bytes, info: Any) -> str | None:
+        if info.type == h5l.TYPE_SOFT:
+            soft.append(name)
+        elif info.type != h5l.TYPE_HARD:
+            return f"{_text(name)} is a link to {_target(file, name)}"
+        return None
+
+    def look_at_object(name: bytes, info: Any) -> str | None:
+        if info.type != h5o.TYPE_DATASET:
+            return None
+        plan = h5d.open(file.id, name).get_create_plist()
+        if plan.get_external_count():
+            return f"{_text(name)} is stored in another file, {_text(plan.get_external(0)[0])}"
+        return f"{_text(name)} is a virtual dataset, made of others" if plan.get_layout() == h5d.VIRTUAL else None
+
+    # Links first: HDF5 goes through hard links alone here, and what these lead to is in the file itself.
+    found = file.id.links.visit(look_at_link, info=True) or h5o.visit(file.id, look_at_object, info=True)
+    if not found:
+        lost = next((name for name in soft if file.get(name) is None), None)
+        found = lost and f"{_text(lost)} is a link to {_target(file, lost)}, which is not there"
+    if found:
+        raise FormatError(
+            f"{found}: an HDF5 file must hold all of its data itself. Copy the arrays into one file and read that"
+        )
+
+
+def _target(file: h5py.File, name: bytes) -> str:
+    """Where a link leads that is not a hard one."""
+    try:
+        told = file.id.links.get_val(name)
+    except (TypeError, ValueError, RuntimeError):
+        return "another file"
+    return f"{_text(told[1])} of the file {_text(told[0])}" if isinstance(told, tuple) else _text(told)
+
+
+def _text(name: bytes) -> str:
+    return repr(name.decode(errors="replace"))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import numpy as np
 
 from synther.data.formats import gym_spaces, gym_specs, is_minari_id, metadata
 from synther.data.formats.episodes import episodes
+from synther.data.formats.hdf5 import opened
 from synther.data.formats.reading import reading
 from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
@@ -27,6 +28,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
     minari = _minari("reading a Minari data set")
     folder = _data_folder(source)
     with reading(source, "a Minari data set"), _quietly():
+        check_stored_here(folder)
         dataset = minari.MinariDataset(folder)
         fields = _fields(dataset)
         known = metadata.load(dataset.storage.metadata.get(metadata.KEY))
@@ -144,6 +146,14 @@ def _env_spec(stream: Stream) -> str | None:
         return str(gym_specs.spec_of(stream.env_id, stream.first.env_options).to_json())
     except Exception:
         return None
+
+
+def check_stored_here(folder: Path) -> None:
+    """Refuse a data set whose HDF5 file takes data from other files."""
+    stored = folder / "main_data.hdf5"
+    if stored.exists():
+        with opened(stored):
+            pass
 
 
 def folder_in(path: Path) -> Path | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.hdf5 import created
+from synther.data.formats.hdf5 import created, opened
 from synther.data.formats.reading import reading
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
@@ -51,7 +51,7 @@ def is_of_frames(path: Path) -> bool:
 
     if not h5py.is_hdf5(path):
         return False
-    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+    with reading(path, "an HDF5 file"), opened(path) as file:
         return _KEYS[-1] in file
 
 
@@ -63,7 +63,7 @@ class Shard:
 
         self.name = str(path)
         self._path = path
-        with reading(path, "an HDF5 file of frames"), h5py.File(path, "r") as file:
+        with reading(path, "an HDF5 file of frames"), opened(path) as file:
             missing = [key for key in _KEYS if not isinstance(file.get(key), h5py.Dataset)]
             if missing:
                 raise FormatError(
@@ -75,9 +75,7 @@ class Shard:
             self.known = {name: file.attrs[name] for name in _FACTS if name in file.attrs} or _known(path)
 
     def blocks(self) -> Iterator[Block]:
-        import h5py
-
-        with h5py.File(self._path, "r") as file:
+        with opened(self._path) as file:
             reward, discount = (column(name, file[name][()], self.records) for name in ("reward", "discount"))
             first = _firsts(column("step_type", file["step_type"][()], self.records))
             action, pictures = file["action"][()], file["observation"]

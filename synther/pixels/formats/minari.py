@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.formats.minari import check_stored_here
 from synther.data.formats.reading import reading
 from synther.errors import DataError, FormatError, MissingExtra
 from synther.pixels.formats import Block, channels_first, frame_size
@@ -33,6 +34,7 @@ class Dataset:
             raise FormatError(f"{source}: neither a folder nor a Minari data set that is installed here")
         with reading(source, "a Minari data set"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of old versions and absent authors
+            check_stored_here(folder)
             self._dataset = minari.MinariDataset(folder)
             self._entry, space = _picture(self._dataset.observation_space)
             self.size = frame_size((1, *space.shape), space.dtype, "an observation")
