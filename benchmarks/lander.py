@@ -1,0 +1,57 @@
+"""Replay data of a noisy task: continuous LunarLander with wind, from random actions to safe landings.
+
+Gymnasium's own landing controller acts, and gets better as an agent would: at first actions are random, then each
+episode has its own too weak and misled form of the controller, and errors and exploration noise become smaller until
+the end. A minute on one core. Needs Box2D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.box2d.lunar_lander import heuristic
+from numpy.typing import NDArray
+
+from synther import Transitions
+from synther.envs.rollout import rollout
+
+ENV_ID, OPTIONS = "LunarLander-v3", {"continuous": True, "enable_wind": True}
+RANDOM = 0.05
+"""Share of the steps with random actions."""
+
+
+class Learning(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose controller gets better from episode to episode."""
+
+    def __init__(self, steps: int, seed: int) -> None:
+        super().__init__(gymnasium.make(ENV_ID, disable_env_checker=True, **OPTIONS))
+        self.steps, self.done = steps, 0
+        self.draw = np.random.default_rng(seed)
+
+    def reset(self, **options: Any) -> Any:
+        left = 1 - self.done / self.steps
+        self.gain = 1 - 0.9 * left * self.draw.random()
+        self.offset = self.draw.normal(0, 0.6 * left, 2)
+        self.deviation = 0.1 + 0.3 * left
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.done += 1
+        return super().step(action)
+
+    def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
+        if self.done < RANDOM * self.steps:
+            return self.draw.uniform(-1, 1, 2).astype(np.float32)
+        right: NDArray[Any] = heuristic(self.unwrapped, observation)  # type: ignore[no-untyped-call]
+        wanted = self.gain * right + self.offset + self.draw.normal(0, self.deviation, 2)
+        return np.clip(wanted, -1, 1).astype(np.float32)
+
+
+def record(steps: int, seed: int = 0) -> Transitions:
+    env = Learning(steps, seed)
+    rows = rollout(env, steps, policy=env.act, seed=seed)
+    env.close()
+    return replace(rows, env_id=ENV_ID, env_options=OPTIONS, observation_space=None)
