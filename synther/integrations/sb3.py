@@ -91,7 +91,11 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return steps
 
     def transitions(self) -> Transitions:
-        """The real rows, environment after environment, each from its oldest row to its newest."""
+        """The real rows, environment after environment, each from its oldest row to its newest.
+
+        Box actions lie in [-1, 1], as Stable-Baselines3 stores them and as the generator learns them;
+        `synther.read(buffer)` gives the same rows with actions in the units of the environment.
+        """
         return self.replay.store.transitions(self.n_envs)
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[Any]) -> None:

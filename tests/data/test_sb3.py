@@ -10,7 +10,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from synther.data import spaces
 from synther.data.formats import gym_spaces, read, sb3, write, writing
 from synther.data.transitions import Transitions
-from synther.errors import DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
 
 BOX = gym.Box(-np.inf, np.inf, (2,), np.float32)
 TORQUE = gym.Box(-2, 2, (1,), np.float32)
@@ -89,13 +89,51 @@ def test_timeouts_that_nobody_handles() -> None:
     assert np.flatnonzero(rows.terminal).tolist() == [3, 7]
 
 
-def test_action_space_is_the_rescaled_one() -> None:
-    assert read(filled(5)).action_space == (spaces.Box.uniform(-1, 1, 1),)
+def test_actions_are_those_of_the_environment(caplog: pytest.LogCaptureFixture) -> None:
+    """Stored are those of [-1, 1]; the box is from -2 to 2."""
+    rows = read(filled(5))
+    assert rows.action_space == (spaces.Box.uniform(-2, 2, 1),)
+    np.testing.assert_allclose(rows.action[:, 0], 2 * np.arange(5) / 100, rtol=1e-6)
+    assert "converted to the action space of the environment, from [-2.0] to [2.0]" in caplog.text
+    caplog.clear()
+    assert read(filled(5), actions="scaled").equals(rows)
+    raw = read(filled(5), actions="raw")
+    assert raw.action_space == (spaces.Box.uniform(-2, 2, 1),)
+    np.testing.assert_allclose(raw.action[:, 0], np.arange(5) / 100)
+    assert not caplog.records
+
+
+def test_actions_of_a_buffer_filled_by_hand() -> None:
     by_hand = filled(5)
     by_hand.actions[2] = 1.7
-    assert read(by_hand).action_space == (spaces.Box.uniform(-2, 2, 1),)
+    rows = read(by_hand)
+    assert rows.action_space == (spaces.Box.uniform(-2, 2, 1),)
+    np.testing.assert_array_equal(rows.action, by_hand.actions[:5, 0])
+    with pytest.raises(DataError, match=r"holds the action \[1\.7.*pass actions='raw'"):
+        read(by_hand, actions="scaled")
     by_hand.actions[2] = 5
     assert read(by_hand).action_space is None
+
+
+def test_actions_of_the_usual_box_stay_bit_by_bit(caplog: pytest.LogCaptureFixture) -> None:
+    buffer = ReplayBuffer(10, BOX, gym.Box(-1, 1, (1,), np.float32), device="cpu")
+    for value in (1e-20, -1.0, 1.0, 0.3):
+        buffer.add(np.zeros((1, 2)), np.ones((1, 2)), np.full((1, 1), value), np.zeros(1), np.ones(1), [{}])
+    np.testing.assert_array_equal(read(buffer).action, buffer.actions[:4, 0])
+    assert not caplog.records
+
+
+def test_what_is_read_and_written_again_is_stored_as_before() -> None:
+    before, after = filled(7), ReplayBuffer(10, BOX, TORQUE, device="cpu")
+    write(after, read(before))
+    np.testing.assert_allclose(after.actions[:7], before.actions[:7], atol=1e-6)
+
+
+def test_actions_are_asked_about_buffers_alone() -> None:
+    with pytest.raises(ConfigError, match=r"is for a Stable-Baselines3 replay buffer"):
+        read("hopper-sac", actions="raw")
+    with pytest.raises(ConfigError, match="must be one of scaled, raw, got 'other'"):
+        read(filled(2), actions="other")  # type: ignore[arg-type]
 
 
 def test_discrete_spaces() -> None:

@@ -233,7 +233,11 @@ def test_an_episode_is_cut_where_its_environment_was_reset():
 def test_synther_reads_it_like_any_buffer_and_writes_into_none_of_its_kind():
     _, ours = pair()
     rows = read(ours)
-    np.testing.assert_array_equal(rows.reward, ours.transitions().reward)
+    stored = ours.transitions()
+    np.testing.assert_array_equal(rows.reward, stored.reward)
+    low, high = TORQUE.low, TORQUE.high  # rows are in the units of the environment, `transitions` as they are stored
+    np.testing.assert_allclose(rows.action, low + (stored.action + 1) / 2 * (high - low), atol=1e-5)
+    assert np.abs(stored.action).max() <= 1
     with pytest.raises(FormatError, match=r"replay\.add"):
         write(ours, rows)
 

@@ -10,13 +10,13 @@ import os
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from synther.data import shipped
 from synther.data.checks import check_kind
 from synther.data.formats.writing import writing_to
 from synther.data.transitions import RowSource, Transitions
-from synther.errors import FormatError
+from synther.errors import ConfigError, FormatError
 
 __all__ = ["FORMATS", "read", "write"]
 
@@ -35,19 +35,25 @@ _MINARI_ID = re.compile(r"[\w-]+(/[\w-]+)*-v\d+")
 
 
 class _Format(Protocol):
-    def read(self, source: Any) -> Transitions: ...
+    def read(self, source: Any, **options: Any) -> Transitions: ...
 
     def write(self, target: Any, rows: RowSource) -> None: ...
 
 
-def read(source: Any, *, format: str | None = None) -> Transitions:
+def read(source: Any, *, format: str | None = None, actions: Literal["scaled", "raw"] | None = None) -> Transitions:
     """All rows of a file, a Minari data set (folder or installed id) or a Stable-Baselines3 replay buffer object.
 
     The format follows from the suffix; `format` (a name or a suffix without its dot) overrules it. `hopper-sac` ships
-    with the package.
+    with the package. `actions` is for a replay buffer, and says whether its Box actions are "scaled" to [-1, 1], as
+    Stable-Baselines3 stores them, or "raw"; see `synther.data.formats.sb3`.
     """
     if not isinstance(source, (str, os.PathLike)):
-        return _module(format or _format_of_object(source)).read(source)
+        options = {} if actions is None else {"actions": actions}
+        return _module(format or _format_of_object(source)).read(source, **options)
+    if actions is not None:
+        raise ConfigError(
+            f"actions={actions!r} is for a Stable-Baselines3 replay buffer, {source} is none: leave it out"
+        )
     if source in shipped.names():
         source = shipped.path(os.fspath(source))
     name = _named(format) if format else _format_to_read(source)

@@ -1,31 +1,45 @@
 """Stable-Baselines3 replay buffers, as objects in memory.
 
-Off-policy algorithms of Stable-Baselines3 store Box actions rescaled to [-1, 1]; so do the rows that come from them.
+Off-policy algorithms of Stable-Baselines3 store Box actions rescaled to [-1, 1]. Rows that are read have the actions of
+the environment, as the rows of every other format do, and are rescaled again when they are written to a buffer.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from synther.data import spaces
 from synther.data.formats import gym_spaces
 from synther.data.formats.writing import Stream
-from synther.data.spaces import Space
 from synther.data.transitions import Array, RowSource, Transitions
-from synther.errors import DataError, FormatError, MissingExtra
+from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+
+Actions = Literal["scaled", "raw"]
 
 _log = logging.getLogger(__name__)
 
 
-def read(source: Any) -> Transitions:
-    """All valid rows: environment after environment, each from its oldest row to its newest."""
+def read(source: Any, actions: Actions | None = None) -> Transitions:
+    """All valid rows: environment after environment, each from its oldest row to its newest.
+
+    `actions` says what the buffer holds of a Box action space: "scaled" actions lie in [-1, 1], as the algorithms of
+    Stable-Baselines3 store them, and are converted to the action space of the environment; "raw" ones are read as they
+    are. By default they count as scaled if all of them lie in [-1, 1], and a warning says so.
+    """
+    if actions not in (None, *get_args(Actions)):
+        raise ConfigError(f"actions must be one of {', '.join(get_args(Actions))}, got {actions!r}")
     buffer = _replay_buffer(source)
-    if hasattr(buffer, "transitions"):  # one that keeps rows in its own way, such as a SyntheticReplayBuffer
-        own: Transitions = buffer.transitions()
-        return own
+    # Some buffers, such as a SyntheticReplayBuffer, keep rows in their own way.
+    rows: Transitions = buffer.transitions() if hasattr(buffer, "transitions") else _stored(buffer)
+    return _in_own_units(rows, buffer.action_space, actions)
+
+
+def _stored(buffer: Any) -> Transitions:
+    """The rows with their actions as they are in the buffer."""
     steps = _steps(buffer)
     rows = len(steps) * buffer.n_envs
     dones = _by_env(buffer.dones, steps).astype(bool)
@@ -44,7 +58,6 @@ def read(source: Any) -> Transitions:
         next_observation=following,
         terminal=dones & ~timeouts,
         timeout=timeouts if buffer.handle_timeout_termination else None,
-        action_space=_action_space(buffer.action_space, action),
         observation_space=gym_spaces.observation_space(buffer.observation_space),
     )
 
@@ -91,11 +104,36 @@ def _next_observations(buffer: Any, steps: Array, rows: int) -> Array:
     return following
 
 
-def _action_space(space: Any, action: Array) -> Space | None:
+def _in_own_units(rows: Transitions, space: Any, actions: Actions | None) -> Transitions:
+    """`rows` with the actions that the environment was given, and its action space."""
     own = gym_spaces.action_space(space)
-    if not isinstance(own[0], spaces.Box) or _beyond_one(action):
-        return gym_spaces.believed(own, action)
-    return (spaces.Box.uniform(-1, 1, own[0].width),)
+    box = own[0]
+    if not isinstance(box, spaces.Box) or rows.action.dtype.kind != "f":
+        return replace(rows, action_space=gym_spaces.believed(own, rows.action))
+    low, high = np.asarray(box.low), np.asarray(box.high)
+    beyond = _beyond_one(rows.action)
+    if actions == "scaled" and beyond:
+        raise DataError(
+            f"the replay buffer holds the action {rows.action[_farthest(rows.action)].tolist()}: expected all of them "
+            "in [-1, 1] with actions='scaled'; pass actions='raw'"
+        )
+    same = (low == -1).all() and (high == 1).all()
+    if actions == "raw" or beyond or same or not np.isfinite([low, high]).all():
+        return replace(rows, action_space=gym_spaces.believed(own, rows.action))
+    if actions is None:
+        _log.warning(
+            "all actions of the replay buffer lie in [-1, 1], as Stable-Baselines3 stores them: they are converted to "
+            "the action space of the environment, from %s to %s. Pass actions='scaled' to read() to confirm this, or "
+            "actions='raw' if the buffer was filled with actions of the environment",
+            low.tolist(),
+            high.tolist(),
+        )
+    action = np.clip(low + 0.5 * (rows.action.astype(np.float64) + 1) * (high - low), low, high)
+    return replace(rows, action=action.astype(rows.action.dtype), action_space=own)
+
+
+def _farthest(action: Array) -> int:
+    return int(np.argmax(np.abs(action).max(axis=1)))
 
 
 def _beyond_one(action: Array) -> bool:
