@@ -69,8 +69,8 @@ def table(name: str) -> Table:
 
 def _acted_in(start: Array, probability: Array, ended: Array) -> Array:
     """(S,) the states in which an episode can go on. No row begins in a hole or at the goal."""
-    ahead = ((probability > 0) & ~ended).any(1)
-    reached = start > 0
+    ahead: Array = np.any((probability > 0) & ~ended, axis=1)
+    reached: Array = np.asarray(start > 0)
     while (further := reached | ahead[reached].any(0)).sum() > reached.sum():
         reached = further
     return reached

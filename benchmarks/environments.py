@@ -1,0 +1,298 @@
+"""How a default fit does on environments that it was not tuned on: one command, one table.
+
+    python benchmarks/environments.py --folder environments --out results/environments.md
+
+Collects 20,000 rows of each environment into FOLDER, fits a preset, draws as many rows, and prints which share of the
+observations and transitions the environment can produce, how far next observations are from the simulator's (root mean
+square, in standard deviations), how much more position changes disagree with velocities than in real rows, and what
+`synther assess` says. A result in FOLDER is not measured again. Use a new folder after a change of the generator.
+Needs `minigrid` and `box2d` beside Gymnasium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from law_tables import possible, tabular
+from machine import command_line, keep, origin, print_table
+from numpy.typing import NDArray
+
+from synther import Synthesizer, Transitions, read, write
+from synther.assess.judge import assess
+from synther.durable import replacing
+from synther.envs.simulator import simulate, supports
+
+Array = NDArray[Any]
+Policy = Callable[[Any, Array, np.random.Generator], Any]
+"""An action for an environment and its observation."""
+
+MINIGRID = "MiniGrid-Empty-Random-6x6-v0"
+LANDER_STEPS = {0: 0.01, 1: 0.0225}
+"""Change of x and y in one step, in units of the observed velocities two columns further."""
+RANDOM = 0.3
+"""Share of random actions in a policy that otherwise acts with a purpose."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where rows come from, and what is known of the truth."""
+
+    collect: Callable[[int, int], Transitions]
+    """So many rows, drawn with a seed."""
+    measure: Callable[[Transitions, Transitions], dict[str, float]]
+    """Figures of real and synthetic rows."""
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="where data and results are kept")
+    parser.add_argument("--only", nargs="+", choices=ENVIRONMENTS, default=list(ENVIRONMENTS), help="environments")
+    parser.add_argument("--preset", default="auto", help="auto chooses the one that suits the machine")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows to collect and fit")
+    parser.add_argument("--samples", type=int, default=20_000, help="rows to draw")
+    parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    head = origin()
+    chosen.folder.mkdir(parents=True, exist_ok=True)
+    for name in chosen.only:
+        if not _place(chosen, name).exists():
+            _measure(name, chosen, head)
+    text = _table([json.loads(_place(chosen, name).read_text()) for name in chosen.only])
+    keep(chosen.out, head, text)
+
+
+def _place(chosen: argparse.Namespace, name: str) -> Path:
+    folder: Path = chosen.folder
+    return folder / f"{name}-{chosen.preset}.json"
+
+
+def _measure(name: str, chosen: argparse.Namespace, head: list[str]) -> None:
+    place = _place(chosen, name)
+    real = rows_of(name, chosen.folder, chosen.rows, chosen.seed)
+    changes: dict[str, Any] = {"fit": {"steps": chosen.fit_steps}} if chosen.fit_steps else {}
+    began = time.perf_counter()
+    model = Synthesizer(chosen.preset, seed=chosen.seed, **changes).fit(real, progress=False)
+    fitted = time.perf_counter()
+    synthetic = model.sample(chosen.samples, seed=chosen.seed + 1, progress=False)
+    drawn = time.perf_counter()
+    env_id = real.env_id if real.env_id is not None and supports(real.env_id) else None
+    judged = assess(
+        real, synthetic, simulator=None if env_id is None else partial(simulate, env_id), simulator_name=env_id
+    )
+    line = {
+        "environment": name,
+        "rows": len(real),
+        "samples": len(synthetic),
+        "preset": chosen.preset,
+        "fit_seconds": fitted - began,
+        "sample_seconds": drawn - fitted,
+        "figures": ENVIRONMENTS[name].measure(real, synthetic),
+        "measures": {measure.name: [measure.value, measure.real] for measure in judged.measures},
+        "verdict": judged.verdict.decision,
+        "settings": model.settings.to_json(),
+        "origin": head,
+    }
+    with replacing(place) as beside:
+        beside.write_text(json.dumps(line) + "\n")
+    print("  ".join(_cells(line)), flush=True)
+
+
+def rows_of(name: str, folder: Path, rows: int, seed: int) -> Transitions:
+    """The environment's rows, collected unless `folder` has them."""
+    place = folder / f"{name}-{rows}-{seed}.npz"
+    if not place.exists():
+        write(place, ENVIRONMENTS[name].collect(rows, seed))
+    return read(place)
+
+
+def _table(lines: list[dict[str, Any]]) -> str:
+    header = ["environment", "observations that exist", "possible transitions", "next observation off"]
+    header += ["disagreement", "AUC", "coverage", "marginal", "verdict", "fit", "sample"]
+    return print_table(header, [_cells(line) for line in lines])
+
+
+def _cells(line: Mapping[str, Any]) -> list[str]:
+    figures, measures = line["figures"], line["measures"]
+
+    def figure(name: str, form: str) -> str:
+        return format(figures[name], form) if name in figures else "-"
+
+    def beside_real(name: str) -> str:
+        value, real = measures[name]
+        return "-" if value is None else f"{value:.3f}" + ("" if real is None else f" (real {real:.3f})")
+
+    return [
+        line["environment"],
+        figure("observations", ".1%"),
+        figure("transitions", ".1%"),
+        figure("off", ".3f"),
+        figure("disagreement", ".1f"),
+        *map(beside_real, ("auc", "coverage", "marginal")),
+        line["verdict"],
+        f"{line['fit_seconds']:.0f} s",
+        f"{line['sample_seconds']:.0f} s",
+    ]
+
+
+def _steps(env: Any, policy: Policy, count: int, seed: int) -> Iterator[tuple[Array, Any, float, Array, bool, bool]]:
+    draw = np.random.default_rng(seed)
+    observation, _ = env.reset(seed=seed)
+    for step in range(count):
+        action = policy(env, observation, draw)
+        following, reward, terminal, timeout, _ = env.step(action)
+        yield observation, action, float(reward), following, terminal, (timeout or step == count - 1) and not terminal
+        observation = env.reset()[0] if terminal or timeout else following
+
+
+def roll_out(env: Any, policy: Policy, rows: int, seed: int, **known: Any) -> Transitions:
+    """Rows of consecutive episodes."""
+    names = ("observation", "action", "reward", "next_observation", "terminal", "timeout")
+    columns = zip(*_steps(env, policy, rows, seed), strict=True)
+    fields: dict[str, Any] = {name: np.asarray(column) for name, column in zip(names, columns, strict=True)}
+    return Transitions(**fields, **known)
+
+
+def _at_random(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    return draw.integers(env.action_space.n)
+
+
+def _gymnasium(env_id: str, policy: Policy, options: Mapping[str, Any], rows: int, seed: int) -> Transitions:
+    import gymnasium
+
+    env = gymnasium.make(env_id, **options)
+    return roll_out(env, policy, rows, seed, env_id=env_id, env_options=dict(options))
+
+
+def _minigrid_image() -> Any:
+    import gymnasium
+    import minigrid  # noqa: F401  # registers its environments
+
+    return gymnasium.wrappers.TransformObservation(
+        gymnasium.make(MINIGRID), lambda seen: seen["image"].reshape(-1), gymnasium.spaces.Box(0, 255, (147,), np.uint8)
+    )
+
+
+def _collect_minigrid(rows: int, seed: int) -> Transitions:
+    return roll_out(_minigrid_image(), _at_random, rows, seed)
+
+
+def minigrid_truth() -> tuple[set[bytes], set[tuple[bytes, int, bytes]]]:
+    """All observations and all transitions (o, a, o'): every action from every cell in every direction."""
+    env = _minigrid_image()
+    env.reset(seed=0)
+    inner = env.unwrapped
+    observations, transitions = set(), set()
+    for x, y, way, action in np.ndindex(inner.width, inner.height, 4, int(env.action_space.n)):
+        if inner.grid.get(x, y) is not None:  # a wall or the goal
+            continue
+        inner.agent_pos, inner.agent_dir, inner.step_count = (x, y), way, 0
+        before = inner.gen_obs()["image"].tobytes()
+        after = env.step(action)[0].tobytes()
+        observations |= {before, after}
+        transitions.add((before, action, after))
+    return observations, transitions
+
+
+def _judge_minigrid(real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    known, steps = minigrid_truth()
+    before, after = ([row.tobytes() for row in side] for side in (synthetic.observation, synthetic.next_observation))
+    done = zip(before, synthetic.action.tolist(), after, strict=True)
+    return {
+        "distinct": len(known),
+        "observations": float(np.mean([one in known for one in before + after])),
+        "transitions": float(np.mean([one in steps for one in done])),
+    }
+
+
+def _land(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    """Gymnasium's heuristic, with random actions in between."""
+    from gymnasium.envs.box2d.lunar_lander import heuristic
+
+    if draw.random() < RANDOM:
+        return draw.uniform(-1, 1, 2).astype(np.float32) if env.unwrapped.continuous else draw.integers(4)
+    action = heuristic(env, observation)  # type: ignore[no-untyped-call]
+    return action.astype(np.float32) if env.unwrapped.continuous else action
+
+
+def _lander_disagreement(rows: Transitions) -> Array:
+    """Root mean square, for x and y, of the change in position that the next velocity does not explain."""
+    off = [
+        rows.next_observation[:, column]
+        - rows.observation[:, column].astype(np.float64)
+        - scale * rows.next_observation[:, column + 2]
+        for column, scale in LANDER_STEPS.items()
+    ]
+    return np.asarray(np.sqrt(np.mean(np.square(off), 1)))
+
+
+def _judge_lander(real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    return {"disagreement": float(np.max(_lander_disagreement(synthetic) / _lander_disagreement(real)))}
+
+
+def _judge_table(name: str, real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    return {"transitions": float(possible(name, synthetic).mean())}
+
+
+def blackjack_possible(rows: Transitions) -> Array:
+    """(N,) whether the rules allow (s, a, s') with its end and reward."""
+    total, dealer, ace = rows.observation.T
+    after, shown, usable = rows.next_observation.T
+    state = (total >= np.where(ace == 1, 12, 4)) & (total <= 21) & (dealer >= 1) & (dealer <= 10) & (shown == dealer)
+    stuck = (after == total) & (usable == ace) & rows.terminal & np.isin(rows.reward, (-1, 0, 1))
+    hard = total - 10 * (ace == 1)
+    drawn = np.zeros(len(rows), bool)
+    for card in range(1, 11):
+        soft = ((ace == 1) | ((card == 1) & (hard <= 10))) & (hard + card <= 11)
+        drawn |= (after == hard + card + 10 * soft) & (usable == soft)
+    bust = after > 21
+    drawn &= (rows.terminal == bust) & (rows.reward == np.where(bust, -1, 0))
+    return np.asarray(state & np.where(rows.action == 0, stuck, drawn))
+
+
+def _judge_blackjack(real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    return {"transitions": float(blackjack_possible(synthetic).mean())}
+
+
+def _balance(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    return draw.integers(2) if draw.random() < RANDOM else int(observation[2] + 0.5 * observation[3] > 0)
+
+
+def _swing(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    """Pushes the way the car moves, which adds energy."""
+    return draw.integers(3) if draw.random() < RANDOM else 2 * int(observation[1] >= 0)
+
+
+def _judge_simulated(env_id: str, real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    following, _, _ = simulate(env_id, synthetic.observation, synthetic.action, processes=1)
+    off = (synthetic.next_observation - following) / real.next_observation.std(0, dtype=np.float64)
+    return {"off": float(np.sqrt(np.mean(off**2))), "median_off": float(np.median(np.abs(off)))}
+
+
+_WIND = {"enable_wind": True}
+ENVIRONMENTS = {
+    "minigrid": Environment(_collect_minigrid, _judge_minigrid),
+    "lunarlander": Environment(partial(_gymnasium, "LunarLander-v3", _land, _WIND), _judge_lander),
+    "lunarlander-continuous": Environment(
+        partial(_gymnasium, "LunarLander-v3", _land, _WIND | {"continuous": True}), _judge_lander
+    ),
+    "frozenlake": Environment(partial(tabular, "frozenlake"), partial(_judge_table, "frozenlake")),
+    "taxi": Environment(partial(tabular, "taxi"), partial(_judge_table, "taxi")),
+    "blackjack": Environment(partial(_gymnasium, "Blackjack-v1", _at_random, {}), _judge_blackjack),
+    "cartpole": Environment(partial(_gymnasium, "CartPole-v1", _balance, {}), partial(_judge_simulated, "CartPole-v1")),
+    "mountaincar": Environment(
+        partial(_gymnasium, "MountainCar-v0", _swing, {}), partial(_judge_simulated, "MountainCar-v0")
+    ),
+}
+
+
+if __name__ == "__main__":
+    main()
