@@ -1,7 +1,7 @@
 """Replay data of a noisy task: continuous LunarLander with wind, from random actions to safe landings.
 
-Gymnasium's own landing controller acts, and gets better as an agent would: at first actions are random, then each
-episode has its own too weak and misled form of the controller, and errors and exploration noise become smaller until
+Gymnasium's own landing controller acts, and gets better as an agent would: at first actions are random, then the
+controller is too weak and misled by errors that change slowly, and errors and exploration noise become smaller until
 the end. A minute on one core. Needs Box2D.
 """
 
@@ -24,19 +24,12 @@ RANDOM = 0.05
 
 
 class Learning(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose controller gets better from episode to episode."""
+    """An environment whose controller gets better as steps are taken."""
 
     def __init__(self, steps: int, seed: int) -> None:
         super().__init__(gymnasium.make(ENV_ID, disable_env_checker=True, **OPTIONS))
         self.steps, self.done = steps, 0
         self.draw = np.random.default_rng(seed)
-
-    def reset(self, **options: Any) -> Any:
-        left = 1 - self.done / self.steps
-        self.gain = 1 - 0.9 * left * self.draw.random()
-        self.offset = self.draw.normal(0, 0.6 * left, 2)
-        self.deviation = 0.1 + 0.3 * left
-        return super().reset(**options)
 
     def step(self, action: Any) -> Any:
         self.done += 1
@@ -44,10 +37,14 @@ class Learning(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def act(self, observation: NDArray[Any]) -> NDArray[np.float32]:
         if self.done < RANDOM * self.steps:
-            return self.draw.uniform(-1, 1, 2).astype(np.float32)
+            return np.asarray(self.draw.uniform(-1, 1, 2), np.float32)
+        done = self.done / self.steps
+        left, turn = 1 - done, 2 * np.pi * done
+        gain = 1 - 0.45 * left * (1 - np.cos(4 * turn))
+        error = 0.6 * left * np.array([np.sin(3 * turn), np.cos(5 * turn)])
         right: NDArray[Any] = heuristic(self.unwrapped, observation)  # type: ignore[no-untyped-call]
-        wanted = self.gain * right + self.offset + self.draw.normal(0, self.deviation, 2)
-        return np.clip(wanted, -1, 1).astype(np.float32)
+        wanted = gain * right + error + self.draw.normal(0, 0.1 + 0.3 * left, 2)
+        return np.asarray(np.clip(wanted, -1, 1), np.float32)
 
 
 def record(steps: int, seed: int = 0) -> Transitions:
