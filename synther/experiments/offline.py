@@ -28,6 +28,7 @@ from synther.agents.rows import Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Box
+from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
@@ -116,6 +117,7 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
     while another process trains there, it refuses to touch the folder.
     """
     progress = resolve(progress)
+    warn_of_time_limit(material.real)
     device = compute.pick_device(plan.device)
     precision_for(plan.precision, device)  # which refuses others
     asked = plan.env_id is not None or plan.env_options is not None

@@ -16,11 +16,13 @@ from synther import compute
 from synther.data import formats
 from synther.data.checks import check_count, drawing_seed
 from synther.data.endings import Tree
+from synther.data.episodes import held_out_episodes
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
 from synther.data.scaling import Scaler
 from synther.data.spool import Spool, Unspooled
+from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.denoiser import Denoiser
@@ -125,7 +127,8 @@ class Synthesizer:
         """Learn the distribution of `rows`.
 
         With `start`, a fitted model of the same network, the weights begin as its. `held_out` (N,) says which rows to
-        measure the loss on, without it a random share of them; rows that `start` has learned tell little.
+        measure the loss on; rows that `start` has learned tell little. By default `fit.holdout` of the rows are held
+        out: whole episodes where these are known, else single rows.
         With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there;
         remove it once the model is saved.
         """
@@ -138,12 +141,15 @@ class Synthesizer:
         self, rows: Transitions, start: Synthesizer | None, held_out: np.ndarray[Any, np.dtype[np.bool_]] | None
     ) -> Task:
         """The first of three parts of `fit`: `together.py` does the second for several models at once."""
+        warn_of_time_limit(rows)
         data = self.settings.data
         order = () if start is None else start._outcome_order()
         prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.residuals, order)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         weights = None if start is None else self._weights_of(start, prepared.layout)
+        if held_out is None:
+            held_out = held_out_episodes(rows, self.settings.fit.holdout, self.seed)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
         return Task(rows, prepared, matrix, weights, marks, ending)
