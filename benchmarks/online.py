@@ -120,7 +120,7 @@ def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> Plan:
 def _settings(refit: str, whole: bool) -> Settings:
     if whole:
         return preset("best") if refit == "warm" else preset("paper", network={"embedding": 256})
-    return preset("laptop", network={"width": 32, "depth": 1}, fit={"steps": 100}, sampler={"steps": 4, "refine": 0})
+    return preset("laptop", network={"width": 32, "depth": 1}, fit={"steps": 100}, sampler={"steps": 4})
 
 
 def _extrapolated(plan: Plan, device: torch.device) -> Parts:

@@ -30,7 +30,7 @@ GENERATOR = preset(
     "laptop",
     network={"width": 16, "depth": 1},
     fit={"steps": 10},
-    sampler={"steps": 2, "refine": 0},
+    sampler={"steps": 2},
     data={"spikes": False},
 )
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from synther.data.calibration import Calibration
 from synther.data.endings import Tree
 from synther.data.layout import Layout
+from synther.data.outcome_table import OutcomeTable
 from synther.data.scaling import Scaler
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.networks import Network
@@ -24,7 +25,7 @@ from synther.durable import replacing
 from synther.errors import FormatError
 from synther.presets import Settings
 
-FORMAT = "synther-model-2"
+FORMAT = "synther-model-3"
 
 
 @dataclass
@@ -49,12 +50,14 @@ class Fitted:
     scaler: Scaler
     network: Network
     record: FitRecord
-    rates: dict[int, float]
-    """How often each two-valued column is set in the real rows."""
+    rates: tuple[float, ...]
+    """How often each flag of the layout is set in the real rows."""
     moments: Moments
     """Of the scaled real rows."""
     ending: Tree | None = None
     """What decides about terminals, where that is not the network."""
+    table: OutcomeTable | None = None
+    """What outcomes are drawn from, where states and actions are few."""
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
@@ -67,7 +70,7 @@ class Fitted:
             "layout": json.dumps(self.layout.to_json()),
             "scaler": json.dumps(self.scaler.to_json()),
             "record": json.dumps(asdict(self.record)),
-            "rates": json.dumps(list(self.rates.items())),
+            "rates": json.dumps(list(self.rates)),
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
             "calibration": json.dumps(calibration.to_json()),
         }
@@ -117,7 +120,9 @@ class Fitted:
 
     def _tensors(self) -> dict[str, Tensor]:
         weights = {f"network.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
-        return weights | {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
+        weights |= {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
+        arrays = {} if self.table is None else self.table.arrays()
+        return weights | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Settings, Fitted]:
@@ -125,25 +130,27 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     layout = Layout.from_json(json.loads(metadata["layout"]))
     scaler = Scaler.from_json(json.loads(metadata["scaler"]))
     record = FitRecord(**json.loads(metadata["record"]))
-    rates = dict(json.loads(metadata["rates"]))
+    rates = tuple(json.loads(metadata["rates"]))
     calibration = Calibration.from_json(json.loads(metadata["calibration"]))
     ending = json.loads(metadata["ending"])
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         group, _, rest = name.partition(".")
         groups.setdefault(group, {})[rest] = tensor
+    table = groups.pop("table", None)
     if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
         raise ValueError(f"it holds tensors of {', '.join(groups)}")
     moments = Moments(**groups["moments"])
     with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
         network = Network(layout.width, settings.network).requires_grad_(False)
     network.load_state_dict(groups["network"])
-    known = set(layout.binary_columns)
+    flags = {len(layout.flag_names)}
     widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
-    if widths != {layout.width} or set(rates) != known or set(calibration.thresholds) != known:
+    if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
         raise ValueError("its parts do not fit each other")
     tree = None if ending is None else Tree.from_json(ending)
-    fitted = Fitted(layout, scaler, network, record, rates, moments, tree)
+    counted = None if table is None else OutcomeTable(**{name: tensor.numpy() for name, tensor in table.items()})
+    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, counted)
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = Start(**groups["start"])

@@ -14,6 +14,8 @@ Scaling = Literal["standard", "minmax", "quantile", "blend", "none"]
 Coding = Literal["onehot", "bits"]
 Threshold = Literal["calibrated", "half"]
 Terminals = Literal["generated", "decided"]
+Integers = Literal["categorical", "ordered"]
+Finite = Literal["generated", "counted"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,19 @@ class DataConfig:
     """One scaling for every real column, or a scaling for each of some fields or columns, and one for "default"."""
     coding: Coding = "onehot"
     """How discrete values are represented."""
+    integers: Integers = "categorical"
+    """Columns of at most 32 different integers, and observations that are one of at most 1,024 rows of integers, as
+    values without an order; or every integer as an ordered number."""
     threshold: Threshold = "calibrated"
     """When a generated terminal (or other flag) is set: as often as in the real rows, or above one half (the paper)."""
     spikes: bool = False
-    """Give numbers that come again and again (a clipped velocity) room of their own, so that they come back exact."""
+    """Give numbers that come again and again (a clipped velocity) a flag of their own, so that they come back exact and
+    as often; columns of which all numbers do (steps of 0.1) come back on their own values."""
+    residuals: bool = False
+    """Generate outcomes as what a linear model of the rest of the row leaves of them: see data/residuals.py."""
+    finite: Finite = "generated"
+    """Outcomes in a world of few states and actions as the network generates them, or drawn from those that followed
+    the same state and action in the real rows: see data/outcome_table.py."""
     terminals: Terminals = "generated"
     """Terminals as the network generates them, or as thresholds on the rest of a row decide, if any explain them."""
 
@@ -35,7 +46,8 @@ class DataConfig:
         make_plain(self, "data")
         scalings = self.scaling.values() if isinstance(self.scaling, Mapping) else [self.scaling]
         chosen = [("scaling", value, Scaling) for value in scalings]
-        named = {"coding": Coding, "threshold": Threshold, "terminals": Terminals}
+        named = {"coding": Coding, "integers": Integers, "threshold": Threshold}
+        named |= {"finite": Finite, "terminals": Terminals}
         chosen += [(name, getattr(self, name), known) for name, known in named.items()]
         for name, value, known in chosen:
             if value not in get_args(known):
@@ -77,13 +89,13 @@ class Settings:
 
 OVERFIT = 0.1
 """So far above its lowest no held-out loss rises by chance."""
-_NEAREST = DataConfig(scaling="blend", spikes=True, terminals="decided")
+_NEAREST = DataConfig(scaling="blend", spikes=True, residuals=True, finite="counted", terminals="decided")
 
 PRESETS: dict[str, Settings] = {
     "best": Settings(
-        noise=NoiseConfig(p_mean=-2.0),
+        noise=NoiseConfig(p_mean=-1.6),
         fit=FitConfig(batch=1024, overfit=OVERFIT),
-        sampler=SamplerConfig(kind="dpm++2m", steps=20, matched=True, refine=12, refine_from=0.05),
+        sampler=SamplerConfig(kind="dpm++2m", steps=20, matched=True, restarts=2),
         data=_NEAREST,
     ),
     "paper": Settings(),
@@ -91,7 +103,7 @@ PRESETS: dict[str, Settings] = {
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, overfit=OVERFIT, checkpoint_every=500),
-        sampler=SamplerConfig(kind="dpm++2m", steps=16, refine=4, refine_to=0.01),
+        sampler=SamplerConfig(kind="dpm++2m", steps=16),
         data=_NEAREST,
     ),
 }
@@ -104,7 +116,10 @@ ABOUT = {
 }
 
 
-LATENTS: Mapping[str, Mapping[str, Any]] = {"noise": {"p_mean": -0.4}, "data": {"scaling": "standard"}}
+LATENTS: Mapping[str, Mapping[str, Any]] = {
+    "noise": {"p_mean": -0.4},
+    "data": {"scaling": "standard", "residuals": False},
+}
 """Changes of `best` and `laptop` that suit the latents of agents that see."""
 
 

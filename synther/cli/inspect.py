@@ -104,8 +104,7 @@ def _model(chosen: Inspect) -> None:
 
 def _cuts(model: Synthesizer) -> Iterator[str]:
     """From where on generated flags count as set."""
-    for column, cut in model.layout.thresholds.items():
-        name = model.layout.names[column]
+    for name, cut in zip(model.layout.flag_names, model.layout.thresholds, strict=True):
         decided = name == "terminal" and model.ending is not None
         yield f"{name} by thresholds of other columns" if decided else f"{name} > {cut:.3f}"
 

@@ -7,7 +7,7 @@ events twice corrects the rate and keeps the labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,11 @@ LOWEST, HIGHEST = 0.05, 0.95
 _FEWEST = 10
 
 
-def calibrate(rate: float, generated: NDArray[Any]) -> float:
+def calibrate(rate: float, generated: NDArray[Any], lowest: float = LOWEST) -> float:
     """The threshold above which round(rate * m) of the m raw `generated` values lie, `rate` being that of real rows.
 
     NOTE[paper]: the paper cuts terminals at 0.5, where rare ones come out too rare. A rate that leaves fewer than
-    ten generated values on one side cannot be resolved: that gives 0.5. The threshold stays in [0.05, 0.95], so that
+    ten generated values on one side cannot be resolved: that gives 0.5. The threshold stays in [lowest, 0.95], so that
     a poor generator is not made to look right by calling noise an event.
     """
     if not 0 <= rate <= 1:
@@ -43,7 +43,7 @@ def calibrate(rate: float, generated: NDArray[Any]) -> float:
     middle = below + (above - below) / 2
     if middle >= above:  # neighbouring floats have nothing between them
         middle = below
-    return min(max(middle, LOWEST), HIGHEST)
+    return min(max(middle, lowest), HIGHEST)
 
 
 def odds_ratio(rate: float, decided: NDArray[Any]) -> float:
@@ -81,28 +81,28 @@ def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator)
 
 @dataclass(frozen=True)
 class Calibration:
-    """When a generated two-valued column counts as set, by its place in the matrix; how terminals are rebalanced."""
+    """When each generated flag counts as set; how terminals are rebalanced."""
 
-    thresholds: dict[int, float]
+    thresholds: tuple[float, ...]
     terminal_odds: float = 1.0
     """By how much the odds of a terminal row are to be raised over what the generator makes."""
 
     @classmethod
     def fit(
-        cls, rates: Mapping[int, float], generated: Mapping[int, NDArray[Any]], terminal: int | None
+        cls, rates: Sequence[float], generated: NDArray[Any], lowest: Sequence[float], terminal: int | None
     ) -> Calibration:
-        """From the real `rates` and raw `generated` values of each column; `terminal` says which of them that is."""
-        thresholds = {column: calibrate(rate, generated[column]) for column, rate in rates.items()}
+        """From the real `rates` of the flags and generated ones (N, F) before any cut; `terminal` is one of them."""
+        thresholds = tuple(map(calibrate, rates, generated.T, lowest))
         if terminal is None:
             return cls(thresholds)
-        return cls(thresholds, odds_ratio(rates[terminal], generated[terminal] > thresholds[terminal]))
+        return cls(thresholds, odds_ratio(rates[terminal], generated[:, terminal] > thresholds[terminal]))
 
     def to_json(self) -> dict[str, Any]:
-        return {"thresholds": list(self.thresholds.items()), "terminal_odds": self.terminal_odds}
+        return {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
-        thresholds, odds = dict(entry["thresholds"]), float(entry["terminal_odds"])
+        thresholds, odds = tuple(map(float, entry["thresholds"])), float(entry["terminal_odds"])
         if not 0 < odds < np.inf:
             raise DataError(f"terminal_odds: expected a positive number, got {odds}")
         return cls(thresholds, odds)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,24 @@ LARGEST_ONEHOT = 4096
 """More values than this are not coded one-hot: the matrix would not fit anywhere."""
 
 SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.002, 20, 8
-SPIKE_GAP = 0.25
-"""Room on each side of a spike, in deviations of its column: many times what a fitted generator scatters."""
+SPIKE_GAP = 0.5
+"""By how much a spike at an end of a column is moved out, in deviations of the column."""
+STANDS_OUT = 20
+"""Times the mean count of the other values that a spike is as frequent."""
+MOST_LEVELS = 4096
+"""Different real numbers up to which a column is quantised, if all of them come again and again."""
+MOST_CATEGORIES = 32
+"""Different whole numbers up to which a column is one of categories."""
+LARGEST_BOOK = 1024
+"""Different observations up to which they are modelled as wholes."""
+REPEATS = 10
+"""How often a value comes, on average, where values come again and again."""
+UNSEEN = 0.005
+"""Share of the observations that may be the only ones of their kind in a book. By Good and Turing's estimate, as many
+of the observations to come are not in it."""
+
+Integers = Literal["categorical", "ordered"]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,21 +111,129 @@ def sample(rows: RowSource, limit: int = 1 << 17) -> dict[str, Array]:
     return {field: kept.rows for field, kept in drawn.items()}
 
 
-def spiked(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind, ...]:
-    """`found` with the columns of real numbers that have spikes in `values`, a sample of them, as Spiked.
+def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Coding) -> tuple[Kind, ...]:
+    """`found` with neighbouring columns of 0 and 1 that always sum to 1 as one-hot groups.
 
-    A spike is a value of 1 in 500 rows. A column of many of them is quantised, not spiked, and stays as it is.
+    A group is the shortest run of columns of which exactly one is 1, in `values`, a sample, and then in all rows.
+    """
+    single = all(kind.source_width == 1 for kind in found)
+    flags = [_holds_flags(kind) for kind in found]
+    if not single or sum(flags) < 2:
+        return found
+    groups, start = [], 0
+    while start < len(found):
+        end = _group_end(values, flags, start)
+        if end is not None:
+            groups.append((start, end))
+        start = start + 1 if end is None else end
+    for chunk in rows.chunks(_CHUNK) if groups else ():
+        for name in ("observation", "next_observation"):
+            columns = getattr(chunk, name).reshape(len(chunk), -1)
+            groups = [(start, end) for start, end in groups if (columns[:, start:end].sum(1) == 1).all()]
+    better: list[Kind] = list(found)
+    for start, end in reversed(groups):
+        ones = tuple(place for place in range(end - start) if not isinstance(found[start + place], kinds.Constant))
+        seen = ones if len(ones) < end - start else ()
+        better[start:end] = [kinds.OneHot(end - start, coding, seen)]
+    return tuple(better)
+
+
+def _holds_flags(kind: Kind) -> bool:
+    if isinstance(kind, kinds.Constant):
+        return kind.value == 0
+    return isinstance(kind, kinds.Binary) and (kind.low, kind.high) == (0.0, 1.0)
+
+
+def _group_end(values: Array, flags: list[bool], start: int) -> int | None:
+    """Where the shortest group that begins at `start` ends."""
+    total = np.zeros(len(values))
+    for column in range(start, len(flags)):
+        if not flags[column]:
+            return None
+        total += values[:, column]
+        if total.max() > 1:
+            return None
+        if column > start and total.min() == 1:
+            return column + 1
+    return None
+
+
+def finite(found: tuple[Kind, ...], values: Array, coding: Coding, rows: RowSource | None = None) -> tuple[Kind, ...]:
+    """`found` with columns of few different whole numbers as categories.
+
+    With `rows`, all columns together become one Codebook if they hold only whole numbers and codes, and as wholes take
+    few different values that come again and again.
+    """
+    if rows is not None and all(isinstance(kind, _FINITE) and _is_exact(kind) for kind in found):
+        book = _book(rows, found)
+        if book is not None:
+            return (kinds.Codebook(book, coding),)
+    better: list[Kind] = []
+    column = 0
+    for kind in found:
+        if isinstance(kind, kinds.Integer) and _is_exact(kind):
+            value = np.unique(values[:, column])
+            if len(value) <= MOST_CATEGORIES and len(values) >= REPEATS * len(value):
+                kind = kinds.Codebook(tuple((number,) for number in value.tolist()), coding)
+        better.append(kind)
+        column += kind.source_width
+    return tuple(better)
+
+
+_FINITE = (kinds.Constant, kinds.Binary, kinds.Integer, kinds.Categorical, kinds.OneHot)
+
+
+def _is_exact(kind: Kind) -> bool:
+    """Whether float64 tells all values of a column of whole numbers from each other."""
+    ends = (kind.value,) if isinstance(kind, kinds.Constant) else (getattr(kind, "low", 0), getattr(kind, "high", 0))
+    return bool(max(map(abs, ends)) <= 2**53)
+
+
+def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], ...] | None:
+    """The different observations, next ones too, in increasing order; None where they are one, or too many."""
+    if sum(not isinstance(kind, kinds.Constant) for kind in found) == 1 and not isinstance(found[0], kinds.Integer):
+        return None  # a declared set of values, which is known better than from the rows
+    seen: dict[bytes, int] = {}
+    total = 0
+    for chunk in rows.chunks(_CHUNK):
+        for name in ("observation", "next_observation"):
+            keys, counts = np.unique(
+                kinds.as_keys(getattr(chunk, name).reshape(len(chunk), -1).astype(np.float64)), return_counts=True
+            )
+            for key, count in zip(keys, counts.tolist(), strict=True):
+                seen[key.tobytes()] = seen.get(key.tobytes(), 0) + count
+            total += len(chunk)
+        if len(seen) > LARGEST_BOOK:
+            return None
+    once = sum(count == 1 for count in seen.values())
+    if len(seen) < 2 or total < 2 * REPEATS * len(seen) or once > UNSEEN * total:
+        return None
+    book = np.frombuffer(b"".join(seen), np.float64).reshape(len(seen), -1)
+    return tuple(map(tuple, book[np.argsort(kinds.as_keys(book))].tolist()))
+
+
+def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind, ...]:
+    """`found` with the columns of real numbers in `values`, a sample, that are no smooth ones as what they are.
+
+    A spike is a value of 1 in 500 rows, and many times as frequent as the others. A column of which every value comes
+    again and again is quantised: its values are levels.
     """
     better: list[Kind] = []
     column = 0
     for kind in found:
         if isinstance(kind, (kinds.Continuous, kinds.Bounded)):
             value, count = np.unique(values[:, column], return_counts=True)
-            spikes = value[count >= max(SPIKE_SHARE * len(values), FEWEST_IN_A_SPIKE)]
-            if 0 < len(spikes) <= MOST_SPIKES:
-                low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
-                gap = SPIKE_GAP * _deviation(values[:, column])
-                kind = kinds.Spiked(low, high, tuple(spikes.tolist()), gap)
+            often = count >= max(SPIKE_SHARE * len(values), FEWEST_IN_A_SPIKE)
+            others = count[~often]
+            if len(value) > 2 and len(value) <= MOST_LEVELS and others.sum() >= REPEATS * len(others):
+                kind = kinds.Levels(tuple(value.tolist()))
+            else:
+                often &= count >= STANDS_OUT * (others.mean() if len(others) else 1.0)
+                if 0 < np.count_nonzero(often) <= MOST_SPIKES:
+                    low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
+                    low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)
+                    gap = SPIKE_GAP * _deviation(values[:, column])
+                    kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
         better.append(kind)
         column += kind.source_width
     return tuple(better)
@@ -118,6 +243,22 @@ def _deviation(values: Array) -> float:
     """In units of the power of two above the largest value, so that no square of it overflows or vanishes."""
     exponent = int(np.frexp(np.abs(values).max())[1])
     return math.ldexp(float(np.ldexp(values, -exponent).std()), exponent)
+
+
+def warn_of_integers(found: tuple[Kind, ...], values: Array) -> None:
+    """Say which columns of whole numbers are taken as ordered, in case they are names of something."""
+    column, ordered = 0, []
+    for kind in found:
+        if isinstance(kind, kinds.Integer) and len(np.unique(values[:, column])) > MOST_CATEGORIES:
+            ordered.append(column)
+        column += kind.source_width
+    if ordered:
+        log.warning(
+            "%d observation columns hold more than %d different integers (the first is column %d) and are modelled as "
+            "ordered numbers. If they are ids without an order, declare them: pass observation_space with a Discrete "
+            "part for each",
+            len(ordered), MOST_CATEGORIES, ordered[0],
+        )  # fmt: skip
 
 
 def observed_kind(seen: Profile, column: int) -> Kind:

@@ -6,8 +6,10 @@ finite matrix to values that the column could really have held: whole numbers st
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -42,6 +44,30 @@ class Kind(ABC):
     @abstractmethod
     def decode(self, matrix: Matrix) -> Array:
         """The way back, for any finite matrix."""
+
+    @property
+    def scaled_columns(self) -> tuple[bool, ...]:
+        """`scaled`, for each column of the matrix."""
+        return (self.scaled,) * self.matrix_width
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """Above which each of its flags is set. A flag is a figure of near 0 or near 1, made from the matrix columns,
+        that decides between two values."""
+        return ()
+
+    lowest_threshold: ClassVar[float] = 0.05
+    """A poor generator is not made to look right by calling noise an event."""
+
+    def flags(self, matrix: Matrix) -> Matrix:
+        """The flags of rows (N, matrix_width): (N, F)."""
+        return np.empty((len(matrix), 0))
+
+    def flag_labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return ()
+
+    def with_thresholds(self, thresholds: tuple[float, ...]) -> Kind:
+        return self
 
     @property
     def expected(self) -> str:
@@ -123,35 +149,106 @@ class Bounded(Kind):
 class Spiked(Kind):
     """Real numbers from `low` to `high` of which some come again and again: a clipped velocity, a reward of exactly 0.
 
-    A smooth generator scatters such a value to both sides. So in the matrix each spike stands alone in the middle of a
-    stretch 2 `gap` wide, and whatever is generated in there is that value again.
+    A smooth generator scatters such a value to both sides. So a spike at an end of the range is moved out by `gap`, and
+    what is generated beyond a threshold in the gap is that value again. A spike inside the range has a matrix column
+    of its own, 1 where the number is that spike and else 0. The thresholds are set so that each spike comes as often as
+    in the real rows.
 
     NOTE[paper]: the reference treats them as any other number; half of the values of a spike then come out on its
     wrong side, which is what its worst columns lose.
     """
 
     scaled: ClassVar[bool] = True
+    lowest_threshold: ClassVar[float] = -1.0
     low: float
     high: float
     spikes: tuple[float, ...]
     """In increasing order."""
     gap: float
+    cuts: tuple[float, ...] = ()
+    """The threshold of each spike, from 0 (where the range ends) to 1 (at the spike); one half where none are given."""
+
+    def __post_init__(self) -> None:
+        if not self.cuts:
+            object.__setattr__(self, "cuts", (0.5,) * len(self.spikes))
+
+    @property
+    def _inner(self) -> tuple[float, ...]:
+        return tuple(spike for spike in self.spikes if self.low < spike < self.high)
+
+    @property
+    def matrix_width(self) -> int:
+        return 1 + len(self._inner)
+
+    @property
+    def scaled_columns(self) -> tuple[bool, ...]:
+        return (True, *(False for _ in self._inner))
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        return self.cuts
+
+    def with_thresholds(self, thresholds: tuple[float, ...]) -> Spiked:
+        return replace(self, cuts=thresholds)
+
+    def flags(self, matrix: Matrix) -> Matrix:
+        value, inner = matrix[:, 0], iter(matrix[:, 1:].T)
+        found = []
+        for spike in self.spikes:
+            if spike == self.low:
+                found.append((self.low - value) / self.gap)
+            elif spike == self.high:
+                found.append((value - self.high) / self.gap)
+            else:  # where too few flags are set, rows that are nearly there are next
+                flag = next(inner)
+                found.append(np.where(flag > 0.5, flag, 0.5 - np.abs(value - spike) / (4 * self.gap)))
+        return np.column_stack(found)
 
     def encode(self, source: Array) -> Matrix:
-        values = source.astype(np.float64)
-        below, up_to = (np.searchsorted(self.spikes, values, side) for side in ("left", "right"))
-        return np.asarray(values + self.gap * (below + up_to))
+        value = source.astype(np.float64)
+        moved = value.copy()
+        if self.low in self.spikes:
+            moved -= self.gap * (value == self.low)
+        if self.high in self.spikes:
+            moved += self.gap * (value == self.high)
+        return np.concatenate([moved, value == np.array(self._inner)], axis=1)
 
     def decode(self, matrix: Matrix) -> Array:
-        values = matrix.copy()  # which lies together, as a column of the matrix does not
-        spikes = np.array([*self.spikes, np.inf])
-        starts = spikes + 2 * self.gap * np.arange(len(spikes))
-        passed = np.searchsorted(starts[:-1] + 2 * self.gap, values, "left")
-        in_a_spike = values >= starts.take(passed)
-        values -= 2 * self.gap * passed
-        np.clip(values, self.low, self.high, out=values)
-        np.copyto(values, spikes.take(passed), where=in_a_spike)
-        return values
+        value = matrix[:, 0].copy()
+        # What lies in the gap and is no spike is folded back into the range.
+        margin = 1e-6 * (self.high - self.low)
+        if self.low in self.spikes:
+            np.copyto(value, np.maximum(2 * self.low - value, self.low + margin), where=value <= self.low)
+        if self.high in self.spikes:
+            np.copyto(value, np.minimum(2 * self.high - value, self.high - margin), where=value >= self.high)
+        np.clip(value, self.low, self.high, out=value)
+        beyond = self.flags(matrix) - np.array(self.cuts)
+        most = beyond.argmax(1)
+        is_spike = np.take_along_axis(beyond, most[:, None], 1)[:, 0] > 0
+        return np.where(is_spike, np.array(self.spikes)[most], value)[:, None]
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return (names[0], *(f"{names[0]}={spike!r}" for spike in self._inner))
+
+    def flag_labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{names[0]}={spike!r}" for spike in self.spikes)
+
+
+@final
+@dataclass(frozen=True)
+class Levels(Kind):
+    """Real numbers of which there are only some, such as multiples of 0.1: what is generated becomes the nearest."""
+
+    scaled: ClassVar[bool] = True
+    values: tuple[float, ...]
+    """In increasing order, at least two."""
+
+    def encode(self, source: Array) -> Matrix:
+        return source.astype(np.float64)
+
+    def decode(self, matrix: Matrix) -> Array:
+        values = np.array(self.values)
+        return values[np.searchsorted(values[:-1] + np.diff(values) / 2, matrix)]
 
 
 @final
@@ -181,6 +278,19 @@ class Binary(Kind):
     low: float = 0.0
     high: float = 1.0
     threshold: float = 0.5
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        return (self.threshold,)
+
+    def flags(self, matrix: Matrix) -> Matrix:
+        return matrix
+
+    def flag_labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return names
+
+    def with_thresholds(self, thresholds: tuple[float, ...]) -> Binary:
+        return replace(self, threshold=thresholds[0])
 
     @property
     def expected(self) -> str:
@@ -286,6 +396,70 @@ class OneHot(Kind):
         return tuple(names[place] for place in self._places)
 
 
+@final
+@dataclass(frozen=True)
+class Codebook(Kind):
+    """Columns that together hold one of a few rows of values, without an order between them.
+
+    A grid world's observation may have 147 columns and only 48 different values. Generated column by column, hardly any
+    of them would exist; as one of 48 all do.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+    """The rows that were seen, in increasing order."""
+    coding: Coding = "onehot"
+
+    def __post_init__(self) -> None:
+        _check_code("Codebook", len(self.rows), self.coding)
+
+    @property
+    def source_width(self) -> int:
+        return len(self.rows[0])
+
+    @property
+    def matrix_width(self) -> int:
+        return code_width(len(self.rows), self.coding)
+
+    @property
+    def expected(self) -> str:
+        return f"one of the {len(self.rows)} rows of values that the layout was made from"
+
+    @cached_property
+    def _book(self) -> tuple[Matrix, Array]:
+        book = np.array(self.rows, np.float64)
+        return book, as_keys(book)
+
+    def _places(self, source: Array) -> tuple[NDArray[np.int64], Array]:
+        """The place of each row in the book, and whether it is there."""
+        keys = self._book[1]
+        asked = as_keys(source.astype(np.float64))
+        places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        return places, keys[places] == asked
+
+    def misfit(self, source: Array) -> NDArray[np.bool_]:
+        return ~self._places(source)[1]
+
+    def encode(self, source: Array) -> Matrix:
+        return encode_index(self._places(source)[0], len(self.rows), self.coding)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return self._book[0][decode_index(matrix, len(self.rows), self.coding)]
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if self.coding == "bits":
+            return _bit_labels(names[0], self.matrix_width)
+        if self.source_width == 1:
+            return tuple(f"{names[0]}={row[0]:g}" for row in self.rows)
+        field = names[0].partition("[")[0]
+        return tuple(f"{field}#{zlib.crc32(row.tobytes()):08x}" for row in self._book[0])
+
+
+def as_keys(rows: Array) -> Array:
+    """Rows (N, W) of float64 as (N,) of bytes, which can be sorted and compared as wholes."""
+    plain = np.ascontiguousarray(rows + 0.0)  # -0.0 is 0.0
+    return plain.view(np.dtype((np.void, plain.itemsize * plain.shape[1])))[:, 0]
+
+
 def _check_code(name: str, size: int, coding: str) -> None:
     if size < 2:
         raise DataError(f"{name}: expected at least two values, got size {size}; one value is a Constant")
@@ -299,7 +473,7 @@ def _bit_labels(name: str, bits: int) -> tuple[str, ...]:
 
 _KINDS: dict[str, type[Kind]] = {
     kind.__name__.lower(): kind
-    for kind in (Constant, Continuous, Bounded, Spiked, Integer, Binary, Categorical, OneHot)
+    for kind in (Constant, Continuous, Bounded, Spiked, Levels, Integer, Binary, Categorical, OneHot, Codebook)
 }
 
 
@@ -312,5 +486,9 @@ def from_json(entry: dict[str, Any]) -> Kind:
     kind = _KINDS.get(entry["kind"])
     if kind is None:
         raise DataError(f"unknown kind of column {entry['kind']!r}: expected {', '.join(_KINDS)}")
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    fields = {name: _frozen(value) for name, value in entry.items()}
     return kind(**{name: number_from_json(value) for name, value in fields.items() if name != "kind"})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -5,7 +5,7 @@ It alone knows the order of the columns, their kinds, their bounds and their rou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NoReturn
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from synther.data import inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding
-from synther.data.kinds import Array, Binary, Bounded, Constant, Kind, Matrix, Spiked
+from synther.data.inference import Integers
+from synther.data.kinds import Array, Bounded, Constant, Kind, Matrix, Spiked
 from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
@@ -58,10 +59,14 @@ class Layout:
     env_options: dict[str, Any] | None = None
 
     @classmethod
-    def infer(cls, rows: RowSource, coding: Coding = "onehot", spikes: bool = False) -> Layout:
+    def infer(
+        cls, rows: RowSource, coding: Coding = "onehot", spikes: bool = False, integers: Integers = "categorical"
+    ) -> Layout:
         """The layout of `rows`. `coding` is how values without an order enter the matrix: "onehot" or "bits".
 
-        With `spikes`, values that come again and again in a column of real numbers get room of their own.
+        With `spikes`, values that come again and again in a column of real numbers come back exact, and numbers of
+        which there are only some come back as one of those. Columns of a few different integers are categories, unless
+        `integers` is "ordered".
         """
         if coding not in CODINGS:
             raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
@@ -69,12 +74,17 @@ class Layout:
         observation = inference.observation_kinds(seen["observation"], first.observation_space, coding)
         action = inference.action_kinds(seen["action"], first.action_space, coding)
         reward: tuple[Kind, ...] = (inference.observed_kind(seen["reward"], 0),)
+        sample = inference.sample(rows)
+        observation = inference.grouped(observation, sample["observation"], rows, coding)
+        if integers == "categorical":
+            observation = inference.finite(observation, sample["observation"], coding, rows)
+            reward = inference.finite(reward, sample["reward"], coding)
         if spikes:
-            sample = inference.sample(rows)
             observation, action, reward = (
-                inference.spiked(kinds_of, sample[field], seen[field])
+                inference.special(kinds_of, sample[field], seen[field])
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
             )
+        inference.warn_of_integers(observation, sample["observation"])
         return cls(
             observation=observation,
             action=action,
@@ -108,7 +118,8 @@ class Layout:
         runs: list[_Place] = []
         for place in self._places:
             before = runs[-1] if runs else None
-            if before and place.kind.scaled and (place.field, place.kind) == (before.field, before.kind):
+            number = place.kind.scaled and place.kind.matrix_width == 1
+            if before and number and (place.field, place.kind) == (before.field, before.kind):
                 source = slice(before.source.start, place.source.stop)
                 matrix = slice(before.matrix.start, place.matrix.stop)
                 runs[-1] = _Place(place.field, place.kind, source, matrix, before.names + place.names)
@@ -147,7 +158,7 @@ class Layout:
     @cached_property
     def scaled_columns(self) -> NDArray[np.bool_]:
         """Which columns of the matrix are to be scaled (D,): not those that hold 0 and 1 or codes."""
-        return np.array([place.kind.scaled for place in self._places for _ in range(place.kind.matrix_width)], bool)
+        return np.array([scaled for place in self._places for scaled in place.kind.scaled_columns], bool)
 
     @cached_property
     def twins(self) -> tuple[int, ...]:
@@ -156,28 +167,38 @@ class Layout:
         step = {_PAIR[0]: following - first, _PAIR[1]: first - following}
         return tuple(column + step.get(field, 0) for column, field in enumerate(self.fields))
 
-    @property
-    def thresholds(self) -> dict[int, float]:
-        """Matrix column of each Binary to the value above which it decodes as its higher one."""
-        return {p.matrix.start: p.kind.threshold for p in self._places if isinstance(p.kind, Binary)}
+    @cached_property
+    def flag_names(self) -> tuple[str, ...]:
+        """The flags: figures of a row of the matrix that are cut at a threshold when it comes back, like terminal."""
+        return tuple(name for place in self._places for name in place.kind.flag_labels(place.names))
 
     @property
-    def binary_columns(self) -> tuple[int, ...]:
-        return tuple(self.thresholds)
+    def thresholds(self) -> tuple[float, ...]:
+        """Above which each flag is set."""
+        return tuple(threshold for place in self._places for threshold in place.kind.thresholds)
 
-    def with_thresholds(self, thresholds: Mapping[int, float]) -> Layout:
-        """The same layout with other thresholds for some of the `binary_columns`."""
-        for column, threshold in thresholds.items():
-            if column not in self.thresholds:
-                raise DataError(f"column {column} is not binary: expected one of {self.binary_columns}")
+    @property
+    def lowest_thresholds(self) -> tuple[float, ...]:
+        """Below which the threshold of each flag must not be."""
+        return tuple(place.kind.lowest_threshold for place in self._places for _ in place.kind.thresholds)
+
+    def flags(self, matrix: Matrix) -> Matrix:
+        """The flags of rows of the matrix, before they are cut: near 0 or near 1. (N, F)"""
+        found = [place.kind.flags(matrix[:, place.matrix]) for place in self._places if place.kind.thresholds]
+        return np.concatenate(found, axis=1) if found else np.empty((len(matrix), 0))
+
+    def with_thresholds(self, thresholds: Sequence[float]) -> Layout:
+        """The same layout with another threshold for each flag."""
+        if len(thresholds) != len(self.flag_names):
+            raise DataError(f"expected {len(self.flag_names)} thresholds, one for each flag, got {len(thresholds)}")
+        for name, threshold in zip(self.flag_names, thresholds, strict=True):
             if not np.isfinite(threshold):
-                raise DataError(f"threshold of {self.names[column]}: expected a finite number, got {threshold}")
+                raise DataError(f"threshold of {name}: expected a finite number, got {threshold}")
+        left = iter(map(float, thresholds))
         changed: dict[str, list[Kind]] = {field: [] for field in ROW_FIELDS}
         for place in self._places:
-            kind = place.kind
-            if isinstance(kind, Binary):
-                kind = replace(kind, threshold=float(thresholds.get(place.matrix.start, kind.threshold)))
-            changed[place.field].append(kind)
+            own = tuple(next(left) for _ in place.kind.thresholds)
+            changed[place.field].append(place.kind.with_thresholds(own))
         return replace(self, **{field: tuple(changed[field]) for field in ROW_FIELDS})  # type: ignore[arg-type]
 
     def pack(self, rows: Transitions) -> Matrix:

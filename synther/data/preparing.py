@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.calibration import NEUTRAL
 from synther.data.checks import check_rows
 from synther.data.codes import Coding
+from synther.data.inference import Integers
 from synther.data.layout import Layout
 from synther.data.scaling import Scaler, resolve_kinds
 from synther.data.transitions import Transitions
@@ -26,27 +28,44 @@ class Prepared:
     scaler: Scaler
     matrix: NDArray[np.float32]
     """The rows, packed and scaled. (N, D)"""
-    rates: dict[int, float]
-    """How often each two-valued column is set."""
+    rates: tuple[float, ...]
+    """How often each flag of the layout is set."""
 
 
-def prepare(rows: Transitions, scaling: str | Mapping[str, str], coding: Coding, spikes: bool) -> Prepared:
-    """Find out what columns `rows` have and how they are scaled, and do so."""
+def prepare(
+    rows: Transitions,
+    scaling: str | Mapping[str, str],
+    coding: Coding,
+    spikes: bool,
+    integers: Integers = "categorical",
+    residuals: bool = False,
+    order: Sequence[str] = (),
+) -> Prepared:
+    """Find out what columns `rows` have and how they are scaled, and do so.
+
+    With `residuals`, outcomes are what a linear model leaves of them; `order` names their columns in the order of an
+    earlier fit, which is kept.
+    """
     check_rows(rows)
-    layout = Layout.infer(rows, coding, spikes)
+    layout = Layout.infer(rows, coding, spikes, integers)
     packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
-    scaler = Scaler.fit(packed, resolve_kinds(layout, scaling), layout.names, layout.twins)
+    given, outcomes = (
+        [column for column, field in enumerate(layout.fields) if residuals and field in fields]
+        for fields in (("observation", "action"), ("reward", "next_observation"))
+    )
+    earlier = [layout.names.index(name) for name in order if name in layout.names]
+    kinds = resolve_kinds(layout, scaling)
+    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, given, outcomes, earlier)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 
 
-def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[np.float32], dict[int, float]]:
-    """The matrix, and the rates of its two-valued columns."""
+def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[np.float32], tuple[float, ...]]:
+    """The matrix, and the rates of its flags."""
     matrix = np.empty((len(rows), layout.width), np.float32)
-    binary = list(layout.binary_columns)
-    ones = np.zeros(len(binary))
+    ones = np.zeros(len(layout.flag_names))
     for number, chunk in enumerate(rows.chunks(_CHUNK_ROWS)):
         packed = layout.pack(chunk)
-        ones += packed[:, binary].sum(0)
+        ones += (layout.flags(packed) > NEUTRAL).sum(0)
         start = number * _CHUNK_ROWS
         with np.errstate(over="ignore"):
             matrix[start : start + len(chunk)] = scaler.transform(packed)
@@ -54,4 +73,4 @@ def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[
     if not finite.all():
         name = layout.names[int(np.argmin(finite))]
         raise DataError(f"{name} is too large for float32 once scaled: choose another scaling for it, or divide it")
-    return matrix, dict(zip(binary, (ones / len(rows)).tolist(), strict=True))
+    return matrix, tuple((ones / len(rows)).tolist())

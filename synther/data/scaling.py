@@ -1,10 +1,14 @@
-"""Per-column scaling of the matrix to the range a diffusion model expects, and back.
+"""Scaling of the matrix to the range a diffusion model expects, and back.
+
+Every column by itself, by one of
 
     none       left as it is
     standard   mean 0, deviation 1
     minmax     lowest -1, highest +1
     quantile   to a standard normal, through the column's quantiles
     blend      halfway between standard and quantile: peaks are widened, nothing is squeezed by more than half
+
+and, where that is asked for, outcomes as the residuals of a regression on the rest of the row (residuals.py).
 
 NOTE[paper]: the reference divides by the deviation + 1e-5. Here it is the true deviation, since constant columns never
 reach the matrix, so that a column of tiny variance is not squashed into nothing.
@@ -25,6 +29,7 @@ from synther.cores import cores
 from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
 from synther.data.quantiles import Curve
+from synther.data.residuals import Residuals
 from synther.data.transitions import ROW_FIELDS
 from synther.errors import ConfigError, DataError
 
@@ -33,17 +38,21 @@ Matrix = NDArray[np.float64]
 
 SCALINGS = ("none", "standard", "minmax", "quantile", "blend")
 _BLOCK = 1 << 14
+_SAMPLED = 1 << 26  # values, of all columns together, that quantiles and regressions are taken from,
+_SAMPLED_ROWS = 1 << 18  # in at most so many rows
 _LONG = 1 << 12  # rows for which threads pay
 
 
 @dataclass(frozen=True)
 class Scaler:
-    """scaled = (raw - shift) / scale for every column, followed by a curve for the quantile and blend columns."""
+    """scaled = (raw - shift) / scale for every column; then outcomes become their residuals, where there is a
+    regression; then the quantile and blend columns follow their curves."""
 
     kinds: tuple[str, ...]
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     curves: tuple[tuple[int, Curve], ...] = ()
+    residuals: Residuals | None = None
 
     @classmethod
     def fit(
@@ -52,38 +61,55 @@ class Scaler:
         kinds: Sequence[str],
         names: Sequence[str] | None = None,
         twins: Sequence[int] | None = None,
+        given: Sequence[int] = (),
+        outcomes: Sequence[int] = (),
+        order: Sequence[int] | None = None,
     ) -> Scaler:
         """Fit on a matrix (N, D) or on its chunks, which are gone through once; `names` are for error texts.
 
         `twins` (D,) says of each column which other one is of the same quantity, or that it is itself: a column that
-        never changes is measured in units of that one. Quantiles are taken from a random sample of the rows; everything
-        else from all of them.
+        never changes is measured in units of that one. The standard and blend columns among `outcomes` become residuals
+        of a regression on the columns `given`, in the `order` of an earlier fit where one is named. Quantiles and
+        regressions are taken from a random sample of the rows; everything else from all of them.
         """
         kinds = tuple(kinds)
         _check_kinds(kinds)
-        moments, sample = Moments(len(kinds)), RowSample(0)
         curved = [column for column, kind in enumerate(kinds) if kind in ("quantile", "blend")]
+        outcomes = [column for column in outcomes if kinds[column] in ("standard", "blend")]
+        regressed = sorted({*given, *outcomes}) if outcomes else []
+        sampled = sorted({*curved, *regressed})
+        rows = max(1, min(_SAMPLED_ROWS, _SAMPLED // max(len(sampled), 1)))
+        moments, sample = Moments(len(kinds)), RowSample(0, rows)
         for chunk in [matrix] if isinstance(matrix, np.ndarray) else matrix:
             if chunk.ndim != 2 or chunk.shape[1] != len(kinds):
                 raise DataError(f"matrix has shape {chunk.shape}: expected (rows, {len(kinds)})")
             for start in range(0, len(chunk), _BLOCK):
                 block = chunk[start : start + _BLOCK].astype(np.float64, copy=False)
                 moments.add(block)
-                if curved:
-                    sample.add(block[:, curved])
+                if sampled:
+                    sample.add(block[:, sampled])
         if not moments.count:
             raise DataError("there are no rows to fit a scaling on: expected at least one")
         names = names or [str(column) for column in range(len(kinds))]
         shift, scale = _affine(kinds, moments, names, list(range(len(kinds)) if twins is None else twins))
+        if not sampled:
+            return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()))
+        drawn = (sample.rows - shift[sampled]) / scale[sampled]
+        ends = [(end[sampled] - shift[sampled]) / scale[sampled] for end in (moments.low, moments.high)]
+        residuals = _regression(drawn, sampled, moments, given, outcomes, order)
+        if residuals is not None:
+            places = [sampled.index(column) for column in residuals.outcomes]
+            residuals.moved(sampled).take_out(drawn)
+            ends[0][places], ends[1][places] = drawn[:, places].min(0), drawn[:, places].max(0)
         curves = []
-        for place, column in enumerate(curved):
+        for column in curved:
+            place = sampled.index(column)
             if moments.low[column] < moments.high[column]:
-                ends = ((end[column] - shift[column]) / scale[column] for end in (moments.low, moments.high))
-                curve = Curve.fit((sample.rows[:, place] - shift[column]) / scale[column], *ends)
+                curve = Curve.fit(drawn[:, place], ends[0][place], ends[1][place])
                 if len(curve.values) < 2:
                     raise _unscalable(names, column, kinds, moments)
                 curves.append((column, curve.halfway() if kinds[column] == "blend" else curve))
-        return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves))
+        return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()), tuple(curves), residuals)
 
     @cached_property
     def _shift(self) -> Matrix:
@@ -98,6 +124,8 @@ class Scaler:
         self._check_width(matrix)
         scaled = np.subtract(matrix, self._shift, dtype=np.float64)
         scaled /= self._scale
+        if self.residuals is not None:
+            self.residuals.take_out(scaled)
         _bend(scaled, self.curves)
         return scaled
 
@@ -107,6 +135,8 @@ class Scaler:
         raw = np.array(matrix, np.float64)
         for column, curve in self.curves:
             raw[:, column] = curve.backward(raw[:, column])
+        if self.residuals is not None:
+            self.residuals.put_back(raw)
         raw *= self._scale
         raw += self._shift
         return raw
@@ -115,9 +145,12 @@ class Scaler:
         """Sum over columns of log |d scaled / d raw| at raw rows (N, D): what the scaling adds to a likelihood (N,)."""
         self._check_width(matrix)
         total = np.full(len(matrix), -np.log(self._scale).sum())
+        affine = np.subtract(matrix, self._shift, dtype=np.float64) / self._scale
+        if self.residuals is not None:  # a regression on other columns changes no volume, its scales do
+            total -= np.log(self.residuals.scale).sum()
+            self.residuals.take_out(affine)
         for column, curve in self.curves:
-            affine = (matrix[:, column].astype(np.float64) - self.shift[column]) / self.scale[column]
-            total += curve.log_slope(affine)
+            total += curve.log_slope(affine[:, column])
         return total
 
     def _check_width(self, matrix: Array) -> None:
@@ -130,12 +163,14 @@ class Scaler:
             "shift": list(self.shift),
             "scale": list(self.scale),
             "curves": {str(column): curve.to_json() for column, curve in self.curves},
+            "residuals": None if self.residuals is None else self.residuals.to_json(),
         }
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Scaler:
         curves = tuple((int(column), Curve.from_json(curve)) for column, curve in entry["curves"].items())
-        return cls(tuple(entry["kinds"]), tuple(entry["shift"]), tuple(entry["scale"]), curves)
+        residuals = None if entry["residuals"] is None else Residuals.from_json(entry["residuals"])
+        return cls(tuple(entry["kinds"]), tuple(entry["shift"]), tuple(entry["scale"]), curves, residuals)
 
 
 def _bend(matrix: Matrix, curves: Sequence[tuple[int, Curve]]) -> None:
@@ -153,6 +188,23 @@ def _bend(matrix: Matrix, curves: Sequence[tuple[int, Curve]]) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(follow, curves):
             pass
+
+
+def _regression(
+    drawn: Matrix,
+    sampled: Sequence[int],
+    moments: Moments,
+    given: Sequence[int],
+    outcomes: Sequence[int],
+    order: Sequence[int] | None,
+) -> Residuals | None:
+    """Of the scaled sample `drawn`, whose columns are `sampled` ones. Columns that never change take no part."""
+    varies = [place for place, column in enumerate(sampled) if moments.low[column] < moments.high[column]]
+    known = [place for place in varies if sampled[place] in set(given)]
+    told = [place for place in varies if sampled[place] in set(outcomes)]
+    before = None if order is None else [sampled.index(column) for column in order if column in sampled]
+    found = Residuals.fit(drawn, known, told, before)
+    return None if found is None else found.moved(range(drawn.shape[1]), sampled)
 
 
 def _check_kinds(kinds: Iterable[str]) -> None:

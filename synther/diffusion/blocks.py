@@ -36,7 +36,8 @@ class BlockSampler:
         self.device = network.frequencies.device
         self.precision = compute.pick_precision(precision, self.device)
         self.columns, self.config, self.start = network.columns, config, start
-        self.sigmas = edm.karras_sigmas(config.steps, noise)
+        self.sigmas = samplers.sigmas_of(config, noise)
+        self._start_scale = samplers.start_scale(config, self.sigmas, noise.sigma_data)
         self.denoiser = Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
         self._source = torch.Generator(self.device)
@@ -89,7 +90,7 @@ class BlockSampler:
             x = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
             if self.start is not None:
                 x = self.start.draw(x)
-            return solved(x * self.sigmas[0])
+            return solved(x * (self.sigmas[0] * self._start_scale))
 
     def _solved(self, denoise: samplers.Denoise, x: Tensor) -> Tensor:
         """Rows from where they begin, with what is random on their way."""

@@ -71,30 +71,33 @@ class SamplerConfig:
     s_noise: float = 1.003
     matched: bool = False
     """Begin from noise stretched a little, so that rows have the mean and the covariance of the real ones."""
-    refine: int = 0
+    restarts: int = 0
     """Times that a finished row is noised a little and denoised once more, which brings it nearer to the data."""
-    refine_from: float = 0.1
-    """Noise level of the first of them."""
-    refine_to: float = 0.004
-    """Noise level of the last."""
+    restart_steps: int = 6
+    """Network calls of each of them."""
+    restart_from: float = 0.1
+    """Noise level that rows are raised to."""
+    restart_to: float = 0.003
+    """Noise level of the last call."""
 
     def __post_init__(self) -> None:
         make_plain(self, "sampler")
         _one_of("sampler.kind", self.kind, get_args(SamplerName))
         _at_least("sampler.steps", self.steps, 1)
-        _at_least("sampler.refine", self.refine, 0)
+        _at_least("sampler.restarts", self.restarts, 0)
+        _at_least("sampler.restart_steps", self.restart_steps, 1)
         for name in ("s_churn", "s_noise"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"sampler.{name} must be at least 0, got {getattr(self, name)}")
-        if not 0 < self.refine_to <= self.refine_from:
-            raise ConfigError(
-                f"expected 0 < sampler.refine_to <= sampler.refine_from, got {self.refine_to}, {self.refine_from}"
-            )
+        if not 0 < self.restart_to <= self.restart_from:
+            found = f"{self.restart_to}, {self.restart_from}"
+            raise ConfigError(f"expected 0 < sampler.restart_to <= sampler.restart_from, got {found}")
 
     @property
     def network_calls(self) -> int:
         """Evaluations of the network that one row costs."""
-        return self.refine + (2 * self.steps - 1 if self.kind in ("sde", "heun") else self.steps)
+        first = 2 * self.steps - 1 if self.kind in ("sde", "heun") else self.steps
+        return first + self.restarts * self.restart_steps
 
 
 @dataclass(frozen=True)

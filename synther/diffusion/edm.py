@@ -54,6 +54,11 @@ def draw_problem(clean: Tensor, noise: NoiseConfig, generator: torch.Generator) 
     return Problem((clean + sigma * normal) / norm, log_sigma / 4, target)
 
 
+def geometric_sigmas(steps: int, first: float, last: float) -> list[float]:
+    """`steps` noise levels from `first` down to `last` in even ratios, then 0."""
+    return [first * (last / first) ** (i / max(steps - 1, 1)) for i in range(steps)] + [0.0]
+
+
 def karras_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
     """`steps` noise levels from sigma_max down to sigma_min, then 0 (Eq. 5)."""
     if steps == 1:

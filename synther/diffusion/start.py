@@ -19,11 +19,16 @@ from torch import Tensor
 ROUNDS = 2
 _FLOOR = 0.01  # directions with less variance than this, in which data has hardly any extent, are left alone
 _MOST = 0.1  # a generator that is further off needs a better fit, not other noise
+_CUT = 2.5  # deviations at which values are cut, so that few far ones do not decide how wide the many are
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean (D,) and covariance (D, D) of scaled rows, in float64."""
+    """Mean (D,) and covariance (D, D) of scaled rows, cut at 2.5 deviations, in float64.
+
+    The far values of a heavy-tailed column decide about its variance, and a generator makes too few of them. To match
+    that variance would widen all the others.
+    """
 
     mean: Tensor
     covariance: Tensor
@@ -34,7 +39,7 @@ class Moments:
         total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
         products = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64, device=rows.device)
         for first in range(0, len(rows), 1 << 16):
-            exact = rows[first : first + (1 << 16)].double()
+            exact = rows[first : first + (1 << 16)].double().clamp(-_CUT, _CUT)
             total += exact.sum(0)
             products += exact.t() @ exact
         mean = total / len(rows)
@@ -60,8 +65,12 @@ class Start:
         return torch.addmm(self.shift.to(normal), normal, self.matrix.t().to(normal))
 
     def corrected(self, real: Moments, generated: Moments) -> Start:
-        """The start that would have given `real`, if what comes out were linear in what goes in."""
-        stretch = _transport(generated.covariance, real.covariance)
+        """The start that gives `real`, if what comes out is linear in what goes in.
+
+        A flow that makes `generated` of plain noise is then the symmetric root of its covariance G. Noise of covariance
+        G^-1/2 R G^-1/2 comes out of it with R. For a start that was corrected before this is nearly so.
+        """
+        stretch = _stretch(generated.covariance, real.covariance)
         variance, directions = torch.linalg.eigh(real.covariance)
         variance = variance.clamp(min=0)
         missing = (variance.sqrt() / (variance + _FLOOR)) * (directions.t() @ (real.mean - generated.mean))
@@ -76,15 +85,13 @@ def match(real: Moments, generate: Callable[[Start, int], Moments]) -> Start:
     return start
 
 
-def _transport(source: Tensor, target: Tensor) -> Tensor:
-    """The symmetric matrix that takes a Gaussian of covariance `source` to one of `target`: the optimal transport."""
-    root, inverse = _power(source, 0.5), _power(source, -0.5)
-    floored = target + _FLOOR * torch.eye(len(target), dtype=target.dtype)
-    inner = root @ floored @ root
+def _stretch(generated: Tensor, real: Tensor) -> Tensor:
+    """The root of G^-1/2 R G^-1/2, near 1."""
+    inverse = _power(generated, -0.5)
+    floored = real + _FLOOR * torch.eye(len(real), dtype=real.dtype)
+    inner = inverse @ floored @ inverse
     values, vectors = torch.linalg.eigh((inner + inner.t()) / 2)
-    stretch = inverse @ (vectors * values.clamp(min=0).sqrt()) @ vectors.t() @ inverse
-    values, vectors = torch.linalg.eigh((stretch + stretch.t()) / 2)
-    bounded: Tensor = (vectors * values.clamp(1 - _MOST, 1 + _MOST)) @ vectors.t()
+    bounded: Tensor = (vectors * values.clamp(min=0).sqrt().clamp(1 - _MOST, 1 + _MOST)) @ vectors.t()
     return bounded
 
 

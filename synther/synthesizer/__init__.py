@@ -19,6 +19,7 @@ from synther.data.endings import Tree
 from synther.data.episodes import held_out_episodes
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
+from synther.data.outcome_table import OutcomeTable
 from synther.data.preparing import prepare
 from synther.data.scaling import Scaler
 from synther.data.spool import Spool, Unspooled
@@ -144,7 +145,7 @@ class Synthesizer:
         warn_of_time_limit(rows)
         data = self.settings.data
         order = () if start is None else start._outcome_order()
-        prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.residuals, order)
+        prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.integers, data.residuals, order)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         weights = None if start is None else self._weights_of(start, prepared.layout)
@@ -178,7 +179,10 @@ class Synthesizer:
         if ending is None and task.ending is not None and rows.terminal.any():
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
-        self._fitted = Fitted(prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending)
+        table = OutcomeTable.fit(rows, prepared.layout) if self.settings.data.finite == "counted" else None
+        self._fitted = Fitted(
+            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, table
+        )
         self._tell_of_overfitting()
         self._drawing(None, progress).ready()
         return self

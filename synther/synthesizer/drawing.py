@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.cores import cores
-from synther.data.calibration import Calibration, calibrate, rebalanced
+from synther.data.calibration import Calibration, rebalanced
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler
@@ -66,8 +66,10 @@ class Drawing:
         if self.settings.data.threshold == "half" or not model.rates:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
-            terminal = next((column for column in model.rates if model.layout.names[column] == "terminal"), None)
-            model.calibrations[self.config] = Calibration.fit(model.rates, self._raw_binaries(), terminal)
+            names = model.layout.flag_names
+            terminal = names.index("terminal") if "terminal" in names else None
+            lowest = model.layout.lowest_thresholds
+            model.calibrations[self.config] = Calibration.fit(model.rates, self._raw_flags(), lowest, terminal)
         return model.calibrations[self.config]
 
     @cached_property
@@ -89,6 +91,8 @@ class Drawing:
         def finish(block: int, raw: Array) -> Transitions:
             rows = self.decoded(raw)
             draw = np.random.default_rng([_REBALANCING, seed, block])
+            if self.model.table is not None:
+                return self.model.table.drawn(rows, draw)[: count - block * block_rows]
             return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
 
         return self._finished(seed, range(first, -(-count // block_rows)), finish)
@@ -137,21 +141,23 @@ class Drawing:
 
             return match(self.model.moments, generated)
 
-    def _raw_binaries(self) -> dict[int, Array]:
-        """Generated values of the two-valued columns before any threshold, enough of them to see the rarest.
+    def _raw_flags(self) -> Array:
+        """Generated flags before any threshold, enough of them to see the rarest. (N, F)
 
-        Where a tree decides about terminals, its decisions stand for their values: about rows whose other columns are
+        Where a tree decides about terminals, its decisions stand for their values: about rows whose other flags are
         cut as they will be.
         """
         model, block_rows = self.model, self.sampler.block_rows
         blocks = max(1, round(self._calibration_rows() / block_rows))
-        columns, ends = list(model.rates), model.ending is not None
-        uncut = ends and len(columns) > 1  # columns the tree may look at, whose cuts are known when all rows are there
+        ends = model.ending is not None
+        uncut = (
+            ends and len(model.rates) > 1
+        )  # flags the tree may look at, whose cuts are known when all rows are there
 
         def values(_: int, raw: Array) -> Array:
             if ends and not uncut:
                 self._decide(raw, model.layout)
-            return raw if uncut else raw[:, columns]
+            return raw if uncut else model.layout.flags(raw)
 
         generated = []
         with self.progress.phase("calibrate", blocks * block_rows) as phase:
@@ -160,10 +166,10 @@ class Drawing:
                 phase.advance(block_rows)
         whole = np.concatenate(generated)
         if uncut:
-            cuts = {column: calibrate(rate, whole[:, column]) for column, rate in model.rates.items()}
-            self._decide(whole, model.layout.with_thresholds(cuts))
-            whole = whole[:, columns]
-        return dict(zip(columns, whole.T, strict=True))
+            cuts = Calibration.fit(model.rates, model.layout.flags(whole), model.layout.lowest_thresholds, None)
+            self._decide(whole, model.layout.with_thresholds(cuts.thresholds))
+            whole = model.layout.flags(whole)
+        return whole
 
     def _decide(self, raw: Array, layout: Layout) -> None:
         """Put the tree's decisions in the place of the generated terminals."""
@@ -173,14 +179,14 @@ class Drawing:
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""
         # 1,000 events tell a rate to 3 %. A flag that is set in next observations alone has none to find.
-        rarest = min((min(rate, 1 - rate) for rate in self.model.rates.values() if 0 < rate < 1), default=1.0)
+        rarest = min((min(rate, 1 - rate) for rate in self.model.rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self.sampler.block_rows)
         if self.config != self.settings.sampler:  # nobody who tries another sampler should wait as long as after a fit
             most //= 4
         return min(1_000 / rarest, most, self._affordable_rows())
 
     def _affordable_rows(self) -> float:
-        """How many take no longer to draw than the fit took."""
+        """How many take no longer to draw than half of the fit took."""
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
-        return _STEP_CALLS * fitted_rows / self.config.network_calls
+        return _STEP_CALLS * fitted_rows / self.config.network_calls / 2

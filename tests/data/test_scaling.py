@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from synther.data import scaling
 from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
 from synther.data.scaling import SCALINGS, Scaler, resolve_kinds
@@ -147,7 +148,7 @@ def test_a_sample_of_rows_is_uniform_and_the_same_however_the_stream_is_cut():
 
 
 def test_quantiles_of_a_sample_still_reach_the_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(RowSample.__init__, "__defaults__", (500,))
+    monkeypatch.setattr(scaling, "_SAMPLED_ROWS", 500)
     scaler = all_of("quantile")
     for column, curve in scaler.curves:
         assert curve.values[0] * scaler.scale[column] == RAW[:, column].min()
