@@ -35,6 +35,10 @@ class Measure:
     high: float | None
     about: str
     """One sentence: what it says, and why one cares."""
+    chance: float = 0.0
+    """How far the figure may be off by chance alone: about two standard errors; 0 where that is not known."""
+    detail: str = ""
+    """What the figure is of, where that matters: the worst column, the worst pair of columns."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class Verdict:
     decision: Decision
     sentence: str
     reasons: tuple[Reason, ...]
-    """Two or three, the weightiest first."""
+    """Everything that speaks against `use`, the weightiest first, then what the main measures say."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.assess.standard import Standard
 from synther.data.spaces import Box, Discrete, Space
 from synther.data.transitions import ROW_FIELDS, Transitions
 
@@ -68,6 +69,58 @@ class Bounds:
 def actions_outside(real: Transitions, synthetic: Transitions) -> float:
     """Share of synthetic rows with an action that the real action space does not allow. Range 0 (best) to 1."""
     return share_outside(Bounds.of(real), synthetic, "action")
+
+
+def action_scale(real: Transitions, synthetic: Transitions) -> float | None:
+    """Standard deviation of the synthetic actions divided by that of the real ones, in the dimension where the two
+    differ most.
+
+    Range 0 to infinity; 1 is right. None for discrete actions, and where real actions never change.
+    """
+    if real.action.ndim == 1 or synthetic.action.ndim == 1:
+        return None
+    here, there = (Standard.of(rows.action) for rows in (real, synthetic))
+    if not here.varies.any():
+        return None
+    ratios = np.where(there.varies, there.deviation, 0.0)[here.varies] / here.deviation[here.varies]
+    return float(ratios[np.argmax(np.abs(np.log(np.maximum(ratios, 1e-6))))])
+
+
+def rescaled_actions(real: Transitions, synthetic: Transitions) -> str | None:
+    """A sentence where the actions of one side look rescaled to [-1, 1], as Stable-Baselines3 stores them, and those
+    of the other side, or the declared box, do not; else None."""
+    if real.action.ndim == 1 or synthetic.action.ndim == 1:
+        return None
+    sides = {"real": _range(real.action), "synthetic": _range(synthetic.action)}
+    fills = {name: _fills_unit_box(*ends) for name, ends in sides.items()}
+    declared = [_declared(rows.action_space, rows.action.shape[1]) for rows in (real, synthetic)]
+    boxes = [box for box in declared if np.isfinite(box).all() and not _is_unit_box(*box)]
+    if fills["real"] != fills["synthetic"]:
+        scaled, other = ("real", "synthetic") if fills["real"] else ("synthetic", "real")
+        if not _is_unit_box(*sides[other]):
+            low, high = sides[other]
+            return (
+                f"The {scaled} actions look rescaled to [-1, 1]: they fill exactly that range, and the {other} actions "
+                f"lie between {low.min():.3g} and {high.max():.3g}. Bring both to the units of the environment."
+            )
+    elif fills["real"] and boxes:
+        low, high = boxes[0]
+        return (
+            "The actions look rescaled to [-1, 1]: they fill exactly that range, and the declared action space reaches "
+            f"from {low.min():.3g} to {high.max():.3g}. Bring them to the units of the environment."
+        )
+    return None
+
+
+def _fills_unit_box(low: Array, high: Array) -> bool:
+    """Whether values reach both ends of [-1, 1] in every dimension, and never go beyond."""
+    within = (low >= -1 - _SLACK).all() and (high <= 1 + _SLACK).all()
+    return bool(within and (low <= -0.95).all() and (high >= 0.95).all())
+
+
+def _is_unit_box(low: Array, high: Array) -> bool:
+    """Whether a range is about [-1, 1] in every dimension."""
+    return bool((np.abs(low + 1) < 0.1).all() and (np.abs(high - 1) < 0.1).all())
 
 
 def share_outside(bounds: Bounds, rows: Transitions, *fields: str) -> float:

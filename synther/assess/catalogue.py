@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from synther.assess.assessment import Better, Measure
 
@@ -21,6 +22,7 @@ class Kind:
 
 
 _USE, _LIKE, _TRUE = "Train on synthetic, test on real", "Likeness", "True to the environment"
+_SPREAD, _FINITE = "Spread of outcomes", "States and transitions that exist"
 _NEW, _ENDS, _SIZE = "Novelty and coverage", "Ends of episodes", "Size"
 
 KINDS: dict[str, Kind] = {
@@ -56,13 +58,39 @@ KINDS: dict[str, Kind] = {
         "Correlation similarity", _LIKE, "higher", 0, 1,
         "Mean over pairs of columns of 1 - |difference of Pearson's r| / 2: whether columns go together as real ones.",
     ),
+    "worst_correlation": Kind(
+        "Worst correlation", _LIKE, "lower", 0, 2,
+        "Largest difference between a real and a synthetic correlation of two columns. Differences that chance "
+        "explains count as 0.",
+    ),
+    "outcome_spread": Kind(
+        "Spread of outcomes", _SPREAD, "nearer", 0, None,
+        "Standard deviation of outcomes (next observation, reward) given (s, a), relative to real rows, in the random "
+        "column where it is furthest off. 1 is right; below 1 the environment looks safer than it is.",
+    ),
+    "band_50": Kind(
+        "Inside the 50 % band", _SPREAD, "nearer", 0, 1,
+        "Share of outcomes inside the band that holds the middle half of real outcomes given (s, a). More means that "
+        "outcomes are too narrow, less that they are too wide or off centre.",
+    ),
+    "band_90": Kind(
+        "Inside the 90 % band", _SPREAD, "nearer", 0, 1,
+        "The same for the band that holds the middle 90 % of real outcomes.",
+    ),
+    "outcome_information": Kind(
+        "Bits told by the outcome", _SPREAD, "lower", 0, 1,
+        "How much the outcome helps a network that already knows (s, a) to tell synthetic rows from real ones. At 0 "
+        "outcomes are distributed like real ones, at 1 each of them gives its row away.",
+    ),
     "dynamics_error": Kind(
         "Dynamics error", _TRUE, "lower", 0, None,
-        "Median squared error of the next observation, in real deviations, against what the judge says would follow.",
+        "Median squared error of the next observation, in real deviations, against what the judge says would follow. "
+        "Where networks judge, less than real rows is no improvement: outcomes then lie too close to their mean.",
     ),
     "reward_error": Kind(
         "Reward error", _TRUE, "lower", 0, None,
-        "Median squared error of the reward, in real deviations, against what the judge says it would be.",
+        "Median squared error of the reward, in real deviations, against what the judge says it would be. Where "
+        "networks judge, less than real rows is no improvement.",
     ),
     "actions_outside": Kind(
         "Actions out of bounds", _TRUE, "lower", 0, 1,
@@ -71,6 +99,25 @@ KINDS: dict[str, Kind] = {
     "observations_outside": Kind(
         "Observations out of bounds", _TRUE, "lower", 0, 1,
         "Share of rows with an observed value beyond its declared bounds, or beyond every real one.",
+    ),
+    "action_scale": Kind(
+        "Scale of actions", _TRUE, "nearer", 0, None,
+        "Standard deviation of the actions relative to real rows, in the dimension where it is furthest off. 1 is "
+        "right; rows with rescaled actions show here.",
+    ),
+    "known_observations": Kind(
+        "Observations that exist", _FINITE, "higher", 0, 1,
+        "Share of observations and next observations that occur among real rows. Only where real observations repeat.",
+    ),
+    "possible_transitions": Kind(
+        "Possible transitions", _FINITE, "higher", 0, 1,
+        "Share of (s, a, s') that occur among real rows, of those with (s, a) seen at least 5 times. Only for few "
+        "states and discrete actions.",
+    ),
+    "frequency_error": Kind(
+        "Frequencies of outcomes", _FINITE, "lower", 0, None,
+        "Root mean square difference of the probabilities of next states given (s, a). Only for few states and "
+        "discrete actions.",
     ),
     "terminal_rate": Kind(
         "Terminal rate", _ENDS, "nearer", 0, 1, "Share of rows that end an episode: with too few nothing seems to fail."
@@ -102,7 +149,27 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def measure(name: str, value: float | None, real: float | None) -> Measure:
+class Figure(NamedTuple):
+    """What is found by a measure."""
+
+    value: float | None
+    """Of the synthetic rows."""
+    real: float | None
+    """Of held-out real ones."""
+    chance: float = 0.0
+    detail: str = ""
+    better: Better | None = None
+    """Where it is another direction than that of the table."""
+
+
+def measure(
+    name: str,
+    value: float | None,
+    real: float | None,
+    chance: float = 0.0,
+    detail: str = "",
+    better: Better | None = None,
+) -> Measure:
     """The figure called `name`; what is no finite number is None."""
     kind = KINDS[name]
     return Measure(
@@ -111,10 +178,12 @@ def measure(name: str, value: float | None, real: float | None) -> Measure:
         group=kind.group,
         value=_finite(value),
         real=_finite(real),
-        better=kind.better,
+        better=better or kind.better,
         low=kind.low,
         high=kind.high,
         about=kind.about,
+        chance=_finite(chance) or 0.0,
+        detail=detail,
     )
 
 

@@ -30,6 +30,8 @@ MAX_ROWS = 1_000_000
 _CHUNK_ROWS = 1 << 14
 """Rows that stay in a core's cache while their products are summed."""
 
+_MOMENT_ROWS = 100_000
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -72,6 +74,46 @@ def alike_pairs(first: Array, second: Array, varies: Array) -> float:
     difference = np.abs(first[chosen] - second[chosen])
     pairs = difference[np.triu_indices_from(difference, k=1)]
     return float(np.mean(1.0 - pairs / 2.0)) if len(pairs) else math.nan
+
+
+def correlation_variance(matrix: ArrayLike, r: Array) -> Array:
+    """Variance (D, D) of Pearson's `r` of the columns of (n, D) by chance alone, for columns of any distribution.
+
+    The delta method on second and fourth moments. At most 100,000 rows, evenly chosen, give the moments.
+    """
+    values = np.asarray(matrix)
+    few = values[:: -(-len(values) // _MOMENT_ROWS)].astype(np.float64)
+    low, high = few.min(axis=0), few.max(axis=0)
+    few = (few - (low / 2 + high / 2)) / np.where(high > low, high / 2 - low / 2, 1.0)
+    few -= few.mean(axis=0)
+    deviation = np.sqrt(np.square(few).mean(axis=0))
+    scaled = torch.from_numpy(few / np.where(deviation > 0, deviation, 1.0))
+    squares = scaled.square()
+    with one_thread():
+        both = (torch.mm(squares.T, squares) / len(few)).numpy()
+        cubes = (torch.mm((squares * scaled).T, scaled) / len(few)).numpy()
+    fourth = np.diag(both)
+    spread = both * (1 + r**2 / 2) + r**2 / 4 * (fourth[:, None] + fourth) - r * (cubes + cubes.T)
+    variance: Array = np.maximum(spread, 0.0) / len(values)
+    return variance
+
+
+def worst_pair(first: Array, second: Array, variance: Array, varies: Array) -> tuple[float, tuple[int, int] | None]:
+    """The largest difference of two correlation matrices (D, D) that chance does not explain, and its pair of columns.
+
+    Range 0 (best) to 2. A difference counts from 1.5 + sqrt(2 ln pairs) standard errors on, which hardly ever happens
+    by chance to any of the pairs; where none counts the figure is 0. Only columns that `varies` marks take part.
+    """
+    one, other = np.triu_indices(len(first), k=1)
+    kept = varies[one] & varies[other]
+    one, other = one[kept], other[kept]
+    if not len(one):
+        return 0.0, None
+    gaps = np.abs(first[one, other] - second[one, other])
+    least = (1.5 + math.sqrt(2 * math.log(len(one)))) * np.sqrt(variance[one, other])
+    gaps = np.where(gaps > least, gaps, 0.0)
+    at = int(gaps.argmax())
+    return (float(gaps[at]), (int(one[at]), int(other[at]))) if gaps[at] > 0 else (0.0, None)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,13 +11,23 @@ from functools import partial
 import numpy as np
 import torch
 
-from synther.assess import catalogue, columns, usefulness
-from synther.assess.assessment import Assessment, Cloud, Column, Correlations
-from synther.assess.bounds import Bounds, share_outside
+from synther.assess import catalogue, columns, discrete, spread, usefulness
+from synther.assess.assessment import Assessment, Better, Cloud, Column, Correlations
+from synther.assess.bounds import Bounds, action_scale, rescaled_actions, share_outside
+from synther.assess.catalogue import Figure
 from synther.assess.classifier import tell_apart
 from synther.assess.dynamics import Array, Simulator, next_errors, predicted, reward_errors
 from synther.assess.features import Features
-from synther.assess.fidelity import MAX_ROWS, alike_pairs, correlation, marginal, matrices_of, pearson, varying
+from synther.assess.fidelity import (
+    MAX_ROWS,
+    alike_pairs,
+    correlation_variance,
+    marginal,
+    matrices_of,
+    pearson,
+    varying,
+    worst_pair,
+)
 from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, scaled_rows
 from synther.assess.split import Split
 from synther.assess.standard import Standard
@@ -45,6 +56,14 @@ COVER_ROWS = 50_000
 
 SCORED_ROWS = 10_000
 """Held-out rows that networks are scored on."""
+
+EXACT = 1e-4
+"""Error of real rows, in squared deviations, below which a simulator shows that the environment is deterministic."""
+
+FEWEST_ENDS = 10
+"""Ends of episodes, or rows flagged as such, below which no share of them is given."""
+
+_NONE = Figure(None, None)
 
 
 def assess(
@@ -77,8 +96,8 @@ def assess(
         work = _Work(split, simulator, simulator_name, seed, device, pool)
         _go(work, resolve(progress))
     figures = work.figures
-    figures["compression"] = (len(real) * len(work.columns) / parameters if parameters else None, None)
-    measures = tuple(catalogue.measure(name, *figures.get(name, (None, None))) for name in catalogue.KINDS)
+    figures["compression"] = Figure(len(real) * len(work.columns) / parameters if parameters else None, None)
+    measures = tuple(catalogue.measure(name, *figures.get(name, _NONE)) for name in catalogue.KINDS)
     return Assessment(
         rows_real=len(real),
         rows_synthetic=len(synthetic),
@@ -99,9 +118,11 @@ def _go(work: _Work, progress: Progress) -> None:
     stages: tuple[tuple[str, Callable[[], None]], ...] = (
         ("columns", work.likeness),
         ("bounds", work.bounds),
+        ("states", work.states),
         ("neighbours", work.neighbours),
         ("learning", work.learn),
         ("dynamics", work.physics),
+        ("outcomes", work.spread),
     )
     with progress.phase("assess", len(stages)) as phase:
         for name, stage in stages:
@@ -119,8 +140,7 @@ class _Work:
     seed: int
     device: torch.device | str
     pool: Executor
-    figures: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)
-    """Of the synthetic rows, and of held-out real ones."""
+    figures: dict[str, Figure] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     columns: tuple[Column, ...] = ()
     correlations: Correlations = field(default_factory=lambda: Correlations((), ()))
@@ -133,19 +153,35 @@ class _Work:
     def likeness(self) -> None:
         split, shrink = self.split, self.split.shrink()
         real, synthetic = matrices_of(split.real, split.synthetic)
-        reference, held_out = matrices_of(split.reference, split.held_out)
+        reference, held_out = matrices_of(*split.by_rows())
         found, chance = (self.pool.submit(marginal, *sides) for sides in ((real, synthetic), (reference, held_out)))
-        r = [self.pool.submit(pearson, side) for side in (real, synthetic)]
-        pairs = self.pool.submit(correlation, reference, held_out)
+        r = [self.pool.submit(pearson, side) for side in (real, synthetic, reference, held_out)]
         similarity, mean = found.result()
         similarity_real = 1 - shrink * (1 - chance.result()[0])
         self.columns = columns.describe(split.real, split.synthetic, similarity.tolist(), similarity_real.tolist())
-        self.figures["marginal"] = mean, float(similarity_real.mean())
-        self.figures["worst_column"] = float(similarity.min()), float(similarity_real.min())
+        worst = int(similarity.argmin())
+        self.figures["marginal"] = Figure(mean, float(similarity_real.mean()))
+        self.figures["worst_column"] = Figure(
+            float(similarity[worst]), float(similarity_real.min()), detail=self.columns[worst].name
+        )
         matrices = [future.result() for future in r]
         value = alike_pairs(matrices[0], matrices[1], varying(real) & varying(synthetic))
-        self.figures["correlation"] = value, 1 - shrink * (1 - pairs.result())
-        self.correlations = Correlations(*(tuple(map(tuple, matrix.tolist())) for matrix in matrices))
+        alike = alike_pairs(matrices[2], matrices[3], varying(reference) & varying(held_out))
+        self.figures["correlation"] = Figure(value, 1 - shrink * (1 - alike))
+        self.correlations = Correlations(*(tuple(map(tuple, matrix.tolist())) for matrix in matrices[:2]))
+        self._worst_correlation((real, synthetic, reference, held_out), matrices)
+
+    def _worst_correlation(self, sides: tuple[Array, ...], r: list[Array]) -> None:
+        """A column that is constant in synthetic rows alone has lost its correlations; one in held-out rows is rare."""
+        waiting = [self.pool.submit(correlation_variance, *side) for side in zip(sides, r, strict=True)]
+        variance = [future.result() for future in waiting]
+        value, pair = worst_pair(r[0], r[1], variance[0] + variance[1], varying(sides[0]))
+        real, _ = worst_pair(r[2], r[3], variance[2] + variance[3], varying(sides[2]) & varying(sides[3]))
+        detail = ""
+        if pair is not None:
+            names = " and ".join(self.columns[at].name for at in pair)
+            detail = f"{names}: {r[1][pair]:.3f}, in real rows {r[0][pair]:.3f}"
+        self.figures["worst_correlation"] = Figure(value, self.split.shrink() * real, detail=detail)
 
     def bounds(self) -> None:
         split = self.split
@@ -154,11 +190,20 @@ class _Work:
             ("actions_outside", ("action",)),
             ("observations_outside", ("observation", "next_observation")),
         ):
-            self.figures[name] = (
-                share_outside(limits, split.synthetic, *fields),
-                share_outside(narrower, split.held_out, *fields),
+            self.figures[name] = Figure(
+                share_outside(limits, split.synthetic, *fields), share_outside(narrower, split.held_out, *fields)
             )
-        self.figures["terminal_rate"] = float(split.synthetic.terminal.mean()), float(split.real.terminal.mean())
+        rates = float(split.synthetic.terminal.mean()), float(split.real.terminal.mean())
+        chance = math.sqrt(max(rates) * (1 / len(split.synthetic) + 1 / len(split.real)))
+        self.figures["terminal_rate"] = Figure(*rates, chance=2 * chance)
+        rescaled = rescaled_actions(split.real, split.synthetic)
+        scales = action_scale(split.real, split.synthetic), action_scale(split.reference, split.held_out)
+        self.figures["action_scale"] = Figure(*scales, detail=rescaled or "")
+        if rescaled is not None:
+            self.notes.append(rescaled[0].lower() + rescaled[1:].rstrip("."))
+
+    def states(self) -> None:
+        self.figures |= discrete.figures(self.split.reference, self.split.synthetic, self.split.held_out)
 
     def neighbours(self) -> None:
         split = self.split
@@ -171,10 +216,11 @@ class _Work:
         covered = [self.pool.submit(cover, others) for others in (asked[:few], known[few : 2 * few]) if few]
         near, near_real = (future.result()[:, 0] for future in found)
         self.distances = near, near_real
-        self.figures["novelty"] = float(np.median(near)), float(np.median(near_real))
-        self.figures["memorisation"] = memorised(near_real, near)
+        self.figures["novelty"] = Figure(float(np.median(near)), float(np.median(near_real)))
+        self.figures["memorisation"] = Figure(*memorised(near_real, near))
         if few:
-            self.figures["coverage"] = covered[0].result(), covered[1].result()
+            chance = 1 / math.sqrt(len(held_out))
+            self.figures["coverage"] = Figure(covered[0].result(), covered[1].result(), chance)
 
     def learn(self) -> None:
         split = self.split
@@ -193,10 +239,10 @@ class _Work:
         told = self.pool.submit(self._tell_apart, features)
         self.outcomes, self.figures["auc"] = foreseen.result(), told.result()
         for name, lesson in (("outcome_score", self.outcomes), ("policy_score", cloned.result())):
-            self.figures[name] = lesson.scores.synthetic, lesson.scores.real
-            self.figures[f"{name}_mixed"] = lesson.scores.mixed, lesson.scores.real
+            self.figures[name] = Figure(lesson.scores.synthetic, lesson.scores.real)
+            self.figures[f"{name}_mixed"] = Figure(lesson.scores.mixed, lesson.scores.real)
 
-    def _tell_apart(self, features: Features) -> tuple[float, float]:
+    def _tell_apart(self, features: Features) -> Figure:
         """Networks learn to tell reference rows from synthetic ones, and from other reference rows; each is scored on
         rows that none has seen."""
         split = self.split
@@ -206,7 +252,7 @@ class _Work:
         unseen = (split.held_out[:scored], split.synthetic[:scored], split.held_out[scored:][:scored])
         groups = ([features.whole(part) for part in parts] for parts in (fitted, unseen))
         value, real = tell_apart(*groups, seed=self.seed, device=self.device)
-        return value, real
+        return Figure(value, real, chance=2 / math.sqrt(6 * max(scored, 1)))
 
     def physics(self) -> None:
         asked = self.split.synthetic[:JUDGED_ROWS], self.split.held_out[: JUDGED_ROWS // 4]
@@ -222,10 +268,13 @@ class _Work:
             ends = TerminalJudge(features, self.split.reference[:FIT_ROWS], seed=self.seed, device=self.device)
             truths = [(*predicted(networks, features, rows), ends(rows)) for rows in asked]
         self._terminals(asked, truths)
+        # Networks only know the mean of outcomes: rows that lie closer to it than real ones are not better.
+        better: Better | None = "nearer" if self.simulator is None else None
         scale = Standard.of(self.split.reference.next_observation), Standard.of(self.split.reference.reward[:, None])
         if scale[0].varies.any():
             errors = [next_errors(rows, truth[0], scale[0]) for rows, truth in zip(asked, truths, strict=True)]
-            self.figures["dynamics_error"] = _median(errors[0]), _median(errors[1])
+            chance = math.hypot(*map(_median_error, errors))
+            self.figures["dynamics_error"] = Figure(_median(errors[0]), _median(errors[1]), chance, better=better)
             points = [_points(near, error) for near, error in zip(self.distances, errors, strict=True)]
             self.cloud = Cloud(judge, *points)
             lost = float(np.mean(np.isinf(errors[0])))
@@ -233,18 +282,40 @@ class _Work:
                 self.notes.append(f"{judge} could not follow {lost:.2%} of the synthetic rows")
         if scale[1].varies.all():
             rewards = [reward_errors(rows, truth[1], scale[1]) for rows, truth in zip(asked, truths, strict=True)]
-            self.figures["reward_error"] = _median(rewards[0]), _median(rewards[1])
+            self.figures["reward_error"] = Figure(_median(rewards[0]), _median(rewards[1]), better=better)
 
     def _terminals(self, asked: tuple[Transitions, ...], truths: list[tuple[Array, Array, Array]]) -> None:
         found, real = (agreement(rows.terminal, truth[2]) for rows, truth in zip(asked, truths, strict=True))
-        self.figures["terminal_correctness"] = found.correct, real.correct
-        self.figures["terminal_precision"] = found.precision, real.precision
-        self.figures["terminal_recall"] = found.recall, real.recall
+        self.figures["terminal_correctness"] = Figure(found.correct, real.correct)
+        for name, counted in (("precision", asked[0].terminal), ("recall", truths[0][2])):
+            count = int(np.count_nonzero(counted))
+            if count >= FEWEST_ENDS:
+                chance = 1 / math.sqrt(count)
+                self.figures[f"terminal_{name}"] = Figure(getattr(found, name), getattr(real, name), chance)
+
+    def spread(self) -> None:
+        """Unless the states can be counted, which is exact, or the simulator shows that nothing is random."""
+        split, features, lesson = self.split, self.features, self.outcomes
+        rows = min(FIT_ROWS, len(split.reference), len(split.synthetic))
+        if features is None or lesson is None or rows < spread.FEWEST_ROWS or "frequency_error" in self.figures:
+            return
+        errors = [self.figures.get(name, _NONE).real for name in ("dynamics_error", "reward_error")]
+        if self.simulator is not None and all(error is None or error < EXACT for error in errors):
+            return
+        parts = spread.Parts(split.reference[:rows], split.synthetic[:rows], split.held_out)
+        self.figures |= spread.figures(features, lesson, parts, spread.How(self.seed, self.device, self.pool))
 
 
 def _median(errors: Array) -> float:
     """A row that nobody can follow counts as far off, but as a number: the worst data still has a figure."""
     return float(np.median(np.minimum(errors, FAR)))
+
+
+def _median_error(errors: Array) -> float:
+    """Two standard errors of the median, from the values whose ranks are so far from the middle."""
+    far = min(0.5, 1 / math.sqrt(len(errors)))
+    low, high = np.quantile(np.minimum(errors, FAR), [0.5 - far, 0.5 + far])
+    return float(high - low) / 2
 
 
 def _points(near: Array, error: Array) -> tuple[tuple[float, float], ...]:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from synther.assess.fidelity import at_most, check_columns
+from synther.data.episodes import episode_ids
 from synther.data.transitions import Transitions
+
+Array = NDArray[Any]
 
 HELD_OUT_SHARE = 0.2
 MAX_HELD_OUT = 20_000
 """Of millions of rows so many tell as much, and the rest is then nearly all there is."""
+
+FEWEST_EPISODES = 20
+"""Episodes from which on whole ones are held out: a fifth of fewer would not stand for all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +37,8 @@ class Split:
     synthetic: Transitions
     drawn: bool
     """Whether the held-out rows were drawn from the real ones."""
+    order: Array | None = None
+    """Rows of `real` in random order, where whole episodes were held out; see `by_rows`."""
 
     @classmethod
     def of(
@@ -40,19 +50,37 @@ class Split:
         if held_out is not None:
             check_columns(real, held_out, "held-out")
         draw = np.random.default_rng(seed)
-        real, synthetic = (at_most(rows, max_rows, seed) for rows in (real, synthetic))
+        synthetic = at_most(synthetic, max_rows, seed)
+        episodes = episode_ids(real) if held_out is None else None
+        if len(real) > max_rows:
+            few = np.sort(np.random.default_rng(seed).choice(len(real), max_rows, replace=False))
+            real, episodes = real[few], None if episodes is None else episodes[few]
         synthetic = synthetic[draw.permutation(len(synthetic))]
         order = draw.permutation(len(real))
         if held_out is not None:
             apart = at_most(held_out, MAX_HELD_OUT, seed)
             return cls(real, real[order], apart[draw.permutation(len(apart))], synthetic, drawn=False)
-        count = min(MAX_HELD_OUT, round(HELD_OUT_SHARE * len(real)))
-        kept = order[count:]
-        return cls(real, real[kept], real[order[:count]] if count else real, synthetic, drawn=True)
+        count = _held_out_count(real)
+        kept = None if episodes is None else _whole_episodes(episodes[order], count, draw)
+        if kept is not None:
+            reference, apart_rows = order[kept == _REFERENCE], order[kept == _HELD_OUT]
+            return cls(real, real[reference], real[apart_rows], synthetic, drawn=True, order=order)
+        return cls(real, real[order[count:]], real[order[:count]] if count else real, synthetic, drawn=True)
+
+    def by_rows(self) -> tuple[Transitions, Transitions]:
+        """Reference and held-out rows with the latter drawn row by row.
+
+        Rows of whole episodes differ from the others by more than chance. The figures of single columns and of their
+        correlations are compared with what chance alone does, so they need rows that were drawn one by one.
+        """
+        if self.order is None:
+            return self.reference, self.held_out
+        count = _held_out_count(self.real)
+        return self.real[self.order[count:]], self.real[self.order[:count]]
 
     def shrink(self) -> float:
-        """What the chance differences of reference and held-out rows are to be multiplied with, to be those of as many
-        rows as are compared with the synthetic ones.
+        """What the chance differences of the rows that `by_rows` gives are to be multiplied with, to be those of as
+        many rows as are compared with the synthetic ones.
 
         The KS statistic and the difference of two correlations fall with the root of 1/n + 1/m when both samples are
         of the same distribution. Drawn parts are; rows that somebody held out may not be, and are left alone.
@@ -60,4 +88,31 @@ class Split:
         if not self.drawn:
             return 1.0
         here = 1 / len(self.real) + 1 / len(self.synthetic)
-        return min(1.0, math.sqrt(here / (1 / len(self.reference) + 1 / len(self.held_out))))
+        parts = len(self.reference), len(self.held_out)
+        if self.order is not None:
+            parts = len(self.real) - _held_out_count(self.real), _held_out_count(self.real)
+        return min(1.0, math.sqrt(here / sum(1 / count for count in parts)))
+
+
+_REFERENCE, _HELD_OUT, _DROPPED = 0, 1, 2
+
+
+def _held_out_count(real: Transitions) -> int:
+    return min(MAX_HELD_OUT, round(HELD_OUT_SHARE * len(real)))
+
+
+def _whole_episodes(episodes: Array, count: int, draw: np.random.Generator) -> Array | None:
+    """Which part each row goes to, so that rows of an episode never go to both: `count` rows are held out.
+
+    Of the last episode that is held out only as many rows are taken as are missing; the others are dropped. None where
+    there are too few episodes.
+    """
+    known, numbers = np.unique(episodes, return_inverse=True)
+    if len(known) < FEWEST_EPISODES or not count:
+        return None
+    place = draw.permutation(len(known))[numbers]
+    ranked = np.argsort(place, kind="stable")
+    part = np.full(len(episodes), _REFERENCE)
+    part[place <= place[ranked[count - 1]]] = _DROPPED
+    part[ranked[:count]] = _HELD_OUT
+    return part if (part == _REFERENCE).any() else None

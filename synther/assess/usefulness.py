@@ -3,6 +3,9 @@
 Two tasks that every agent has in some form: to foresee the outcome (s' - s and r) of s and a, and to act as the data
 acts. Each is learned three times, from synthetic rows, from as many real rows, and from batches that are half and half;
 all three are scored on the same held-out real rows.
+
+Every member leaves out a part of the rows (its fold), so that each row has one member that has not seen it: the errors
+of those members are as large as on new rows, and all rows can tell how far outcomes scatter (`spread.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ class Lesson:
     scores: Scores
     networks: Networks
     """Those fitted on real rows."""
+    synthetic: Networks
+    """Those fitted on synthetic rows."""
 
 
 def outcomes(
@@ -93,15 +98,28 @@ def named(answer: Array, truth: Array) -> float:
     return float(np.mean(answer.argmax(axis=1) == np.where(truth.any(axis=1), truth.argmax(axis=1), -1)))
 
 
+def fold(count: int, members: int) -> Array:
+    """For each of `count` rows the member that has not seen it (n,). Rows come in random order."""
+    return np.arange(count) % members
+
+
+def seen(count: int) -> list[Array]:
+    """For each member the numbers of the rows that it learns from; a single member learns from all of them."""
+    left_out = fold(count, MEMBERS)
+    return [np.flatnonzero((left_out != member) | (MEMBERS == 1)) for member in range(MEMBERS)]
+
+
 def _fit(
     inputs: list[Array], targets: list[Array], loss: learners.Loss, seed: int, device: torch.device | str
 ) -> Networks:
-    real, synthetic = (np.arange(len(rows)) for rows in inputs)
-    synthetic += len(real)
-    draws = [[real]] * MEMBERS + [[synthetic]] * MEMBERS + [[real, synthetic]] * MEMBERS
+    real, synthetic = (seen(len(rows)) for rows in inputs)
+    synthetic = [rows + len(inputs[0]) for rows in synthetic]
+    both = zip(real, synthetic, strict=True)
+    draws = [[rows] for rows in (*real, *synthetic)] + [list(pair) for pair in both]
     return learners.fit(np.concatenate(inputs), np.concatenate(targets), draws, loss, seed=seed, device=device)
 
 
 def _lesson(scores: list[float], networks: Networks) -> Lesson:
     real, synthetic, mixed = np.reshape(scores, (3, MEMBERS)).mean(axis=1).tolist()
-    return Lesson(Scores(synthetic, mixed, real), networks.first(MEMBERS))
+    parts = networks.members(0, MEMBERS), networks.members(MEMBERS, 2 * MEMBERS)
+    return Lesson(Scores(synthetic, mixed, real), *parts)

@@ -183,7 +183,7 @@ def _efforts(
 ) -> tuple[tuple[Effort, ...], tuple[str, ...]]:
     """What a few samplers reach for their network calls, and how to read it."""
     own = model.settings.sampler
-    plain = own.kind == "dpm++2m" and not own.matched and not own.refine
+    plain = own.kind == "dpm++2m" and not own.matched and not own.restarts
     others = [SamplerConfig("dpm++2m", calls) for calls in CALLS if not plain or calls != own.steps]
     samplers = [*others, own]
     calls = sum(sampler.network_calls for sampler in samplers)
@@ -203,8 +203,9 @@ def _efforts(
 
 
 def _own_name(own: SamplerConfig) -> str:
-    refined = f" and {own.refine} of refinement" if own.refine else ""
-    return f"the model's own: {own.kind}, {own.steps} steps{refined}"
+    calls = own.restarts * own.restart_steps
+    restarted = f" and {calls} in {own.restarts} restarts" if own.restarts > 1 else f" and {calls} in a restart"
+    return f"the model's own: {own.kind}, {own.steps} steps{restarted if own.restarts else ''}"
 
 
 def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int, seed: int) -> Transitions:

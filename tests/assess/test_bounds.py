@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synther.assess.bounds import Bounds, actions_outside, share_outside
+from synther.assess.bounds import Bounds, action_scale, actions_outside, rescaled_actions, share_outside
 from synther.data.spaces import Binary, Box, Discrete
 from synther.data.transitions import Transitions
 
@@ -65,3 +65,35 @@ def test_rounding_is_forgiven_and_one_row_is_its_own_bound() -> None:
     assert actions_outside(real, nearly) == 0
     assert actions_outside(real[:1], real[:1]) == 0
     assert actions_outside(real[:1], replace(real[:1], action=real.action[:1] + 1)) == 1
+
+
+def acting(low: float, high: float, count: int = 400) -> Transitions:
+    """Actions that fill a range in both columns."""
+    return replace(rows(count), action=np.linspace([low] * 2, [high] * 2, count))
+
+
+def test_the_scale_of_actions_is_that_of_the_worst_column() -> None:
+    real = rows()
+    assert action_scale(real, real) == 1
+    assert action_scale(real, replace(real, action=real.action * [1, 0.5])) == pytest.approx(0.5)
+    assert action_scale(real, replace(real, action=real.action * [2, 0.9])) == pytest.approx(2)
+    assert action_scale(real, replace(real, action=np.zeros((200, 2)))) == 0
+    assert action_scale(replace(real, action=np.zeros((200, 2))), real) is None
+    assert action_scale(real[:1], real[:1]) is None
+    discrete = replace(real, action=np.arange(200) % 3)
+    assert action_scale(discrete, discrete) is None
+
+
+def test_actions_that_look_rescaled() -> None:
+    wide, unit, narrow = acting(-2, 2), acting(-1, 1), acting(-0.4, 0.4)
+    assert "synthetic actions look rescaled to [-1, 1]" in (rescaled_actions(wide, unit) or "")
+    assert "between -0.4 and 0.4" in (rescaled_actions(narrow, unit) or "")
+    assert "real actions look rescaled" in (rescaled_actions(unit, wide) or "")
+    declared = replace(unit, action_space=(Box.uniform(-2, 2, 2),))
+    assert "declared action space reaches from -2 to 2" in (rescaled_actions(declared, unit) or "")
+    in_its_box = replace(unit, action_space=(Box.uniform(-1, 1, 2),))
+    nearly = acting(-0.96, 0.93)
+    for real, synthetic in ((unit, unit), (wide, wide), (in_its_box, unit), (unit, nearly), (wide, narrow)):
+        assert rescaled_actions(real, synthetic) is None
+    discrete = replace(unit, action=np.arange(400) % 3)
+    assert rescaled_actions(discrete, discrete) is None

@@ -14,10 +14,12 @@ from synther.assess.fidelity import (
     column_names,
     compare,
     correlation,
+    correlation_variance,
     ks_similarity,
     marginal,
     matrices_of,
     pearson,
+    worst_pair,
 )
 from synther.data.spaces import Discrete
 from synther.data.transitions import Transitions
@@ -187,3 +189,35 @@ class TestCompare:
     def test_other_shapes(self) -> None:
         with pytest.raises(DataError, match="observation has row shape"):
             compare(rows(), rows(width=4))
+
+
+class TestWorstPair:
+    def draw(self, seed: int, rows: int = 4_000) -> np.ndarray:
+        """A rare flag that goes with the first of three columns, of which one has heavy tails."""
+        rng = np.random.default_rng(seed)
+        first, tails = rng.normal(size=rows), rng.standard_t(5, size=rows)
+        return np.column_stack([first, tails, 0.5 * first + rng.normal(size=rows), first + rng.normal(size=rows) > 3])
+
+    def test_the_variance_is_what_repeated_draws_have(self) -> None:
+        many = [pearson(self.draw(seed, 500)) for seed in range(400)]
+        expected = np.mean([correlation_variance(self.draw(seed, 500), many[seed]) for seed in range(20)], axis=0)
+        pairs = np.triu_indices(4, k=1)
+        np.testing.assert_allclose(np.sqrt(expected[pairs]), np.std(many, axis=0)[pairs], rtol=0.25)
+
+    def test_a_correlation_that_disappears_is_found_and_chance_is_not(self) -> None:
+        real, same = self.draw(0), self.draw(1)
+        broken = same.copy()
+        broken[:, 3] = np.random.default_rng(2).permutation(broken[:, 3])
+        r = [pearson(side) for side in (real, same, broken)]
+        variance = [correlation_variance(*side) for side in zip((real, same, broken), r, strict=True)]
+        varies = np.ones(4, bool)
+        assert worst_pair(r[0], r[1], variance[0] + variance[1], varies) == (0.0, None)
+        gap, pair = worst_pair(r[0], r[2], variance[0] + variance[2], varies)
+        assert pair == (0, 3)
+        assert gap == pytest.approx(abs(r[0][0, 3] - r[2][0, 3]))
+        assert worst_pair(r[0], r[2], variance[0] + variance[2], np.array([True, False, False, False])) == (0.0, None)
+
+    def test_constant_columns_and_one_row(self) -> None:
+        still = np.ones((5, 2))
+        assert not correlation_variance(still, pearson(still))[0, 1]
+        assert np.isfinite(correlation_variance(np.ones((1, 3)), np.eye(3))).all()

@@ -19,6 +19,8 @@ from synther.data.spaces import Discrete
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 
+from . import worlds
+
 
 def world(observations: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A pendulum pushed by its action; it ends when it turns too fast."""
@@ -88,7 +90,8 @@ def test_good_rows_and_rows_without_any_order_with_a_simulator(monkeypatch: pyte
     sound(bad)
     assert bad.verdict.decision == "do not use"
     assert bad.measure("marginal").value == pytest.approx(found.measure("marginal").value, abs=0.01)
-    assert len(bad.verdict.reasons) == 3
+    assert bad.verdict.reasons[0].says == "do not use"
+    assert {"outcome_score", "policy_score", "worst_correlation"} <= {r.measure for r in bad.verdict.reasons}
 
 
 @pytest.mark.usefixtures("quick")
@@ -120,6 +123,25 @@ class TestAnyRows:
         assert any("no simulator" in note for note in found.notes)
         assert found.cloud is not None
         assert found.cloud.judge.startswith("3 networks")
+        assert found.measure("dynamics_error").better == found.measure("reward_error").better == "nearer"
+        asked = assess(rows(200, 0), rows(200, 1), simulator=world)
+        assert asked.measure("dynamics_error").better == "lower"
+
+    def test_rescaled_actions_are_told(self) -> None:
+        real, other = rows(300, 0), rows(300, 1)
+        ends = np.where(np.arange(300)[:, None] % 2, -1, 1).astype(np.float32)
+        found = assess(replace(real, action=2 * ends), replace(other, action=ends))
+        assert any("synthetic actions look rescaled to [-1, 1]" in note for note in found.notes)
+        assert found.measure("action_scale").value == pytest.approx(0.5)
+        assert any("look rescaled" in reason.text for reason in found.verdict.reasons)
+
+    def test_few_states(self) -> None:
+        real, other = (worlds.slippery_line(600, seed) for seed in (0, 1))
+        found = assess(real, other)
+        sound(found)
+        assert found.measure("possible_transitions").value == found.measure("known_observations").value == 1
+        assert found.measure("frequency_error").value == pytest.approx(0, abs=0.05)
+        assert found.measure("outcome_spread").value is None
 
     @pytest.mark.parametrize("count", [1, 2, 7, 50])
     def test_few_rows(self, count: int) -> None:
@@ -215,6 +237,25 @@ class TestSplit:
         split = Split.of(rows(100, 0), rows(40, 1), rows(30, 2), max_rows=50, seed=0)
         assert [len(part) for part in (split.real, split.reference, split.held_out)] == [50, 50, 30]
         assert split.shrink() == 1
+
+    def test_rows_of_an_episode_stay_together(self) -> None:
+        """Thirty episodes of ten rows, in which each observation is the next one of the row before."""
+        path = np.random.default_rng(0).normal(size=(30, 11, 2))
+        here, there = path[:, :-1].reshape(300, 2), path[:, 1:].reshape(300, 2)
+        last = np.arange(300) % 10 == 9
+        real = Transitions(here, here[:, :1], np.arange(300.0), there, timeout=last)
+        split = Split.of(real, rows(40, 1), None, max_rows=1_000, seed=0)
+        held_out, reference = (set((part.reward // 10).tolist()) for part in (split.held_out, split.reference))
+        assert len(split.held_out) == HELD_OUT_SHARE * 300
+        assert not held_out & reference
+        assert len(held_out) == 6
+        one_by_one = split.by_rows()
+        assert [len(part) for part in one_by_one] == [240, 60]
+        assert len(set((one_by_one[1].reward // 10).tolist())) > 20
+        more = Split.of(real, rows(400, 1), None, max_rows=1_000, seed=0)
+        assert more.shrink() == pytest.approx(np.sqrt((1 / 300 + 1 / 400) / (1 / 240 + 1 / 60)))
+        few = Split.of(real[:100], rows(40, 1), None, max_rows=1_000, seed=0)  # ten episodes are too few
+        assert few.order is None
 
     def test_the_figure_of_real_rows_is_that_of_as_many_rows(self) -> None:
         """Under the law of chance that `shrink` follows, the real figure is what fresh rows of the same world get."""

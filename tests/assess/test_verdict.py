@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from synther.assess.assessment import Decision, Verdict
 from synther.assess.catalogue import KINDS, measure
-from synther.assess.verdict import decide
+from synther.assess.verdict import LIMITS, decide
 
 
-def verdict(**figures: tuple[float | None, float | None]) -> Verdict:
+def verdict(**figures: tuple) -> Verdict:
     return decide({name: measure(name, *figures.get(name, (None, None))) for name in KINDS})
 
 
@@ -67,12 +69,76 @@ def test_copies_are_no_defect_but_add_nothing() -> None:
     assert "add nothing" not in verdict(**figures, memorisation=(0.9, 0.8)).sentence  # real rows repeat, too
 
 
-def test_ends_that_are_not_flagged_are_told() -> None:
-    figures = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
-    warned = verdict(**figures, terminal_recall=(0.28, 1.0))
-    assert warned.decision == "use"
-    assert warned.sentence.endswith("But only 28% of the rows that end an episode say so (100% of the real ones).")
-    assert verdict(**figures, terminal_recall=(0.5, 0.9)).sentence == verdict(**figures).sentence
+LEARNED = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
+
+
+@pytest.mark.parametrize(
+    ("name", "figures", "decision"),
+    [
+        ("outcome_spread", (0.95, 1.0), "use"),
+        ("outcome_spread", (0.8, 1.0), "mix"),
+        ("outcome_spread", (0.8, 1.0, 0.1), "use"),  # chance explains it
+        ("outcome_spread", (1.3, 1.0), "mix"),
+        ("outcome_spread", (0.2, 1.0), "do not use"),
+        ("band_50", (0.53, 0.5), "use"),
+        ("band_50", (0.6, 0.5), "mix"),
+        ("band_50", (0.4, 0.5), "mix"),
+        ("band_90", (0.96, 0.9), "mix"),
+        ("outcome_information", (0.08, 0.0), "use"),
+        ("outcome_information", (0.8, 0.0), "mix"),
+        ("auc", (0.75, 0.5), "use"),
+        ("auc", (0.99, 0.5), "mix"),
+        ("coverage", (0.9, 0.97), "use"),
+        ("coverage", (0.67, 0.97), "mix"),
+        ("worst_correlation", (0.04, 0.0), "use"),
+        ("worst_correlation", (0.08, 0.0), "mix"),
+        ("worst_correlation", (0.08, 0.06), "use"),
+        ("actions_outside", (0.005, 0.0), "use"),
+        ("actions_outside", (0.05, 0.0), "mix"),
+        ("actions_outside", (0.5, 0.0), "do not use"),
+        ("action_scale", (1.1, 1.0), "use"),
+        ("action_scale", (0.5, 1.0), "do not use"),
+        ("known_observations", (0.98, 1.0), "use"),
+        ("known_observations", (0.9, 1.0), "mix"),
+        ("possible_transitions", (0.0, 1.0), "do not use"),
+        ("frequency_error", (0.02, 0.0), "use"),
+        ("frequency_error", (0.14, 0.0), "mix"),
+        ("terminal_rate", (0.015, 0.01), "use"),
+        ("terminal_rate", (0.0, 0.01), "mix"),
+        ("terminal_rate", (0.0, 0.01, 0.02), "use"),  # too few rows to say so
+        ("terminal_rate", (0.2, 0.01), "do not use"),
+        ("terminal_recall", (0.5, 0.9), "use"),
+        ("terminal_recall", (0.28, 1.0), "mix"),
+        ("terminal_precision", (0.28, 1.0), "mix"),
+    ],
+)
+def test_every_measure_has_its_vote(name: str, figures: tuple[float, ...], decision: Decision) -> None:
+    found = verdict(**LEARNED, **{name: figures})
+    assert found.decision == decision
+    assert (found.reasons[0].measure == name) == (decision != "use")
+
+
+def test_next_observations_closer_to_their_mean_than_real_ones_are_no_gain() -> None:
+    measures = {name: measure(name, *LEARNED.get(name, (None, None))) for name in KINDS}
+    spread = measure("outcome_spread", 1.0, 1.0)
+    for better, decision in (("nearer", "mix"), ("lower", "use")):
+        error = measure("dynamics_error", 0.004, 0.01, better=better)
+        assert decide({**measures, "dynamics_error": error, "outcome_spread": spread}).decision == decision
+        assert decide({**measures, "dynamics_error": error}).decision == "use"  # nothing is random
+
+
+def test_limits_can_be_replaced() -> None:
+    measures = {name: measure(name, *{**LEARNED, "auc": (0.99, 0.5)}.get(name, (None, None))) for name in KINDS}
+    assert decide(measures).decision == "mix"
+    assert decide(measures, replace(LIMITS, auc=(0.5, 0.5))).decision == "use"
+
+
+def test_reasons_name_the_column_and_the_pair() -> None:
+    figures = {"outcome_spread": (0.7, 1.0, 0.0, "next_observation[3]")}
+    figures["worst_correlation"] = (0.08, 0.0, 0.0, "reward and terminal: -0.020, in real rows -0.100")
+    texts = [reason.text for reason in verdict(**LEARNED, **figures).reasons]
+    assert any("next_observation[3]" in text and "narrower" in text for text in texts)
+    assert any("reward and terminal" in text for text in texts)
 
 
 def test_without_learners_nothing_suffices_for_use() -> None:

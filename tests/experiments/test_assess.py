@@ -27,7 +27,7 @@ from .small_job import made
 from .small_job import model as small
 
 PLAIN = {
-    "sampler": {"steps": 5, "refine": 0},
+    "sampler": {"steps": 5, "restarts": 0},
     "data": {"scaling": "standard", "spikes": False, "terminals": "generated", "threshold": "half"},
 }
 FILES = ["assessment.json", "report.html"]

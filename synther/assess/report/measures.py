@@ -57,7 +57,8 @@ def _group(name: str, members: list[Measure]) -> Markup:
 
 
 def _row(measure: Measure) -> Markup:
-    name = tag("strong", measure.label), tag("span", measure.about, class_="about")
+    about = f"{measure.about} Here: {measure.detail.rstrip('.')}." if measure.detail else measure.about
+    name = tag("strong", measure.label), tag("span", about, class_="about")
     gap = distance(measure)
     return tag(
         "tr",

@@ -1,0 +1,75 @@
+"""Small worlds whose law is known: what follows (s, a), and how random it is. `factor` multiplies the randomness."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synther.data.transitions import Transitions
+
+
+def _rows(here: np.ndarray, action: np.ndarray, reward: np.ndarray, there: np.ndarray) -> Transitions:
+    return Transitions(*(part.astype(np.float32) for part in (here, action, reward, there)))
+
+
+def _start(count: int, seed: int, width: int, actions: int) -> tuple[np.random.Generator, np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return draw, draw.normal(size=(count, width)), np.clip(draw.normal(size=(count, actions)), -1, 1)
+
+
+def linear(count: int, seed: int, factor: float = 1.0) -> Transitions:
+    """next = 0.9 s + 0.3 a + 0.1 n in every column; the reward follows from the next observation."""
+    draw, here, action = _start(count, seed, 4, 2)
+    there = 0.9 * here + 0.3 * action[:, [0, 1, 0, 1]] + factor * 0.1 * draw.normal(size=here.shape)
+    return _rows(here, action, there[:, 0] - there[:, 1], there)
+
+
+def one_random_column(count: int, seed: int, factor: float = 1.0) -> Transitions:
+    """Four columns that are not linear, and noise in the third alone."""
+    draw, here, action = _start(count, seed, 4, 2)
+    there = 0.9 * here + 0.3 * np.sin(2 * here[:, [1, 2, 3, 0]]) + 0.3 * action[:, [0, 1, 0, 1]]
+    there[:, 2] += factor * 0.15 * draw.normal(size=count)
+    return _rows(here, action, there[:, 0] * action[:, 0], there)
+
+
+def heteroscedastic(count: int, seed: int, factor: float = 1.0) -> Transitions:
+    """Noise depends on s, and hardly exists where the action is negative."""
+    draw, here, action = _start(count, seed, 3, 1)
+    scale = 0.02 + 0.3 * np.abs(here[:, :1]) * (action > 0)
+    there = 0.9 * here + 0.3 * action + factor * scale * draw.normal(size=here.shape)
+    return _rows(here, action, here[:, 0], there)
+
+
+def heavy_tailed(count: int, seed: int, factor: float = 1.0) -> Transitions:
+    """Noise of Student's t with three degrees of freedom."""
+    draw, here, action = _start(count, seed, 3, 1)
+    there = 0.9 * here + 0.3 * action + factor * 0.1 * draw.standard_t(3, size=here.shape)
+    return _rows(here, action, here[:, 0], there)
+
+
+def deterministic(count: int, seed: int, factor: float = 1.0) -> Transitions:
+    """Hard to learn in a few steps, with a jump, but nothing is random."""
+    _, here, action = _start(count, seed, 4, 2)
+    there = here + 0.1 * np.sin(3 * here[:, ::-1]) + 0.2 * action.sum(1, keepdims=True) * np.cos(here)
+    there += np.where(here[:, :1] > 0, 0.2, 0.0)
+    return _rows(here, action, there[:, 0] ** 2, there)
+
+
+def slippery_plane(count: int, seed: int, slip: float = 0.2) -> Transitions:
+    """Continuous places; a step goes the other way with probability `slip`."""
+    draw = np.random.default_rng(seed)
+    here, action = draw.uniform(-1, 1, size=(count, 2)), draw.uniform(-1, 1, size=(count, 2))
+    there = here + 0.2 * action * np.where(draw.random((count, 1)) < slip, -1, 1)
+    return _rows(here, action, -np.abs(there).sum(axis=1), there)
+
+
+def slippery_line(count: int, seed: int, slip: float = 0.2, *, one_hot: bool = False, size: int = 12) -> Transitions:
+    """Integer or one-hot places in a row; a step goes the other way with probability `slip`."""
+    draw = np.random.default_rng(seed)
+    here, action = draw.integers(size, size=count), draw.integers(2, size=count)
+    step = np.where(action == 1, 1, -1) * np.where(draw.random(count) < slip, -1, 1)
+    there = np.clip(here + step, 0, size - 1)
+    reward = (there == size - 1).astype(np.float32)
+    if one_hot:
+        codes = np.eye(size, dtype=np.float32)
+        return Transitions(codes[here], action, reward, codes[there], there == size - 1)
+    return Transitions(here[:, None], action, reward, there[:, None], there == size - 1)
