@@ -6,8 +6,8 @@ For each data set a fifth of the rows (at most 20,000) is held out; the rest is 
 other real rows, copies, the paper's augmentations, a hundredth of noise, columns shuffled one by one, and fits of the
 preset `laptop` that were stopped early or late. Behind a score stands in brackets how much more it lacks of 1 than
 that of networks that learned from real rows, behind another figure that of real rows. The thresholds in
-`synther/assess/verdict.py` were chosen on this table. A fit takes a minute or two on two cores, an assessment half a
-minute; samples are kept in `--samples-in`.
+`synther/assess/verdict.py` were first chosen on this table. A fit takes a minute or two on two cores, an assessment
+half a minute; samples are kept in `--samples-in`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ HEADER = [
     "marginal",
     "coverage",
     "memorised",
+    "spread",
+    "correlation",
     "verdict",
     "decided by",
 ]
@@ -125,13 +127,16 @@ def _figures(found: Assessment) -> list[str]:
 
     def pair(name: str, digits: str) -> str:
         measure = found.measure(name)
+        if measure.value is None or measure.real is None:
+            return "-"
         return f"{measure.value:{digits}} ({measure.real:{digits}})"
 
     scores = [loss(f"{task}_score{kind}") for task in ("outcome", "policy") for kind in ("", "_mixed")]
     others = [pair("dynamics_error", ".2g"), *(pair(name, ".3f") for name in ("auc", "marginal", "coverage"))]
     verdict = found.verdict
-    deciding = [reason.measure for reason in verdict.reasons if reason.says == verdict.decision != "use"]
-    return [*scores, *others, pair("memorisation", ".2f"), verdict.decision, ", ".join(deciding) or "-"]
+    deciding = [reason.measure for reason in verdict.reasons if reason.says != "use"]
+    others += [pair("memorisation", ".2f"), pair("outcome_spread", ".2f"), pair("worst_correlation", ".3f")]
+    return [*scores, *others, verdict.decision, ", ".join(dict.fromkeys(deciding)) or "-"]
 
 
 if __name__ == "__main__":
