@@ -14,9 +14,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.data.calibration import Calibration
-from synther.data.endings import Tree
+from synther.data.endings import Tree, UsualReward
 from synther.data.layout import Layout
-from synther.data.outcome_table import OutcomeTable
+from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.networks import Network
@@ -56,8 +56,10 @@ class Fitted:
     """Of the scaled real rows."""
     ending: Tree | None = None
     """What decides about terminals, where that is not the network."""
-    table: OutcomeTable | None = None
-    """What outcomes are drawn from, where states and actions are few."""
+    usual_reward: UsualReward | None = None
+    """What decides which rows have the reward that comes again and again."""
+    table: RowTable | None = None
+    """What rows are drawn from, where states and actions are few."""
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Fitted:
             "record": json.dumps(asdict(self.record)),
             "rates": json.dumps(list(self.rates)),
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
+            "usual_reward": json.dumps(None if self.usual_reward is None else self.usual_reward.to_json()),
             "calibration": json.dumps(calibration.to_json()),
         }
         tensors = self._tensors()
@@ -111,7 +114,7 @@ class Fitted:
 
     def digest(self) -> str:
         """What tells this model from any other that makes rows."""
-        described = [self.layout.to_json(), self.scaler.to_json(), self.ending and self.ending.to_json()]
+        described = [part and part.to_json() for part in (self.layout, self.scaler, self.ending, self.usual_reward)]
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(name.encode())
@@ -149,8 +152,10 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
         raise ValueError("its parts do not fit each other")
     tree = None if ending is None else Tree.from_json(ending)
-    counted = None if table is None else OutcomeTable(**{name: tensor.numpy() for name, tensor in table.items()})
-    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, counted)
+    counted = None if table is None else RowTable(**{name: tensor.numpy() for name, tensor in table.items()})
+    paying = json.loads(metadata["usual_reward"])
+    usual = None if paying is None else UsualReward.from_json(paying)
+    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted)
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = Start(**groups["start"])

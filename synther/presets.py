@@ -37,10 +37,11 @@ class DataConfig:
     residuals: bool = False
     """Generate outcomes as what a linear model of the rest of the row leaves of them: see data/residuals.py."""
     finite: Finite = "generated"
-    """Outcomes in a world of few states and actions as the network generates them, or drawn from those that followed
-    the same state and action in the real rows: see data/outcome_table.py."""
+    """Rows of a world of few states and actions as the network generates them, or drawn from the table of real rows
+    and their counts: see data/row_table.py."""
     terminals: Terminals = "generated"
-    """Terminals as the network generates them, or as thresholds on the rest of a row decide, if any explain them."""
+    """Terminals, and whether a reward is the usual one, as the network generates them, or as thresholds on the rest of
+    a row decide, if any explain them."""
 
     def __post_init__(self) -> None:
         make_plain(self, "data")
@@ -104,7 +105,7 @@ PRESETS: dict[str, Settings] = {
         network=NetworkConfig(width=256, depth=4),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, overfit=OVERFIT, checkpoint_every=500),
         sampler=SamplerConfig(kind="dpm++2m", steps=16),
-        data=_NEAREST,
+        data=replace(_NEAREST, scaling="quantile"),
     ),
 }
 

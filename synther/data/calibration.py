@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.layout import Layout
 from synther.errors import DataError
 
 NEUTRAL = 0.5
@@ -21,12 +22,12 @@ LOWEST, HIGHEST = 0.05, 0.95
 _FEWEST = 10
 
 
-def calibrate(rate: float, generated: NDArray[Any], lowest: float = LOWEST) -> float:
+def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lowest: float = LOWEST) -> float:
     """The threshold above which round(rate * m) of the m raw `generated` values lie, `rate` being that of real rows.
 
     NOTE[paper]: the paper cuts terminals at 0.5, where rare ones come out too rare. A rate that leaves fewer than
-    ten generated values on one side cannot be resolved: that gives 0.5. The threshold stays in [lowest, 0.95], so that
-    a poor generator is not made to look right by calling noise an event.
+    ten generated values on one side cannot be resolved: that gives `neutral`. The threshold stays in [lowest, 0.95], so
+    that a poor generator is not made to look right by calling noise an event.
     """
     if not 0 <= rate <= 1:
         raise DataError(f"calibrate: expected a rate between 0 and 1, got {rate:g}")
@@ -36,7 +37,7 @@ def calibrate(rate: float, generated: NDArray[Any], lowest: float = LOWEST) -> f
         raise DataError("calibrate: a generated value is not finite")
     count = len(generated)
     if min(rate, 1 - rate) * count < _FEWEST:
-        return NEUTRAL
+        return neutral
     first_above = count - round(rate * count)
     ordered = np.partition(generated.astype(np.float64), (first_above - 1, first_above))
     below, above = float(ordered[first_above - 1]), float(ordered[first_above])
@@ -88,11 +89,9 @@ class Calibration:
     """By how much the odds of a terminal row are to be raised over what the generator makes."""
 
     @classmethod
-    def fit(
-        cls, rates: Sequence[float], generated: NDArray[Any], lowest: Sequence[float], terminal: int | None
-    ) -> Calibration:
+    def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout, terminal: int | None) -> Calibration:
         """From the real `rates` of the flags and generated ones (N, F) before any cut; `terminal` is one of them."""
-        thresholds = tuple(map(calibrate, rates, generated.T, lowest))
+        thresholds = tuple(map(calibrate, rates, generated.T, layout.thresholds, layout.lowest_thresholds))
         if terminal is None:
             return cls(thresholds)
         return cls(thresholds, odds_ratio(rates[terminal], generated[:, terminal] > thresholds[terminal]))

@@ -8,7 +8,7 @@ the limits from the real rows, and takes the generated row at its word.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,27 +84,65 @@ class Tree:
         return cls(**{name: tuple(values) for name, values in entry.items()})
 
 
-def learn(rows: Transitions, seed: int = 0) -> Tree | None:
-    """A tree that tells the terminal rows, or None where none can be trusted.
+def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> Tree | None:
+    """A tree that tells the terminal rows, or those that `truth` (N,) marks, or None where none can be trusted.
 
     It is tried first: fitted on four fifths of the rows and asked about the rest.
     """
-    ends, others = np.flatnonzero(rows.terminal), np.flatnonzero(~rows.terminal)
+    truth = rows.terminal if truth is None else truth
+    ends, others = np.flatnonzero(truth), np.flatnonzero(~truth)
     if min(len(ends), len(others)) < 10 * FEWEST:
         return None
     draw = np.random.default_rng([seed, len(rows)])
     kept = draw.permutation(others)[:MOST_OTHERS]
     chosen = draw.permutation(np.concatenate([ends, kept]))
-    features, terminal = _features(rows[chosen]), rows.terminal[chosen]
+    features, terminal = _features(rows[chosen]), truth[chosen]
     weight = np.where(terminal, 1.0, len(others) / len(kept))
     fifth = len(chosen) // 5
     tried = Tree.fit(features[fifth:], terminal[fifth:], weight[fifth:])
-    truth, found = terminal[:fifth], tried.decide(rows[chosen[:fifth]])
-    both = np.count_nonzero(truth & found)
+    asked, found = terminal[:fifth], tried.decide(rows[chosen[:fifth]])
+    both = np.count_nonzero(asked & found)
     claimed = weight[:fifth][found].sum()
-    if both < TRUSTED * np.count_nonzero(truth) or both < TRUSTED * claimed:
+    if both < TRUSTED * np.count_nonzero(asked) or both < TRUSTED * claimed:
         return None
     return Tree.fit(features, terminal, weight)
+
+
+@dataclass(frozen=True)
+class UsualReward:
+    """When a row has the reward that comes again and again: as thresholds on the rest of the row decide."""
+
+    reward: float
+    tree: Tree
+    """Tells the rows that have another reward."""
+
+    @classmethod
+    def learn(cls, rows: Transitions, reward: float) -> UsualReward | None:
+        """Of real rows, of which most have this `reward`, or some do; None where no tree can be trusted."""
+        tree = learn(_unpaid(rows), truth=rows.reward != rows.reward.dtype.type(reward))
+        return None if tree is None else cls(reward, tree)
+
+    def consistent(self, rows: Transitions, draw: np.random.Generator) -> Transitions:
+        """`rows`, those whose reward contradicts the rest of the row replaced by others that the tree judges alike."""
+        told, found = self.tree.decide(_unpaid(rows)), rows.reward != rows.reward.dtype.type(self.reward)
+        taken = np.arange(len(rows))
+        for answer in (False, True):
+            wrong = np.flatnonzero((told == answer) & (found != answer))
+            right = np.flatnonzero((told == answer) & (found == answer))
+            if len(right):
+                taken[wrong] = draw.choice(right, len(wrong))
+        return rows[taken]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"reward": self.reward, "tree": self.tree.to_json()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> UsualReward:
+        return cls(float(entry["reward"]), Tree.from_json(entry["tree"]))
+
+
+def _unpaid(rows: Transitions) -> Transitions:
+    return replace(rows, reward=np.zeros_like(rows.reward))
 
 
 def _features(rows: Transitions, columns: list[int] | None = None) -> Array:

@@ -209,7 +209,7 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
     if len(seen) < 2 or total < 2 * REPEATS * len(seen) or once > UNSEEN * total:
         return None
     book = np.frombuffer(b"".join(seen), np.float64).reshape(len(seen), -1)
-    return tuple(map(tuple, book[np.argsort(kinds.as_keys(book))].tolist()))
+    return tuple(sorted(map(tuple, book.tolist())))
 
 
 def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind, ...]:

@@ -150,9 +150,8 @@ class Spiked(Kind):
     """Real numbers from `low` to `high` of which some come again and again: a clipped velocity, a reward of exactly 0.
 
     A smooth generator scatters such a value to both sides. So a spike at an end of the range is moved out by `gap`, and
-    what is generated beyond a threshold in the gap is that value again. A spike inside the range has a matrix column
-    of its own, 1 where the number is that spike and else 0. The thresholds are set so that each spike comes as often as
-    in the real rows.
+    what is generated near there is that value again. A spike inside the range has a matrix column of its own, 1 where
+    the number is that spike and else 0. Thresholds are set so that each spike comes as often as in the real rows.
 
     NOTE[paper]: the reference treats them as any other number; half of the values of a spike then come out on its
     wrong side, which is what its worst columns lose.
@@ -166,7 +165,7 @@ class Spiked(Kind):
     """In increasing order."""
     gap: float
     cuts: tuple[float, ...] = ()
-    """The threshold of each spike, from 0 (where the range ends) to 1 (at the spike); one half where none are given."""
+    """The threshold of each spike, from 0 (at the end of the range) to 1; one half where none are given."""
 
     def __post_init__(self) -> None:
         if not self.cuts:
@@ -199,9 +198,9 @@ class Spiked(Kind):
                 found.append((self.low - value) / self.gap)
             elif spike == self.high:
                 found.append((value - self.high) / self.gap)
-            else:  # where too few flags are set, rows that are nearly there are next
-                flag = next(inner)
-                found.append(np.where(flag > 0.5, flag, 0.5 - np.abs(value - spike) / (4 * self.gap)))
+            else:  # where too few or too many flags are set, the rows that are nearest to the spike are the ones
+                far = np.abs(value - spike) / (4 * self.gap)
+                found.append(np.where(next(inner) > 0.5, 1.0 - np.minimum(far, 0.5), 0.5 - far))
         return np.column_stack(found)
 
     def encode(self, source: Array) -> Matrix:
@@ -222,9 +221,9 @@ class Spiked(Kind):
         if self.high in self.spikes:
             np.copyto(value, np.minimum(2 * self.high - value, self.high - margin), where=value >= self.high)
         np.clip(value, self.low, self.high, out=value)
-        beyond = self.flags(matrix) - np.array(self.cuts)
-        most = beyond.argmax(1)
-        is_spike = np.take_along_axis(beyond, most[:, None], 1)[:, 0] > 0
+        above = self.flags(matrix) - np.array(self.cuts)
+        most = above.argmax(1)
+        is_spike = np.take_along_axis(above, most[:, None], 1)[:, 0] > 0
         return np.where(is_spike, np.array(self.spikes)[most], value)[:, None]
 
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -425,16 +424,22 @@ class Codebook(Kind):
         return f"one of the {len(self.rows)} rows of values that the layout was made from"
 
     @cached_property
-    def _book(self) -> tuple[Matrix, Array]:
-        book = np.array(self.rows, np.float64)
-        return book, as_keys(book)
+    def _book(self) -> Matrix:
+        return np.array(self.rows, np.float64)
 
-    def _places(self, source: Array) -> tuple[NDArray[np.int64], Array]:
+    @cached_property
+    def _index(self) -> tuple[Array, NDArray[np.int64]]:
+        """The rows as keys in increasing order, and their places in the book."""
+        keys = as_keys(self._book)
+        order = np.argsort(keys)
+        return keys[order], order
+
+    def _places(self, source: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The place of each row in the book, and whether it is there."""
-        keys = self._book[1]
+        keys, order = self._index
         asked = as_keys(source.astype(np.float64))
-        places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-        return places, keys[places] == asked
+        found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        return order[found], keys[found] == asked
 
     def misfit(self, source: Array) -> NDArray[np.bool_]:
         return ~self._places(source)[1]
@@ -443,7 +448,7 @@ class Codebook(Kind):
         return encode_index(self._places(source)[0], len(self.rows), self.coding)
 
     def decode(self, matrix: Matrix) -> Array:
-        return self._book[0][decode_index(matrix, len(self.rows), self.coding)]
+        return self._book[decode_index(matrix, len(self.rows), self.coding)]
 
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         if self.coding == "bits":
@@ -451,7 +456,7 @@ class Codebook(Kind):
         if self.source_width == 1:
             return tuple(f"{names[0]}={row[0]:g}" for row in self.rows)
         field = names[0].partition("[")[0]
-        return tuple(f"{field}#{zlib.crc32(row.tobytes()):08x}" for row in self._book[0])
+        return tuple(f"{field}#{zlib.crc32(row.tobytes()):08x}" for row in self._book)
 
 
 def as_keys(rows: Array) -> Array:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synther.data import inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding
 from synther.data.inference import Integers
-from synther.data.kinds import Array, Bounded, Constant, Kind, Matrix, Spiked
+from synther.data.kinds import Array, Bounded, Constant, Integer, Kind, Levels, Matrix, Spiked
 from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
@@ -168,6 +168,12 @@ class Layout:
         return tuple(column + step.get(field, 0) for column, field in enumerate(self.fields))
 
     @cached_property
+    def steps(self) -> tuple[tuple[int, int], ...]:
+        """Columns of the matrix that hold next observations on a lattice, each with that of its last value."""
+        lattice = [p for p in self._places if p.field == _PAIR[1] and isinstance(p.kind, (Levels, Integer))]
+        return tuple((place.matrix.start, self.twins[place.matrix.start]) for place in lattice)
+
+    @cached_property
     def flag_names(self) -> tuple[str, ...]:
         """The flags: figures of a row of the matrix that are cut at a threshold when it comes back, like terminal."""
         return tuple(name for place in self._places for name in place.kind.flag_labels(place.names))
@@ -250,12 +256,21 @@ class Layout:
             for place in self._runs:
                 decoded = place.kind.decode(chunk[:, place.matrix])
                 rows[place.field][part, place.source] = _cast(decoded, self._dtype(place.field), place.kind)
+        return self._as_transitions(rows)
+
+    def dressed(self, source: Array) -> Transitions:
+        """Rows from all their columns side by side (N, W), in the order of the fields, valid as they are."""
+        ends = np.cumsum([self._source_width(field) for field in ROW_FIELDS])[:-1]
+        parts = zip(ROW_FIELDS, np.split(source, ends, axis=1), strict=True)
+        return self._as_transitions({field: part.astype(self._dtype(field)) for field, part in parts})
+
+    def _as_transitions(self, columns: dict[str, Array]) -> Transitions:
         return Transitions(
-            observation=rows["observation"],
-            action=rows["action"][:, 0] if self.flat_action else rows["action"],
-            reward=rows["reward"][:, 0],
-            next_observation=rows["next_observation"],
-            terminal=rows["terminal"][:, 0],
+            observation=columns["observation"],
+            action=columns["action"][:, 0] if self.flat_action else columns["action"],
+            reward=columns["reward"][:, 0],
+            next_observation=columns["next_observation"],
+            terminal=columns["terminal"][:, 0],
             action_space=self.action_space,
             observation_space=self.observation_space,
             env_id=self.env_id,
@@ -268,6 +283,15 @@ class Layout:
             f"column {column} ({self.names[column]}) of the matrix is {chunk[row, column]} in row {start + row}: "
             "expected finite numbers; the model that made them has diverged"
         )
+
+    def settle(self, matrix: Matrix) -> None:
+        """Replace observations and actions in rows of the matrix by what they will be as rows: valid codes, values on
+        their lattice. What follows from them can then follow from those."""
+        for place in self._runs:
+            if place.field in ("observation", "action") and place.kind.matrix_width:
+                with np.errstate(over="ignore"):
+                    decoded = place.kind.decode(matrix[:, place.matrix])
+                matrix[:, place.matrix] = place.kind.encode(decoded)
 
     def to_json(self) -> dict[str, Any]:
         return {

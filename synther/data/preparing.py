@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.calibration import NEUTRAL
 from synther.data.checks import check_rows
 from synther.data.codes import Coding
 from synther.data.inference import Integers
@@ -55,7 +54,8 @@ def prepare(
     )
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
-    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, given, outcomes, earlier)
+    steps = layout.steps if residuals else ()
+    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, given, outcomes, steps, earlier)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 
 
@@ -65,7 +65,7 @@ def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[
     ones = np.zeros(len(layout.flag_names))
     for number, chunk in enumerate(rows.chunks(_CHUNK_ROWS)):
         packed = layout.pack(chunk)
-        ones += (layout.flags(packed) > NEUTRAL).sum(0)
+        ones += (layout.flags(packed) > np.array(layout.thresholds)).sum(0)
         start = number * _CHUNK_ROWS
         with np.errstate(over="ignore"):
             matrix[start : start + len(chunk)] = scaler.transform(packed)

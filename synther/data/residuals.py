@@ -1,10 +1,14 @@
-"""Outcomes (next observation, reward) as what a linear model of the rest of the row leaves unexplained.
+"""Outcomes (next observation, reward) as what a simple regression on the rest of the row leaves unexplained.
 
 A next observation is mostly the observation itself, moved a little. A network that generates both as columns of
 deviation 1 has to reproduce that agreement to a fraction of its own error, and what is random about an outcome is
-small beside that error. Here the linear part is taken out before the network sees a row and put back afterwards:
-what remains has deviation 1, so the network models the randomness of an outcome at full size, and a relation that is
-linear (a position that moves by velocity times time) holds exactly in every generated row.
+small beside that error. Here what a regression can tell is taken out before the network sees a row and put back
+afterwards: what remains has deviation 1, so the network models the randomness of an outcome at full size, and a
+relation that is linear (a position that moves by velocity times time) holds exactly in every generated row.
+
+The regression is linear in every given column, and in a few of them, where that helps, bent at some knots. An outcome
+on a lattice (whole numbers, steps of 0.1) is only compared with its last value: the difference is on a lattice too, and
+often one of a few values.
 
 NOTE[paper]: the reference generates the next observation itself.
 """
@@ -12,7 +16,7 @@ NOTE[paper]: the reference generates the next observation itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,15 +27,24 @@ Matrix = NDArray[np.float64]
 
 SMALLEST = 1e-4
 """Residuals are scaled up to deviation 1, but never by more than its inverse: less than this is rounding."""
+MOST_ROWS = 1 << 16
+"""Rows, in random order, that a regression is fitted on: more change nothing."""
 ROWS_PER_WEIGHT = 10
 """Rows for each input of a regression below which none is fitted."""
 _RIDGE = 1e-9
+_TRIED = 1 << 14  # rows on which bends are tried
 _NOTHING = 1e-12  # variance, of 1, below which an outcome explains nothing about others
+KNOTS = 32
+MOST_BENT = 8
+"""Columns that the regression is bent in, at most, and where each lies between its outer hundredths."""
+WORTH = 0.02
+"""Share of an outcome's remaining variance that a bent column has to explain in rows it was not fitted on."""
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """A regression of the columns `outcomes` on the columns `given` and on the outcomes before them in the list.
+    """Differences of some columns from others, and a regression of the columns `outcomes` on the columns `given`, which
+    may be such outcomes on a lattice, and on the outcomes before them in the list.
 
     Columns are of deviation 1. The order is that of a pivoted Cholesky factorisation: the outcome that is the least
     explained comes first, so that a new velocity, which is random, explains a new position, which follows from it.
@@ -39,70 +52,113 @@ class Residuals:
 
     given: tuple[int, ...]
     outcomes: tuple[int, ...]
+    knots: tuple[tuple[int, tuple[float, ...]], ...]
+    """Of each bent column: its place among the given ones, and its knots."""
     weights: tuple[tuple[float, ...], ...]
-    """For each outcome, those of the given columns and then of the outcomes; its own and later ones are 0."""
+    """For each outcome, those of the given columns, of max(0, x - knot) for each knot, and of the outcomes; the last
+    are 0 from its own on."""
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     """Mean and deviation of what remains of each outcome."""
+    steps: tuple[tuple[int, int, float, float, float], ...] = ()
+    """Each outcome on a lattice: its column, that of its last value, how many deviations of the first one of the second
+    is, and mean and deviation of the difference."""
 
     @classmethod
     def fit(
-        cls, rows: Matrix, given: Sequence[int], outcomes: Sequence[int], order: Sequence[int] | None = None
+        cls,
+        rows: Matrix,
+        given: Sequence[int],
+        outcomes: Sequence[int],
+        steps: Sequence[tuple[int, int, float]] = (),
+        order: Sequence[int] | None = None,
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of deviation 1; None where there is nothing to explain, or are too few rows.
 
-        `order` is that of an earlier fit, to be kept as far as the columns are the same.
+        `steps` are those of the outcomes that lie on a lattice, without mean and deviation. `order` is that of an
+        earlier fit, to be kept as far as the columns are the same.
         """
-        inputs = len(given) + len(outcomes)
-        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * inputs:
+        moves = {column for column, _, _ in steps}
+        given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
+        compared = []
+        for column, twin, ratio in steps:
+            difference = rows[:, column] - ratio * rows[:, twin]
+            compared.append((column, twin, ratio, float(difference.mean()), max(float(difference.std()), SMALLEST)))
+        if compared and not outcomes:
+            return cls(tuple(given), (), (), (), (), (), tuple(compared))
+        if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(outcomes)):
             return None
+        rows = rows[:MOST_ROWS]
         x, y = rows[:, list(given)], rows[:, list(outcomes)]
-        x, y = x - x.mean(0), y - y.mean(0)
-        count = len(rows)
-        among = x.T @ x / count + _RIDGE * np.eye(len(given))
-        slopes = np.linalg.solve(among, x.T @ y / count)  # (G, K)
-        left = y - x @ slopes
-        remaining = left.T @ left / count  # (K, K)
+        knots = _bends(x, y - _predicted(x, y))
+        inputs = _bent(x, knots)
+        slopes = _slopes(inputs, y)  # (G + H, K)
+        left = y - _product(inputs, slopes)
         first = [] if order is None else [outcomes.index(column) for column in order if column in outcomes]
-        places, factor = _pivoted(remaining, first)
-        # left[:, places] = residual @ factor.T, so that residual = left - (earlier outcomes) @ something
-        earlier = np.eye(len(places)) - np.linalg.inv(factor).T  # strictly upper triangular
-        direct = slopes[:, places] @ (np.eye(len(places)) - earlier)
-        weights = np.concatenate([direct, earlier]).T
-        chosen = [outcomes[place] for place in places]
-        residual = rows[:, chosen] - np.concatenate([rows[:, list(given)], rows[:, chosen]], axis=1) @ weights.T
+        places, factor = _pivoted(np.cov(left.T, bias=True).reshape(len(outcomes), -1), first)
+        # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
+        own = np.linalg.inv(factor).T
+        direct = slopes[:, places] @ own
+        residual = _product(y[:, places], own) - _product(inputs, direct)
         shift, scale = residual.mean(0), np.maximum(residual.std(0), SMALLEST)
         return cls(
             tuple(given),
-            tuple(chosen),
-            tuple(map(tuple, weights.tolist())),
+            tuple(outcomes[place] for place in places),
+            knots,
+            tuple(map(tuple, np.concatenate([direct, np.eye(len(places)) - own]).T.tolist())),
             tuple(shift.tolist()),
             tuple(scale.tolist()),
+            tuple(compared),
         )
+
+    @property
+    def replaced(self) -> tuple[int, ...]:
+        """Columns that hold something else afterwards."""
+        return (*self.outcomes, *(column for column, *_ in self.steps))
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """Columns that outcomes follow from, and that follow from none."""
+        return tuple(column for column in self.given if column not in self.replaced)
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """What each of those is divided by."""
+        return (*self.scale, *(scale for *_, scale in self.steps))
 
     @cached_property
     def _direct(self) -> Matrix:
-        """Weights of the given columns, (G, K)."""
-        return np.array(self.weights).T[: len(self.given)]
+        """Weights of the given columns and of the knots, (G + H, K)."""
+        return np.array(self.weights).T[: -len(self.outcomes)]
 
     @cached_property
     def _own(self) -> Matrix:
-        """1 minus the weights of earlier outcomes, (K, K): residuals are outcomes @ this, less the given columns'."""
-        return np.asarray(np.eye(len(self.outcomes)) - np.array(self.weights).T[len(self.given) :])
+        """1 minus the weights of earlier outcomes, (K, K): residuals are outcomes @ this, less what is given."""
+        return np.asarray(np.eye(len(self.outcomes)) - np.array(self.weights).T[-len(self.outcomes) :])
 
     @cached_property
     def _own_inverse(self) -> Matrix:
         return np.asarray(np.linalg.inv(self._own), np.float64)
 
+    def _explained(self, rows: Matrix) -> Matrix:
+        """What the given columns tell about the outcomes. (N, K)"""
+        return _product(_bent(rows[:, list(self.given)], self.knots), self._direct)
+
     def take_out(self, rows: Matrix) -> None:
         """Replace the outcomes of `rows` (N, D), of deviation 1, by their scaled residuals."""
-        residual = rows[:, list(self.outcomes)] @ self._own - rows[:, list(self.given)] @ self._direct
-        rows[:, list(self.outcomes)] = (residual - np.array(self.shift)) / np.array(self.scale)
+        if self.outcomes:
+            residual = _product(rows[:, list(self.outcomes)], self._own) - self._explained(rows)
+            rows[:, list(self.outcomes)] = (residual - np.array(self.shift)) / np.array(self.scale)
+        for column, twin, ratio, shift, scale in self.steps:
+            rows[:, column] = (rows[:, column] - ratio * rows[:, twin] - shift) / scale
 
     def put_back(self, rows: Matrix) -> None:
         """The reverse of `take_out`."""
-        residual = rows[:, list(self.outcomes)] * np.array(self.scale) + np.array(self.shift)
-        rows[:, list(self.outcomes)] = (residual + rows[:, list(self.given)] @ self._direct) @ self._own_inverse
+        for column, twin, ratio, shift, scale in self.steps:
+            rows[:, column] = rows[:, column] * scale + shift + ratio * rows[:, twin]
+        if self.outcomes:
+            residual = rows[:, list(self.outcomes)] * np.array(self.scale) + np.array(self.shift)
+            rows[:, list(self.outcomes)] = _product(residual + self._explained(rows), self._own_inverse)
 
     def moved(self, known: Sequence[int], to: Sequence[int] | None = None) -> Residuals:
         """The same regression for a matrix whose column `to[i]` (i itself, if none is given) is what `known[i]` was."""
@@ -112,16 +168,66 @@ class Residuals:
             self,
             given=tuple(places[column] for column in self.given),
             outcomes=tuple(places[column] for column in self.outcomes),
+            steps=tuple((places[column], places[twin], a, b, c) for column, twin, a, b, c in self.steps),
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {name: list(getattr(self, name)) for name in ("given", "outcomes", "weights", "shift", "scale")}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Residuals:
-        weights = tuple(map(tuple, entry["weights"]))
-        others = {name: tuple(entry[name]) for name in ("given", "outcomes", "shift", "scale")}
-        return cls(weights=weights, **others)
+        return cls(**{name: _frozen(value) for name, value in entry.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _slopes(x: Matrix, y: Matrix) -> Matrix:
+    """Least squares with a very small ridge, about the means. (G, K)"""
+    x, y = x - x.mean(0), y - y.mean(0)
+    among, with_y = _product(x.T, x) / len(x), _product(x.T, y) / len(x)
+    return np.asarray(np.linalg.solve(among + _RIDGE * np.eye(x.shape[1]), with_y), np.float64)
+
+
+def _predicted(x: Matrix, y: Matrix) -> Matrix:
+    slopes = _slopes(x, y)
+    return np.asarray(y.mean(0) + _product(x - x.mean(0), slopes))
+
+
+def _product(first: Matrix, second: Matrix) -> Matrix:
+    """first @ second, by PyTorch: where two cores are busy, NumPy's product takes fifty times as long."""
+    import torch
+
+    return np.asarray(torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy())
+
+
+def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:
+    """The columns of `x` (N, G), and max(0, x - knot) for each knot. (N, G + H)"""
+    hinges = [np.maximum(x[:, place, None] - np.array(at), 0.0) for place, at in knots]
+    return np.concatenate([x, *hinges], axis=1)
+
+
+def _bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
+    """In which columns of `x` a line with knots explains something of `left` (N, K), judged by every second row."""
+    x, left = x[:_TRIED], left[:_TRIED]
+    half = np.arange(len(x)) % 2 == 0
+    if len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_BENT * KNOTS):
+        return ()
+    variance = np.maximum(left[~half].var(0), _NOTHING)
+    found = []
+    for place in range(x.shape[1]):
+        low, high = np.quantile(x[:, place], [0.01, 0.99])
+        if low == high or len(np.unique(x[:1000, place])) < KNOTS:
+            continue
+        knots = ((place, tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())),)
+        basis = _bent(x[:, place : place + 1], ((0, knots[0][1]),))
+        slopes = _slopes(basis[half], left[half])
+        told = left[half].mean(0) + _product(basis[~half] - basis[half].mean(0), slopes)
+        gain = 1 - ((left[~half] - told) ** 2).mean(0) / variance
+        found.append((float(gain[left.std(0) > SMALLEST].max(initial=0.0)), knots[0]))
+    worth = sorted((entry for entry in found if entry[0] >= WORTH), reverse=True)[:MOST_BENT]
+    return tuple(sorted(knots for _, knots in worth))
 
 
 def _pivoted(covariance: Matrix, first: Sequence[int]) -> tuple[list[int], Matrix]:

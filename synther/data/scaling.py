@@ -16,7 +16,7 @@ reach the matrix, so that a column of tiny variance is not squashed into nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,19 +63,22 @@ class Scaler:
         twins: Sequence[int] | None = None,
         given: Sequence[int] = (),
         outcomes: Sequence[int] = (),
+        steps: Sequence[tuple[int, int]] = (),
         order: Sequence[int] | None = None,
     ) -> Scaler:
         """Fit on a matrix (N, D) or on its chunks, which are gone through once; `names` are for error texts.
 
         `twins` (D,) says of each column which other one is of the same quantity, or that it is itself: a column that
-        never changes is measured in units of that one. The standard and blend columns among `outcomes` become residuals
-        of a regression on the columns `given`, in the `order` of an earlier fit where one is named. Quantiles and
-        regressions are taken from a random sample of the rows; everything else from all of them.
+        never changes is measured in units of that one. Those of `outcomes` that are standard, blend or quantile become
+        residuals of a regression on the columns `given`, in the `order` of an earlier fit where one is named. `steps`
+        are pairs of an outcome on a lattice and the given column that it is the next value of: it becomes their
+        difference, which lies on the lattice too. Quantiles and regressions are taken from a random sample of the rows;
+        everything else from all of them.
         """
         kinds = tuple(kinds)
         _check_kinds(kinds)
         curved = [column for column, kind in enumerate(kinds) if kind in ("quantile", "blend")]
-        outcomes = [column for column in outcomes if kinds[column] in ("standard", "blend")]
+        outcomes = [column for column in outcomes if kinds[column] in ("standard", "blend", "quantile")]
         regressed = sorted({*given, *outcomes}) if outcomes else []
         sampled = sorted({*curved, *regressed})
         rows = max(1, min(_SAMPLED_ROWS, _SAMPLED // max(len(sampled), 1)))
@@ -91,14 +94,16 @@ class Scaler:
         if not moments.count:
             raise DataError("there are no rows to fit a scaling on: expected at least one")
         names = names or [str(column) for column in range(len(kinds))]
-        shift, scale = _affine(kinds, moments, names, list(range(len(kinds)) if twins is None else twins))
+        standard = ["standard" if kind == "quantile" and i in regressed else kind for i, kind in enumerate(kinds)]
+        shift, scale = _affine(tuple(standard), moments, names, list(range(len(kinds)) if twins is None else twins))
         if not sampled:
             return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()))
         drawn = (sample.rows - shift[sampled]) / scale[sampled]
         ends = [(end[sampled] - shift[sampled]) / scale[sampled] for end in (moments.low, moments.high)]
-        residuals = _regression(drawn, sampled, moments, given, outcomes, order)
+        told = [(column, twin, scale[twin] / scale[column]) for column, twin in steps if column in outcomes]
+        residuals = _regression(drawn, sampled, moments, given, outcomes, told, order)
         if residuals is not None:
-            places = [sampled.index(column) for column in residuals.outcomes]
+            places = [sampled.index(column) for column in residuals.replaced]
             residuals.moved(sampled).take_out(drawn)
             ends[0][places], ends[1][places] = drawn[:, places].min(0), drawn[:, places].max(0)
         curves = []
@@ -106,6 +111,8 @@ class Scaler:
             place = sampled.index(column)
             if moments.low[column] < moments.high[column]:
                 curve = Curve.fit(drawn[:, place], ends[0][place], ends[1][place])
+                if len(curve.values) < 2 and residuals is not None and column in residuals.replaced:
+                    continue  # nothing remains of it
                 if len(curve.values) < 2:
                     raise _unscalable(names, column, kinds, moments)
                 curves.append((column, curve.halfway() if kinds[column] == "blend" else curve))
@@ -129,13 +136,18 @@ class Scaler:
         _bend(scaled, self.curves)
         return scaled
 
-    def inverse(self, matrix: Array) -> Matrix:
-        """Scaled (N, D) to raw (N, D)."""
+    def inverse(self, matrix: Array, settle: Callable[[Matrix], None] | None = None) -> Matrix:
+        """Scaled (N, D) to raw (N, D). `settle` may change what raw rows give before outcomes follow from it."""
         self._check_width(matrix)
         raw = np.array(matrix, np.float64)
         for column, curve in self.curves:
             raw[:, column] = curve.backward(raw[:, column])
         if self.residuals is not None:
+            if settle is not None:
+                given = list(self.residuals.given)
+                settled = raw * self._scale + self._shift
+                settle(settled)
+                raw[:, given] = (settled[:, given] - self._shift[given]) / self._scale[given]
             self.residuals.put_back(raw)
         raw *= self._scale
         raw += self._shift
@@ -147,7 +159,7 @@ class Scaler:
         total = np.full(len(matrix), -np.log(self._scale).sum())
         affine = np.subtract(matrix, self._shift, dtype=np.float64) / self._scale
         if self.residuals is not None:  # a regression on other columns changes no volume, its scales do
-            total -= np.log(self.residuals.scale).sum()
+            total -= np.log(self.residuals.scales).sum()
             self.residuals.take_out(affine)
         for column, curve in self.curves:
             total += curve.log_slope(affine[:, column])
@@ -196,6 +208,7 @@ def _regression(
     moments: Moments,
     given: Sequence[int],
     outcomes: Sequence[int],
+    steps: Sequence[tuple[int, int, float]],
     order: Sequence[int] | None,
 ) -> Residuals | None:
     """Of the scaled sample `drawn`, whose columns are `sampled` ones. Columns that never change take no part."""
@@ -203,7 +216,9 @@ def _regression(
     known = [place for place in varies if sampled[place] in set(given)]
     told = [place for place in varies if sampled[place] in set(outcomes)]
     before = None if order is None else [sampled.index(column) for column in order if column in sampled]
-    found = Residuals.fit(drawn, known, told, before)
+    place_of = {column: place for place, column in enumerate(sampled) if place in varies}
+    moves = [(place_of[c], place_of[twin], ratio) for c, twin, ratio in steps if c in place_of and twin in place_of]
+    found = Residuals.fit(drawn, known, told, moves, before)
     return None if found is None else found.moved(range(drawn.shape[1]), sampled)
 
 

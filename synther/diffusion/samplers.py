@@ -71,9 +71,7 @@ def dpm_solver_pp_2m(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Te
     return x
 
 
-def restart(
-    denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator, *, times: int
-) -> Tensor:
+def restart(denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator, *, times: int) -> Tensor:
     """Xu et al. 2023, "Restart Sampling": noise finished rows to sigmas[0] and solve the ODE from there, `times` over.
 
     It brings rows back onto the surface that the data lie on, such as that of the true dynamics, which the first pass

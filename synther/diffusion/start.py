@@ -10,7 +10,7 @@ NOTE[paper]: the reference begins from plain noise. Its stochastic sampler has S
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,24 +64,32 @@ class Start:
         """(N, D) of standard normal numbers to the same of unit noise to begin from."""
         return torch.addmm(self.shift.to(normal), normal, self.matrix.t().to(normal))
 
-    def corrected(self, real: Moments, generated: Moments) -> Start:
+    def corrected(self, real: Moments, generated: Moments, free: Sequence[int]) -> Start:
         """The start that gives `real`, if what comes out is linear in what goes in.
 
         A flow that makes `generated` of plain noise is then the symmetric root of its covariance G. Noise of covariance
-        G^-1/2 R G^-1/2 comes out of it with R. For a start that was corrected before this is nearly so.
+        G^-1/2 R G^-1/2 comes out of it with R. For a start that was corrected before this is nearly so. Only the
+        columns `free` are corrected: the others follow from them.
         """
-        stretch = _stretch(generated.covariance, real.covariance)
-        variance, directions = torch.linalg.eigh(real.covariance)
+        chosen = torch.tensor(list(free))
+        block = chosen[:, None], chosen
+        stretch = torch.eye(len(real.mean), dtype=torch.float64)
+        stretch[block] = _stretch(generated.covariance[block], real.covariance[block])
+        variance, directions = torch.linalg.eigh(real.covariance[block])
         variance = variance.clamp(min=0)
-        missing = (variance.sqrt() / (variance + _FLOOR)) * (directions.t() @ (real.mean - generated.mean))
-        return Start(stretch @ self.matrix, self.shift + directions @ missing.clamp(-_MOST, _MOST))
+        gap = (real.mean - generated.mean)[chosen]
+        missing = (variance.sqrt() / (variance + _FLOOR)) * (directions.t() @ gap)
+        shift = self.shift.clone()
+        shift[chosen] += directions @ missing.clamp(-_MOST, _MOST)
+        return Start(stretch @ self.matrix, shift)
 
 
-def match(real: Moments, generate: Callable[[Start, int], Moments]) -> Start:
-    """The start whose rows have the moments `real`; `generate(start, round)` says what rows a start gives."""
+def match(real: Moments, generate: Callable[[Start, int], Moments], free: Sequence[int]) -> Start:
+    """The start whose rows have the moments `real` in the columns `free`; `generate(start, round)` says what rows a
+    start gives."""
     start = Start.plain(len(real.mean))
     for number in range(ROUNDS):
-        start = start.corrected(real, generate(start, number))
+        start = start.corrected(real, generate(start, number), free)
     return start
 
 

@@ -19,8 +19,8 @@ from synther.data.endings import Tree
 from synther.data.episodes import held_out_episodes
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
-from synther.data.outcome_table import OutcomeTable
 from synther.data.preparing import prepare
+from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.spool import Spool, Unspooled
 from synther.data.time_limits import warn_of_time_limit
@@ -39,7 +39,7 @@ from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.synthesizer.drawing import Drawing
-from synther.synthesizer.task import Task, learn_ending
+from synther.synthesizer.task import Task, learn_ending, learn_usual_reward
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,8 @@ class Synthesizer:
             held_out = held_out_episodes(rows, self.settings.fit.holdout, self.seed)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
-        return Task(rows, prepared, matrix, weights, marks, ending)
+        usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None
+        return Task(rows, prepared, matrix, weights, marks, ending, usual)
 
     def _fit_network(self, task: Task, checkpoint: Path | None, progress: Progress) -> FitResult:
         settings = self.settings
@@ -179,9 +180,10 @@ class Synthesizer:
         if ending is None and task.ending is not None and rows.terminal.any():
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
-        table = OutcomeTable.fit(rows, prepared.layout) if self.settings.data.finite == "counted" else None
+        usual = None if task.usual_reward is None else task.usual_reward.result()
+        table = RowTable.fit(rows, prepared.layout) if self.settings.data.finite == "counted" else None
         self._fitted = Fitted(
-            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, table
+            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual, table
         )
         self._tell_of_overfitting()
         self._drawing(None, progress).ready()
@@ -321,7 +323,7 @@ class Synthesizer:
         drawing = self._drawing(None, Silent())
         for sigma, rows in drawing.sampler.trace(seed, min(check_count(count), drawing.sampler.block_rows)):
             matrix = rows.float().cpu().numpy()
-            yield sigma, matrix, drawing.decoded(self.scaler.inverse(matrix))
+            yield sigma, matrix, drawing.decoded(matrix)
 
     def matrix(self, rows: Transitions) -> np.ndarray[Any, Any]:
         """`rows` as the network sees them, without noise. (N, D)"""
@@ -330,7 +332,7 @@ class Synthesizer:
     def rows_of(self, matrix: np.ndarray[Any, Any]) -> Transitions:
         """The reverse of `matrix`: what the network makes (N, D), as rows, flags cut as the model's own sampler cuts
         them."""
-        return self._drawing(None, Silent()).decoded(self.scaler.inverse(matrix))
+        return self._drawing(None, Silent()).decoded(matrix)
 
     def log_likelihood(self, rows: Transitions, *, steps: int = 64) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Nats of each row under the model, in the rows' own units (discrete columns count as real ones). (N,)

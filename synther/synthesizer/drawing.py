@@ -63,13 +63,12 @@ class Drawing:
     def calibration(self) -> Calibration:
         """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own."""
         model = self.model
-        if self.settings.data.threshold == "half" or not model.rates:
+        if self.settings.data.threshold == "half" or not model.rates or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
             names = model.layout.flag_names
             terminal = names.index("terminal") if "terminal" in names else None
-            lowest = model.layout.lowest_thresholds
-            model.calibrations[self.config] = Calibration.fit(model.rates, self._raw_flags(), lowest, terminal)
+            model.calibrations[self.config] = Calibration.fit(model.rates, self._raw_flags(), model.layout, terminal)
         return model.calibrations[self.config]
 
     @cached_property
@@ -77,9 +76,9 @@ class Drawing:
         """The model's, with the thresholds of this sampler."""
         return self.model.layout.with_thresholds(self.calibration.thresholds)
 
-    def decoded(self, raw: Array) -> Transitions:
-        """Unscaled values (N, D) as rows, their ends decided by whoever decides about ends."""
-        rows = self.layout.unpack(raw)
+    def decoded(self, matrix: Array) -> Transitions:
+        """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""
+        rows = self.layout.unpack(self.model.scaler.inverse(matrix, self.layout.settle))
         if self.model.ending is not None:
             rows.terminal[:] = self.model.ending.decide(rows)
         return rows
@@ -87,22 +86,28 @@ class Drawing:
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
         block_rows, odds = self.sampler.block_rows, self.calibration.terminal_odds
+        wanted = range(first, -(-count // block_rows))
 
-        def finish(block: int, raw: Array) -> Transitions:
-            rows = self.decoded(raw)
-            draw = np.random.default_rng([_REBALANCING, seed, block])
-            if self.model.table is not None:
-                return self.model.table.drawn(rows, draw)[: count - block * block_rows]
+        def drawn(block: int) -> np.random.Generator:
+            return np.random.default_rng([_REBALANCING, seed, block])
+
+        def finish(block: int, matrix: Array) -> Transitions:
+            rows, draw = self.decoded(matrix), drawn(block)
+            if self.model.usual_reward is not None:
+                rows = self.model.usual_reward.consistent(rows, draw)
             return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
 
-        return self._finished(seed, range(first, -(-count // block_rows)), finish)
+        table, layout = self.model.table, self.layout
+        if table is not None:
+            return (table.draw(min(block_rows, count - b * block_rows), layout, drawn(b)) for b in wanted)
+        return self._finished(seed, wanted, finish)
 
     def _finished(self, seed: int, blocks: range, finish: Callable[[int, Array], T]) -> Iterator[T]:
-        """What `finish` makes of each block's number and raw matrix, in order; meanwhile the next ones are drawn."""
-        sampler, scaler = self.sampler, self.model.scaler
+        """What `finish` makes of each block's number and matrix, in order; meanwhile the next ones are drawn."""
+        sampler = self.sampler
 
         def finished(block: int, fetched: Callable[[], Array]) -> T:
-            return finish(block, scaler.inverse(fetched().T))
+            return finish(block, fetched().T)
 
         # Before there are threads, which must leave the device alone while work is captured.
         many = blocks.stop - blocks.start >= _MANY_BLOCKS  # for which len() may have no number
@@ -139,7 +144,9 @@ class Drawing:
                     phase.advance(block_rows)
                 return Moments.of(torch.cat(drawn)).cpu()
 
-            return match(self.model.moments, generated)
+            residuals = self.model.scaler.residuals
+            free = range(self.model.layout.width) if residuals is None else residuals.free
+            return match(self.model.moments, generated, free)
 
     def _raw_flags(self) -> Array:
         """Generated flags before any threshold, enough of them to see the rarest. (N, F)
@@ -154,7 +161,8 @@ class Drawing:
             ends and len(model.rates) > 1
         )  # flags the tree may look at, whose cuts are known when all rows are there
 
-        def values(_: int, raw: Array) -> Array:
+        def values(_: int, matrix: Array) -> Array:
+            raw = model.scaler.inverse(matrix)
             if ends and not uncut:
                 self._decide(raw, model.layout)
             return raw if uncut else model.layout.flags(raw)
@@ -166,7 +174,7 @@ class Drawing:
                 phase.advance(block_rows)
         whole = np.concatenate(generated)
         if uncut:
-            cuts = Calibration.fit(model.rates, model.layout.flags(whole), model.layout.lowest_thresholds, None)
+            cuts = Calibration.fit(model.rates, model.layout.flags(whole), model.layout, None)
             self._decide(whole, model.layout.with_thresholds(cuts.thresholds))
             whole = model.layout.flags(whole)
         return whole
