@@ -16,6 +16,7 @@ Threshold = Literal["calibrated", "half"]
 Terminals = Literal["generated", "decided"]
 Integers = Literal["categorical", "ordered"]
 Finite = Literal["generated", "counted"]
+Residuals = Literal["none", "linear", "bent"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class DataConfig:
     spikes: bool = False
     """Give numbers that come again and again (a clipped velocity) a flag of their own, so that they come back exact and
     as often; columns of which all numbers do (steps of 0.1) come back on their own values."""
-    residuals: bool = False
-    """Generate outcomes as what a linear model of the rest of the row leaves of them: see data/residuals.py."""
+    residuals: Residuals = "none"
+    """Generate outcomes as what a regression on the rest of the row leaves of them, linear or bent at knots: see
+    data/residuals.py."""
     finite: Finite = "generated"
     """Rows of a world of few states and actions as the network generates them, or drawn from the table of real rows
     and their counts: see data/row_table.py."""
@@ -48,7 +50,7 @@ class DataConfig:
         scalings = self.scaling.values() if isinstance(self.scaling, Mapping) else [self.scaling]
         chosen = [("scaling", value, Scaling) for value in scalings]
         named = {"coding": Coding, "integers": Integers, "threshold": Threshold}
-        named |= {"finite": Finite, "terminals": Terminals}
+        named |= {"residuals": Residuals, "finite": Finite, "terminals": Terminals}
         chosen += [(name, getattr(self, name), known) for name, known in named.items()]
         for name, value, known in chosen:
             if value not in get_args(known):
@@ -90,11 +92,11 @@ class Settings:
 
 OVERFIT = 0.1
 """So far above its lowest no held-out loss rises by chance."""
-_NEAREST = DataConfig(scaling="blend", spikes=True, residuals=True, finite="counted", terminals="decided")
+_NEAREST = DataConfig(scaling="blend", spikes=True, residuals="linear", finite="counted", terminals="decided")
 
 PRESETS: dict[str, Settings] = {
     "best": Settings(
-        noise=NoiseConfig(p_mean=-1.6),
+        noise=NoiseConfig(p_mean=-2.0),
         fit=FitConfig(batch=1024, overfit=OVERFIT),
         sampler=SamplerConfig(kind="dpm++2m", steps=20, matched=True, restarts=2),
         data=_NEAREST,
@@ -105,7 +107,7 @@ PRESETS: dict[str, Settings] = {
         network=NetworkConfig(width=256, depth=4),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, overfit=OVERFIT, checkpoint_every=500),
         sampler=SamplerConfig(kind="dpm++2m", steps=16),
-        data=replace(_NEAREST, scaling="quantile"),
+        data=replace(_NEAREST, scaling="quantile", residuals="bent"),
     ),
 }
 
@@ -119,7 +121,7 @@ ABOUT = {
 
 LATENTS: Mapping[str, Mapping[str, Any]] = {
     "noise": {"p_mean": -0.4},
-    "data": {"scaling": "standard", "residuals": False},
+    "data": {"scaling": "standard", "residuals": "none"},
 }
 """Changes of `best` and `laptop` that suit the latents of agents that see."""
 

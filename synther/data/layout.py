@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synther.data import inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding
 from synther.data.inference import Integers
-from synther.data.kinds import Array, Bounded, Constant, Integer, Kind, Levels, Matrix, Spiked
+from synther.data.kinds import Array, Bounded, Constant, Continuous, Integer, Kind, Levels, Matrix, Spiked
 from synther.data.spaces import Space
 from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
@@ -285,13 +285,12 @@ class Layout:
         )
 
     def settle(self, matrix: Matrix) -> None:
-        """Replace observations and actions in rows of the matrix by what they will be as rows: valid codes, values on
-        their lattice. What follows from them can then follow from those."""
+        """Replace discrete observations and actions in rows of the matrix by what they will be as rows: valid codes,
+        values on their lattice. What follows from them can then follow from those."""
         for place in self._runs:
-            if place.field in ("observation", "action") and place.kind.matrix_width:
-                with np.errstate(over="ignore"):
-                    decoded = place.kind.decode(matrix[:, place.matrix])
-                matrix[:, place.matrix] = place.kind.encode(decoded)
+            smooth = isinstance(place.kind, (Continuous, Bounded, Spiked))
+            if place.field in ("observation", "action") and place.kind.matrix_width and not smooth:
+                matrix[:, place.matrix] = place.kind.encode(place.kind.decode(matrix[:, place.matrix]))
 
     def to_json(self) -> dict[str, Any]:
         return {

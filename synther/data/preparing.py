@@ -12,6 +12,7 @@ from synther.data.checks import check_rows
 from synther.data.codes import Coding
 from synther.data.inference import Integers
 from synther.data.layout import Layout
+from synther.data.residuals import Regression
 from synther.data.scaling import Scaler, resolve_kinds
 from synther.data.transitions import Transitions
 from synther.errors import DataError
@@ -37,25 +38,25 @@ def prepare(
     coding: Coding,
     spikes: bool,
     integers: Integers = "categorical",
-    residuals: bool = False,
+    residuals: str = "none",
     order: Sequence[str] = (),
 ) -> Prepared:
     """Find out what columns `rows` have and how they are scaled, and do so.
 
-    With `residuals`, outcomes are what a linear model leaves of them; `order` names their columns in the order of an
-    earlier fit, which is kept.
+    With `residuals` "linear" or "bent", outcomes are what such a regression leaves of them; `order` names their columns
+    in the order of an earlier fit, which is kept.
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
     packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
     given, outcomes = (
-        [column for column, field in enumerate(layout.fields) if residuals and field in fields]
+        [column for column, field in enumerate(layout.fields) if residuals != "none" and field in fields]
         for fields in (("observation", "action"), ("reward", "next_observation"))
     )
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
-    steps = layout.steps if residuals else ()
-    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, given, outcomes, steps, earlier)
+    regression = Regression(given, outcomes, layout.steps, residuals == "bent", earlier) if given else None
+    scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 
 

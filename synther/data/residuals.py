@@ -6,16 +6,17 @@ small beside that error. Here what a regression can tell is taken out before the
 afterwards: what remains has deviation 1, so the network models the randomness of an outcome at full size, and a
 relation that is linear (a position that moves by velocity times time) holds exactly in every generated row.
 
-The regression is linear in every given column, and in a few of them, where that helps, bent at some knots. An outcome
-on a lattice (whole numbers, steps of 0.1) is only compared with its last value: the difference is on a lattice too, and
-often one of a few values.
+The regression is linear in every given column. If it may bend, then at some knots in a few of them, where that helps: a
+small network is then spared much of its work, while a large one, which learns the curve itself, is disturbed by the
+knots (measured on walker2d: twice the dynamics error). An outcome on a lattice (whole numbers, steps of 0.1) is only
+compared with its last value: the difference is on a lattice too, and often one of a few values.
 
 NOTE[paper]: the reference generates the next observation itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +29,7 @@ Matrix = NDArray[np.float64]
 SMALLEST = 1e-4
 """Residuals are scaled up to deviation 1, but never by more than its inverse: less than this is rounding."""
 MOST_ROWS = 1 << 16
-"""Rows, in random order, that a regression is fitted on: more change nothing."""
+"""Rows that a regression is fitted on, evenly drawn from all of them: more change nothing."""
 ROWS_PER_WEIGHT = 10
 """Rows for each input of a regression below which none is fitted."""
 _RIDGE = 1e-9
@@ -39,6 +40,44 @@ MOST_BENT = 8
 """Columns that the regression is bent in, at most, and where each lies between its outer hundredths."""
 WORTH = 0.02
 """Share of an outcome's remaining variance that a bent column has to explain in rows it was not fitted on."""
+
+
+@dataclass(frozen=True)
+class Regression:
+    """What is to be explained by what, in columns of the matrix."""
+
+    given: Sequence[int]
+    outcomes: Sequence[int]
+    steps: Sequence[tuple[int, int]] = ()
+    """Outcomes on a lattice, each with the given column of its last value."""
+    bent: bool = False
+    """Whether lines may bend at knots."""
+    order: Sequence[int] = ()
+    """That of the outcomes in an earlier fit."""
+
+    def among(self, columns: Collection[int]) -> Regression | None:
+        """The same with no other outcomes than `columns`; None where none are left."""
+        outcomes = [column for column in self.outcomes if column in columns]
+        steps = [step for step in self.steps if step[0] in columns]
+        return replace(self, outcomes=outcomes, steps=steps) if outcomes else None
+
+    def fit(self, drawn: Matrix, columns: Sequence[int], varies: Sequence[int], scale: Matrix) -> Residuals | None:
+        """Fit on a sample `drawn` of scaled rows, of which it has the `columns`; only those that vary take part.
+
+        `scale` (D,) is what all columns were divided by.
+        """
+        place = {column: columns.index(column) for column in varies}
+        given, outcomes, order = (
+            [place[column] for column in chosen if column in place]
+            for chosen in (self.given, self.outcomes, self.order)
+        )
+        steps = [
+            (place[column], place[twin], float(scale[twin] / scale[column]))
+            for column, twin in self.steps
+            if column in place and twin in place
+        ]
+        found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent)
+        return None if found is None else found.moved(range(len(columns)), columns)
 
 
 @dataclass(frozen=True)
@@ -71,7 +110,9 @@ class Residuals:
         given: Sequence[int],
         outcomes: Sequence[int],
         steps: Sequence[tuple[int, int, float]] = (),
-        order: Sequence[int] | None = None,
+        order: Sequence[int] = (),
+        *,
+        bent: bool = False,
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of deviation 1; None where there is nothing to explain, or are too few rows.
 
@@ -88,16 +129,16 @@ class Residuals:
             return cls(tuple(given), (), (), (), (), (), tuple(compared))
         if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(outcomes)):
             return None
-        rows = rows[:MOST_ROWS]
+        rows = rows[:: -(-len(rows) // MOST_ROWS)]
         x, y = rows[:, list(given)], rows[:, list(outcomes)]
-        knots = _bends(x, y - _predicted(x, y))
+        knots = _bends(x, y - _predicted(x, y)) if bent else ()
         inputs = _bent(x, knots)
         slopes = _slopes(inputs, y)  # (G + H, K)
         left = y - _product(inputs, slopes)
-        first = [] if order is None else [outcomes.index(column) for column in order if column in outcomes]
+        first = [outcomes.index(column) for column in order if column in outcomes]
         places, factor = _pivoted(np.cov(left.T, bias=True).reshape(len(outcomes), -1), first)
         # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
-        own = np.linalg.inv(factor).T
+        own = np.asarray(np.linalg.inv(factor).T, np.float64)
         direct = slopes[:, places] @ own
         residual = _product(y[:, places], own) - _product(inputs, direct)
         shift, scale = residual.mean(0), np.maximum(residual.std(0), SMALLEST)
@@ -210,7 +251,8 @@ def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:
 
 def _bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
     """In which columns of `x` a line with knots explains something of `left` (N, K), judged by every second row."""
-    x, left = x[:_TRIED], left[:_TRIED]
+    every = -(-len(x) // _TRIED)
+    x, left = x[::every], left[::every]
     half = np.arange(len(x)) % 2 == 0
     if len(x) < 2 * ROWS_PER_WEIGHT * (x.shape[1] + left.shape[1] + MOST_BENT * KNOTS):
         return ()

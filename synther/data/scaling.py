@@ -29,7 +29,7 @@ from synther.cores import cores
 from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
 from synther.data.quantiles import Curve
-from synther.data.residuals import Residuals
+from synther.data.residuals import Regression, Residuals
 from synther.data.transitions import ROW_FIELDS
 from synther.errors import ConfigError, DataError
 
@@ -61,25 +61,21 @@ class Scaler:
         kinds: Sequence[str],
         names: Sequence[str] | None = None,
         twins: Sequence[int] | None = None,
-        given: Sequence[int] = (),
-        outcomes: Sequence[int] = (),
-        steps: Sequence[tuple[int, int]] = (),
-        order: Sequence[int] | None = None,
+        regression: Regression | None = None,
     ) -> Scaler:
         """Fit on a matrix (N, D) or on its chunks, which are gone through once; `names` are for error texts.
 
         `twins` (D,) says of each column which other one is of the same quantity, or that it is itself: a column that
-        never changes is measured in units of that one. Those of `outcomes` that are standard, blend or quantile become
-        residuals of a regression on the columns `given`, in the `order` of an earlier fit where one is named. `steps`
-        are pairs of an outcome on a lattice and the given column that it is the next value of: it becomes their
-        difference, which lies on the lattice too. Quantiles and regressions are taken from a random sample of the rows;
-        everything else from all of them.
+        never changes is measured in units of that one. With a `regression`, outcomes that are standard, blend or
+        quantile become its residuals. Quantiles and regressions are taken from a random sample of the rows; everything
+        else from all of them.
         """
         kinds = tuple(kinds)
         _check_kinds(kinds)
         curved = [column for column, kind in enumerate(kinds) if kind in ("quantile", "blend")]
-        outcomes = [column for column in outcomes if kinds[column] in ("standard", "blend", "quantile")]
-        regressed = sorted({*given, *outcomes}) if outcomes else []
+        if regression is not None:
+            regression = regression.among([i for i, kind in enumerate(kinds) if kind not in ("none", "minmax")])
+        regressed = [] if regression is None else sorted({*regression.given, *regression.outcomes})
         sampled = sorted({*curved, *regressed})
         rows = max(1, min(_SAMPLED_ROWS, _SAMPLED // max(len(sampled), 1)))
         moments, sample = Moments(len(kinds)), RowSample(0, rows)
@@ -100,8 +96,8 @@ class Scaler:
             return cls(kinds, tuple(shift.tolist()), tuple(scale.tolist()))
         drawn = (sample.rows - shift[sampled]) / scale[sampled]
         ends = [(end[sampled] - shift[sampled]) / scale[sampled] for end in (moments.low, moments.high)]
-        told = [(column, twin, scale[twin] / scale[column]) for column, twin in steps if column in outcomes]
-        residuals = _regression(drawn, sampled, moments, given, outcomes, told, order)
+        varies = [column for column in sampled if moments.low[column] < moments.high[column]]
+        residuals = None if regression is None else regression.fit(drawn, sampled, varies, scale)
         if residuals is not None:
             places = [sampled.index(column) for column in residuals.replaced]
             residuals.moved(sampled).take_out(drawn)
@@ -200,26 +196,6 @@ def _bend(matrix: Matrix, curves: Sequence[tuple[int, Curve]]) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(follow, curves):
             pass
-
-
-def _regression(
-    drawn: Matrix,
-    sampled: Sequence[int],
-    moments: Moments,
-    given: Sequence[int],
-    outcomes: Sequence[int],
-    steps: Sequence[tuple[int, int, float]],
-    order: Sequence[int] | None,
-) -> Residuals | None:
-    """Of the scaled sample `drawn`, whose columns are `sampled` ones. Columns that never change take no part."""
-    varies = [place for place, column in enumerate(sampled) if moments.low[column] < moments.high[column]]
-    known = [place for place in varies if sampled[place] in set(given)]
-    told = [place for place in varies if sampled[place] in set(outcomes)]
-    before = None if order is None else [sampled.index(column) for column in order if column in sampled]
-    place_of = {column: place for place, column in enumerate(sampled) if place in varies}
-    moves = [(place_of[c], place_of[twin], ratio) for c, twin, ratio in steps if c in place_of and twin in place_of]
-    found = Residuals.fit(drawn, known, told, moves, before)
-    return None if found is None else found.moved(range(drawn.shape[1]), sampled)
 
 
 def _check_kinds(kinds: Iterable[str]) -> None:

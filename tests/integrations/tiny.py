@@ -10,7 +10,7 @@ TINY: Settings = preset(
     "laptop",
     network={"width": 16, "depth": 1, "embedding": 8, "frequencies": 4},
     fit={"steps": 10, "evaluate_every": 5, "batch": 32},
-    sampler={"steps": 2, "refine": 0},
+    sampler={"steps": 2},
     data={"scaling": "standard", "spikes": False, "threshold": "half", "terminals": "generated"},
 )
 OPTIONS: dict[str, Any] = {"refresh_every": 60, "samples": 100, "preset": TINY, "progress": False}

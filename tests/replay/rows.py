@@ -11,7 +11,7 @@ TINY: Settings = preset(
     "laptop",
     network={"width": 16, "depth": 1, "embedding": 8, "frequencies": 4},
     fit={"steps": 20, "evaluate_every": 10, "batch": 32},
-    sampler={"steps": 2, "refine": 0},
+    sampler={"steps": 2},
     data={"scaling": "standard", "spikes": False, "threshold": "half", "terminals": "generated"},
 )
 

@@ -73,7 +73,7 @@ def test_what_is_found_out_before_is_found_out_on_rows_that_nobody_is_given(monk
         return draw(self, seed, block)
 
     monkeypatch.setattr(BlockSampler, "draw", spy)
-    settings = {**QUICK, "sampler": {"steps": 2, "refine": 0, "matched": True}}
+    settings = {**QUICK, "sampler": {"steps": 2, "matched": True}}
     Synthesizer("laptop", **settings, device="cpu").fit(made(300), progress=False)
     assert len(asked) == len(set(asked))
     assert len({seed for seed, _ in asked}) == 2

@@ -21,7 +21,7 @@ TINY = preset(
     "laptop",
     network={"width": 8, "depth": 1, "embedding": 8},
     fit={"steps": 20, "evaluate_every": 10, "holdout": 0.2},
-    sampler={"steps": 2, "refine": 0},
+    sampler={"steps": 2},
 )
 UPSAMPLING = Upsampling(TINY, refresh_every=20, samples=30)
 PLAN = Plan(

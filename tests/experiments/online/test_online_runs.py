@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 TINY = {
     "network": {"width": 8, "depth": 1, "embedding": 8},
     "fit": {"steps": 10, "evaluate_every": 10},
-    "sampler": {"steps": 2, "refine": 0},
+    "sampler": {"steps": 2},
 }
 RUN = OnlineRun(
     "pendulum-synther",

@@ -19,7 +19,7 @@ TINY = preset(
     "laptop",
     network={"width": 8, "depth": 1, "embedding": 8},
     fit={"steps": 10, "evaluate_every": 5, "holdout": 0.2},
-    sampler={"steps": 2, "refine": 0},
+    sampler={"steps": 2},
     data={"scaling": "standard"},
 )
 UPSAMPLING = LatentUpsampling(TINY, refresh_every=12, samples=20, updates=5)
