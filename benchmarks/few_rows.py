@@ -83,7 +83,7 @@ def _scores(
     real: Transitions, models: Mapping[str, Synthesizer], samples: int, updates: int, device: str
 ) -> dict[str, str]:
     """Final scores (or returns, where the task has no score) of agents that saw a model's rows alone."""
-    others = {name: Given(model.sample(samples)) for name, model in models.items()}
+    others = {name: Given(model.sample(samples, seed=0)) for name, model in models.items()}
     material = Material(real, dict(others), {name: {name: 1.0} for name in others})
     plan = Plan(updates=updates, evaluate_every=min(updates, 100_000), tensorboard="off", device=device)
     with tempfile.TemporaryDirectory() as folder:
