@@ -106,7 +106,7 @@ def start_scale(config: SamplerConfig, sigmas: Sequence[float], sigma_data: floa
         return 1.0
     one = torch.full((1, 1), sigmas[0], dtype=torch.float64)
     wide = _SOLVERS[config.kind](lambda x, sigma: edm.c_skip(sigma, sigma_data) * x, one, sigmas)
-    return sigma_data / abs(float(wide)) if config.steps > 2 else 1.0
+    return min(max(sigma_data / float(wide), 0.9), 1.1)  # where steps are so few that this is not enough, none helps
 
 
 def sample(

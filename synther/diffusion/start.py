@@ -71,7 +71,7 @@ class Start:
         G^-1/2 R G^-1/2 comes out of it with R. For a start that was corrected before this is nearly so. Only the
         columns `free` are corrected: the others follow from them.
         """
-        chosen = torch.tensor(list(free))
+        chosen = torch.tensor(list(free), dtype=torch.long)
         block = chosen[:, None], chosen
         stretch = torch.eye(len(real.mean), dtype=torch.float64)
         stretch[block] = _stretch(generated.covariance[block], real.covariance[block])

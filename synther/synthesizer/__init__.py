@@ -144,7 +144,7 @@ class Synthesizer:
         """The first of three parts of `fit`: `together.py` does the second for several models at once."""
         warn_of_time_limit(rows)
         data = self.settings.data
-        order = () if start is None else start._outcome_order()
+        order = start._outcome_order() if isinstance(start, Synthesizer) else ()
         prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.integers, data.residuals, order)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)

@@ -163,7 +163,7 @@ def test_an_environment_that_cannot_be_theirs_is_told_before_they_are_trained(ru
 def test_auto_suits_latents_and_a_name_is_what_it_says(kind):
     needed = ["latents", "--out", "out", "--device", "cpu"]
     auto = parse("verb", kind, needed).settings()
-    assert auto == preset("laptop", noise={"p_mean": -0.4}, data={"scaling": "standard"})
+    assert auto == preset("laptop", noise={"p_mean": -0.4}, data={"scaling": "standard", "residuals": "none"})
     assert parse("verb", kind, [*needed, "--preset", "laptop"]).settings() == preset("laptop")
 
 

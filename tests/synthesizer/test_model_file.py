@@ -85,7 +85,7 @@ def test_a_truncated_model(saved, share, tmp_path):
 @pytest.mark.parametrize("metadata", [None, {}, {"format": "pt"}])
 def test_tensors_of_something_else(metadata, tmp_path):
     save_file({"weight": torch.zeros(3)}, tmp_path / "x.safetensors", metadata)
-    with pytest.raises(FormatError, match=r"no SynthER model: expected format 'synther-model-2'"):
+    with pytest.raises(FormatError, match=r"no SynthER model: expected format 'synther-model-3'"):
         Synthesizer.load(tmp_path / "x.safetensors")
 
 
@@ -143,7 +143,7 @@ def test_damaged_weights(saved, damage, tmp_path):
 
 def test_another_version_of_the_format(tmp_path):
     save_file({"weight": torch.zeros(3)}, tmp_path / "x.safetensors", {"format": "synther-model-99"})
-    with pytest.raises(FormatError, match=r"another version of SynthER \(synther-model-99, here synther-model-2\)"):
+    with pytest.raises(FormatError, match=r"another version of SynthER \(synther-model-99, here synther-model-3\)"):
         Synthesizer.load(tmp_path / "x.safetensors")
 
 

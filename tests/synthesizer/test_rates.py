@@ -82,7 +82,7 @@ def test_what_is_found_out_before_is_found_out_on_rows_that_nobody_is_given(monk
 
 def with_odds(model: Synthesizer, odds: float) -> Synthesizer:
     """The same model, as if its sampler made terminals so many times too rare."""
-    thresholds = dict.fromkeys(model._model.rates, 0.5)
+    thresholds = (0.5,) * len(model._model.rates)
     fitted = replace(model._model, calibrations={model.settings.sampler: Calibration(thresholds, odds)})
     other = Synthesizer(model.settings, device="cpu")
     other._fitted = fitted
@@ -116,8 +116,8 @@ def test_where_a_tree_decides_its_decisions_are_counted(quick):
     decided = Synthesizer(quick.settings, device="cpu")
     decided._fitted = replace(quick._model, ending=tree, calibrations={})
     found = decided._drawing(None, Silent())
-    terminal = decided._model.layout.names.index("terminal")
-    counted = found._raw_binaries()[terminal]
+    terminal = decided._model.layout.flag_names.index("terminal")
+    counted = found._raw_flags()[:, terminal]
     assert set(np.unique(counted)) == {0.0, 1.0}
     assert found.calibration.terminal_odds == odds_ratio(quick._model.rates[terminal], counted)
 
@@ -127,13 +127,12 @@ def test_half_leaves_the_threshold_alone():
     watch = Watch()
     model.fit(made(200), progress=watch)
     assert [name for name, *_ in watch.phases] == ["fit"]
-    assert set(model.layout.thresholds.values()) == {0.5}
+    assert set(model.layout.thresholds) == {0.5}
     assert len(model.layout.thresholds) == 3
 
 
 def test_calibration_moves_the_threshold(model):
-    (terminal,) = [c for c in model.layout.binary_columns if model.layout.names[c] == "terminal"]
-    assert model.layout.thresholds[terminal] != 0.5
+    assert model.layout.thresholds[model.layout.flag_names.index("terminal")] != 0.5
 
 
 def test_a_flag_that_only_next_observations_carry():
@@ -143,7 +142,7 @@ def test_a_flag_that_only_next_observations_carry():
     before[:, 4] = 0
     after[:, 4] = rows.terminal
     model = Synthesizer("laptop", **SHORT).fit(made(400, observation=before, next_observation=after), progress=False)
-    assert model.layout.thresholds[model.layout.names.index("observation[4]")] == 0.5
+    assert model.layout.thresholds[model.layout.flag_names.index("observation[4]")] == 0.5
     assert set(np.unique(model.sample(600, seed=0, progress=False).next_observation[:, 4])) <= {0.0, 1.0}
 
 

@@ -55,7 +55,7 @@ def test_together_is_each_alone():
     assert [phase[0] for phase in watch.phases] == ["fit", "calibrate", "calibrate", "calibrate"]
     for one, model, given, held_out in zip(together, models(5, 0, 7), rows, marks, strict=True):
         same(one, model.fit(given, held_out=held_out, progress=False))
-    thresholds = [[*model.layout.thresholds.values()] for model in together]
+    thresholds = [model.layout.thresholds for model in together]
     assert thresholds[0] != thresholds[2], "all alike: this shows nothing"
     assert [model._model.ending is not None for model in together] == [False, True, False]
     assert len({model.record.seconds for model in together}) == 1

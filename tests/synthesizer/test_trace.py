@@ -23,7 +23,7 @@ def model(real) -> Synthesizer:
 @pytest.mark.parametrize(
     "sampler",
     [{"steps": 3}, {"kind": "sde", "steps": 3}, {"kind": "heun", "steps": 3}, {"kind": "euler", "steps": 3},
-     {"steps": 2, "matched": True, "refine": 2}],
+     {"steps": 2, "matched": True, "restarts": 1, "restart_steps": 2}],
     ids=str,
 )  # fmt: skip
 def test_it_ends_with_the_rows_that_are_sampled(sampler):
@@ -56,6 +56,7 @@ def test_matrices_and_transitions_belong_together(model, real):
 
 
 def test_it_begins_with_noise_of_deviation_1(model):
+    model = Synthesizer(model.settings.changed(sampler={"kind": "sde", "steps": 2})).fit(made(), progress=False)
     _, noise, _ = next(iter(model.trace(512)))
     assert abs(noise.mean()) < 5 / np.sqrt(noise.size)
     assert abs(noise.std() - 1) < 5 / np.sqrt(2 * noise.size)

@@ -144,7 +144,8 @@ def write(target: str | os.PathLike[str], episodes: Iterable[Frames]) -> None:
 def _prepare(file: Any, part: Frames) -> None:
     for name in _FACTS:
         if getattr(part, name) is not None:
-            file.attrs[name] = getattr(part, name)
+            value = getattr(part, name)
+            file.attrs[name] = str(value) if isinstance(value, str) else value  # of subclasses h5py knows nothing
     packed = {"chunks": (_CHUNK, *part.image.shape[1:]), "compression": "gzip", "compression_opts": 4}
     shapes = {"observation": part.image.shape[1:], "action": part.action.shape[1:]}
     types = {"observation": np.uint8, "step_type": np.int64}
