@@ -11,7 +11,7 @@ import torch
 
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
-from synther.presets import ABOUT, PRESETS, DataConfig, Settings, preset
+from synther.presets import ABOUT, LATENTS, PRESETS, DataConfig, Settings, preset
 
 PAPER = {
     "network": {"kind": "residual", "width": 1024, "depth": 6, "embedding": 128, "squeeze": False},
@@ -63,7 +63,16 @@ def test_laptop_is_smaller_in_every_respect_that_costs_time():
     assert laptop.fit.steps < paper.fit.steps
     assert laptop.sampler.network_calls < paper.sampler.network_calls
     assert laptop.noise == paper.noise
-    assert laptop.data == PRESETS["best"].data
+    # A small network is spared the curves of the dynamics and the shapes of the columns.
+    assert laptop.data == replace(PRESETS["best"].data, scaling="quantile", residuals="bent")
+
+
+def test_latents_of_agents_that_see_are_generated_as_they_are():
+    """In `best` and `laptop`, with noise levels that lie higher."""
+    for name in ("best", "laptop"):
+        changed = preset(name, **LATENTS)
+        assert (changed.data.scaling, changed.data.residuals) == ("standard", "none")
+        assert changed.noise.p_mean > preset(name).noise.p_mean
 
 
 def test_every_preset_is_described():
@@ -87,8 +96,10 @@ CHOSEN = [
         NetworkConfig("mlp", 7, 3, 5, 2, squeeze=True),
         NoiseConfig(0.5, 0.01, 20.0, 3.0, -1.0, 1.5),
         FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 0.2, 20, 1.5),
-        SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0, matched=True, refine=3, refine_from=0.2, refine_to=0.1),
-        DataConfig({"default": "minmax", "reward": "quantile"}, "bits", "half", spikes=True, terminals="decided"),
+        SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0, True, 3, 5, 0.2, 0.1),
+        DataConfig(
+            {"default": "minmax", "reward": "quantile"}, "bits", "ordered", "half", True, "bent", "counted", "decided"
+        ),
     ),
 ]
 
@@ -160,6 +171,9 @@ def test_a_change_changes_that_option_alone():
         ({"data": {"scaling": {"reward": "log"}}}, r"data\.scaling must be one of .*, got 'log'"),
         ({"data": {"coding": "gray"}}, r"data\.coding must be one of onehot, bits, got 'gray'"),
         ({"data": {"terminals": "never"}}, r"data\.terminals must be one of generated, decided, got 'never'"),
+        ({"data": {"integers": "whole"}}, r"data\.integers must be one of categorical, ordered, got 'whole'"),
+        ({"data": {"residuals": True}}, r"data\.residuals must be one of none, linear, bent, got True"),
+        ({"data": {"finite": "drawn"}}, r"data\.finite must be one of generated, counted, got 'drawn'"),
         ({"data": {"threshold": 0.5}}, r"data\.threshold must be one of calibrated, half, got 0\.5"),
     ],
 )

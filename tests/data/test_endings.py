@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from synther.data import endings, shipped
-from synther.data.endings import Tree
+from synther.data.endings import Tree, UsualReward
 from synther.data.formats import read
 from synther.data.transitions import Transitions
 
@@ -124,3 +125,74 @@ def test_one_kind_of_rows_makes_a_single_leaf():
 def test_a_constant_feature_splits_nothing():
     features = np.ones((100, 5))
     assert Tree.fit(features, np.arange(100) % 2 == 0, np.ones(100)).feature == (-1,)
+
+
+def test_other_questions_than_that_for_the_end_are_answered():
+    following = RANDOM.normal(size=(10_000, 2))
+    rows = rows_that_end(np.zeros(10_000, bool), following)
+    assert endings.learn(rows) is None
+    tree = endings.learn(rows, truth=following[:, 1] > 1)
+    assert np.mean(tree.decide(rows) == (following[:, 1] > 1)) > 0.999
+
+
+def paid_rows(count: int, wrong: float = 0.0) -> Transitions:
+    """A reward of -1, or near 3 beyond a limit; of a share the other one of the two."""
+    following = RANDOM.normal(size=(count, 2))
+    beyond = (following[:, 0] > 1) ^ (RANDOM.random(count) < wrong)
+    rows = rows_that_end(np.zeros(count, bool), following)
+    rows.reward[:] = np.where(beyond, RANDOM.normal(3, 0.1, count), -1.0)
+    return rows
+
+
+def test_the_usual_reward_is_where_the_real_rows_have_it():
+    usual = UsualReward.learn(paid_rows(10_000), -1.0)
+    assert usual.reward == -1.0
+    assert set(usual.tree.feature) == {-1, 4}
+    generated = paid_rows(5_000, wrong=0.2)
+    better = usual.consistent(generated, np.random.default_rng(0))
+    assert len(better) == 5_000
+    beyond = better.next_observation[:, 0] > 1
+    assert np.mean((better.reward != -1.0) == beyond) > 0.995
+    assert np.mean((generated.reward != -1.0) == (generated.next_observation[:, 0] > 1)) < 0.85
+    # Rows are replaced by whole rows of the same side, and right ones stay.
+    assert np.isin(better.next_observation[:, 0], generated.next_observation[:, 0]).all()
+    assert abs(beyond.mean() - np.mean(generated.next_observation[:, 0] > 1)) < 0.005
+    right = (generated.reward != -1.0) == usual.tree.decide(generated)
+    assert np.array_equal(better.reward[right], generated.reward[right])
+
+
+def test_rows_without_a_contradiction_stay_as_they_are():
+    usual = UsualReward.learn(paid_rows(10_000), -1.0)
+    rows = paid_rows(1_000)
+    rows = rows[np.abs(rows.next_observation[:, 0] - 1) > 0.05]
+    assert usual.consistent(rows, np.random.default_rng(0)).equals(rows)
+
+
+def test_a_side_without_a_single_right_row_is_left_as_it_is():
+    usual = UsualReward.learn(paid_rows(10_000), -1.0)
+    rows = paid_rows(1_000)
+    rows.reward[:] = -1.0
+    assert usual.consistent(rows, np.random.default_rng(0)).equals(rows)
+
+
+def test_a_reward_that_nothing_explains_is_left_to_the_network():
+    rows = paid_rows(5_000)
+    rows.reward[:] = np.where(RANDOM.random(5_000) < 0.5, -1.0, rows.reward)
+    assert UsualReward.learn(rows, -1.0) is None
+
+
+def test_a_reward_does_not_explain_itself():
+    rows = paid_rows(5_000)
+    rows.reward[:] = np.where(RANDOM.random(5_000) < 0.5, -1.0, 3.0)
+    assert UsualReward.learn(rows, -1.0) is None
+
+
+def test_the_usual_reward_of_a_coarser_type_is_known():
+    rows = paid_rows(10_000)
+    single = rows.reward.astype(np.float32)
+    single[single == -1.0] = 0.1
+    rows = replace(rows, reward=single)
+    usual = UsualReward.learn(rows, 0.1)
+    assert np.mean(usual.tree.decide(rows) == (rows.reward != np.float32(0.1))) > 0.999
+    again = UsualReward.from_json(json.loads(json.dumps(usual.to_json(), allow_nan=False)))
+    assert again == usual

@@ -39,7 +39,7 @@ def same(matrix: np.ndarray, **changes: Any) -> Transitions:
 @pytest.mark.parametrize("coding", ["onehot", "bits"])
 def test_every_kind_comes_back_exactly(coding: kinds.Coding):
     rows = everything()
-    layout = Layout.infer(rows, coding)
+    layout = Layout.infer(rows, coding, integers="ordered")
     assert layout.observation == (
         Continuous(),
         Constant(7.25),
@@ -60,10 +60,11 @@ def test_every_kind_comes_back_exactly(coding: kinds.Coding):
     assert layout.unpack(matrix).observation_space == rows.observation_space
 
 
+@pytest.mark.parametrize("integers", ["categorical", "ordered"])
 @pytest.mark.parametrize("coding", ["onehot", "bits"])
-def test_json_round_trip_through_strict_json(coding: kinds.Coding):
-    layout = Layout.infer(everything(), coding)
-    layout = layout.with_thresholds({layout.binary_columns[-1]: 0.3})
+def test_json_round_trip_through_strict_json(coding: kinds.Coding, integers: inference.Integers):
+    layout = Layout.infer(everything(), coding, integers=integers)
+    layout = layout.with_thresholds([*layout.thresholds[:-1], 0.3])
     assert Layout.from_json(json.loads(json.dumps(layout.to_json(), allow_nan=False))) == layout
 
 
@@ -73,7 +74,7 @@ def test_an_unknown_kind_in_json_is_named():
 
 
 def test_names_fields_and_scaled_columns():
-    layout = Layout.infer(everything())
+    layout = Layout.infer(everything(), integers="ordered")
     assert layout.names[:9] == (
         "observation[0]",
         "observation[2]",
@@ -97,7 +98,9 @@ def test_names_fields_and_scaled_columns():
         "next_observation[0]",
         "next_observation[3]",
     ]
-    assert Layout.infer(everything(), "bits").names[3:6] == tuple(f"observation[4].bit{bit}" for bit in (2, 1, 0))
+    assert Layout.infer(everything(), "bits", integers="ordered").names[3:6] == tuple(
+        f"observation[4].bit{bit}" for bit in (2, 1, 0)
+    )
 
 
 def test_the_matrix_follows_the_paper():
@@ -113,7 +116,7 @@ def test_next_observation_is_judged_together_with_observation():
         observation=columns(3, [1, 2, 3], [0.5, 1], 5),
         next_observation=columns(4, [1, 2, 9], [1, 2], 5),
     )
-    layout = Layout.infer(rows)
+    layout = Layout.infer(rows, integers="ordered")
     assert layout.observation == layout.next_observation
     assert layout.observation == (Binary(3, 4), Integer(1, 9), Continuous(), Constant(5))
     assert layout.unpack(layout.pack(rows)).equals(rows)
@@ -225,10 +228,10 @@ def test_profiles_of_chunks_equal_those_of_the_whole(monkeypatch: pytest.MonkeyP
         observation=columns(3, np.repeat([0, 1], 20), np.repeat([0, 1, 2, 2], 10), [0.5, 1]),
         next_observation=columns(3, 1, 2, 1),
     )
-    whole = Layout.infer(rows)
+    whole = Layout.infer(rows, integers="ordered")
     assert whole.observation == (Constant(3), Binary(0, 1), Integer(0, 2), Continuous())
     monkeypatch.setattr(inference, "_CHUNK", 7)
-    assert Layout.infer(rows) == whole
+    assert Layout.infer(rows, integers="ordered") == whole
 
 
 @pytest.mark.parametrize(
@@ -316,7 +319,7 @@ def test_neighbours_of_one_kind_are_treated_as_each_alone():
         action=random.uniform(-1, 1, (ROWS, 4)).astype(np.float32),
         action_space=(Box((-1.0, -1.0, -2.0, -1.0), (1.0, 1.0, 1.0, 1.0)),),
     )
-    layout = Layout.infer(rows)
+    layout = Layout.infer(rows, integers="ordered")
     assert len(layout._runs) == 7 + 3 + 1 + 7 + 1
     assert layout.unpack(layout.pack(rows)).equals(rows)
     wild = random.normal(scale=9, size=(ROWS, layout.width))
@@ -335,25 +338,67 @@ def test_whole_numbers_come_back_as_the_nearest_in_their_range():
     assert Integer(-2, 3).decode(generated)[:, 0].tolist() == [-2, -2, 0, 1, 1, 2, 3]
 
 
-def test_thresholds_decide_binary_columns():
+def test_thresholds_decide_flags():
     layout = Layout.infer(make())
-    assert layout.thresholds == {7: 0.5}
-    assert layout.binary_columns == (7,)
+    assert layout.thresholds == (0.5,)
+    assert layout.lowest_thresholds == (0.05,)
+    assert layout.flag_names == ("terminal",)
     matrix = np.zeros((3, 8))
     matrix[:, 7] = [0.2, 0.4, 0.6]
+    assert layout.flags(matrix)[:, 0].tolist() == [0.2, 0.4, 0.6]
     assert layout.unpack(matrix).terminal.tolist() == [False, False, True]
-    assert layout.with_thresholds({7: 0.3}).unpack(matrix).terminal.tolist() == [False, True, True]
-    with pytest.raises(DataError, match=r"column 0 is not binary: expected one of \(7,\)"):
-        layout.with_thresholds({0: 0.3})
-    with pytest.raises(DataError, match="finite"):
-        layout.with_thresholds({7: float("nan")})
+    assert layout.with_thresholds([0.3]).unpack(matrix).terminal.tolist() == [False, True, True]
+    with pytest.raises(DataError, match="expected 1 thresholds, one for each flag, got 2"):
+        layout.with_thresholds([0.3, 0.4])
+    with pytest.raises(DataError, match="threshold of terminal: expected a finite number, got nan"):
+        layout.with_thresholds([float("nan")])
 
 
 def test_thresholds_of_observation_and_next_observation_are_separate():
     rows = same(columns([0, 1]))
-    layout = Layout.infer(rows).with_thresholds({0: 0.9})
+    layout = Layout.infer(rows).with_thresholds([0.9, 0.5, 0.4])
+    assert layout.flag_names == ("observation[0]", "next_observation[0]", "terminal")
     assert layout.observation == (Binary(0, 1, 0.9),)
     assert layout.next_observation == (Binary(0, 1, 0.5),)
+    assert layout.terminal == (Binary(0, 1, 0.4),)
+
+
+def test_rows_without_flags_have_none():
+    layout = Layout.infer(make(terminal=np.zeros(ROWS, bool)))
+    assert layout.flag_names == layout.thresholds == ()
+    assert layout.flags(np.zeros((3, layout.width))).shape == (3, 0)
+    assert layout.with_thresholds([]) == layout
+
+
+def test_columns_side_by_side_become_rows():
+    rows = everything()
+    fields = ("observation", "action", "reward", "next_observation", "terminal")
+    beside = np.concatenate([getattr(rows, field).reshape(ROWS, -1) for field in fields], 1, dtype=np.float64)
+    assert Layout.infer(rows).dressed(beside).equals(rows)
+
+
+def test_settling_makes_what_is_given_valid_and_leaves_outcomes_and_numbers_alone():
+    layout = Layout.infer(everything())
+    generated = np.random.default_rng(2).normal(size=(200, layout.width))
+    settled = generated.copy()
+    layout.settle(settled)
+    given = np.isin(layout.fields, ("observation", "action"))
+    smooth = np.array([name in ("observation[0]", "action[0]") for name in layout.names])
+    assert np.array_equal(settled[:, ~given | smooth], generated[:, ~given | smooth])
+    assert not np.array_equal(settled[:, given & ~smooth], generated[:, given & ~smooth])
+    before, after = layout.unpack(generated), layout.unpack(settled)
+    assert after.equals(before)
+    assert np.array_equal(layout.pack(after)[:, given & ~smooth], settled[:, given & ~smooth])
+
+
+def test_steps_are_next_observations_on_a_lattice():
+    tenths = np.random.default_rng(0).integers(-20, 21, (2_000, 1)) / 10
+    observation = np.concatenate([np.random.default_rng(1).normal(size=(2_000, 1)), tenths, np.rint(50 * tenths)], 1)
+    rows = make(2_000, observation=observation, next_observation=observation[::-1])
+    layout = Layout.infer(rows, spikes=True)
+    names = [(layout.names[column], layout.names[twin]) for column, twin in layout.steps]
+    assert names == [(f"next_observation[{place}]", f"observation[{place}]") for place in (1, 2)]
+    assert Layout.infer(make()).steps == ()
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.uint64, np.float16])
@@ -361,7 +406,7 @@ def test_values_beyond_the_type_end_at_its_limit(dtype: Any):
     limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
     fraction = 0.5 if np.dtype(dtype).kind == "f" else 1
     rows = same(np.tile(np.array([[limits.min], [limits.max], [fraction], [0]], dtype), (ROWS // 4, 1)))
-    layout = Layout.infer(rows)
+    layout = Layout.infer(rows, integers="ordered")
     matrix = np.repeat([[1e300], [-1e300]], layout.width, 1)
     column = layout.unpack(matrix).observation[:, 0]
     assert float(column[0]) == pytest.approx(float(limits.max))
@@ -370,7 +415,7 @@ def test_values_beyond_the_type_end_at_its_limit(dtype: Any):
 
 MATRICES = hnp.arrays(
     np.float64,
-    (4, Layout.infer(everything()).width),
+    (4, Layout.infer(everything(), integers="ordered").width),
     elements=st.floats(allow_nan=False, allow_infinity=False) | st.floats(-3, 3),
 )
 
@@ -378,7 +423,7 @@ MATRICES = hnp.arrays(
 @settings(max_examples=200, deadline=None)
 @given(matrix=MATRICES, coding=st.sampled_from(["onehot", "bits"]))
 def test_any_finite_matrix_decodes_to_valid_rows(matrix: np.ndarray, coding: kinds.Coding):
-    layout = Layout.infer(everything(), coding)
+    layout = Layout.infer(everything(), coding, integers="ordered")
     rows = layout.unpack(matrix[:, : layout.width])
     for values in (rows.observation, rows.next_observation):
         assert (values[:, 1] == 7.25).all()

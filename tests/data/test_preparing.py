@@ -22,9 +22,18 @@ def test_rows_are_prepared_chunk_by_chunk(chunk: int, monkeypatch: pytest.Monkey
     expected = packed.copy()
     expected[:, scaled] = (packed[:, scaled] - packed[:, scaled].mean(0)) / packed[:, scaled].std(0)
     assert np.allclose(prepared.matrix, expected, atol=1e-5)
-    assert prepared.rates.keys() == set(prepared.layout.binary_columns)
-    assert prepared.rates == pytest.approx({column: packed[:, column].mean() for column in prepared.rates})
-    assert prepared.rates[prepared.layout.names.index("terminal")] == pytest.approx(6 / 40)
+    names = prepared.layout.flag_names
+    assert names == (
+        "observation[2]",
+        "observation[5]",
+        "reward",
+        "next_observation[2]",
+        "next_observation[5]",
+        "terminal",
+    )
+    places = [prepared.layout.names.index(name) for name in names]
+    assert prepared.rates == pytest.approx(packed[:, places].mean(0))
+    assert prepared.rates[-1] == pytest.approx(6 / 40)
 
 
 @pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])

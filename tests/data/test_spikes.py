@@ -1,68 +1,130 @@
-"""Values that come again and again in a column of real numbers come back exact."""
+"""Values that come again and again in a column of real numbers come back exact, and as often."""
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from synther.data import inference
-from synther.data.kinds import Bounded, Continuous, Spiked, from_json, to_json
+from synther.data.calibration import Calibration, calibrate
+from synther.data.kinds import Bounded, Continuous, Levels, Spiked, from_json, to_json
 from synther.data.layout import Layout
+from synther.data.preparing import prepare
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 
 KIND = Spiked(low=-10.0, high=12.0, spikes=(-10.0, 0.0, 3.0), gap=0.5)
+BOTH_ENDS = Spiked(low=-1.0, high=1.0, spikes=(-1.0, 1.0), gap=0.4)
 
 
 def column(*values: float) -> np.ndarray:
     return np.array(values)[:, None]
 
 
-def test_every_spike_opens_a_gap_on_both_of_its_sides():
-    values = column(-10, -9, -1e-9, 0, 1e-9, 3, 4)
-    expected = column(-9.5, -8, 1 - 1e-9, 1.5, 2 + 1e-9, 5.5, 7)
-    assert np.allclose(KIND.encode(values), expected, atol=1e-12)
+def test_a_spike_at_an_end_is_moved_out_and_one_inside_has_a_flag():
+    matrix = KIND.encode(column(-10, -9, 0, 1e-9, 3, 12))
+    assert matrix.tolist() == [[-10.5, 0, 0], [-9, 0, 0], [0, 1, 0], [1e-9, 0, 0], [3, 0, 1], [12, 0, 0]]
+    assert BOTH_ENDS.encode(column(-1, 0.5, 1)).tolist() == [[-1.4], [0.5], [1.4]]
 
 
-def test_whatever_is_generated_within_a_gap_is_the_spike():
-    generated = column(-20, -10, -9.2, 1.0, 1.3, 2.0, 5.0, 5.9, 6.0)
-    assert KIND.decode(generated)[:, 0].tolist() == [-10, -10, -10, 0, 0, 0, 3, 3, 3]
-    for spike, start in ((-10, -10), (0, 1), (3, 5)):
-        assert (KIND.decode(column(*np.linspace(start, start + 1, 65))) == spike).all()
+def test_columns_and_flags_have_names():
+    assert KIND.labels(("reward",)) == ("reward", "reward=0.0", "reward=3.0")
+    assert KIND.flag_labels(("reward",)) == ("reward=-10.0", "reward=0.0", "reward=3.0")
+    assert KIND.scaled_columns == (True, False, False)
+    assert (BOTH_ENDS.matrix_width, len(BOTH_ENDS.thresholds)) == (1, 2)
 
 
-def test_what_lies_between_the_gaps_keeps_its_distances_and_its_bounds():
-    assert np.allclose(KIND.decode(column(-8.0, 0.5, 3.0, 6.5, 1e9)), column(-9.0, -0.5, 1.0, 3.5, 12.0))
+def test_what_is_generated_half_way_out_of_the_range_is_the_spike():
+    generated = column(-9.0, -1.3, -1.21, -1.19, -1.0, 0.3, 1.0, 1.19, 1.21, 7.0)
+    spikes = BOTH_ENDS.decode(generated)[:, 0]
+    assert (spikes[:3] == -1).all()
+    assert (spikes[-2:] == 1).all()
+    assert (np.abs(spikes[3:-2]) < 1).all()
 
 
-@given(hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-10, 12)))
-def test_encoding_is_undone_and_keeps_the_order(values: np.ndarray):
-    encoded = KIND.encode(values[:, None])
-    assert np.allclose(KIND.decode(encoded)[:, 0], values, atol=1e-12)
-    order = np.argsort(values, kind="stable")
-    assert (np.diff(encoded[order, 0]) >= np.diff(values[order]) - 1e-12).all()
+def test_what_is_a_little_out_of_the_range_and_no_spike_is_folded_back():
+    assert np.allclose(BOTH_ENDS.decode(column(-1.1, 1.15, 0.7)), column(-0.9, 0.85, 0.7))
 
 
-@given(hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e6, 1e6)))
+def test_a_side_without_a_spike_is_a_plain_bound():
+    assert KIND.decode(np.array([[11.5, 0.0, 0.0], [1e9, 0.0, 0.0]]))[:, 0].tolist() == [11.5, 12.0]
+
+
+def test_a_range_without_an_end_gives_finite_numbers():
+    for kind in (Spiked(0.0, np.inf, (0.0,), gap=0.3), Spiked(-np.inf, 0.0, (0.0,), gap=0.3)):
+        side = 1 if kind.high > 0 else -1
+        decoded = side * kind.decode(side * column(-0.1, -0.3, 0.0, 2.0))[:, 0]
+        assert decoded.tolist() == pytest.approx([0.1, 0.0, 0.0, 2.0], abs=1e-6)
+
+
+def test_a_flag_decides_about_a_spike_inside_the_range():
+    matrix = np.array([[0.4, 0.9, 0.1], [0.4, 0.1, 0.1], [2.8, 0.1, 0.8], [0.9, 0.6, 0.9]])
+    decoded = KIND.decode(matrix)[:, 0]
+    assert decoded.tolist() == [0.0, 0.4, 3.0, 0.0]  # where both flags are set, the nearer spike
+
+
+def test_flags_of_real_rows_are_those_of_their_values():
+    values = column(-10, -9.9, 0, 1e-9, 3, 5, 12)
+    assert np.array_equal(KIND.flags(KIND.encode(values)) > KIND.cuts, values == np.array(KIND.spikes))
+
+
+def test_with_thresholds_changes_what_is_a_spike():
+    strict = BOTH_ENDS.with_thresholds((0.9, 0.1))
+    assert strict.thresholds == (0.9, 0.1)
+    assert strict.decode(column(-1.3, 1.05))[:, 0].tolist() == pytest.approx([-0.7, 1.0])
+    assert BOTH_ENDS.decode(column(-1.3, 1.05))[:, 0].tolist() == pytest.approx([-1.0, 0.95])
+
+
+@settings(deadline=None)
+@given(hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-10, 12) | st.sampled_from([-10.0, 0.0, 3.0])))
+def test_encoding_is_undone(values: np.ndarray):
+    assert np.array_equal(KIND.decode(KIND.encode(values[:, None]))[:, 0] == 3.0, values == 3.0)
+    assert np.allclose(KIND.decode(KIND.encode(values[:, None]))[:, 0], values, atol=3e-5)
+
+
+@settings(deadline=None)
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 50), st.just(3)), elements=st.floats(-1e6, 1e6)))
 def test_anything_decodes_into_the_bounds(matrix: np.ndarray):
-    decoded = KIND.decode(matrix[:, None])
+    decoded = KIND.decode(matrix)
     assert ((decoded >= -10) & (decoded <= 12)).all()
 
 
-def test_a_small_scatter_around_a_spike_is_healed():
-    values = np.where(np.arange(2000) % 3 == 0, 3.0, np.linspace(3.1, 8, 2000))[:, None]
-    scatter = np.random.default_rng(0).normal(0, 0.05, values.shape)
-    plain, healed = values + scatter, KIND.decode(KIND.encode(values) + scatter)
-    assert np.mean(plain == values) == 0
-    assert (healed[values == 3.0] == 3.0).all()
-    assert (healed[values > 3.2] != 3.0).all()
-
-
 def test_json_round_trip():
-    assert from_json(to_json(KIND)) == KIND
+    for kind in (KIND, KIND.with_thresholds((0.1, -0.2, 0.9))):
+        assert from_json(json.loads(json.dumps(to_json(kind)))) == kind
+
+
+@pytest.mark.parametrize("scatter", [0.05, 0.2])
+@pytest.mark.parametrize("share", [0.03, 0.3, 0.8])
+@pytest.mark.parametrize("spike", [-1.0, 0.25], ids=["at an end", "inside"])
+def test_a_spike_comes_as_often_as_in_the_real_rows_however_smeared(spike: float, share: float, scatter: float):
+    """A generator scatters numbers and flags alike; the threshold that `calibrate` finds gives the exact share."""
+    random = np.random.default_rng(1)
+    kind = Spiked(-1.0, 1.0, (spike,), gap=0.3)
+    values = np.where(random.random(20_000) < share, spike, random.uniform(-1, 1, 20_000))[:, None]
+    generated = kind.encode(values)
+    generated = generated + scatter * random.normal(size=generated.shape)
+    rate = float(np.mean(values == spike))
+    cut = calibrate(rate, kind.flags(generated)[:, 0], 0.5, kind.lowest_threshold)
+    made = kind.with_thresholds((cut,)).decode(generated)
+    assert np.mean(made == spike) == pytest.approx(rate, abs=1e-9)
+    # and they are the right rows
+    assert np.mean((made == spike) == (values == spike)) > (0.95 if scatter < 0.1 else 0.7)
+
+
+def test_where_too_few_flags_are_set_the_rows_nearest_to_the_spike_are_taken():
+    kind = Spiked(-1.0, 1.0, (0.0,), gap=0.3)
+    matrix = np.column_stack([np.linspace(-0.9, 0.9, 1001), np.zeros(1001)])
+    cut = calibrate(0.1, kind.flags(matrix)[:, 0], 0.5, kind.lowest_threshold)
+    made = kind.with_thresholds((cut,)).decode(matrix)[:, 0]
+    assert np.mean(made == 0) == pytest.approx(0.1, abs=1e-3)
+    assert np.abs(matrix[made == 0, 0]).max() < 0.1
+    assert np.abs(matrix[made != 0, 0]).min() > 0.085
 
 
 def made(clipped_share: float = 0.1, rows: int = 2000, action_space: Box | None = None) -> Transitions:
@@ -78,7 +140,7 @@ def made(clipped_share: float = 0.1, rows: int = 2000, action_space: Box | None 
         action=random.normal(size=(rows, 1)).clip(-1, 1).astype(np.float32),
         reward=np.where(random.random(rows) < 0.5, 0.0, random.normal(size=rows)).astype(np.float32),
         next_observation=next_observation,
-        terminal=np.zeros(rows, bool),
+        terminal=random.random(rows) < 0.1,
         action_space=None if action_space is None else (action_space,),
     )
 
@@ -87,9 +149,19 @@ def test_spikes_are_found_where_they_are():
     layout = Layout.infer(made(), spikes=True)
     assert [type(kind) for kind in layout.observation] == [Continuous, Spiked, Continuous]
     assert layout.observation[1].spikes == (2.5,)
+    assert layout.observation[1].high == 2.5
     assert layout.next_observation == layout.observation
     assert layout.action[0].spikes == (-1.0, 1.0)
     assert layout.reward[0].spikes == (0.0,)
+    assert layout.flag_names == (
+        "observation[1]=2.5",
+        "action[0]=-1.0",
+        "action[0]=1.0",
+        "reward=0.0",
+        "next_observation[1]=2.5",
+        "terminal",
+    )
+    assert layout.lowest_thresholds == (-1.0,) * 5 + (0.05,)
 
 
 def test_without_being_asked_nothing_changes():
@@ -103,9 +175,43 @@ def test_rows_with_spikes_come_back_exactly():
     layout = Layout.infer(rows, spikes=True)
     back = layout.unpack(layout.pack(rows))
     for name, array in rows.arrays().items():
-        assert np.allclose(getattr(back, name), array, atol=1e-6), name
+        assert np.allclose(getattr(back, name), array, atol=1e-5), name
     assert np.array_equal(back.observation[:, 1] == 2.5, rows.observation[:, 1] == 2.5)
-    assert Layout.from_json(layout.to_json()) == layout
+    assert np.array_equal(back.reward == 0, rows.reward == 0)
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+@pytest.mark.parametrize(("scatter", "tolerance"), [(0.1, 2e-4), (0.3, 0.03)])
+def test_a_whole_calibration_gives_every_flag_its_real_share(scatter: float, tolerance: float):
+    """Rows of deviation 1 or so, smeared as by a generator, all flags at once.
+
+    Where a flag inside the range is set and the number far off, rows are as good as each other: none of them is taken.
+    """
+    prepared = prepare(made(rows=20_000), "standard", "onehot", spikes=True)
+    layout, random = prepared.layout, np.random.default_rng(2)
+    raw = prepared.scaler.inverse(prepared.matrix + scatter * random.normal(size=prepared.matrix.shape))
+    terminal = layout.flag_names.index("terminal")
+    calibration = Calibration.fit(prepared.rates, layout.flags(raw), layout, terminal)
+    cut = layout.with_thresholds(calibration.thresholds)
+    rows = cut.unpack(raw)
+    shares = [
+        np.mean(rows.observation[:, 1] == np.float32(2.5)),
+        np.mean(rows.action == -1),
+        np.mean(rows.action == 1),
+        np.mean(rows.reward == 0),
+        np.mean(rows.next_observation[:, 1] == np.float32(2.5)),
+        np.mean(rows.terminal),
+    ]
+    assert shares == pytest.approx(prepared.rates, rel=tolerance)
+    assert calibration.terminal_odds == pytest.approx(1, abs=1e-3)
+    assert Calibration.from_json(json.loads(json.dumps(calibration.to_json()))) == calibration
+
+
+def test_a_calibration_without_terminals_raises_no_odds():
+    layout = Layout.infer(made(), spikes=True)
+    flags = np.random.default_rng(0).random((1000, 6))
+    assert Calibration.fit([0.5] * 6, flags, layout, None).terminal_odds == 1.0
+    assert Calibration.fit([0.5] * 5 + [0.01], flags.round(), layout, 5).terminal_odds != 1.0
 
 
 def test_a_declared_box_still_bounds_the_actions():
@@ -115,24 +221,63 @@ def test_a_declared_box_still_bounds_the_actions():
     assert layout.unpack(wild).action.max() == 1.0
 
 
-@pytest.mark.parametrize(("share", "found"), [(0.001, 0), (0.004, 1)])
-def test_rare_repetitions_are_no_spikes(share: float, found: int):
+def found_in(values: np.ndarray) -> object:
+    (kind,) = inference.special((Continuous(),), values, inference.Profile.of(values))
+    return kind
+
+
+@pytest.mark.parametrize(("share", "found"), [(0.001, False), (0.004, True)])
+def test_rare_repetitions_are_no_spikes(share: float, found: bool):
     values = np.random.default_rng(0).normal(size=(10_000, 1))
     values[: round(share * len(values))] = 7.0
-    seen = inference.Profile.of(values)
-    (kind,) = inference.spiked((Continuous(),), values, seen)
-    assert isinstance(kind, Spiked) == bool(found)
+    assert isinstance(found_in(values), Spiked) == found
 
 
-def test_a_quantised_column_has_no_spikes():
-    values = np.round(np.random.default_rng(0).normal(size=(10_000, 1)), 1)
-    assert inference.spiked((Continuous(),), values, inference.Profile.of(values)) == (Continuous(),)
+def test_a_smooth_column_has_no_spikes():
+    values = np.random.default_rng(0).normal(size=(10_000, 1))
+    assert found_in(values) == Continuous()
+
+
+def test_a_spike_stands_out_among_numbers_that_come_a_few_times_each():
+    """Thousandths come several times; a spike has to be many times as frequent as they are."""
+    values = np.round(np.random.default_rng(0).uniform(size=(10_000, 1)), 3)
+    values[:, 0] += 1e-9 * (np.arange(10_000) % 3)  # too many to be levels
+    values[:40] = 0.5
+    assert isinstance(found_in(values), Continuous)
+    values[:2_000] = 0.5
+    assert found_in(values).spikes == (0.5,)
+
+
+def test_a_quantised_column_has_levels():
+    values = np.random.default_rng(0).integers(-20, 21, (10_000, 1)) / 10
+    kind = found_in(values)
+    assert isinstance(kind, Levels)
+    assert kind.values == tuple(np.unique(values).tolist())
+
+
+def test_a_generated_number_becomes_the_nearest_level():
+    kind = Levels((-1.0, 0.0, 0.5, 3.0))
+    generated = column(-9, -0.51, -0.49, 0.24, 0.26, 1.74, 1.76, 99)
+    assert kind.decode(generated)[:, 0].tolist() == [-1, -1, 0, 0, 0.5, 0.5, 3, 3]
+    assert np.array_equal(kind.decode(kind.encode(column(*kind.values))), column(*kind.values))
+    assert from_json(json.loads(json.dumps(to_json(kind)))) == kind
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20, unique=True).map(sorted),
+    hnp.arrays(np.float64, (7, 1), elements=st.floats(-2e6, 2e6)),
+)
+def test_no_level_is_nearer_than_the_one_that_is_taken(levels: list[float], generated: np.ndarray):
+    taken = Levels(tuple(levels)).decode(generated)
+    assert np.isin(taken, levels).all()
+    nearest = np.abs(generated - np.array(levels)).min(1, keepdims=True)
+    assert np.allclose(np.abs(taken - generated), nearest, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("unit", [2.0**-900, 2.0**900])
 def test_the_gap_grows_and_shrinks_with_the_column(unit: float):
     values = np.random.default_rng(0).normal(size=(1_000, 1)).clip(-1, 1)
-    (plain,) = inference.spiked((Continuous(),), values, inference.Profile.of(values))
-    (scaled,) = inference.spiked((Continuous(),), values * unit, inference.Profile.of(values * unit))
-    assert plain.gap == 0.25 * values.std()
+    plain, scaled = found_in(values), found_in(values * unit)
+    assert plain.gap == 0.5 * values.std()
     assert scaled.gap == plain.gap * unit  # the squares of such numbers are infinite, or 0

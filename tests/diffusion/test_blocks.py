@@ -35,7 +35,9 @@ def test_rows_depend_on_seed_and_block_alone(kind):
 
 @pytest.mark.parametrize("kind", ["sde", "dpm++2m"])
 def test_captured_blocks_are_those_of_plain_calls(kind):
-    one = BlockSampler(network(), NoiseConfig(), SamplerConfig(kind, 4, refine=2), start=Start.plain(3))
+    one = BlockSampler(
+        network(), NoiseConfig(), SamplerConfig(kind, 4, restarts=2, restart_steps=2), start=Start.plain(3)
+    )
     draw = one.captured()
     drawn = [draw(7, block) for block in (2, 0, 2)]
     for block, rows in zip((2, 0, 2), drawn, strict=True):

@@ -81,7 +81,9 @@ def test_precisions_agree_on_a_network():
 @pytest.mark.parametrize("kind", ["sde", "dpm++2m"])
 def test_captured_blocks_are_those_of_plain_calls(kind, precision):
     network = fit(gaussian(10_000), NETWORK, FitConfig(steps=200), NoiseConfig()).network
-    blocks = BlockSampler(network, NoiseConfig(), SamplerConfig(kind, 8, restarts=1, restart_steps=3), precision, Start.plain(2))
+    blocks = BlockSampler(
+        network, NoiseConfig(), SamplerConfig(kind, 8, restarts=1, restart_steps=3), precision, Start.plain(2)
+    )
     draw = blocks.captured()
     drawn = [draw(7, block) for block in (2, 0, 2)]
     assert torch.equal(drawn[0], drawn[2])

@@ -9,10 +9,21 @@ from itertools import pairwise
 import pytest
 import torch
 
+from synther.diffusion import samplers
 from synther.diffusion.config import NoiseConfig, SamplerConfig
-from synther.diffusion.edm import karras_sigmas
-from synther.diffusion.samplers import dpm_solver_pp_2m, euler, heun, refine, sample, stochastic_heun
+from synther.diffusion.edm import geometric_sigmas, karras_sigmas
+from synther.diffusion.samplers import (
+    dpm_solver_pp_2m,
+    euler,
+    heun,
+    restart,
+    sample,
+    sigmas_of,
+    start_scale,
+    stochastic_heun,
+)
 from synther.errors import ConfigError
+from synther.presets import PRESETS, Settings
 
 DETERMINISTIC = {"euler": euler, "heun": heun, "dpm++2m": dpm_solver_pp_2m}
 KINDS = [*DETERMINISTIC, "sde"]
@@ -178,25 +189,22 @@ def test_sampling_leaves_its_start_alone(kind, gaussian, generator):
     assert torch.equal(x, before)
 
 
-def test_refinement_has_its_calls_and_its_levels(generator):
-    config, denoise = SamplerConfig("dpm++2m", 5, refine=4, refine_from=0.08, refine_to=0.01), Recorder()
+def test_restarts_have_their_calls_and_their_levels(generator):
+    config = SamplerConfig("dpm++2m", 5, restarts=2, restart_steps=4, restart_from=0.08, restart_to=0.01)
+    denoise = Recorder()
     sample(config, denoise, torch.ones(2, 3), karras_sigmas(5, NoiseConfig()), generator)
-    assert denoise.levels[5:] == pytest.approx([0.08, 0.04, 0.02, 0.01])
-    assert len(denoise.levels) == config.network_calls == 9
+    assert denoise.levels[5:] == pytest.approx([0.08, 0.04, 0.02, 0.01] * 2)
+    assert len(denoise.levels) == config.network_calls == 13
 
 
-def test_refinement_changes_the_variance_as_its_formula_says(generator):
-    """Of a Gaussian of variance 1, whose denoiser is x / (1 + sigma^2): v becomes (v + sigma^2) / (1 + sigma^2)^2."""
-    count, sigmas, variance = 400_000, [0.5, 0.2, 0.1], 1.3
-    x = math.sqrt(variance) * torch.randn(count, 1, generator=generator, dtype=torch.float64)
-    for sigma in sigmas:
-        variance = (variance + sigma**2) / (1 + sigma**2) ** 2
-    refined = refine(lambda x, sigma: x / (1 + sigma**2), x, sigmas, generator)
-    assert float(refined.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / count))
+def test_a_restart_raises_rows_by_noise_of_its_first_level(generator):
+    """A denoiser that finds no noise leaves rows with all that they were given."""
+    x = restart(Recorder(), torch.zeros(50_000, 1), [0.5, 0.1, 0.0], generator, times=3)
+    assert float(x.var()) / (3 * 0.25) == pytest.approx(1, abs=5 * math.sqrt(2 / 50_000))
 
 
-def test_refinement_brings_rows_onto_the_surface_of_the_data(generator):
-    """Data on the line y = 2 x: what lies beside it is drawn onto it, down to the last level."""
+def test_restarts_bring_rows_onto_the_surface_of_the_data(generator):
+    """Data on the line y = 2 x: what lies beside it is drawn onto it, and stays where it is along it."""
     along = torch.tensor([1.0, 2.0], dtype=torch.float64) / math.sqrt(5)
     across = torch.tensor([-2.0, 1.0], dtype=torch.float64) / math.sqrt(5)
     x = torch.randn(2_000, 2, generator=generator, dtype=torch.float64)
@@ -204,13 +212,88 @@ def test_refinement_brings_rows_onto_the_surface_of_the_data(generator):
     def denoise(x: torch.Tensor, sigma: float) -> torch.Tensor:
         return torch.outer(x @ along / (1 + sigma**2), along)
 
-    refined = refine(denoise, x, [0.1, 0.05], generator)
+    pulled = restart(denoise, x, geometric_sigmas(6, 0.1, 0.003), generator, times=1)
     assert (x @ across).abs().mean() > 0.5
-    assert (refined @ across).abs().max() < 1e-12
-    assert torch.corrcoef(torch.stack([x @ along, refined @ along]))[0, 1] > 0.99
+    assert (pulled @ across).abs().max() < 1e-12
+    assert torch.corrcoef(torch.stack([x @ along, pulled @ along]))[0, 1] > 0.99
+    assert float((pulled @ along).std() / (x @ along).std()) == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("wrong", [{"refine": -1}, {"refine_from": 0.001}, {"refine_to": 0.0}])
-def test_refinement_that_makes_no_sense_is_refused(wrong):
-    with pytest.raises(ConfigError, match="refine"):
+@pytest.mark.parametrize(
+    "wrong",
+    [{"restarts": -1}, {"restart_steps": 0}, {"restart_from": 0.001}, {"restart_to": 0.0}, {"restart_to": 0.2}],
+)
+def test_restarts_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ConfigError, match="restart"):
         SamplerConfig(**wrong)
+
+
+def test_dpm_solver_steps_evenly_in_the_logarithm_and_the_others_as_the_paper_does():
+    noise = NoiseConfig()
+    levels = sigmas_of(SamplerConfig("dpm++2m", 16), noise)
+    ratios = [after / before for before, after in pairwise(levels[:-1])]
+    assert (levels[0], levels[-1], len(levels)) == (noise.sigma_max, 0.0, 17)
+    assert levels[-2] == pytest.approx(noise.sigma_min)
+    assert ratios == pytest.approx([ratios[0]] * 15)
+    for kind in ("sde", "heun", "euler"):
+        assert sigmas_of(SamplerConfig(kind, 16), noise) == karras_sigmas(16, noise)
+
+
+@pytest.mark.parametrize("kind", DETERMINISTIC)
+@pytest.mark.parametrize("sigma_data", [1.0, 0.5])
+def test_noise_is_begun_as_much_too_narrow_as_few_steps_make_it_too_wide(kind, sigma_data):
+    config, noise = (
+        SamplerConfig(kind, {"euler": 64, "heun": 14, "dpm++2m": 14}[kind]),
+        NoiseConfig(sigma_data=sigma_data),
+    )
+    sigmas = sigmas_of(config, noise)
+    begun = torch.full((1, 1), sigmas[0] * start_scale(config, sigmas, sigma_data), dtype=torch.float64)
+    came = DETERMINISTIC[kind](lambda x, sigma: sigma_data**2 / (sigma_data**2 + sigma**2) * x, begun, sigmas)
+    assert float(came) == pytest.approx(sigma_data, rel=1e-12)
+    assert start_scale(config, sigmas, sigma_data) != pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize(("config", "scale"), [(("sde", 8), 1.0), (("dpm++2m", 1), 1.1), (("heun", 5), 0.9)])
+def test_the_stochastic_sampler_begins_from_plain_noise_and_none_from_a_tenth_more_or_less(config, scale):
+    chosen = SamplerConfig(*config)
+    assert start_scale(chosen, sigmas_of(chosen, NoiseConfig()), 1.0) == scale
+
+
+def deviation(settings: Settings, scale: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Of what comes out where data are Gaussian of deviation `scale`, whose denoiser multiplies: without chance.
+
+    The sampler is then linear in all its random numbers. Rows stand for those, with the factor of each.
+    """
+    config, sigmas = settings.sampler, sigmas_of(settings.sampler, settings.noise)
+    factors = torch.zeros(1 + config.restarts, 1, dtype=torch.float64)
+    factors[0] = sigmas[0] * start_scale(config, sigmas, settings.noise.sigma_data)
+    drawn = iter(torch.eye(1 + config.restarts, dtype=torch.float64)[1:, :, None])
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "randn", lambda shape, **_: next(drawn))
+        generator = torch.Generator()
+        came = sample(config, lambda x, sigma: scale**2 / (scale**2 + sigma**2) * x, factors, sigmas, generator)
+    assert next(drawn, None) is None
+    return float(came.norm())
+
+
+SCALES = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", ["best", "fast", "laptop"])
+def test_few_steps_make_no_direction_narrower_or_wider_by_three_per_cent(name, scale, monkeypatch):
+    assert deviation(PRESETS[name], scale, monkeypatch) == pytest.approx(scale, rel=0.03)
+
+
+def test_that_test_tells_a_step_to_the_expected_row_and_a_start_without_scale(monkeypatch):
+    def to_the_expected_row(denoise, x, sigmas, generator, *, times):
+        for _ in range(times):
+            x = denoise(x + sigmas[0] * torch.randn(x.shape), sigmas[0])
+        return x
+
+    with monkeypatch.context() as patch:
+        patch.setattr(samplers, "restart", to_the_expected_row)
+        assert deviation(PRESETS["best"], 0.1, monkeypatch) < 0.75 * 0.1
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "start_scale", lambda *_: 1.0)
+        assert deviation(PRESETS["laptop"], 1.0, monkeypatch) > 1.02

@@ -12,6 +12,7 @@ from synther import compute
 from synther.diffusion.blocks import _STREAM, BlockSampler
 from synther.diffusion.config import NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.networks import Network
+from synther.diffusion.samplers import start_scale
 from synther.diffusion.start import Start
 
 KINDS = ["sde", "heun", "euler", "dpm++2m"]
@@ -34,10 +35,10 @@ def noise(one: BlockSampler, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("start", [None, STRETCHED], ids=["plain", "matched"])
-@pytest.mark.parametrize("refine", [0, 3])
+@pytest.mark.parametrize("restarts", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
-def test_levels_fall_to_0_where_the_drawn_rows_are(kind, refine, start):
-    one = sampler(kind, refine=refine, start=start)
+def test_levels_fall_to_0_where_the_drawn_rows_are(kind, restarts, start):
+    one = sampler(kind, restarts=restarts, start=start)
     drawn = one.draw(7, 0)
     trace = one.trace(7, 10)
     sigmas = [sigma for sigma, _ in trace]
@@ -63,8 +64,8 @@ def test_levels_raised_by_fresh_noise_are_left_out():
 
 
 @pytest.mark.parametrize(("first", "last", "more"), [(0.1, 0.004, []), (0.001, 0.0005, [0.001, 0.0005])])
-def test_refinement_adds_only_levels_below_those_before(first, last, more):
-    one = sampler(refine=2, refine_from=first, refine_to=last)
+def test_restarts_add_only_levels_below_those_before(first, last, more):
+    one = sampler(restarts=2, restart_steps=2, restart_from=first, restart_to=last)
     assert [sigma for sigma, _ in one.trace(0, 1)] == pytest.approx([*one.sigmas[:-1], *more, 0.0])
 
 
@@ -72,7 +73,9 @@ def test_refinement_adds_only_levels_below_those_before(first, last, more):
 def test_the_first_rows_are_the_noise(start):
     one = sampler(start=start)
     unit = noise(one, 3) if start is None else start.draw(noise(one, 3))
-    torch.testing.assert_close(one.trace(3, 20)[0][1], unit[:20] * 80 / math.hypot(80, 1))
+    begun = 80 * start_scale(one.config, one.sigmas, 1.0)
+    assert begun != pytest.approx(80, rel=1e-3)
+    torch.testing.assert_close(one.trace(3, 20)[0][1], unit[:20] * begun / math.hypot(80, 1))
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("heun", 0.01), ("euler", 0.1), ("dpm++2m", 0.01)])
@@ -89,7 +92,8 @@ def test_normal_rows_stay_where_they_are(kind, tolerance):
 
 def test_rows_have_the_deviation_of_the_data_all_the_way():
     one = BlockSampler(network(), NoiseConfig(sigma_data=0.5), SamplerConfig("euler", 3))
-    torch.testing.assert_close(one.trace(3, 20)[0][1], noise(one, 3)[:20] * 0.5 * 80 / math.hypot(80, 0.5))
+    begun = 80 * start_scale(one.config, one.sigmas, 0.5)
+    torch.testing.assert_close(one.trace(3, 20)[0][1], noise(one, 3)[:20] * 0.5 * begun / math.hypot(80, 0.5))
 
 
 def test_no_more_rows_than_a_block_has():

@@ -1,0 +1,325 @@
+"""Values without an order that nobody declared: integers, whole observations, one-hot groups, whole worlds."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synther.data import inference, kinds, row_table, spaces
+from synther.data.kinds import Binary, Categorical, Codebook, Constant, Continuous, Integer, OneHot, from_json, to_json
+from synther.data.layout import Layout
+from synther.data.row_table import RowTable
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+RANDOM = np.random.default_rng(0)
+
+
+def rows_of(observation: np.ndarray, /, **changes: Any) -> Transitions:
+    count = len(observation)
+    given: dict[str, Any] = {
+        "observation": observation,
+        "action": np.random.default_rng(1).uniform(-1, 1, (count, 1)),
+        "reward": np.random.default_rng(2).normal(size=count),
+        "next_observation": observation[::-1].copy(),
+        "terminal": np.zeros(count, bool),
+    }
+    return Transitions.of(**(given | changes))
+
+
+def numbers(count: int) -> np.ndarray:
+    return np.random.default_rng(3).normal(size=(count, 1))
+
+
+class TestCodebook:
+    ROWS = ((-1.0, 300.0), (0.0, 2.0), (0.0, 256.0), (1.0, 1.0), (2.0, -5.0))
+
+    @pytest.mark.parametrize("coding", ["onehot", "bits"])
+    def test_every_row_comes_back(self, coding: kinds.Coding):
+        kind = Codebook(self.ROWS, coding)
+        source = np.array(self.ROWS)[[4, 0, 0, 2, 1, 3]]
+        matrix = kind.encode(source)
+        assert matrix.shape == (6, 5 if coding == "onehot" else 3)
+        assert np.array_equal(kind.decode(matrix), source)
+        assert from_json(json.loads(json.dumps(to_json(kind)))) == kind
+
+    def test_a_row_has_its_place_in_the_book_whatever_its_bytes(self):
+        """In memory 256.0 and -1.0 sort otherwise than as numbers; in the book they have the order of numbers."""
+        kind = Codebook(self.ROWS)
+        assert np.array_equal(kind.encode(np.array(self.ROWS)), 2 * np.eye(5) - 1)
+        assert np.array_equal(kind.encode(np.array(self.ROWS[::-1])), (2 * np.eye(5) - 1)[::-1])
+
+    def test_the_type_of_the_source_and_the_sign_of_zero_do_not_matter(self):
+        kind = Codebook(self.ROWS)
+        for dtype in (np.float32, np.int64, ">f8", ">i4"):
+            assert kind.encode(np.array(self.ROWS).astype(dtype)).argmax(1).tolist() == [0, 1, 2, 3, 4]
+        assert kind.encode(np.array([[-0.0, 2.0]])).argmax() == 1
+
+    def test_other_rows_are_known_as_such(self):
+        kind = Codebook(self.ROWS)
+        strange = np.array([[0.0, 2.0], [0.0, 300.0], [2.0, -5.0], [9.0, 9.0], [-9.0, -9.0]])
+        assert kind.misfit(strange).tolist() == [False, True, False, True, True]
+        assert "one of the 5 rows" in kind.expected
+
+    @pytest.mark.parametrize("coding", ["onehot", "bits"])
+    def test_anything_decodes_to_a_row_of_the_book(self, coding: kinds.Coding):
+        kind = Codebook(self.ROWS, coding)
+        decoded = kind.decode(RANDOM.normal(scale=3, size=(500, kind.matrix_width)))
+        assert {tuple(row) for row in decoded.tolist()} == set(self.ROWS)
+
+    def test_labels_are_unique_and_belong_to_the_row(self):
+        names = ("observation[0]", "observation[1]")
+        labels = Codebook(self.ROWS).labels(names)
+        assert len(set(labels)) == 5
+        fewer = Codebook(self.ROWS[:2] + self.ROWS[3:])
+        assert fewer.labels(names) == labels[:2] + labels[3:]
+        assert labels[0].startswith("observation#")
+        assert Codebook(self.ROWS, "bits").labels(names) == tuple(f"observation[0].bit{bit}" for bit in (2, 1, 0))
+
+    def test_single_values_are_named_themselves(self):
+        assert Codebook(((-2.0,), (3.0,), (9.0,))).labels(("reward",)) == ("reward=-2", "reward=3", "reward=9")
+        ids = tuple((1e6 + number,) for number in range(3))
+        assert Codebook(ids).labels(("reward",)) == ("reward=1000000", "reward=1000001", "reward=1000002")
+
+    @pytest.mark.parametrize("size", [0, 1])
+    def test_a_book_has_two_rows_at_least(self, size: int):
+        with pytest.raises(DataError, match="at least two"):
+            Codebook(self.ROWS[:size])
+
+
+class TestIntegers:
+    def test_a_few_integers_are_categories_and_only_those_that_were_seen(self):
+        values = RANDOM.choice([2, 3, 9], (1_000, 1))
+        rows = rows_of(np.concatenate([numbers(1_000), values], 1), reward=RANDOM.choice([-1, 0, 10], 1_000))
+        layout = Layout.infer(rows)
+        assert layout.observation == (Continuous(), Codebook(((2.0,), (3.0,), (9.0,))))
+        assert layout.reward == (Codebook(((-1.0,), (0.0,), (10.0,))),)
+        assert layout.unpack(layout.pack(rows)).equals(rows)
+        generated = layout.unpack(RANDOM.normal(size=(300, layout.width)))
+        assert set(generated.observation[:, 1]) == {2, 3, 9}
+        ordered = Layout.infer(rows, integers="ordered")
+        assert (ordered.observation[1], ordered.reward[0]) == (Integer(2, 9), Integer(-1, 10))
+
+    @pytest.mark.parametrize(("values", "categories"), [(32, True), (33, False)])
+    def test_more_than_32_are_ordered_and_a_warning_says_so(self, values, categories, caplog):
+        column = np.resize(np.arange(values) * 7, 5_000)[:, None]
+        with caplog.at_level(logging.WARNING):
+            layout = Layout.infer(rows_of(np.concatenate([numbers(5_000), column], 1)))
+        assert isinstance(layout.observation[1], Codebook if categories else Integer)
+        warned = "1 observation columns hold more than 32 different integers (the first is column 1)" in caplog.text
+        assert warned == (not categories)
+
+    @pytest.mark.xfail(strict=True, raises=DataError, reason="values are looked for in a sample of the rows alone")
+    def test_a_value_that_a_sample_does_not_hold_is_known_all_the_same(self, monkeypatch: pytest.MonkeyPatch):
+        reward = np.random.default_rng(0).choice([0.0, 1.0, 2.0], 2_000)
+        reward[1_234] = 100.0
+        rows = rows_of(numbers(2_000), reward=reward)
+        drawn = inference.sample(rows, 500)
+        assert 100.0 not in drawn["reward"]
+        monkeypatch.setattr(inference, "sample", lambda rows: drawn)
+        layout = Layout.infer(rows)
+        assert layout.unpack(layout.pack(rows)).equals(rows)
+
+    def test_integers_that_hardly_come_again_are_ordered(self):
+        column = np.arange(100)[:, None] % 25  # eight of each, in observations and next observations
+        layout = Layout.infer(rows_of(np.concatenate([numbers(100), column], 1)))
+        assert layout.observation[1] == Integer(0, 24)
+
+    def test_integers_that_float64_cannot_tell_apart_are_no_categories(self):
+        column = np.resize([2**60, 2**60 + 1, 2**60 + 2], 1_000)[:, None]
+        layout = Layout.infer(rows_of(column))
+        assert isinstance(layout.observation[0], Integer)
+
+    def test_declared_values_are_left_as_they_are_declared(self):
+        rows = rows_of(np.resize([0, 1, 3], 1_000)[:, None], observation_space=(spaces.Discrete(5),))
+        assert Layout.infer(rows).observation == (Categorical(5),)
+
+
+class TestWholeObservations:
+    def grid(self, states: int, count: int) -> np.ndarray:
+        """Rows of four small integers, of which only some exist."""
+        known = np.random.default_rng(5).permutation(7**4)[:states]
+        known = np.stack([known // 7**place % 7 for place in range(4)], 1)
+        return known[np.random.default_rng(6).integers(states, size=count)]
+
+    @pytest.mark.parametrize("coding", ["onehot", "bits"])
+    def test_observations_that_come_again_and_again_are_one_category(self, coding: kinds.Coding):
+        observation = self.grid(48, 4_000)
+        rows = rows_of(observation)
+        layout = Layout.infer(rows, coding)
+        (book,) = layout.observation
+        assert isinstance(book, Codebook)
+        assert book.rows == tuple(sorted(map(tuple, np.unique(observation, axis=0).astype(float).tolist())))
+        assert layout.next_observation == layout.observation
+        assert layout.unpack(layout.pack(rows)).equals(rows)
+        generated = layout.unpack(RANDOM.normal(size=(500, layout.width)))
+        assert {tuple(row) for row in generated.observation.tolist()} <= set(map(tuple, observation.tolist()))
+        assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+        assert len(set(layout.names)) == layout.width
+
+    def test_an_observation_that_was_never_seen_is_refused(self):
+        observation = self.grid(48, 4_000)
+        layout = Layout.infer(rows_of(observation))
+        strange = observation.copy()
+        strange[7] = 9
+        with pytest.raises(
+            DataError, match=r"observation\[0\] is \[9, 9, 9, 9\] in row 7: expected one of the 48 rows"
+        ):
+            layout.pack(rows_of(strange, next_observation=observation))
+
+    @pytest.mark.parametrize(("states", "one"), [(1_024, True), (1_025, False)])
+    def test_not_more_than_1024(self, states: int, one: bool):
+        observation = np.resize(np.arange(states), 12 * states)
+        observation = np.stack([observation // 40, observation % 40], 1)
+        layout = Layout.infer(rows_of(observation))
+        assert isinstance(layout.observation[0], Codebook if one else (Integer, Codebook))
+        assert (len(layout.observation) == 1) == one
+
+    def test_not_where_many_were_seen_once(self):
+        """As many of those to come have then never been seen."""
+        observation = self.grid(48, 4_000)
+        once = np.stack([np.arange(60) + 10, np.arange(60), np.zeros(60), np.zeros(60)], 1)
+        few = np.concatenate([observation, once[:20]])
+        many = np.concatenate([observation, once])
+        assert len(Layout.infer(rows_of(few, next_observation=few[0] + 0 * few)).observation) == 1
+        assert len(Layout.infer(rows_of(many, next_observation=many[0] + 0 * many)).observation) == 4
+
+    def test_not_where_one_column_is_a_real_number(self):
+        observation = np.concatenate([self.grid(48, 4_000), numbers(4_000)], 1)
+        assert len(Layout.infer(rows_of(observation)).observation) == 5
+
+    def test_not_where_they_are_to_be_ordered(self):
+        assert len(Layout.infer(rows_of(self.grid(48, 4_000)), integers="ordered").observation) == 4
+
+    def test_chunks_make_no_difference(self, monkeypatch: pytest.MonkeyPatch):
+        rows = rows_of(self.grid(48, 4_000))
+        whole = Layout.infer(rows)
+        monkeypatch.setattr(inference, "_CHUNK", 333)
+        assert Layout.infer(rows) == whole
+
+
+class TestOneHotGroups:
+    def group(self, size: int, count: int = 1_000, seed: int = 0) -> np.ndarray:
+        return np.eye(size)[np.random.default_rng(seed).integers(size, size=count)]
+
+    def found(self, *columns: np.ndarray, coding: kinds.Coding = "onehot", **changes: Any) -> tuple[kinds.Kind, ...]:
+        rows = rows_of(np.concatenate([numbers(1_000), *columns], 1), **changes)
+        layout = Layout.infer(rows, coding)
+        assert layout.unpack(layout.pack(rows)).equals(rows)
+        return layout.observation[1:]
+
+    @pytest.mark.parametrize("coding", ["onehot", "bits"])
+    def test_neighbours_of_which_one_is_always_set_are_a_group(self, coding: kinds.Coding):
+        assert self.found(self.group(5), coding=coding) == (OneHot(5, coding),)
+
+    def test_two_groups_side_by_side(self):
+        assert self.found(self.group(3), self.group(4, seed=1)) == (OneHot(3), OneHot(4))
+
+    def test_a_number_in_between_parts_them(self):
+        group = self.group(4)
+        parted = self.found(group[:, :2], numbers(1_000), group[:, 2:])
+        assert parted == (Binary(0, 1), Binary(0, 1), Continuous(), Binary(0, 1), Binary(0, 1))
+        between = self.found(self.group(3), numbers(1_000), self.group(3, seed=1))
+        assert between == (OneHot(3), Continuous(), OneHot(3))
+
+    def test_a_place_that_is_never_set_may_be_inside(self):
+        group = self.group(4)
+        gapped = np.insert(group, 2, 0.0, axis=1)
+        assert self.found(gapped) == (OneHot(5, seen=(0, 1, 3, 4)),)
+
+    @pytest.mark.parametrize("field", ["observation", "next_observation"])
+    @pytest.mark.parametrize("value", [[0, 0, 0], [1, 1, 0]], ids=["none set", "two set"])
+    def test_one_row_that_differs_is_enough_for_none(self, field: str, value: list[int], monkeypatch):
+        """Even where a sample of the rows does not hold it."""
+        observation = np.concatenate([numbers(1_000), self.group(3)], 1)
+        changed = observation.copy()
+        changed[500, 1:] = value
+        rows = rows_of(observation, **{field: changed})
+        for limit in (1 << 17, 20):
+            drawn = inference.sample(rows, limit)
+            monkeypatch.setattr(inference, "sample", lambda rows, drawn=drawn: drawn)
+            assert Layout.infer(rows).observation[1:] == (Binary(0, 1),) * 3
+            monkeypatch.undo()
+
+    def test_independent_flags_are_no_group(self):
+        flags = np.random.default_rng(0).integers(2, size=(1_000, 3)).astype(float)
+        assert self.found(flags) == (Binary(0, 1),) * 3
+
+    def test_two_values_that_are_not_0_and_1_are_no_group(self):
+        assert self.found(2 * self.group(3)) == (Binary(0, 2),) * 3
+
+    def test_a_column_of_ones_beside_flags_is_no_group(self):
+        assert self.found(np.ones((1_000, 1)), self.group(3)) == (Constant(1.0), OneHot(3))
+
+
+def chain(count: int, seed: int = 0) -> Transitions:
+    """Five states and two actions; a step to the right succeeds in nine of ten cases, and the last state ends."""
+    random = np.random.default_rng(seed)
+    state, action = random.integers(4, size=count), random.integers(2, size=count)
+    moves = np.where(random.random(count) < 0.9, 2 * action - 1, 0)
+    following = np.clip(state + moves, 0, 4)
+    return Transitions.of(
+        observation=state[:, None].astype(np.int64),
+        action=action,
+        reward=(following == 4).astype(np.float32) * 2.5,
+        next_observation=following[:, None].astype(np.int64),
+        terminal=following == 4,
+    )
+
+
+class TestRowTable:
+    def test_rows_come_as_often_as_they_came(self):
+        rows = chain(20_000)
+        layout = Layout.infer(rows)
+        table = RowTable.fit(rows, layout)
+        assert table.count.sum() == 20_000
+        assert len(table.rows) == len(np.unique(self.whole(rows), axis=0)) < 30
+        drawn = table.draw(50_000, layout, np.random.default_rng(0))
+        assert [getattr(drawn, name).dtype for name in ("observation", "action", "reward", "terminal")] == [
+            getattr(rows, name).dtype for name in ("observation", "action", "reward", "terminal")
+        ]
+        known, real = np.unique(self.whole(rows), axis=0, return_counts=True)
+        again, made = np.unique(self.whole(drawn), axis=0, return_counts=True)
+        assert np.array_equal(again, known)
+        share = real / 20_000
+        assert (np.abs(made / 50_000 - share) < 5 * np.sqrt(share / 50_000)).all()
+
+    @staticmethod
+    def whole(rows: Transitions) -> np.ndarray:
+        columns = (rows.observation, rows.action, rows.reward, rows.next_observation, rows.terminal)
+        return np.concatenate([column.reshape(len(rows), -1).astype(float) for column in columns], 1)
+
+    def test_the_same_draw_gives_the_same_rows(self):
+        rows = chain(1_000)
+        layout = Layout.infer(rows)
+        table = RowTable.fit(rows, layout)
+        again = RowTable(**table.arrays())
+        first, second = (t.draw(100, layout, np.random.default_rng(3)) for t in (table, again))
+        assert first.equals(second)
+
+    def test_numbers_make_no_table(self):
+        rows = chain(1_000)
+        real = rows_of(numbers(1_000), action=rows.action)
+        assert RowTable.fit(real, Layout.infer(real)) is None
+        acted = rows_of(rows.observation, next_observation=rows.next_observation)
+        assert RowTable.fit(acted, Layout.infer(acted)) is None
+        ordered = Layout.infer(rows, integers="ordered")
+        assert RowTable.fit(rows, ordered) is None
+
+    def test_rows_of_which_most_are_the_only_ones_make_no_table(self):
+        rows = chain(1_000)
+        paid = rows_of(rows.observation, action=rows.action, next_observation=rows.next_observation)
+        assert RowTable.fit(paid, Layout.infer(paid)) is None  # a reward of a real number each
+
+    def test_too_many_different_rows_make_no_table(self, monkeypatch: pytest.MonkeyPatch):
+        rows = chain(1_000)
+        layout = Layout.infer(rows)
+        size = len(RowTable.fit(rows, layout).rows)
+        monkeypatch.setattr(row_table, "LARGEST", size)
+        assert RowTable.fit(rows, layout) is not None
+        monkeypatch.setattr(row_table, "LARGEST", size - 1)
+        assert RowTable.fit(rows, layout) is None

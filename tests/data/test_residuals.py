@@ -1,0 +1,317 @@
+"""Outcomes as what a regression leaves of them: nothing is lost, and what follows from a row follows exactly."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from synther.data import residuals as residuals_module
+from synther.data.preparing import prepare
+from synther.data.residuals import Regression, Residuals
+from synther.data.scaling import Scaler
+from synther.data.transitions import Transitions
+
+
+def unit(columns: np.ndarray) -> np.ndarray:
+    """Of mean 0 and deviation 1."""
+    return (columns - columns.mean(0)) / columns.std(0)
+
+
+def some_rows(count: int = 4_000, noise: float = 0.05) -> np.ndarray:
+    """Three given columns; then one of them with a little noise, one that is noise, and a sum of those."""
+    random = np.random.default_rng(0)
+    given = random.normal(size=(count, 3))
+    first = given[:, 0] + noise * random.normal(size=count)
+    second = random.normal(size=count)
+    third = given[:, 1] - 2 * given[:, 2] + 0.5 * second
+    return unit(np.column_stack([given, first, second, third]))
+
+
+def fitted(rows: np.ndarray, **options: object) -> Residuals:
+    found = Residuals.fit(rows, [0, 1, 2], [3, 4, 5], **options)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("bent", [False, True])
+def test_put_back_undoes_take_out_after_a_file_too(bent: bool):
+    rows = some_rows(8_000)
+    rows[:, 4] = unit(np.sin(3 * rows[:, 0]) + 0.1 * rows[:, 4])
+    found = fitted(rows, bent=bent)
+    assert bool(found.knots) == bent
+    again = Residuals.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False)))
+    assert again == found
+    for one, other in ((found, again), (again, found)):
+        back = rows.copy()
+        one.take_out(back)
+        assert np.abs(back - rows).max() > 0.1
+        other.put_back(back)
+        np.testing.assert_allclose(back, rows, rtol=0, atol=1e-11)
+
+
+def test_given_columns_are_left_alone():
+    rows = some_rows()
+    taken = rows.copy()
+    fitted(rows).take_out(taken)
+    assert np.array_equal(taken[:, :3], rows[:, :3])
+
+
+def test_small_noise_becomes_a_column_of_deviation_1():
+    rows = some_rows(noise=0.05)
+    found = fitted(rows)
+    taken = rows.copy()
+    found.take_out(taken)
+    assert found.scale[found.outcomes.index(3)] == pytest.approx(0.05, rel=0.05)
+    np.testing.assert_allclose(taken[:, [3, 4]].std(0), 1, atol=1e-9)
+    np.testing.assert_allclose(taken[:, [3, 4]].mean(0), 0, atol=1e-9)
+    assert np.abs(np.corrcoef(taken[:, :5].T)[3, :3]).max() < 1e-6
+
+
+def test_what_follows_from_the_row_leaves_nothing_and_comes_back_exactly_whatever_is_generated():
+    rows = some_rows()
+    found = fitted(rows)
+    taken = rows.copy()
+    found.take_out(taken)
+    assert np.abs(taken[:, 5]).max() * found.scale[found.outcomes.index(5)] < 1e-7
+    generated = np.random.default_rng(1).normal(size=(500, 6))
+    generated[:, 5] = np.clip(generated[:, 5], -1, 1)
+    found.put_back(generated)
+    slopes = np.linalg.lstsq(rows[:, [0, 1, 2, 4]], rows[:, 5], rcond=None)[0]
+    # A column of which nothing is left is scaled by no more than SMALLEST.
+    np.testing.assert_allclose(generated[:, 5], generated[:, [0, 1, 2, 4]] @ slopes, rtol=0, atol=1.01e-4)
+
+
+def test_the_most_random_outcome_comes_first_and_explains_the_others():
+    """The new position is the old one moved by the new velocity, which is random: the velocity comes first."""
+    random = np.random.default_rng(0)
+    position, velocity = random.normal(size=(2, 5_000))
+    new_velocity = velocity + 0.3 * random.normal(size=5_000)
+    new_position = position + 0.05 * new_velocity
+    rows = unit(np.column_stack([position, velocity, new_position, new_velocity]))
+    found = Residuals.fit(rows, [0, 1], [2, 3])
+    assert found.outcomes == (3, 2)
+    assert found.scale[0] > 0.2
+    assert found.scale[1] == residuals_module.SMALLEST
+    generated = random.normal(size=(100, 4))
+    generated[:, 2] = 0.0
+    found.put_back(generated)
+    moved = np.linalg.lstsq(rows[:, [0, 3]], rows[:, 2], rcond=None)[0]
+    np.testing.assert_allclose(generated[:, 2], generated[:, [0, 3]] @ moved, rtol=0, atol=1e-7)
+
+
+def test_the_order_of_an_earlier_fit_is_kept():
+    rows = some_rows()
+    assert fitted(rows).outcomes == (4, 3, 5)
+    for order in ((5, 3, 4), (3, 5)):
+        found = fitted(rows, order=order)
+        assert found.outcomes[: len(order)] == order
+        back = rows.copy()
+        found.take_out(back)
+        assert np.abs(np.corrcoef(back[:, [3, 4]].T)[0, 1]) < 1e-6
+        found.put_back(back)
+        np.testing.assert_allclose(back, rows, rtol=0, atol=1e-11)
+
+
+def test_a_bent_regression_explains_a_sine_and_a_straight_one_does_not():
+    random = np.random.default_rng(0)
+    given = random.uniform(-1.7, 1.7, (16_000, 2))
+    rows = unit(np.column_stack([given, np.sin(3 * given[:, 0]) + 0.01 * random.normal(size=16_000)]))
+    straight, bent = (Residuals.fit(rows, [0, 1], [2], bent=bent) for bent in (False, True))
+    assert straight.scale[0] > 0.9
+    assert bent.scale[0] < 0.03
+    assert [place for place, _ in bent.knots] == [0]
+    assert straight.knots == ()
+
+
+def test_a_regression_is_not_bent_for_noise_or_for_few_rows():
+    rows = some_rows(16_000)
+    assert Residuals.fit(rows, [0, 1, 2], [3, 4], bent=True).knots == ()
+    curved = rows[:1_000].copy()
+    curved[:, 3] = unit(np.sin(3 * curved[:, 0]))
+    assert Residuals.fit(curved, [0, 1, 2], [3], bent=True).knots == ()
+
+
+@pytest.mark.parametrize("given", [[], [0, 1, 2]])
+def test_nothing_is_fitted_where_nothing_is_given_or_too_few_rows_are_there(given: list[int]):
+    rows = some_rows()
+    assert Residuals.fit(rows[:59], given, [3, 4, 5]) is None
+    assert (Residuals.fit(rows[:60], given, [3, 4, 5]) is None) == (not given)
+    assert Residuals.fit(rows, given, []) is None
+
+
+def test_more_rows_than_are_needed_change_nothing(monkeypatch: pytest.MonkeyPatch):
+    rows = some_rows(9_000)
+    thin = fitted(rows[::3])
+    monkeypatch.setattr(residuals_module, "MOST_ROWS", 3_000)
+    assert fitted(rows) == thin
+
+
+def lattice(count: int = 3_000) -> np.ndarray:
+    """A number in steps of 0.1, whether it grew, shrank or stayed, and a reward that follows from where it went."""
+    random = np.random.default_rng(0)
+    here = random.integers(-30, 31, count) / 10
+    there = here + random.integers(-1, 2, count) / 10
+    return np.column_stack([here, random.normal(size=count), there, 3 * there - here])
+
+
+def test_outcomes_on_a_lattice_are_compared_with_their_last_value():
+    raw = lattice()
+    rows, scale = unit(raw), raw.std(0)
+    found = Residuals.fit(rows, [0, 1], [2, 3], [(2, 0, scale[0] / scale[2])])
+    assert found.outcomes == (3,)
+    assert found.replaced == (3, 2)
+    assert found.free == (0, 1)
+    taken = rows.copy()
+    found.take_out(taken)
+    values = np.unique(taken[:, 2].round(9))
+    assert len(values) == 3
+    np.testing.assert_allclose(np.diff(values), values[1] - values[0], atol=1e-8)
+    assert taken[:, 2].std() == pytest.approx(1)
+    assert found.scale[0] == residuals_module.SMALLEST  # the reward follows from both
+    found.put_back(taken)
+    np.testing.assert_allclose(taken, rows, rtol=0, atol=1e-9)
+
+
+def test_steps_alone_need_no_regression():
+    raw = lattice()[:, :3]
+    found = Residuals.fit(unit(raw), [0, 1], [2], [(2, 0, raw[:, 0].std() / raw[:, 2].std())])
+    assert found.outcomes == ()
+    taken = unit(raw)
+    found.take_out(taken)
+    assert len(np.unique(taken[:, 2].round(9))) == 3
+    again = Residuals.from_json(json.loads(json.dumps(found.to_json())))
+    again.put_back(taken)
+    np.testing.assert_allclose(taken, unit(raw), rtol=0, atol=1e-12)
+
+
+def test_a_scaler_passes_over_columns_that_never_change():
+    matrix = np.column_stack([some_rows(), np.full(4_000, 3.0), np.full(4_000, 7.0)])
+    regression = Regression([0, 1, 2, 6], [3, 4, 5, 7])
+    scaler = Scaler.fit(matrix, ["standard"] * 8, regression=regression)
+    assert scaler.residuals.given == (0, 1, 2)
+    assert sorted(scaler.residuals.outcomes) == [3, 4, 5]
+    np.testing.assert_allclose(scaler.inverse(scaler.transform(matrix)), matrix, rtol=0, atol=1e-10)
+
+
+def test_outcomes_that_are_not_scaled_are_left_as_they_are():
+    matrix = some_rows()
+    kinds = ["standard", "standard", "none", "none", "standard", "minmax"]
+    scaler = Scaler.fit(matrix, kinds, regression=Regression([0, 1, 2], [3, 4, 5]))
+    assert scaler.residuals.outcomes == (4,)
+    assert np.array_equal(scaler.transform(matrix)[:, 3], matrix[:, 3])
+    none = Scaler.fit(matrix, ["standard"] * 3 + ["none"] * 3, regression=Regression([0, 1, 2], [3, 4, 5]))
+    assert none.residuals is None
+
+
+@pytest.mark.parametrize("kind", ["standard", "blend", "quantile"])
+@pytest.mark.parametrize("bent", [False, True])
+def test_a_scaler_with_residuals_goes_there_and_back_after_a_file_too(kind: str, bent: bool):
+    matrix = some_rows(8_000) * [1, 10, 0.1, 5, 1e-3, 100] + [0, 3, -1, 1e3, 0, 7]
+    scaler = Scaler.fit(matrix, [kind] * 6, regression=Regression([0, 1, 2], [3, 4, 5], bent=bent))
+    again = Scaler.from_json(json.loads(json.dumps(scaler.to_json(), allow_nan=False)))
+    assert again == scaler
+    scaled = scaler.transform(matrix)
+    np.testing.assert_allclose(scaled[:, :5].std(0), 1, atol=0.1)
+    np.testing.assert_allclose(again.inverse(scaled), matrix, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["standard", "blend", "quantile"])
+@pytest.mark.parametrize("lattice_too", [False, True])
+def test_log_slope_is_the_logarithm_of_the_determinant(kind: str, lattice_too: bool):
+    """Of the numerical Jacobian of the whole row, at a few rows that lie between the knots of their curves."""
+    if lattice_too:
+        matrix = lattice()
+        matrix[:, 3] += 0.3 * np.random.default_rng(5).normal(size=len(matrix))
+        regression = Regression([0, 1], [2, 3], steps=[(2, 0)])
+    else:
+        random = np.random.default_rng(4)
+        matrix = some_rows(8_000) * [1, 10, 0.1, 5, 0.02, 100] + [0, 3, -1, 50, 0, 7]
+        matrix[:, 5] += 20 * random.normal(size=8_000)
+        regression = Regression([0, 1, 2], [3, 4, 5], bent=True)
+    kinds = [kind] * matrix.shape[1]
+    if lattice_too:
+        kinds[0] = kinds[2] = "standard"  # whose curves would have steps
+    scaler = Scaler.fit(matrix, kinds, regression=regression)
+    width = matrix.shape[1]
+    rows = matrix[:12] + 1e-5 * matrix.std(0)
+    step = 1e-7 * matrix.std(0)
+    agree = 0
+    for row, expected in zip(rows, scaler.log_slope(rows), strict=True):
+        forward = scaler.transform(row + np.diag(step)) - scaler.transform(row[None])
+        backward = scaler.transform(row[None]) - scaler.transform(row - np.diag(step))
+        if not np.allclose(forward, backward, rtol=1e-4, atol=1e-12):
+            continue  # a knot in between
+        jacobian = ((forward + backward) / (2 * step[:, None])).T
+        assert jacobian.shape == (width, width)
+        sign, logarithm = np.linalg.slogdet(jacobian)
+        assert sign == 1
+        assert logarithm == pytest.approx(expected, abs=1e-4)
+        agree += 1
+    assert agree >= 6
+
+
+def world(count: int = 6_000, tenths: bool = False) -> Transitions:
+    """A point that moves by its new velocity times 0.05, or by a tenth or not at all."""
+    random = np.random.default_rng(0)
+    position, velocity = random.normal(size=(2, count))
+    action = random.uniform(-1, 1, count)
+    if tenths:
+        position = random.integers(-30, 31, count) / 10
+    new_velocity = 0.9 * velocity + 0.1 * action + 0.02 * random.normal(size=count)
+    new_position = position + (random.integers(-1, 2, count) / 10 if tenths else 0.05 * new_velocity)
+    return Transitions.of(
+        observation=np.column_stack([position, velocity]),
+        action=action[:, None],
+        reward=2 * new_velocity - 0.1 * action + 5 * position,
+        next_observation=np.column_stack([new_position, new_velocity]),
+        terminal=random.random(count) < 0.05,
+    )
+
+
+@pytest.mark.parametrize("kind", ["linear", "bent"])
+def test_a_law_of_the_world_holds_in_every_generated_row(kind: str):
+    prepared = prepare(world(), "standard", "onehot", spikes=True, residuals=kind)
+    generated = np.random.default_rng(1).normal(size=(1_000, prepared.matrix.shape[1]))
+    rows = prepared.layout.unpack(prepared.scaler.inverse(generated, prepared.layout.settle))
+    moved = rows.next_observation[:, 0] - rows.observation[:, 0]
+    assert np.abs(moved - 0.05 * rows.next_observation[:, 1]).max() < 1e-3
+    (box,) = prepared.layout.action
+    inside = (rows.action[:, 0] > box.low) & (rows.action[:, 0] < box.high)  # others are clipped after all
+    told = 2 * rows.next_observation[:, 1] - 0.1 * rows.action[:, 0] + 5 * rows.observation[:, 0]
+    assert inside.mean() > 0.8
+    assert np.abs(rows.reward - told)[inside].max() < 3e-3
+    plain = prepare(world(), "standard", "onehot", spikes=True)
+    assert plain.scaler.residuals is None
+    rows = plain.layout.unpack(plain.scaler.inverse(generated))
+    assert np.abs(rows.next_observation[:, 0] - rows.observation[:, 0] - 0.05 * rows.next_observation[:, 1]).max() > 1
+
+
+def test_residuals_are_prepared_to_deviation_1_in_the_order_that_is_asked_for():
+    prepared = prepare(world(), "standard", "onehot", False, residuals="linear")
+    names = prepared.layout.names
+    place = names.index("next_observation[1]")
+    assert prepared.matrix[:, place].std() == pytest.approx(1, abs=1e-3)
+    found = prepared.scaler.residuals
+    assert names[found.outcomes[0]] == "next_observation[1]"
+    assert {names[column] for column in found.free} == {"observation[0]", "observation[1]", "action[0]"}
+    asked = ("next_observation[0]", "reward", "never[3]", "next_observation[1]")
+    again = prepare(world(), "standard", "onehot", False, residuals="linear", order=asked)
+    kept = [names[column] for column in again.scaler.residuals.outcomes]
+    assert kept == ["next_observation[0]", "reward", "next_observation[1]"]
+
+
+def test_generated_steps_stay_on_the_lattice():
+    prepared = prepare(world(tenths=True), "standard", "onehot", spikes=True, residuals="linear")
+    layout, scaler = prepared.layout, prepared.scaler
+    assert [layout.names[column] for column, *_ in scaler.residuals.steps] == ["next_observation[0]"]
+    place = layout.names.index("next_observation[0]")
+    assert len(np.unique(prepared.matrix[:, place].round(4))) == 3
+    smeared = prepared.matrix + 0.05 * np.random.default_rng(1).normal(size=prepared.matrix.shape)
+    rows = layout.unpack(scaler.inverse(smeared, layout.settle))
+    tenths = (rows.next_observation[:, 0] - rows.observation[:, 0]) * 10
+    assert np.abs(tenths - np.rint(tenths)).max() < 1e-9
+    assert set(np.rint(tenths)) == {-1.0, 0.0, 1.0}
+    real = world(tenths=True)
+    assert np.mean(np.rint(tenths) == np.rint(10 * (real.next_observation - real.observation)[:, 0])) > 0.95
