@@ -215,7 +215,7 @@ class Spiked(Kind):
     def decode(self, matrix: Matrix) -> Array:
         value = matrix[:, 0].copy()
         # What lies in the gap and is no spike is folded back into the range.
-        margin = 1e-6 * (self.high - self.low)
+        margin = 1e-6 * self.gap  # the range may have no end
         if self.low in self.spikes:
             np.copyto(value, np.maximum(2 * self.low - value, self.low + margin), where=value <= self.low)
         if self.high in self.spikes:
@@ -454,7 +454,7 @@ class Codebook(Kind):
         if self.coding == "bits":
             return _bit_labels(names[0], self.matrix_width)
         if self.source_width == 1:
-            return tuple(f"{names[0]}={row[0]:g}" for row in self.rows)
+            return tuple(f"{names[0]}={row[0]:.17g}" for row in self.rows)  # whole numbers, up to 2**53
         field = names[0].partition("[")[0]
         return tuple(f"{field}#{zlib.crc32(row.tobytes()):08x}" for row in self._book)
 
