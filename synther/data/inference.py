@@ -36,6 +36,8 @@ MOST_CATEGORIES = 32
 """Different whole numbers up to which a column is one of categories."""
 LARGEST_BOOK = 1024
 """Different observations up to which they are modelled as wholes."""
+SMALL_BOOK = 64
+"""Different observations up to which that is done even where the columns one by one take fewer categories."""
 REPEATS = 10
 """How often a value comes, on average, where values come again and again."""
 UNSEEN = 0.005
@@ -209,6 +211,8 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
     if len(seen) < 2 or total < 2 * REPEATS * len(seen) or once > UNSEEN * total:
         return None
     book = np.frombuffer(b"".join(seen), np.float64).reshape(len(seen), -1)
+    if len(book) > max(SMALL_BOOK, 2 * sum(len(np.unique(column)) for column in book.T)):
+        return None  # columns that vary each by itself, or nearly so, are fewer categories column by column
     return tuple(sorted(map(tuple, book.tolist())))
 
 

@@ -200,7 +200,7 @@ class Spiked(Kind):
                 found.append((value - self.high) / self.gap)
             else:  # where too few or too many flags are set, the rows that are nearest to the spike are the ones
                 far = np.abs(value - spike) / (4 * self.gap)
-                found.append(np.where(next(inner) > 0.5, 1.0 - np.minimum(far, 0.5), 0.5 - far))
+                found.append(np.where(next(inner) > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far))
         return np.column_stack(found)
 
     def encode(self, source: Array) -> Matrix:
