@@ -173,11 +173,16 @@ class TestWholeObservations:
 
     @pytest.mark.parametrize(("states", "one"), [(1_024, True), (1_025, False)])
     def test_not_more_than_1024(self, states: int, one: bool):
-        observation = np.resize(np.arange(states), 12 * states)
-        observation = np.stack([observation // 40, observation % 40], 1)
-        layout = Layout.infer(rows_of(observation))
-        assert isinstance(layout.observation[0], Codebook if one else (Integer, Codebook))
-        assert (len(layout.observation) == 1) == one
+        state = np.resize(np.arange(states), 12 * states)
+        layout = Layout.infer(rows_of(np.stack([state, 7 * state % 2_003], 1)))
+        assert [type(kind) for kind in layout.observation] == ([Codebook] if one else [Integer, Integer])
+
+    @pytest.mark.parametrize(("side", "one"), [(8, True), (9, False)])
+    def test_not_where_each_column_varies_by_itself_and_takes_fewer_values(self, side: int, one: bool):
+        state = np.resize(np.arange(side**2), 30 * side**2)
+        layout = Layout.infer(rows_of(np.stack([state // side, state % side], 1)))
+        assert len(layout.observation) == (1 if one else 2)
+        assert all(isinstance(kind, Codebook) for kind in layout.observation)
 
     def test_not_where_many_were_seen_once(self):
         """As many of those to come have then never been seen."""
@@ -287,6 +292,13 @@ class TestRowTable:
         assert np.array_equal(again, known)
         share = real / 20_000
         assert (np.abs(made / 50_000 - share) < 5 * np.sqrt(share / 50_000)).all()
+
+    def test_each_row_has_as_many_tickets_as_its_count(self):
+        rows = chain(1_000)
+        layout = Layout.infer(rows)
+        table = RowTable(RowTable.fit(rows, layout).rows[:2], np.array([1, 3]))
+        drawn = self.whole(table.draw(4_000, layout, np.random.default_rng(0)))
+        assert np.mean((drawn == table.rows[0]).all(1)) == pytest.approx(0.25, abs=5 * np.sqrt(0.25 * 0.75 / 4_000))
 
     @staticmethod
     def whole(rows: Transitions) -> np.ndarray:

@@ -195,6 +195,21 @@ def test_a_scaler_passes_over_columns_that_never_change():
     np.testing.assert_allclose(scaler.inverse(scaler.transform(matrix)), matrix, rtol=0, atol=1e-10)
 
 
+def test_columns_that_take_no_part_may_lie_anywhere():
+    rows = some_rows()
+    order = [9, 3, 0, 9, 5, 9, 1, 4, 2]  # 9 takes no part
+    other = np.random.default_rng(7).normal(size=(4_000, 1))
+    matrix = np.concatenate([rows, np.tile(other, 4)], 1)[:, order]
+    regression = Regression([2, 6, 8], [1, 7, 4])
+    scaler = Scaler.fit(matrix, ["standard"] * 9, regression=regression)
+    alone = Scaler.fit(rows, ["standard"] * 6, regression=Regression([0, 1, 2], [3, 4, 5]))
+    assert scaler.residuals.given == (2, 6, 8)
+    expected, scaled = alone.transform(rows), scaler.transform(matrix)
+    taking_part = [place for place, column in enumerate(order) if column != 9]
+    np.testing.assert_allclose(scaled[:, taking_part], expected[:, [order[p] for p in taking_part]], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(scaler.inverse(scaled), matrix, rtol=0, atol=1e-10)
+
+
 def test_outcomes_that_are_not_scaled_are_left_as_they_are():
     matrix = some_rows()
     kinds = ["standard", "standard", "none", "none", "standard", "minmax"]
