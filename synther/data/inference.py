@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -160,26 +160,42 @@ def _group_end(values: Array, flags: list[bool], start: int) -> int | None:
     return None
 
 
-def finite(found: tuple[Kind, ...], values: Array, coding: Coding, rows: RowSource | None = None) -> tuple[Kind, ...]:
-    """`found` with columns of few different whole numbers as categories.
+def finite(found: tuple[Kind, ...], values: Array, coding: Coding, rows: RowSource, field: str) -> tuple[Kind, ...]:
+    """The kinds `found` of a field's columns, those of few different whole numbers as categories.
 
-    With `rows`, all columns together become one Codebook if they hold only whole numbers and codes, and as wholes take
-    few different values that come again and again.
+    All columns of observations together become one Codebook if they hold only whole numbers and codes, and as wholes
+    take few different values that come again and again. `values` is a sample of the columns, for a first look.
     """
-    if rows is not None and all(isinstance(kind, _FINITE) and _is_exact(kind) for kind in found):
+    if field == "observation" and all(isinstance(kind, _FINITE) and _is_exact(kind) for kind in found):
         book = _book(rows, found)
         if book is not None:
             return (kinds.Codebook(book, coding),)
+    starts = np.cumsum([0, *(kind.source_width for kind in found)])[:-1].tolist()
+    likely = [
+        column
+        for column, kind in zip(starts, found, strict=True)
+        if isinstance(kind, kinds.Integer) and _is_exact(kind) and len(np.unique(values[:, column])) <= MOST_CATEGORIES
+    ]
+    known = _distinct(rows, field, likely) if likely else {}
     better: list[Kind] = []
-    column = 0
-    for kind in found:
-        if isinstance(kind, kinds.Integer) and _is_exact(kind):
-            value = np.unique(values[:, column])
-            if len(value) <= MOST_CATEGORIES and len(values) >= REPEATS * len(value):
-                kind = kinds.Codebook(tuple((number,) for number in value.tolist()), coding)
+    for column, kind in zip(starts, found, strict=True):
+        value = known.get(column, ())
+        if 0 < len(value) <= MOST_CATEGORIES and len(values) >= REPEATS * len(value):
+            kind = kinds.Codebook(tuple((number,) for number in sorted(value)), coding)
         better.append(kind)
-        column += kind.source_width
     return tuple(better)
+
+
+def _distinct(rows: RowSource, field: str, columns: Sequence[int]) -> dict[int, set[float]]:
+    """The different values of some columns of a field, in all rows: a rare one may be what matters."""
+    found: dict[int, set[float]] = {column: set() for column in columns}
+    for chunk in rows.chunks(_CHUNK):
+        for name in (field, "next_observation") if field == "observation" else (field,):
+            array = getattr(chunk, name).reshape(len(chunk), -1)
+            for column, values in found.items():
+                if len(values) <= MOST_CATEGORIES:
+                    values.update(np.unique(array[:, column]).astype(np.float64).tolist())
+    return found
 
 
 _FINITE = (kinds.Constant, kinds.Binary, kinds.Integer, kinds.Categorical, kinds.OneHot)

@@ -77,8 +77,8 @@ class Layout:
         sample = inference.sample(rows)
         observation = inference.grouped(observation, sample["observation"], rows, coding)
         if integers == "categorical":
-            observation = inference.finite(observation, sample["observation"], coding, rows)
-            reward = inference.finite(reward, sample["reward"], coding)
+            observation = inference.finite(observation, sample["observation"], coding, rows, "observation")
+            reward = inference.finite(reward, sample["reward"], coding, rows, "reward")
         if spikes:
             observation, action, reward = (
                 inference.special(kinds_of, sample[field], seen[field])

@@ -33,6 +33,10 @@ MOST_ROWS = 1 << 16
 ROWS_PER_WEIGHT = 10
 """Rows for each input of a regression below which none is fitted."""
 _RIDGE = 1e-9
+_NARROW = 4e-4
+"""Variance of a direction among given columns below which it explains nothing: the square of the error, in deviations,
+that generated columns may have. Where columns nearly follow from each other, large weights would multiply that error.
+"""
 _TRIED = 1 << 14  # rows on which bends are tried
 _NOTHING = 1e-12  # variance, of 1, below which an outcome explains nothing about others
 KNOTS = 32
@@ -133,7 +137,9 @@ class Residuals:
         x, y = rows[:, list(given)], rows[:, list(outcomes)]
         knots = _bends(x, y - _predicted(x, y)) if bent else ()
         inputs = _bent(x, knots)
-        slopes = _slopes(inputs, y)  # (G + H, K)
+        linear = _slopes(x, y, narrow=_NARROW)
+        hinges = _slopes(inputs[:, x.shape[1] :], y - _product(x, linear)) if knots else np.empty((0, y.shape[1]))
+        slopes = np.concatenate([linear, hinges])  # (G + H, K)
         left = y - _product(inputs, slopes)
         first = [outcomes.index(column) for column in order if column in outcomes]
         places, factor = _pivoted(np.cov(left.T, bias=True).reshape(len(outcomes), -1), first)
@@ -224,15 +230,17 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _slopes(x: Matrix, y: Matrix) -> Matrix:
-    """Least squares with a very small ridge, about the means. (G, K)"""
+def _slopes(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
+    """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
+    `narrow`. (G, K)"""
     x, y = x - x.mean(0), y - y.mean(0)
-    among, with_y = _product(x.T, x) / len(x), _product(x.T, y) / len(x)
-    return np.asarray(np.linalg.solve(among + _RIDGE * np.eye(x.shape[1]), with_y), np.float64)
+    variance, directions = np.linalg.eigh(_product(x.T, x) / len(x))
+    inverse = np.where(variance > narrow, 1 / (np.maximum(variance, 0) + _RIDGE), 0.0)
+    return _product((directions * inverse) @ directions.T, _product(x.T, y) / len(x))
 
 
 def _predicted(x: Matrix, y: Matrix) -> Matrix:
-    slopes = _slopes(x, y)
+    slopes = _slopes(x, y, narrow=_NARROW)
     return np.asarray(y.mean(0) + _product(x - x.mean(0), slopes))
 
 

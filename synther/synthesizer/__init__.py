@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
+TABLE_STEPS = 100
+"""Steps of a fit, at most, where rows are drawn from a table instead."""
 
 Sampler = SamplerConfig | Mapping[str, Any]
 """Another than the model's own: whole, or some options in which it differs, such as {"steps": 32}."""
@@ -154,14 +156,21 @@ class Synthesizer:
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
         usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None
-        return Task(rows, prepared, matrix, weights, marks, ending, usual)
+        table = RowTable.fit(rows, prepared.layout) if data.finite == "counted" else None
+        if table is not None:
+            log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
+        return Task(rows, prepared, matrix, weights, marks, ending, usual, table)
 
     def _fit_network(self, task: Task, checkpoint: Path | None, progress: Progress) -> FitResult:
         settings = self.settings
+        # A network that no row is drawn from shows only where rows would have come from.
+        short = (
+            settings.fit if task.table is None else replace(settings.fit, steps=min(settings.fit.steps, TABLE_STEPS))
+        )
         return fit(
             task.matrix,
             settings.network,
-            settings.fit,
+            short,
             settings.noise,
             seed=self.seed,
             precision=self.precision,
@@ -181,9 +190,8 @@ class Synthesizer:
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
-        table = RowTable.fit(rows, prepared.layout) if self.settings.data.finite == "counted" else None
         self._fitted = Fitted(
-            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual, table
+            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual, task.table
         )
         self._tell_of_overfitting()
         self._drawing(None, progress).ready()

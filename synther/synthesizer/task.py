@@ -14,6 +14,7 @@ from synther.data import endings
 from synther.data.kinds import Binary, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
+from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
 from synther.diffusion.networks import Network
 
@@ -34,6 +35,8 @@ class Task:
     """What is to decide about terminals, where that was asked for."""
     usual_reward: Future[endings.UsualReward | None] | None = None
     """What is to decide which rows have the reward that comes again and again, likewise."""
+    table: RowTable | None = None
+    """What rows are to be drawn from instead of the network, where states and actions are few."""
 
 
 def learn_ending(rows: Transitions) -> Future[endings.Tree | None]:

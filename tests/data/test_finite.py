@@ -113,7 +113,6 @@ class TestIntegers:
         warned = "1 observation columns hold more than 32 different integers (the first is column 1)" in caplog.text
         assert warned == (not categories)
 
-    @pytest.mark.xfail(strict=True, raises=DataError, reason="values are looked for in a sample of the rows alone")
     def test_a_value_that_a_sample_does_not_hold_is_known_all_the_same(self, monkeypatch: pytest.MonkeyPatch):
         reward = np.random.default_rng(0).choice([0.0, 1.0, 2.0], 2_000)
         reward[1_234] = 100.0
