@@ -42,7 +42,7 @@ class TestFit:
         assert code == 0
         assert str(path) in out
         assert "20 in " in out
-        assert [line.split(":")[0] for line in err.splitlines() if "100 %" in line] == ["fit", "calibrate"]
+        assert [line.split(":")[0] for line in err.splitlines() if "100 %" in line] == ["fit", "match", "calibrate"]
         assert [file.name for file in path.parent.iterdir()] == ["m.safetensors"]
         model = Synthesizer.load(path)
         assert (model.record.rows, model.record.steps, model.settings.network.width) == (300, 20, 16)
@@ -147,7 +147,7 @@ class TestUpsample:
         for name in ("model.safetensors", "synthetic.hdf5", "comparison.png", "comparison.json"):
             assert str(folder / name) in out
         done = [line.split(":")[0] for line in err.splitlines() if "100 %" in line]
-        assert done == ["fit", "calibrate", "sample", "write"]
+        assert done == ["fit", "match", "calibrate", "sample", "write"]
         made = read(folder / "synthetic.hdf5")
         assert made.equals(Synthesizer.load(folder / "model.safetensors").sample(600, seed=0, progress=False))
 

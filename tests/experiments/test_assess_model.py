@@ -106,7 +106,7 @@ class TestEfforts:
         assert module._ceiling(hopper[:1], 500, 0) == "network calls: each sampler made 500 rows"
 
     def test_nothing_twice_and_no_simulator(self, hopper):
-        model = small(**{**PLAIN, "sampler": {"steps": 8, "restarts": 0}}).fit(hopper, progress=False)
+        model = small(**{**PLAIN, "sampler": {"steps": 8, "restarts": 0, "matched": False}}).fit(hopper, progress=False)
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())
         assert [effort.calls for effort in efforts] == [4, 8, 16, 32, 64]
         assert efforts[1].sampler == "the model's own: dpm++2m, 8 steps"

@@ -193,7 +193,7 @@ def test_the_seed_decides_about_everything():
 def test_a_refresh_shows_its_progress():
     watch = Watch()
     tiny(progress=watch).add(**numbered(0, 100))
-    assert watch.names == ["fit", "sample"]
+    assert watch.names == ["fit", "match", "sample"]
 
 
 def test_a_refit_that_diverges_keeps_the_old_rows_and_says_so(caplog):

@@ -70,7 +70,7 @@ def test_lines_where_stderr_is_no_terminal(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     names = [line.split(":")[0] for line in err.splitlines() if "100 %" in line]
-    assert names == ["fit", "calibrate", "sample", "sample", "write"]
+    assert names == ["fit", "match", "calibrate", "sample", "sample", "write"]
     assert "loss" in err
 
 

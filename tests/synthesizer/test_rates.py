@@ -126,7 +126,7 @@ def test_half_leaves_the_threshold_alone():
     model = Synthesizer("laptop", **SHORT, data={"threshold": "half"})
     watch = Watch()
     model.fit(made(200), progress=watch)
-    assert [name for name, *_ in watch.phases] == ["fit"]
+    assert [name for name, *_ in watch.phases] == ["fit", "match"]
     assert set(model.layout.thresholds) == {0.5}
     assert len(model.layout.thresholds) == 3
 
