@@ -38,7 +38,7 @@ _NARROW = 4e-4
 that generated columns may have. Where columns nearly follow from each other, large weights would multiply that error.
 """
 _TRIED = 1 << 14  # rows on which bends are tried
-_NOTHING = 1e-12  # variance, of 1, below which an outcome explains nothing about others
+_NOTHING = SMALLEST**2  # variance, of 1, below which an outcome explains nothing about others
 KNOTS = 32
 MOST_BENT = 8
 """Columns that the regression is bent in, at most, and where each lies between its outer hundredths."""
