@@ -258,8 +258,8 @@ def draw_round(
 
 def average_rate(config: FitConfig, number: int) -> float:
     """How far the average moves towards the weights at the end of round `number`."""
-    # NOTE[paper]: the reference's average warms up in the same way, counted in steps. Here it is counted in rounds, which
-    # is slower by `ema_every`: a short fit then averages over its last weights alone.
+    # NOTE[paper]: the reference's average warms up in the same way, counted in steps. Here it is counted in rounds,
+    # which is slower by `ema_every`: a short fit then averages over its last weights alone.
     warming: float = (1 + number) ** (-2 / 3)
     return max(1 - config.ema_decay, warming)
 
