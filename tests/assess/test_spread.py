@@ -58,9 +58,11 @@ class TestWorlds:
         assert seen["outcome_information"].value < 0.02
         assert not against(seen)
 
+    @pytest.mark.slow
     def test_noise_that_depends_on_the_state(self) -> None:
         assert "outcome_spread" in against(found(worlds.heteroscedastic, 0.65))
 
+    @pytest.mark.slow
     def test_the_column_is_named(self) -> None:
         seen = found(worlds.one_random_column, 0.65, 6_000)
         assert seen["outcome_spread"].detail == "next_observation[2]"
