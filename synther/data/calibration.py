@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.kinds import Kind
 from synther.data.layout import Layout
 from synther.errors import DataError
 
 NEUTRAL = 0.5
-LOWEST, HIGHEST = 0.05, 0.95
+LOWEST, HIGHEST = Kind.lowest_threshold, 0.95
 _FEWEST = 10
 
 

@@ -85,7 +85,7 @@ class Tree:
 
 
 def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> Tree | None:
-    """A tree that tells the terminal rows, or those that `truth` (N,) marks, or None where none can be trusted.
+    """A tree that recognises terminal rows, or the rows marked in `truth` (N,). None if no tree can be trusted.
 
     It is tried first: fitted on four fifths of the rows and asked about the rest.
     """

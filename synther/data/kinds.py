@@ -491,9 +491,10 @@ def from_json(entry: dict[str, Any]) -> Kind:
     kind = _KINDS.get(entry["kind"])
     if kind is None:
         raise DataError(f"unknown kind of column {entry['kind']!r}: expected {', '.join(_KINDS)}")
-    fields = {name: _frozen(value) for name, value in entry.items()}
+    fields = {name: frozen(value) for name, value in entry.items()}
     return kind(**{name: number_from_json(value) for name, value in fields.items() if name != "kind"})
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+def frozen(value: Any) -> Any:
+    """`value` with every list in it as a tuple, as a frozen dataclass holds them."""
+    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.kinds import frozen
+
 Matrix = NDArray[np.float64]
 
 SMALLEST = 1e-4
@@ -135,12 +137,13 @@ class Residuals:
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
         x, y = rows[:, list(given)], rows[:, list(outcomes)]
-        knots = _bends(x, y - _predicted(x, y)) if bent else ()
+        slopes = _slopes(x, y, narrow=_NARROW)  # (G, K)
+        left = y - _product(x, slopes)
+        knots = _bends(x, left) if bent else ()
         inputs = _bent(x, knots)
-        linear = _slopes(x, y, narrow=_NARROW)
-        hinges = _slopes(inputs[:, x.shape[1] :], y - _product(x, linear)) if knots else np.empty((0, y.shape[1]))
-        slopes = np.concatenate([linear, hinges])  # (G + H, K)
-        left = y - _product(inputs, slopes)
+        if knots:
+            slopes = np.concatenate([slopes, _slopes(inputs[:, x.shape[1] :], left)])  # (G + H, K)
+            left = y - _product(inputs, slopes)
         first = [outcomes.index(column) for column in order if column in outcomes]
         places, factor = _pivoted(np.cov(left.T, bias=True).reshape(len(outcomes), -1), first)
         # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
@@ -223,11 +226,7 @@ class Residuals:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Residuals:
-        return cls(**{name: _frozen(value) for name, value in entry.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
+        return cls(**{name: frozen(value) for name, value in entry.items()})
 
 
 def _slopes(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
@@ -237,11 +236,6 @@ def _slopes(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
     variance, directions = np.linalg.eigh(_product(x.T, x) / len(x))
     inverse = np.where(variance > narrow, 1 / (np.maximum(variance, 0) + _RIDGE), 0.0)
     return _product((directions * inverse) @ directions.T, _product(x.T, y) / len(x))
-
-
-def _predicted(x: Matrix, y: Matrix) -> Matrix:
-    slopes = _slopes(x, y, narrow=_NARROW)
-    return np.asarray(y.mean(0) + _product(x - x.mean(0), slopes))
 
 
 def _product(first: Matrix, second: Matrix) -> Matrix:
@@ -270,12 +264,12 @@ def _bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]
         low, high = np.quantile(x[:, place], [0.01, 0.99])
         if low == high or len(np.unique(x[:1000, place])) < KNOTS:
             continue
-        knots = ((place, tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())),)
-        basis = _bent(x[:, place : place + 1], ((0, knots[0][1]),))
+        knots = tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())
+        basis = _bent(x[:, place : place + 1], ((0, knots),))
         slopes = _slopes(basis[half], left[half])
         told = left[half].mean(0) + _product(basis[~half] - basis[half].mean(0), slopes)
         gain = 1 - ((left[~half] - told) ** 2).mean(0) / variance
-        found.append((float(gain[left.std(0) > SMALLEST].max(initial=0.0)), knots[0]))
+        found.append((float(gain[left.std(0) > SMALLEST].max(initial=0.0)), (place, knots)))
     worth = sorted((entry for entry in found if entry[0] >= WORTH), reverse=True)[:MOST_BENT]
     return tuple(sorted(knots for _, knots in worth))
 
