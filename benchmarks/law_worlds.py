@@ -145,7 +145,7 @@ def _step(cell: Array, action: Array) -> Array:
 
 
 def share(of: Array, among: Array | None = None) -> float:
-    """The share of rows that `of` marks, among all or those that `among` marks; NaN where there are none."""
+    """The share of marked rows (`of`) among all rows, or among the rows marked in `among`. NaN if those are none."""
     if among is not None:
         of = of[among]
     return float(of.mean()) if len(of) else float("nan")

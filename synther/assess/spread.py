@@ -66,7 +66,7 @@ class How:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Rows: `real` and `synthetic` are equally many, those that the lesson was learned from, in the same order."""
+    """The rows. `real` and `synthetic` have the same length and order as in the lesson that was learned from them."""
 
     real: Transitions
     synthetic: Transitions
@@ -258,7 +258,7 @@ def information(
 
 
 def _told(decision: Array, outcome: Array) -> Array:
-    """What a network is told of each row, and below it the same without the outcome: (2 n, I + 2 D).
+    """The inputs of a network: every row with its outcome, then every row without it. (2 n, I + 2 D)
 
     Sizes stand beside values: a narrower law differs in them, and a small network learns no squares in a few steps.
     """

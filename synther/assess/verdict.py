@@ -81,7 +81,7 @@ Figures = Mapping[str, Measure]
 
 
 def decide(measures: Figures, limits: Limits = LIMITS) -> Verdict:
-    """The worst of what all measures say. Reasons are those that speak against `use`, and the main measures.
+    """The worst vote decides. The reasons are the votes against `use`, and those of the main measures.
 
     Where there are too few rows to learn from, `marginal` and `correlation` take the place of the scores; they never
     suffice for `use`.
