@@ -22,6 +22,9 @@ from synther.presets import Settings
 Values = dict[str, tuple[float | None, ...]]
 """Of each arm a number a seed, None where it has diverged."""
 
+OLDER = "an older version"
+"""What a run was made with whose preset has other settings now."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -96,11 +99,18 @@ def _finding(job: Job, folder: Path) -> Finding | None:
 
 
 def _outdated(job: Job, done: Mapping[str, Any], folder: Path) -> Iterator[Difference]:
-    """What its presets said when it was done, where they say something else now."""
+    """A difference for each preset whose settings have changed since the run was made."""
     trained = folder / ("facts.json" if isinstance(job, PixelRun) else "training/run.json")
     for place, recipe, then in _generators(job, done, read_object(trained)) if trained.exists() else ():
-        settings = Settings.from_json(then)  # with its options as they are unless said
-        yield from differences(settings.to_json(), recipe.settings().to_json(), *place, recipe.preset)
+        now = recipe.settings().to_json()
+        if any(differences(_completed(then), now)):
+            yield Difference((*place, recipe.preset), OLDER, None)
+
+
+def _completed(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The settings of a run with the defaults of options that were added later. Options that are gone remain."""
+    defaults = Settings().to_json()
+    return {part: {**options, **settings.get(part, {})} for part, options in defaults.items()}
 
 
 def _generators(
@@ -126,6 +136,8 @@ def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:
 
 def told(departure: Difference) -> str:
     """`updates 20 instead of 1,000,000`"""
+    if departure.found == OLDER:
+        return f"{'.'.join(departure.place[:-1])} created with {OLDER} of preset {departure.place[-1]}"
     found, wanted = (
         f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
         for value in (departure.found, departure.wanted)

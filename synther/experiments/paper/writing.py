@@ -21,11 +21,11 @@ def write(table: Table, out: Path, origin: dict[str, str]) -> list[Path]:
     name = table.experiment.name
     write_object(out / f"{name}.json", table.to_json(full))
     with replacing(out / f"{name}.md") as beside:
-        beside.write_text(_markdown(table, full))
+        beside.write_text(markdown_of(table, full))
     return [out / f"{name}.md", out / f"{name}.json", *draw(table, out)]
 
 
-def _markdown(table: Table, origin: dict[str, str]) -> str:
+def markdown_of(table: Table, origin: dict[str, str]) -> str:
     notes = [f"- {note}" for note in table.notes()]
     title = f"# {table.experiment.label or table.experiment.name}: {table.experiment.about}"
     peaks = table.peaks()

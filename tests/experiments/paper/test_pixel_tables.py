@@ -75,7 +75,7 @@ def test_a_preset_that_was_another_then_is_told(out):
     write_object(facts, {**read_object(facts), "generators": then})
     table = Table.of(wanted, out)
     assert [row[1].partition(" (")[0] for row in table.lines()[1:]] == ["50.5 ± 0.5", "40.5 ± 0.5*", "10.5 ± 0.5"]
-    assert any("arms.actor.paper.fit.steps 7 instead of" in note for note in table.notes())
+    assert any("arms.actor created with an older version of preset paper" in note for note in table.notes())
 
 
 def test_our_own_is_written_with_its_pictures(out):
