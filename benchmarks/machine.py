@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from synther.compute import pick_device
-from synther.experiments.origin import origin as facts
+from synther.origin import origin as facts
 
 
 def command_line(about: str | None) -> argparse.ArgumentParser:

@@ -26,9 +26,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from synther import preset
 from synther.compute import pick_device
 from synther.durable import replacing
-from synther.experiments.origin import origin
-from synther.experiments.statistics import Interval, aggregate, improvement
 from synther.integrations.sb3 import SyntheticReplayBuffer
+from synther.origin import origin
+from synther.plots.statistics import Interval, aggregate, improvement
 
 GENERATOR = preset("laptop", network={"width": 128, "depth": 3})
 """Rows of Pendulum have nine columns: a smaller network than the preset's learns them in seconds."""

@@ -13,11 +13,14 @@ import synther
 PACKAGE = Path(synther.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-ANYONE = {"errors", "durable", "progress", "cores", "plain"}
+ANYONE = {"errors", "durable", "progress", "cores", "plain", "locks", "folder"}
 """Foundations, which import nothing of ours but each other."""
 
-JOINTS = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
-"""What puts the rooms together may import nearly all of them."""
+BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
+BELOW |= {"baselines", "pixels", "origin", "upsample"}
+"""What datasets, collect, compare and plots are built on, and all that is above them."""
+
+BESIDE = {"datasets", "collect", "compare", "plots"}
 
 MAY_IMPORT = {
     **{room: ANYONE - {room} for room in ANYONE},
@@ -35,8 +38,15 @@ MAY_IMPORT = {
     "baselines": ANYONE | {"data", "compute"},
     "agents": ANYONE | {"compute", "kernels"},
     "pixels": ANYONE | {"data", "compute", "kernels", "envs", "agents"},
-    "experiments": JOINTS | {"baselines", "pixels"},
-    "cli": JOINTS | {"experiments", "pixels"},
+    "origin": ANYONE | {"compute"},
+    "upsample": ANYONE | {"data", "assess", "synthesizer"},
+    "plots": ANYONE,
+    "datasets": BELOW,
+    "collect": BELOW | {"datasets"},
+    "compare": BELOW | {"plots"},
+    "experiments": BELOW | BESIDE,
+    "paper": BELOW | BESIDE | {"experiments"},
+    "cli": BELOW | BESIDE | {"experiments", "paper"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
 

@@ -17,8 +17,8 @@ from synther.cli.answer import answer
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
+    from synther.collect.footage import Footage
     from synther.data.transitions import Transitions
-    from synther.experiments.footage import Footage
 
 _Kept = TypeVar("_Kept")
 
@@ -63,8 +63,8 @@ def run(arguments: list[str]) -> None:
         return
     if chosen.repeat is not None:
         raise ConfigError("--repeat is for frames: expected --pixels with it")
+    from synther.collect.rows import Summary, target_of
     from synther.data import formats
-    from synther.experiments.collect import Summary, target_of
 
     target = target_of(chosen.out)
     rows = _rows(chosen)
@@ -81,7 +81,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _keep_frames(chosen: Collect) -> None:
-    from synther.experiments.footage import frames_target, keep
+    from synther.collect.footage import frames_target, keep
 
     target = frames_target(chosen.out)
     found = keep(target, _frames(chosen), progress=not chosen.quiet)
@@ -102,8 +102,8 @@ def _episodes(count: int, whole: int) -> tuple[str, str]:
 
 
 def _frames(chosen: Collect) -> Footage:
+    from synther.collect.frames import film, film_run
     from synther.envs.pixels import REPEAT
-    from synther.experiments.collect_pixels import film, film_run
 
     run = _run_of(chosen)
     if run is not None:
@@ -114,7 +114,7 @@ def _frames(chosen: Collect) -> Footage:
 
 
 def _rows(chosen: Collect) -> Transitions:
-    from synther.experiments.collect import buffer_of, roll_out
+    from synther.collect.rows import buffer_of, roll_out
 
     run = _run_of(chosen)
     if run is not None:

@@ -48,9 +48,9 @@ class Compare(options.Fitting):
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("compare", Compare, arguments)
-    from synther.experiments.compare import compare_generators, names_of
-    from synther.experiments.comparison import SHORT_HEADER
-    from synther.experiments.generators import Plan
+    from synther.compare.generators import Plan
+    from synther.compare.run import compare_generators, names_of
+    from synther.compare.table import SHORT_HEADER
 
     names = names_of(chosen.generators)
     if chosen.env_id is not None and not chosen.simulator:

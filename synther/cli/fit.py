@@ -26,8 +26,8 @@ def run(arguments: list[str]) -> None:
     chosen = options.parse("fit", Fit, arguments)
     if chosen.out.suffix != ".safetensors":
         raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
-    from synther.experiments.upsample import fit_to
     from synther.synthesizer import Synthesizer
+    from synther.upsample import fit_to
 
     rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)

@@ -45,8 +45,8 @@ def run(arguments: list[str]) -> None:
 
 
 def _run(chosen: Inspect, folder: Path) -> None:
-    from synther.experiments.folder import read_object
     from synther.experiments.measurements import Result
+    from synther.folder import read_object
 
     described = read_object(folder / "run.json")
     files = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))

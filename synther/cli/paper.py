@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _list(chosen: Paper) -> None:
-    from synther.experiments.paper.catalogue import EXPERIMENTS
+    from synther.paper.catalogue import EXPERIMENTS
 
     if chosen.json:
         facts = {
@@ -102,10 +102,10 @@ def _list(chosen: Paper) -> None:
 
 def _run(chosen: Paper, command: str) -> None:
     from synther.experiments.online_runs import OnlineRun
-    from synther.experiments.paper.catalogue import experiment
-    from synther.experiments.paper.tables import RUNS
     from synther.experiments.pixel_runs import PixelRun
     from synther.experiments.runs import Changes, Place, Run, execute_all
+    from synther.paper.catalogue import experiment
+    from synther.paper.tables import RUNS
 
     wanted = experiment(chosen.name)
     _check(chosen)
@@ -138,7 +138,7 @@ def _absolute(path: Path) -> Path:
 def _check(chosen: Paper) -> None:
     """What every single run would stumble over."""
     from synther import compute
-    from synther.experiments.checks import check_least
+    from synther.plain import check_least
 
     check_least(chosen, workers=1)
     if chosen.engine == "local":
@@ -169,10 +169,10 @@ def _words(outcome: Outcome) -> str:
 
 def _table(chosen: Paper, command: str) -> None:
     from synther import compute
-    from synther.experiments.origin import origin
-    from synther.experiments.paper.catalogue import experiment
-    from synther.experiments.paper.tables import Table
-    from synther.experiments.paper.writing import write
+    from synther.origin import origin
+    from synther.paper.catalogue import experiment
+    from synther.paper.tables import Table
+    from synther.paper.writing import write
 
     wanted = experiment(chosen.name)
     if not chosen.out.is_dir():

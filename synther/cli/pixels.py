@@ -60,8 +60,8 @@ class Training(options.Output):
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
 
     def course(self, **more: Any) -> Course:
-        from synther.experiments.checks import check_least
         from synther.experiments.pixels.course import Course
+        from synther.plain import check_least
 
         check_least(self, episodes=1, workers=1)  # which nobody looks at before all is trained
         names = ("updates", "measure_every", "device", "tensorboard", "wandb")

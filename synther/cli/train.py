@@ -17,7 +17,7 @@ from synther.plain import whole_seed
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.data.transitions import Transitions
-    from synther.experiments.datasets import Dataset
+    from synther.datasets import Dataset
     from synther.experiments.measurements import Result
     from synther.experiments.offline import Plan
     from synther.experiments.sources import Source
@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> None:
     chosen, agent = _parse(arguments)
     _check(chosen)
     plan = _plan(chosen, agent)  # which refuses what is wrong with it before data is looked for
-    from synther.experiments import datasets
+    from synther import datasets
     from synther.experiments.offline import train_to
     from synther.experiments.sources import Material
 

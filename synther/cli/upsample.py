@@ -32,8 +32,8 @@ class Upsample(options.Fitting):
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("upsample", Upsample, arguments)
-    from synther.experiments.upsample import upsample
     from synther.synthesizer import Synthesizer
+    from synther.upsample import upsample
 
     rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)

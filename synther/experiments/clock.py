@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from synther.experiments.folder import read_object, write_object
+from synther.folder import read_object, write_object
 
 _CHECKPOINT_SHARE = 0.05
 """Of the time, at most, that goes into checkpoints."""

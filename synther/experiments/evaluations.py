@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.policy import Policy
+from synther.collect.frozen import frozen
 from synther.envs.evaluation import Evaluator, Pending
-from synther.experiments.frozen import frozen
 from synther.experiments.measurements import Measurement
 from synther.experiments.record import Record
 

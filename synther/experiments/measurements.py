@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation
 from synther.errors import ConfigError
-from synther.experiments.folder import ANOTHER, append_line
+from synther.folder import ANOTHER, append_line
 
 Episodes = list[list[float] | None]
 """Of each member a number an episode, or None if it has diverged."""

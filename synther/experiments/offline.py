@@ -35,14 +35,14 @@ from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import tracking
-from synther.experiments.checks import check_env_options, check_least
 from synther.experiments.clock import Checkpoints
 from synther.experiments.evaluations import Evaluations
-from synther.experiments.folder import Growth, alone_in, claim, write_object
 from synther.experiments.measurements import Result
 from synther.experiments.record import Record
 from synther.experiments.schedule import Schedule
 from synther.experiments.sources import Material
+from synther.folder import Growth, alone_in, claim, write_object
+from synther.plain import check_env_options, check_least
 from synther.progress import Phase, Progress, resolve
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
-from synther.experiments.checks import check_least, check_one_of, check_options
-from synther.experiments.folder import claim, was_for_less, write_object
 from synther.experiments.runs import Changes, Parts, Place, given, shortened
+from synther.folder import claim, was_for_less, write_object
+from synther.plain import check_least, check_one_of, check_options
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 

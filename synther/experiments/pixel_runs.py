@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from synther.errors import ConfigError, SyntherError
-from synther.experiments.checks import check_least, check_one_of
-from synther.experiments.folder import claim, write_object
 from synther.experiments.measurements import Result
 from synther.experiments.runs import Changes, Place, Recipe, given
+from synther.folder import claim, write_object
+from synther.plain import check_least, check_one_of
 from synther.progress import Progress
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import torch
 from synther.errors import SyntherError
 from synther.experiments.clock import Clock
 from synther.experiments.measurements import Log, Measurement, Result
-from synther.experiments.origin import origin
 from synther.experiments.schedule import Schedule
 from synther.experiments.tracking import Tracking
+from synther.origin import origin
 
 log = logging.getLogger(__name__)
 

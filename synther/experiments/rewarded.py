@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from synther.data.transitions import Transitions
-from synther.experiments.datasets import Dataset
+from synther.datasets import Dataset
 from synther.experiments.sources import Source
 from synther.progress import Progress
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpac
 
 from synther.baselines.augmentation import AUGMENTATIONS
 from synther.errors import ConfigError
-from synther.experiments.checks import check_least, check_one_of, check_options
-from synther.experiments.folder import claim, read_object, same, was_for_less, write_object
+from synther.folder import claim, read_object, same, was_for_less, write_object
+from synther.plain import check_least, check_one_of, check_options
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.data.transitions import Transitions
-    from synther.experiments.datasets import Dataset
+    from synther.datasets import Dataset
     from synther.experiments.engines import Outcome
     from synther.experiments.offline import Plan
     from synther.experiments.sources import Material, Source
@@ -165,7 +165,7 @@ class Recipe:
         return replace(changed, changes=shortened(changed.settings(), self.changes, changes))
 
     def source(self, real: Transitions, place: Place, seed: int) -> Source:
-        from synther.experiments import generators
+        from synther.compare import generators
         from synther.experiments.sources import Augmented, Generated
 
         samples = min(len(real), self.most or len(real)) if self.samples is None else self.samples
@@ -218,7 +218,7 @@ class Run:
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there."""
-        from synther.experiments import datasets
+        from synther import datasets
         from synther.experiments.offline import GROWTH, train_to
 
         begun = (folder / "run.json").exists()

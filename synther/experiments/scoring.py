@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from synther.agents import policy
+from synther.collect.frozen import frozen
+from synther.collect.rows import check_fits
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
 from synther.errors import ConfigError, FormatError
-from synther.experiments.checks import check_env_options
-from synther.experiments.collect import check_fits
-from synther.experiments.folder import read_object
-from synther.experiments.frozen import frozen
 from synther.experiments.measurements import Measurement, Result, Standing, episodes_of
+from synther.folder import read_object
+from synther.plain import check_env_options
 from synther.progress import Progress, resolve
 
 AGENTS = "checkpoint.safetensors"

@@ -12,17 +12,16 @@ from typing import Any, Protocol
 from synther.agents.rows import Arm
 from synther.baselines.augmentation import Augmentation
 from synther.baselines.tabular import CONFIGS, require
+from synther.compare.generators import Maker, Plan
 from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
-from synther.experiments.checks import check_one_of
-from synther.experiments.engines.ownership import owned
-from synther.experiments.folder import claim, digest_of, key_of
-from synther.experiments.generators import Maker, Plan
-from synther.plain import whole_seed
+from synther.folder import claim, digest_of, key_of
+from synther.locks import owned
+from synther.plain import check_one_of, whole_seed
 from synther.progress import Progress, Silent
 from synther.synthesizer import Synthesizer
 

@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 
 from synther.errors import ConfigError, MissingExtra, SyntherError
-from synther.experiments.folder import read_object, write_object
 from synther.experiments.measurements import Measurement, by_arm
+from synther.folder import read_object, write_object
 
 log = logging.getLogger(__name__)
 

@@ -137,7 +137,7 @@ class TestModels:
         assert found["synthetic_name"] == "m.safetensors"
 
     def test_it_is_found_beside_the_rows_of_a_run(self, synther, data, tiny, tmp_path, monkeypatch):
-        picture = "synther.experiments.upsample.draw"
+        picture = "synther.upsample.draw"
         monkeypatch.setattr(picture, lambda real, fake, path, found: path.write_bytes(b""))
         folder = tmp_path / "run"
         assert synther("upsample", data, "--samples", 150, "--out", folder, "--format", "npz", *tiny).code == 0

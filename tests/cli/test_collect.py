@@ -12,8 +12,8 @@ import pytest
 
 from synther import Transitions, read, write
 from synther.cli import collect
+from synther.collect.footage import Footage
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments.footage import Footage
 from synther.experiments.measurements import Result
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
@@ -53,7 +53,7 @@ def test_options_reach_the_roll_out(run, rows, monkeypatch):
         asked.append((given, named))
         return whole
 
-    monkeypatch.setattr("synther.experiments.collect.roll_out", kept)
+    monkeypatch.setattr("synther.collect.rows.roll_out", kept)
     run("A-v0", "--out", "a.npz")
     agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3)
     run("A-v0", "--out", "b.npz", "--quiet", "--steps", "2K", *agent, "--seed", 7, "--env-options", '{"g": 1}')
@@ -102,7 +102,7 @@ def test_frames(run, monkeypatch, tmp_path):
         return Footage({}, lambda done: iter(episodes[len(done) :]))
 
     for name in ("film", "film_run"):
-        monkeypatch.setattr(f"synther.experiments.collect_pixels.{name}", kept)
+        monkeypatch.setattr(f"synther.collect.frames.{name}", kept)
     found = json.loads(run("dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5", "--json"))
     agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3, "--steps", "2K", "--repeat", 4, "--seed", 7)
     text = run("dm_control/walker-walk-v0", "--pixels", "--quiet", "--out", "b.h5", *agent)
@@ -142,7 +142,7 @@ def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, ca
 
         return Footage({"seed": seed}, after)
 
-    monkeypatch.setattr("synther.experiments.collect_pixels.film", film)
+    monkeypatch.setattr("synther.collect.frames.film", film)
     command = ("collect", "dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5")
     code, out, err = synther(*command)
     assert (code, out) == (1, "")

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from synther.experiments.paper import catalogue
-from synther.experiments.paper.experiment import Cell, Experiment, Figure
 from synther.experiments.runs import Run
+from synther.paper import catalogue
+from synther.paper.experiment import Cell, Experiment, Figure
 
 SMALL = {"width": 8, "depth": 1, "batch": 8}
 REAL = Run(

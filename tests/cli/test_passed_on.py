@@ -13,7 +13,7 @@ import pytest
 
 from synther import read, write
 from synther.data.fingerprint import fingerprint
-from synther.experiments.datasets import Dataset
+from synther.datasets import Dataset
 from synther.experiments.measurements import Result, Standing
 
 
@@ -69,7 +69,7 @@ def test_train_takes_the_share_of_the_rows_that_the_seed_tells_and_disturbs_no_o
 
 def test_train_evaluates_in_the_world_of_its_data_unless_another_is_named(reached, monkeypatch, data, rows, tmp_path):
     known = Dataset("maze", rows, "Pendulum-v1", {"g": 9.0}, {"bc": {"width": 7}}, episodes=33)
-    monkeypatch.setattr("synther.experiments.datasets.read", lambda name, **how: known)
+    monkeypatch.setattr("synther.datasets.read", lambda name, **how: known)
     plan, material = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run").given[:2]
     assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == (None, None, 33, 7)
     assert (material.real.env_id, material.real.env_options) == ("Pendulum-v1", {"g": 9.0})
@@ -122,7 +122,7 @@ def test_compare(reached, data, tmp_path):
         "env-id": "Hopper-v4", "device": "cpu", "precision": "float32",
     }  # fmt: skip
     named = [word for name, value in words.items() for word in (f"--{name}", value)]
-    target = "synther.experiments.compare.compare_generators"
+    target = "synther.compare.run.compare_generators"
     rest = ("--generators", "noise,tvae", "--fraction", 0.1, "--fit.steps", 8)
     found = reached(target, "compare", data, "--out", tmp_path / "table", *named, *rest)
     real, out, names, plan = found.given

@@ -12,11 +12,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synther import read, write
+from synther import datasets, read, write
 from synther.agents.td3_bc import TD3BCConfig
 from synther.cli import train as train_verb
 from synther.data.fingerprint import fingerprint
-from synther.experiments import datasets
 
 QUICK = (
     *("--updates", "40", "--evaluate-every", "20", "--seeds", "2", "--device", "cpu"),

@@ -137,7 +137,7 @@ class TestUpsample:
     @pytest.fixture(autouse=True)
     def no_picture(self, monkeypatch):
         """A picture takes a second; tests/experiments draws one."""
-        monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+        monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
 
     def test_from_file_to_files(self, synther, data, tiny, tmp_path):
         folder = tmp_path / "run"
@@ -289,7 +289,7 @@ class TestPresets:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+    monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
     monkeypatch.setattr("synther.assess.learners.FEWEST_STEPS", 5)
     if verb == "pixels":
         first = np.arange(8) % 4 == 0
@@ -325,7 +325,7 @@ def test_the_home_folder(synther, data, tiny, tmp_path, monkeypatch):
     assert synther("fit", data, "--out=~/m.safetensors", *tiny).code == 0
     assert synther("sample", "~/m.safetensors", "--samples", 10, "--out=~/x.npz").code == 0
     assert synther("compare", data, "--generators", "additive", "--samples", 10, "--out=~/compared").code == 0
-    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+    monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
     assert synther("upsample", data, "--samples", 10, "--out=~/run", *tiny).code == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == ["compared", "m.safetensors", "run", "x.npz"]
 

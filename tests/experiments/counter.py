@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synther.experiments import collect_pixels
+from synther.collect import frames as collect_pixels
 
 from ..here import Here
 

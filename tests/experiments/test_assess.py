@@ -23,8 +23,8 @@ from synther.errors import ConfigError, DataError, MissingExtra
 from synther.experiments import assess as module
 from synther.experiments.assess import Assessed, Pair, Plan, assess_to
 
-from .small_job import made
-from .small_job import model as small
+from ..small_job import made
+from ..small_job import model as small
 
 PLAIN = {
     "sampler": {"steps": 5, "restarts": 0},
@@ -205,7 +205,7 @@ class TestJudges:
         def missing(*args, **options):
             raise MissingExtra("gymnasium", "gym", "running Hopper-v5")
 
-        monkeypatch.setattr("synther.experiments.judges.simulate", missing)
+        monkeypatch.setattr("synther.compare.judges.simulate", missing)
         found = run(tmp_path / "a", few(pair)).assessment
         assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: running Hopper-v5 needs gymnasium")
         with pytest.raises(MissingExtra, match="running Hopper-v5 needs gymnasium"):

@@ -17,7 +17,7 @@ from synther.experiments import assess as module
 from synther.progress import Silent
 from synther.synthesizer.drawing import Drawing
 
-from .small_job import model as small
+from ..small_job import model as small
 
 PLAIN = {
     "sampler": {"steps": 5, "restarts": 0},

@@ -16,11 +16,12 @@ from synther.experiments.pixels.rows import Held
 from synther.experiments.pixels.training import latents_of
 from synther.experiments.pixels.training import train_to as train_on_frames
 from synther.experiments.sources import Material
-from synther.experiments.upsample import upsample
 from synther.pixels import files as pictures
+from synther.upsample import upsample
 
+from .. import small_job
 from ..slow import SLOW
-from . import seeing, small_job, trainings
+from . import seeing, trainings
 from .pendulum import swings
 
 OFFLINE = replace(trainings.PLAN, evaluate=False, updates=150, tensorboard="on")
@@ -34,7 +35,7 @@ import os, pickle, random, signal, sys
 from pathlib import Path
 import torch, torch.utils.tensorboard
 import torch.fx.experimental.symbolic_shapes  # as the first update does, in every life
-import synther.experiments.upsample, synther.synthesizer
+import synther.upsample, synther.synthesizer
 from synther import Synthesizer, read
 from synther.experiments import clock
 from synther.experiments.offline import train_to
@@ -42,7 +43,7 @@ from synther.experiments.pixels import course, training
 from synther.experiments.pixels.retraining import retrain_to
 from synther.experiments.pixels.rows import Held
 from synther.experiments.sources import Material
-from synther.experiments.upsample import upsample
+from synther.upsample import upsample
 from synther.pixels import files
 
 torch.set_num_threads(1)
@@ -50,7 +51,7 @@ os.fsync = lambda handle: None
 clock._CHECKPOINT_SHARE = float("inf")
 course._SHOWN_UPDATES["cpu"] = 4
 synther.synthesizer._SHARD_BLOCKS = 1
-synther.experiments.upsample.draw = lambda real, fake, path, found: path.write_bytes(b"")
+synther.upsample.draw = lambda real, fake, path, found: path.write_bytes(b"")
 folder, slow = Path(sys.argv[1]), Slow(0.02)
 plan, plan_of_frames, settings, samples = pickle.loads((folder / "given").read_bytes())
 rows, small, frames = read(folder / "rows.npz"), read(folder / "small.npz"), files.read(folder / "frames.hdf5")
@@ -121,7 +122,7 @@ def test_killed_again_and_again_it_still_ends_with_the_same_files(killed, tmp_pa
         assert trainings.logged(killed / stage / inside) == trainings.logged(tmp_path / stage / inside)
         assert trainings.same_tensors(tmp_path / stage, killed / stage, "policy.safetensors")
 
-    monkeypatch.setattr("synther.experiments.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+    monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
     whole = upsample(
         small_job.made(), tmp_path / "upsampled", small_job.model(), SAMPLES, suffix=".npz", progress=False
     )

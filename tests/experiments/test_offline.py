@@ -16,15 +16,15 @@ from synther import Synthesizer
 from synther.agents.agent import Agent
 from synther.agents.iql import IQLConfig
 from synther.agents.policy import load_policy
+from synther.collect.frozen import frozen
 from synther.data.spaces import Box
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import offline
-from synther.experiments.engines.ownership import driver_lock, owned, worker_lock
-from synther.experiments.frozen import frozen
 from synther.experiments.measurements import Result
 from synther.experiments.offline import Plan
 from synther.experiments.sources import Augmented, Given, Material, Sampled
+from synther.locks import driver_lock, owned, worker_lock
 
 from .pendulum import Guess, Guessed, swings
 from .trainings import FILES, PLAN, SMALL, TIMES, StopAt, Stopped, files, logged, run, same

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from synther.datasets import Dataset
 from synther.errors import DataError
-from synther.experiments.datasets import Dataset
 from synther.experiments.rewarded import Rewarded
 from synther.experiments.sources import Given
 from synther.progress import Silent

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synther import write
+from synther import datasets, write
 from synther.agents.agent import Agent
 from synther.errors import ConfigError
-from synther.experiments import datasets, offline
+from synther.experiments import offline
 from synther.experiments.measurements import Result
 from synther.experiments.runs import Place, Recipe, Run, execute_all
 from synther.progress import Silent

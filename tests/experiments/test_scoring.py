@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from synther.agents.policy import load_policy
+from synther.collect.frozen import frozen
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments.frozen import frozen
 from synther.experiments.scoring import score
 from synther.experiments.sources import Augmented, Material
 

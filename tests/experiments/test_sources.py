@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer
+from synther.compare.generators import Fitted, Maker, Plan
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
-from synther.experiments.generators import Fitted, Maker, Plan
 from synther.experiments.sources import Augmented, Generated, Given, Material, Sampled
 from synther.presets import preset
 from synther.progress import Silent

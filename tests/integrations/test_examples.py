@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther.experiments.statistics import Aggregate, Interval
+from synther.plots.statistics import Aggregate, Interval
 
 from .tiny import OPTIONS
 

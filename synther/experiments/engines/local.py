@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from synther.errors import SyntherError
-from synther.experiments.engines.ownership import driver_lock, owned, worker_lock
 from synther.experiments.engines.task import Named, Outcome, Task
+from synther.locks import driver_lock, owned, worker_lock
 from synther.progress import Progress
 
 log = logging.getLogger(__name__)

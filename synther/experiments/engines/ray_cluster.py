@@ -18,10 +18,10 @@ from typing import Any
 
 from synther.errors import ConfigError, MissingExtra, SyntherError
 from synther.experiments.engines import parcel
-from synther.experiments.engines.ownership import driver_lock, owned
 from synther.experiments.engines.ray_worker import Began, Ended, Message, Order, Sent, Wanted, work
 from synther.experiments.engines.reports import Board
 from synther.experiments.engines.task import Named, Outcome, Task
+from synther.locks import driver_lock, owned
 from synther.progress import Progress
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 
 from synther.errors import SyntherError
 from synther.experiments.engines import parcel
-from synther.experiments.engines.ownership import driver_lock, owned, worker_lock
 from synther.experiments.engines.reports import Report, Reported, ReportedLog
 from synther.experiments.engines.task import Task
+from synther.locks import driver_lock, owned, worker_lock
 
 _PATIENCE = 60.0
 """Seconds in which a worker whose driver was killed has ended."""

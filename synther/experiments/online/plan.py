@@ -10,9 +10,9 @@ from synther.agents.sac import SAC_CONFIG, SACConfig
 from synther.envs.making import Trusted
 from synther.errors import ConfigError
 from synther.experiments import tracking
-from synther.experiments.checks import check_env_options, check_least
-from synther.experiments.folder import Growth
 from synther.experiments.schedule import Schedule
+from synther.folder import Growth
+from synther.plain import check_env_options, check_least
 from synther.presets import Settings
 from synther.replay.refit import Refit
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from synther.agents.learner import Learner
-from synther.experiments.folder import read_object, write_object
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.plan import Upsampling, for_environment
 from synther.experiments.online.refitting import FITS, Own, refit, seed_of
+from synther.folder import read_object, write_object
 from synther.progress import Progress
 from synther.replay.refit import Refresh
 from synther.synthesizer import Synthesizer

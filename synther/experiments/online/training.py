@@ -26,12 +26,12 @@ from synther.envs.stepping import Worlds
 from synther.errors import DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.evaluations import Evaluations
-from synther.experiments.folder import alone_in, claim, write_object
 from synther.experiments.measurements import Result
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.plan import Plan
 from synther.experiments.online.refreshing import Refreshing
 from synther.experiments.record import Record
+from synther.folder import alone_in, claim, write_object
 from synther.progress import Phase, Progress, resolve
 from synther.replay.columns import Columns
 

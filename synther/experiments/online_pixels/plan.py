@@ -9,8 +9,8 @@ from synther import compute
 from synther.agents.drq_v2 import DrQv2Config
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError
-from synther.experiments.checks import check_least
 from synther.experiments.online.plan import Plan, Upsampling
+from synther.plain import check_least
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from synther.agents.agent import Agent
 from synther.agents.rows import Arm, Member, Rows
 from synther.data.transitions import Transitions
 from synther.durable import replacing
-from synther.experiments.folder import read_object, write_object
 from synther.experiments.online.refitting import FITS, HEADS, Own, refit, seed_of
 from synther.experiments.online_pixels.plan import LatentUpsampling
+from synther.folder import read_object, write_object
 from synther.pixels.learner import PixelLearner
 from synther.pixels.own_latents import encode_own
 from synther.progress import Progress

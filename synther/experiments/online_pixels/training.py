@@ -19,12 +19,12 @@ from synther.envs.evaluation import Evaluation
 from synther.envs.pixels import PixelWorld
 from synther.envs.scores import reference
 from synther.experiments import tracking
-from synther.experiments.folder import alone_in, claim, write_object
 from synther.experiments.measurements import Measurement, Result
 from synther.experiments.online_pixels.film import Film, replayed
 from synther.experiments.online_pixels.plan import PixelPlan
 from synther.experiments.online_pixels.refreshing import Refreshing
 from synther.experiments.record import Record
+from synther.folder import alone_in, claim, write_object
 from synther.pixels import evaluation
 from synther.pixels.learner import PixelLearner
 from synther.pixels.ring import Numbers

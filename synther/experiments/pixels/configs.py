@@ -7,9 +7,9 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from synther.agents.drq_bc import DrQBCConfig
-from synther.experiments.checks import check_one_of, check_options
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelConfig, algorithm_of
 from synther.pixels.eyes import Features
+from synther.plain import check_one_of, check_options
 
 
 def pixel_config(algorithm: str, options: Mapping[str, Any]) -> PixelConfig:

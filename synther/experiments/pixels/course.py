@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from synther import compute
 from synther.errors import ConfigError
 from synther.experiments import tracking
-from synther.experiments.checks import check_least
 from synther.experiments.clock import Checkpoints
 from synther.experiments.measurements import Measurement, Result
 from synther.experiments.record import Record
 from synther.experiments.schedule import Schedule
+from synther.plain import check_least
 from synther.progress import Phase, Progress
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from synther.durable import replacing
 from synther.envs.pixels import REPEAT
 from synther.envs.scores import reference
 from synther.errors import ConfigError
-from synther.experiments.folder import append_line, write_object
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.pixels.trained import POLICY, description, result_of
+from synther.folder import append_line, write_object
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import load_pixel_policy

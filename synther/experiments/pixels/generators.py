@@ -12,8 +12,8 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import SyntherError
-from synther.experiments.folder import claim
 from synther.experiments.pixels.rows import file_of, latents_in
+from synther.folder import claim
 from synther.presets import Settings
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer

@@ -10,7 +10,7 @@ from synther.data import formats
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, FormatError
-from synther.experiments.folder import digest_of, read_object
+from synther.folder import digest_of, read_object
 from synther.pixels.eyes import Features
 from synther.progress import Progress
 from synther.synthesizer import Synthesizer

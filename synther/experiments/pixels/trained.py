@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from synther.errors import ConfigError
-from synther.experiments.folder import read_object, write_object
 from synther.experiments.measurements import Result
+from synther.folder import read_object, write_object
 from synther.pixels.policy import PixelPolicy
 
 CHECKPOINT, POLICY = "checkpoint.safetensors", "policy.safetensors"

@@ -16,17 +16,17 @@ from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.errors import DataError
 from synther.experiments import tracking
-from synther.experiments.checks import check_least
-from synther.experiments.folder import alone_in, claim
 from synther.experiments.measurements import Result
 from synther.experiments.pixels.configs import all_features, to_json
 from synther.experiments.pixels.course import Course, follow
 from synther.experiments.pixels.trained import CHECKPOINT, POLICY, description, finish, identity, is_trained, result_of
+from synther.folder import alone_in, claim
 from synther.pixels.agent import PixelAgent, PixelConfig
 from synther.pixels.eyes import Features
 from synther.pixels.frames import Frames
 from synther.pixels.latents import encode
 from synther.pixels.policy import load_pixel_policy
+from synther.plain import check_least
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)

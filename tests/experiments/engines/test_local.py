@@ -16,8 +16,8 @@ import pytest
 
 from synther.errors import ConfigError, MissingExtra
 from synther.experiments.engines import Outcome, run_all
-from synther.experiments.engines.ownership import Owned, driver_lock, owned, worker_lock
 from synther.experiments.engines.ray_cluster import Share, _check_address, connected
+from synther.locks import Owned, driver_lock, owned, worker_lock
 from synther.progress import Lines
 
 from .counting import NUMBERS, Broken, Counting, Full, Refusing
@@ -69,7 +69,7 @@ def test_what_another_process_works_on_is_left_to_it(tmp_path, lock):
     out, task = tmp_path / "out", Counting("one", tmp_path)
     code = (
         "import sys, os, pathlib\n"
-        "from synther.experiments.engines.ownership import owned\n"
+        "from synther.locks import owned\n"
         "with owned(pathlib.Path(sys.argv[1])):\n"
         "    print('owned', flush=True)\n"
         "    sys.stdin.read()\n"

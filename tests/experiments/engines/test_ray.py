@@ -15,8 +15,8 @@ import pytest
 
 from synther.errors import ConfigError
 from synther.experiments.engines import Outcome, ray_cluster, run_all
-from synther.experiments.engines.ownership import driver_lock, owned
 from synther.experiments.engines.ray_cluster import connected
+from synther.locks import driver_lock, owned
 from synther.progress import Phase, Silent
 
 from . import counting

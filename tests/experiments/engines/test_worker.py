@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from synther.experiments.engines import parcel
-from synther.experiments.engines.ownership import driver_lock, owned
 from synther.experiments.engines.ray_worker import Began, Ended, Message, Order, Sent, Wanted, work
 from synther.experiments.engines.reports import Advanced, Closed, Logged, Opened
+from synther.locks import driver_lock, owned
 
 from .counting import NUMBERS, Broken, Counting, Full, Refusing
 

@@ -1,0 +1,155 @@
+"""The generators that are compared: how each comes to its rows, in a folder of its own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synther import compute
+from synther.assess.fidelity import correlation, marginal, matrices_of
+from synther.baselines.augmentation import AUGMENTATIONS, Augmentation
+from synther.baselines.search import search
+from synther.baselines.table import Table
+from synther.baselines.tabular import CONFIGS, Config, Tabular, config_of, to_json
+from synther.data import formats
+from synther.data.checks import check_count
+from synther.data.transitions import Transitions
+from synther.folder import read_object, write_object
+from synther.plain import check_least
+from synther.presets import Settings
+from synther.progress import Progress
+from synther.synthesizer import Synthesizer
+from synther.upsample import fit_to
+
+log = logging.getLogger(__name__)
+
+NOISE = tuple(AUGMENTATIONS)
+GENERATORS = ("diffusion", *CONFIGS, *NOISE)
+TRIAL_SAMPLES = 20_000
+"""Rows by which a trial is judged, at most."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far one goes for each generator."""
+
+    settings: Settings = field(default_factory=Settings)
+    """Of the diffusion model."""
+    samples: int = 100_000
+    trials: int = 30
+    """Settings of TVAE and CTGAN that are tried beside their defaults; 0 takes the defaults."""
+    epochs: int = 300
+    """Of TVAE and CTGAN, once their settings are found."""
+    trial_epochs: int = 30
+    trial_rows: int = 20_000
+    jobs: int = 1
+    env_id: str | None = None
+    simulator: bool = True
+    device: str = "auto"
+    precision: compute.Precision = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count(self.samples)
+        check_least(self, trials=0, epochs=1, trial_epochs=1, trial_rows=2, jobs=1)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What it took to come to the rows."""
+
+    seconds: float
+    """Of the fit that they are from, without the search for its settings."""
+    parameters: int
+    """Weights needed to sample."""
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TrialScore:
+    """What the search looks for: the mean of marginal and correlation, from 0 to 1."""
+
+    table: Table
+    real: Transitions
+    samples: int
+    device: str
+    seed: int
+
+    def __call__(self, config: Config) -> float:
+        model = Tabular(config, device=self.device, seed=self.seed).fit(self.table, progress=False)
+        made = model.sample(self.samples, seed=self.seed)
+        a, b = matrices_of(self.real, made)
+        return float(np.nanmean([marginal(a, b)[1], correlation(a, b)]))
+
+
+class Maker:
+    """Makes the rows of any generator, fitted on `rows` as `plan` says."""
+
+    def __init__(self, rows: Transitions, plan: Plan, progress: Progress) -> None:
+        self.real, self.plan, self.progress = rows, plan, progress
+
+    def description(self, name: str) -> dict[str, Any]:
+        """The options that the rows of `name` depend on, beside data, number and seed."""
+        plan = self.plan
+        if name in NOISE:
+            return {}
+        if name == "diffusion":
+            return {"settings": plan.settings.to_json(), "precision": self._unfitted().precision}
+        chosen = {"trials": plan.trials, "epochs": plan.epochs}
+        return {**chosen, "trial_epochs": plan.trial_epochs, "trial_rows": plan.trial_rows} if plan.trials else chosen
+
+    def rows(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
+        """The rows of `name`, from `folder` where they are there already."""
+        if name in NOISE:  # quicker made than kept
+            made = Augmentation(name).fit(self.real).sample(self.plan.samples, seed=self.plan.seed)
+            return made, Fitted(0.0, 0, {})
+        data, note = folder / "synthetic.npz", folder / "fit.json"
+        if data.exists():
+            return formats.read(data), Fitted(**read_object(note))
+        made, fitted = self._from_diffusion(folder) if name == "diffusion" else self._from_table(name, folder)
+        write_object(note, asdict(fitted))
+        formats.write(data, made)
+        return made, fitted
+
+    def diffusion(self, folder: Path) -> Synthesizer:
+        """The model in `folder`, which is fitted first if it is not there."""
+        return fit_to(folder / "model.safetensors", self.real, self._unfitted(), self.progress)
+
+    def _unfitted(self) -> Synthesizer:
+        plan = self.plan
+        return Synthesizer(plan.settings, device=plan.device, precision=plan.precision, seed=plan.seed)
+
+    def _from_diffusion(self, folder: Path) -> tuple[Transitions, Fitted]:
+        model = self.diffusion(folder)
+        made = model.sample(self.plan.samples, seed=self.plan.seed, progress=self.progress)
+        parameters = sum(weight.numel() for weight in model.network.parameters())
+        return made, Fitted(model.record.seconds, parameters, self.plan.settings.to_json())
+
+    def _from_table(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
+        plan = self.plan
+        config = config_of(name)
+        if plan.trials:
+            table, samples = self._table.take(plan.trial_rows, plan.seed), min(plan.samples, TRIAL_SAMPLES)
+            score = TrialScore(table, self.real, samples, plan.device, plan.seed)
+            start = replace(config, epochs=plan.trial_epochs)
+            found = search(
+                start, score, folder, trials=plan.trials, jobs=plan.jobs, seed=plan.seed, progress=self.progress
+            )
+            config = found.best.config
+        config = replace(config, epochs=plan.epochs)
+        began = time.monotonic()
+        model = Tabular(config, device=plan.device, seed=plan.seed).fit(self._table, progress=self.progress)
+        seconds = time.monotonic() - began
+        made = model.sample(plan.samples, seed=plan.seed)
+        return made, Fitted(seconds, model.parameters, to_json(config))
+
+    @cached_property
+    def _table(self) -> Table:
+        log.info("fitting the mixtures of %d rows", len(self.real))
+        return Table.of(self.real, jobs=self.plan.jobs, seed=self.plan.seed)

@@ -1,0 +1,116 @@
+"""Where the rows of a data set are: in a file, in the package, among Minari's, or nowhere until they are made."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from synther.data import formats, shipped
+from synther.data.formats import minari
+from synther.data.transitions import Transitions
+from synther.datasets.made import Recipe, folder_for
+from synther.datasets.names import canonical, known
+from synther.errors import FormatError
+from synther.pixels.formats.hdf5 import is_of_frames
+from synther.progress import Progress
+
+D4RL, OTHERS = "D4RL", "mujoco"
+"""Minari's namespaces: D4RL's data, and data of the same names that comes from other policies."""
+
+_SUFFIXES = [suffix for suffixes in formats.FORMATS.values() for suffix in suffixes]
+
+
+def find(name: str, recipe: Recipe | None, data: Path | None, progress: Progress | bool) -> tuple[Transitions, str]:
+    """The rows called `name`, and where they come from, for people; `recipe` makes them, if it is known how."""
+    file = file_of(name, data)
+    if file is not None:
+        if is_of_frames(file):
+            raise FormatError(f"{file} holds frames: expected rows; agents that see learn by `synther pixels train`")
+        return formats.read(file), f"read from {file.name}"
+    if name in shipped.names():
+        return formats.read(name), "shipped with the package"
+    own = _minari_of(name, data)
+    if own is not None:
+        return formats.read(own, format="minari"), f"read from {name}"
+    if recipe is None or "/" in name:
+        return _elsewhere(name, data), f"read from {name}"
+    theirs = installed(recipe.task.minari(D4RL))
+    if theirs is None:
+        obstacle = recipe.obstacle
+        if obstacle is None:
+            return recipe.rows_in(folder_for(data), progress), recipe.origin
+        theirs = installed(recipe.task.minari(OTHERS))
+        if theirs is None:
+            raise _absent(recipe, obstacle, data)
+    return formats.read(theirs, format="minari"), f"read from Minari's {theirs}"
+
+
+def file_of(name: str, data: Path | None) -> Path | None:
+    """The file of that path, or of that name in the folder `data`, whatever its format.
+
+    In the folder D4RL's spelling is understood too, `hopper_medium-v2.hdf5`; the very name goes before it, and a newer
+    version before an older one.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if data is None:
+        return None
+    if (data / path).is_file():
+        return data / path
+    wanted = canonical(name)
+    fits = [file for file in data.iterdir() if file.suffix.lower() in _SUFFIXES and canonical(file.stem) == wanted]
+    return min(fits, key=lambda file: (file.stem != name, -_version(file.stem), file.name), default=None)
+
+
+def _minari_of(name: str, data: Path | None) -> Path | str | None:
+    """A Minari data set that is there under exactly that name: a folder, also in the folder `data`, or installed."""
+    path = Path(name).expanduser()
+    for place in [path] if data is None else [path, data / path]:
+        if minari.folder_in(place) is not None:
+            return place
+    with suppress(ImportError):
+        return None if minari.folder_of(name) is None else name
+    return None
+
+
+def installed(dataset: str) -> str | None:
+    """The newest installed version of a Minari data set, as its whole id; None where there is none, or no Minari."""
+    try:
+        from minari.storage import get_dataset_path
+    except ImportError:
+        return None
+    place = Path(get_dataset_path()) / dataset
+    versions = [folder.name for folder in place.parent.glob(f"{place.name}-v*") if (folder / "data").is_dir()]
+    numbered = [version for version in versions if re.fullmatch(rf"{re.escape(place.name)}-v\d+", version)]
+    return f"{dataset.rpartition('/')[0]}/{max(numbered, key=_version)}" if numbered else None
+
+
+def _elsewhere(name: str, data: Path | None) -> Transitions:
+    """A name that is none of a task: perhaps a folder, or an id of Minari's."""
+    if "/" in name or Path(name).exists() or Path(name).suffix or formats.is_minari_id(name):
+        return formats.read(name)
+    raise FormatError(
+        f"no data set called {name!r}: there is no file of that name{_place(data)}, and it is none of those that are "
+        f"known: {', '.join((*shipped.names(), *known()))}"
+    )
+
+
+def _absent(recipe: Recipe, obstacle: str, data: Path | None) -> FormatError:
+    task = recipe.task
+    ids = [task.minari(D4RL)] + ([] if task.is_maze else [task.minari(OTHERS)])
+    return FormatError(
+        f"no data set {task.name!r} here: no file of that name{_place(data)}, no Minari data set "
+        f"{' or '.join(f'{one}-v*' for one in ids)} installed, and {obstacle}; "
+        f"{'fetch it with Minari, or ' if task.is_maze else ''}put its file into a folder and name that with --data"
+    )
+
+
+def _place(data: Path | None) -> str:
+    return "" if data is None else f" in {data}"
+
+
+def _version(name: str) -> int:
+    found = re.search(r"-v(\d+)$", name)
+    return int(found[1]) if found else -1

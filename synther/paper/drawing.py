@@ -1,0 +1,141 @@
+"""Pictures of an experiment: bars or lines of final scores, probabilities of improvement, learning curves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from synther.experiments.measurements import Standing
+from synther.paper.comparisons import Comparison
+from synther.paper.experiment import Experiment, Lines
+from synther.paper.findings import Entry, Finding
+from synther.paper.parts import ARM_TITLES
+from synther.paper.tables import Table
+from synther.plots import curves, statistics
+from synther.plots.curves import Bar, Curve
+
+Entries = Mapping[str, Mapping[str, Entry]]
+
+_ARMS = 8
+"""That a picture can show."""
+
+
+def draw(table: Table, out: Path) -> list[Path]:
+    """What there is to draw so far, into `out`; returns the files."""
+    experiment = table.experiment
+    return [
+        *_bars(experiment, table.rows, out),
+        *(file for lines in experiment.lines for file in _lines(experiment, lines, table.rows, out)),
+        *_improvements(experiment, table.comparisons, out),
+        *_summary(table, out),
+        *(_curves_of_rows(table, out / "curves") if experiment.is_online else _curves_of_runs(table, out / "curves")),
+    ]
+
+
+def _bars(experiment: Experiment, rows: Entries, out: Path) -> Iterator[Path]:
+    groups: dict[str, dict[str, Bar]] = {}
+    for row, cells in rows.items():
+        for column, cell in cells.items():
+            if cell.mean is not None:
+                group, arm = (row, column) if experiment.bars == "rows" else (column, row)
+                reference = None if cell.paper is None else cell.paper.mean
+                groups.setdefault(group, {})[arm] = Bar(cell.mean, cell.std or 0.0, reference)
+    if experiment.bars is not None and groups:
+        path = out / f"{experiment.name}.png"
+        shown = [cell for cells in rows.values() for cell in cells.values()]
+        curves.bars(groups, path, title=_honest(experiment.about, shown))
+        yield path
+
+
+def _lines(experiment: Experiment, lines: Lines, rows: Entries, out: Path) -> Iterator[Path]:
+    series = {}
+    for column in lines.columns:
+        cells = {place: rows[row][column] for row, place in lines.places.items()}
+        there = [(place, cell.mean, cell.std or 0.0) for place, cell in cells.items() if cell.mean is not None]
+        if there:
+            at, mean, std = np.array(there).T
+            series[column] = Curve(at, mean, mean - std, mean + std)
+    if series:
+        words = {"share": ("share of the rows", curves.share), "rows": ("rows sampled", curves.count)}
+        xlabel, tick = words[lines.unit]
+        suffix = "" if len(experiment.lines) == 1 else "-" + _slug(lines.title)
+        path = out / f"{experiment.name}{suffix}.png"
+        shown = [rows[row][column] for row in lines.places for column in lines.columns]
+        curves.lines(series, path, title=_honest(lines.title, shown), xlabel=xlabel, tick=tick)
+        yield path
+
+
+def _improvements(experiment: Experiment, comparisons: Sequence[Comparison], out: Path) -> Iterator[Path]:
+    if comparisons:
+        path = out / f"{experiment.name}-improvement.png"
+        found = {(one.one, one.other): one.improvement for one in comparisons}
+        title = _told(experiment.about, any(one.departed for one in comparisons))
+        statistics.plot_improvement(found, path, title=title)
+        yield path
+
+
+def _summary(table: Table, out: Path) -> Iterator[Path]:
+    if table.summary is not None:
+        path = out / f"{table.experiment.name}-summary.png"
+        statistics.plot(table.summary.columns, path, title=_told(table.experiment.about, table.summary.departed))
+        yield path
+
+
+def _curves_of_rows(table: Table, folder: Path) -> Iterator[Path]:
+    """The columns of a row in one picture: each is a run of its own."""
+    for row, cells in table.experiment.table.items():
+        drawn = {}
+        for column, cell in cells.items():
+            result = table.found[cell.run].result if cell.run in table.found else None
+            curve = None if result is None else _curve(result.curves[cell.arm], "returns")
+            if curve is not None:
+                drawn[column] = curve
+        if drawn:
+            path = folder / f"{table.experiment.name}-{_slug(row)}.png"
+            title = _honest(row, [table.rows[row][column] for column in drawn])
+            curves.plot(drawn, path, title=title, xlabel="steps", ylabel="return")
+            yield path
+
+
+def _curves_of_runs(table: Table, folder: Path) -> Iterator[Path]:
+    for name, finding in table.found.items():
+        yield from _curves(name, finding, folder)
+
+
+def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
+    """As many pictures as the arms of the run need."""
+    if finding.result is None:
+        return
+    drawn = {arm: curve for arm, standings in finding.result.curves.items() if (curve := _curve(standings, "scores"))}
+    arms = list(drawn)
+    for number, start in enumerate(range(0, len(arms), _ARMS)):
+        path = folder / (f"{name}.png" if number == 0 else f"{name}-{number + 1}.png")
+        shown = {ARM_TITLES.get(arm, arm): drawn[arm] for arm in arms[start : start + _ARMS]}
+        curves.plot(shown, path, title=_told(name, bool(finding.departures)))
+        yield path
+
+
+def _curve(standings: Sequence[Standing], shown: Literal["scores", "returns"]) -> Curve | None:
+    """Of the seeds that never diverged; a single measurement is no curve."""
+    found = [getattr(standing, shown) for standing in standings]
+    kept = [] if None in found else [seed for seed in zip(*found, strict=True) if None not in seed]
+    if not kept or len(standings) < 2:
+        return None
+    return Curve.of([standing.updates for standing in standings], np.array(kept, np.float64).T)
+
+
+def _honest(title: str, shown: Sequence[Entry]) -> str:
+    """A picture of shorter runs must not pass for one of whole ones."""
+    return _told(title, any(cell.departed for cell in shown))
+
+
+def _told(title: str, departed: bool) -> str:
+    return f"{title} (not as the experiment asks: see the table)" if departed else title
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9_]+", "-", title.lower()).strip("-")

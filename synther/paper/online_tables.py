@@ -1,0 +1,106 @@
+"""Agents that learn while they act: the paper's figure, and our own evidence with warm-started generators.
+
+The paper's Gym environments are v2, which do not run any more; v4 is their heir, with the same rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from synther.experiments.online_runs import Algorithm, OnlineRun, Synthetic
+from synther.paper.experiment import Cell, Contrast, Experiment
+from synther.paper.published import HOURS, NEIGHBOURS
+
+GYM = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4", "halfcheetah": "HalfCheetah-v4"}
+SUITE = {task: f"dm_control/{task}-v0" for task in ("cheetah-run", "reacher-hard", "quadruped-walk")}
+TASKS = GYM | SUITE
+
+SYNTHER = "SAC (SynthER, UTD 20)"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A column: how agents learn."""
+
+    name: str
+    """In names of runs."""
+    algorithm: Algorithm
+    utd: int
+    synthetic: Synthetic | None = None
+
+    def run(self, task: str, steps: int) -> OnlineRun:
+        """Experiments that ask for the same one share it."""
+        name = f"{task}-{steps // 1000}k-{self.name}"
+        return OnlineRun(name, TASKS[task], self.algorithm, self.utd, self.synthetic, steps=steps)
+
+
+OURS = {
+    "SAC (UTD 1)": Method("sac-utd1", "sac", 1),
+    "SAC (UTD 20)": Method("sac-utd20", "sac", 20),
+    "REDQ (UTD 20)": Method("redq-utd20", "redq", 20),
+    SYNTHER: Method("synther-utd20", "sac", 20, Synthetic()),
+}
+_PAPERS = Synthetic("paper", {"network": {"embedding": 256}}, refit="scratch")
+PAPERS = {title: method for title, method in OURS.items() if title != "SAC (UTD 20)"}
+PAPERS |= {SYNTHER: Method("synther-utd20-paper", "sac", 20, _PAPERS)}
+
+NOT_PRINTED = (
+    "The paper draws these returns and prints none of them. What it prints is hours on a V100, for 200,000 steps "
+    f"of the suite: {', '.join(f'{name} {hours:g}' for name, hours in HOURS.items())}."
+)
+NORMALISED = "Scores, by which tasks are put together: Gym's as D4RL has them, the suite's are return / 10."
+
+
+def _experiment(
+    name: str,
+    label: str,
+    about: str,
+    steps: Mapping[str, int],
+    methods: Mapping[str, Method] = OURS,
+) -> Experiment:
+    """A row a task with its number of steps, a column a method, and SynthER against each of the others."""
+    runs = {task: {title: method.run(task, steps[task]) for title, method in methods.items()} for task in steps}
+    table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
+    return Experiment(
+        name,
+        label,
+        about,
+        tuple(run for row in runs.values() for run in row.values()),
+        table,
+        contrasts=tuple(Contrast(SYNTHER, title) for title in methods if title != SYNTHER),
+        remarks=(NORMALISED, NOT_PRINTED, _neighbours(steps)),
+    )
+
+
+def online() -> Experiment:
+    about = "the paper's settings, 200,000 steps of the dm_control suite and 100,000 of Gym"
+    steps = dict.fromkeys(SUITE, 200_000) | dict.fromkeys(GYM, 100_000)
+    return _experiment("online", "fig:online_dmc", about, steps, PAPERS)
+
+
+def online_first() -> Experiment:
+    about = "where the paper's effect is largest: halfcheetah and cheetah-run, 100,000 steps"
+    return _experiment("online-first", "", about, dict.fromkeys(("halfcheetah", "cheetah-run"), 100_000))
+
+
+def online_100k() -> Experiment:
+    return _experiment("online-100k", "", "all six environments, 100,000 steps", dict.fromkeys(TASKS, 100_000))
+
+
+def online_200k() -> Experiment:
+    return _experiment("online-200k", "", "the dm_control suite, 200,000 steps", dict.fromkeys(SUITE, 200_000))
+
+
+def _neighbours(tasks: Iterable[str]) -> str:
+    """What others print for those of the tasks that they have."""
+    told = [
+        f"{task} " + ", ".join(f"{name} {value}" for name, value in NEIGHBOURS[task].items())
+        for task in tasks
+        if task in NEIGHBOURS
+    ]
+    return (
+        f"Returns that others print for 100,000 frames: {'; '.join(told)}. Frames and decisions are counted "
+        "differently between them, and steps here are decisions: where every action is done twice, 100,000 frames are "
+        "50,000 of them."
+    )

@@ -1,0 +1,291 @@
+"""Pictures of scores: learning curves with bands, lines over a logarithmic axis, groups of bars.
+
+What tells the arms apart is never the colour alone: lines differ in dashes and marks, bars in hatching.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from synther.errors import ConfigError, DataError
+from synther.plots.sheet import INK, blank, footnote, heading, plain, tidy, write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[Any]
+
+
+class _Style(NamedTuple):
+    colour: str
+    dashes: tuple[float, tuple[float, ...]]
+    mark: str
+    hatch: str
+
+
+# Okabe and Ito's colours, which the colour-blind tell apart; their yellow is too light for lines on white. Real rows,
+# which mostly come first, are orange and synthetic ones blue, as in the report of `assess`.
+_STYLES = (
+    _Style("#e69f00", (0, ()), "o", ""),
+    _Style("#0072b2", (0, (6, 2)), "s", "///"),
+    _Style("#009e73", (0, (2, 1.2)), "^", "..."),
+    _Style("#cc79a7", (0, (6, 2, 1.2, 2)), "D", "xxx"),
+    _Style("#56b4e9", (0, (1, 1)), "v", "---"),
+    _Style("#d55e00", (0, (9, 3)), "P", "\\\\\\"),
+    _Style("#8a8a8a", (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)), "X", "ooo"),
+    _Style("#000000", (0, (3, 3)), "*", "+++"),
+)
+_BASELINES: tuple[tuple[float, tuple[float, ...]], ...] = ((0, (1, 2)), (0, (5, 4)), (0, (8, 3, 1, 3)), (0, (12, 6)))
+_TICK_GAP = 0.085
+"""Of the axis: labels that come closer than this would touch."""
+
+
+_WIDEST = 13.0
+"""Inches that groups of bars may take."""
+
+_ASIDE = 0.2
+"""Of a bar's width: how far from its middle the deviation is drawn on the left, the reference on the right."""
+
+
+class Curve(NamedTuple):
+    """A number at each of some places, with what it may as well be."""
+
+    at: ArrayLike
+    mean: ArrayLike
+    low: ArrayLike
+    high: ArrayLike
+
+    @classmethod
+    def of(cls, at: Sequence[float], scores: ArrayLike) -> Curve:
+        """Mean and one standard deviation to either side of (places, seeds)."""
+        found = np.asarray(scores, np.float64)
+        if found.ndim != 2 or len(found) != len(at) or not found.shape[1]:
+            raise DataError(f"scores must be (places, seeds) with {len(at)} places, got the shape {found.shape}")
+        mean, deviation = found.mean(axis=1), found.std(axis=1)
+        return cls(np.asarray(at), mean, mean - deviation, mean + deviation)
+
+
+class Bar(NamedTuple):
+    """A number, its standard deviation, and what somebody else has found."""
+
+    value: float
+    deviation: float = 0.0
+    reference: float | None = None
+
+
+def count(value: float) -> str:
+    """`50000` as `50K`, `1.5e6` as `1.5M`."""
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if abs(value) >= size * 0.9995:  # 999,999 is a million to three digits
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def share(value: float) -> str:
+    """`0.15` as `15 %`."""
+    return f"{100 * value:.3g} %"
+
+
+def plot(
+    curves: Mapping[str, Curve],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    xlabel: str = "updates",
+    ylabel: str = "normalised score",
+    baselines: Mapping[str, float] | None = None,
+) -> None:
+    """Learning curves: the mean of each as a line, from low to high as a band; `baselines` are horizontal lines."""
+    found = _checked(curves)
+    figure, axes = _panel(title, xlabel, ylabel)
+    for style, (name, (at, mean, low, high)) in zip(_STYLES, found.items(), strict=False):
+        axes.fill_between(at, low, high, color=style.colour, alpha=0.18, linewidth=0)
+        # A mark at a tenth of the places, and each line's at others: they must not hide one another.
+        every = max(1, len(at) // 10)
+        _line(axes, at, mean, style, name, markevery=(every * _STYLES.index(style) // len(found), every))
+    _baselines(axes, baselines or {})
+    footnote(figure, "line: mean over the seeds; band: one standard deviation to either side")
+    axes.xaxis.set_major_formatter(lambda value, _: count(value))
+    axes.margins(x=0.02)
+    _legend(figure, axes)
+    write(figure, path)
+
+
+def lines(
+    series: Mapping[str, Curve],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    xlabel: str = "share of the rows",
+    ylabel: str = "normalised score",
+    tick: Callable[[float], str] = share,
+    baselines: Mapping[str, float] | None = None,
+) -> None:
+    """Few places on a logarithmic axis, such as shares of a data set: marks with error bars, joined by lines.
+
+    `tick` words the places: `share`, or `count` for numbers of rows.
+    """
+    found = _checked(series)
+    places = np.unique(np.concatenate([at for at, *_ in found.values()]))
+    if places[0] <= 0:
+        raise DataError(f"a logarithmic axis takes numbers above 0, got {places[0]:g}")
+    figure, axes = _panel(title, xlabel, ylabel)
+    # Side by side: error bars at the very same place would hide one another.
+    step = 0.008 * (math.log(places[-1] / places[0]) or 1.0)
+    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(_STYLES, found.items(), strict=False)):
+        beside = at * math.exp(step * (number - (len(found) - 1) / 2))
+        axes.vlines(beside, low, high, color=style.colour, linewidth=1.4)
+        _line(axes, beside, mean, style, name)
+    _baselines(axes, baselines or {})
+    axes.set_xscale("log")
+    axes.set_xlim(places[0] * math.exp(-6 * step), places[-1] * math.exp(6 * step))
+    kept = _apart(places)
+    axes.set_xticks(kept, [tick(place) for place in kept])
+    axes.set_xticks([], minor=True)
+    footnote(figure, "mark: mean over the seeds; upright line: one standard deviation to either side")
+    _legend(figure, axes)
+    write(figure, path)
+
+
+def bars(
+    groups: Mapping[str, Mapping[str, Bar]],
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    ylabel: str = "normalised score",
+    reference: str = "the paper",
+) -> None:
+    """Groups of bars, an arm each, with a standard deviation to either side; an arm may be missing from a group.
+
+    A bar's reference is a diamond beside its deviation, which the legend calls `reference`.
+    """
+    arms = _arms(groups)
+    slots = len(arms) + 1  # one stays empty between groups
+    longest = max(len(line) for name in groups for line in name.split("\n"))
+    width = len(groups) * max(0.3 * slots, 0.095 * longest + 0.2)
+    figure, axes = _panel(title, "", ylabel, width=min(max(3.0, width), _WIDEST) + 2.3)
+    referred = [
+        (place * slots + arms.index(arm), bar.reference)
+        for place, group in enumerate(groups.values())
+        for arm, bar in group.items()
+        if bar.reference is not None
+    ]
+    for number, (style, arm) in enumerate(zip(_STYLES, arms, strict=False)):
+        own = {place * slots + number: group[arm] for place, group in enumerate(groups.values()) if arm in group}
+        _arm(axes, own, style, arm, aside=_ASIDE if referred else 0.0)
+    if referred:
+        at, values = zip(*referred, strict=True)
+        look: dict[str, Any] = {"markersize": 5.5, "markerfacecolor": "white", "markeredgecolor": INK}
+        # A container, as the bars are: the legend then names it after them.
+        axes.errorbar(np.add(at, _ASIDE), values, fmt="D", zorder=7, label=plain(reference), **look)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_xticks([place * slots + (len(arms) - 1) / 2 for place in range(len(groups))], list(map(plain, groups)))
+    axes.tick_params(axis="x", length=0)
+    if width > _WIDEST:  # the names have no room side by side
+        for label in axes.get_xticklabels():
+            label.set(rotation=30, ha="right", rotation_mode="anchor")
+        axes.margins(x=0.01)
+    axes.grid(visible=False, axis="x")
+    footnote(figure, "bar: mean over the seeds; upright line: one standard deviation to either side")
+    _legend(figure, axes)
+    write(figure, path)
+
+
+def _line(axes: Axes, at: Array, mean: Array, style: _Style, name: str, **marks: Any) -> None:
+    look: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "marker": style.mark}
+    axes.plot(at, mean, linewidth=1.7, markersize=5.5, label=plain(name), **look, **marks)
+
+
+def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: _Style, name: str, aside: float) -> None:
+    from matplotlib.patheffects import withStroke
+
+    at, values = list(bars_at), [bar.value for bar in bars_at.values()]
+    axes.bar(
+        at,
+        values,
+        width=0.88,
+        color=style.colour,
+        hatch=style.hatch,
+        edgecolor="white" if style.hatch else style.colour,
+        linewidth=0,
+        label=plain(name),
+    )
+    spread = [bar.deviation or math.nan for bar in bars_at.values()]  # none is drawn where there is none
+    places = np.subtract(at, aside)
+    drawn = axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.2, zorder=6)
+    for part in (*drawn[1], *drawn[2]):  # a black line on a black bar would end where the bar does
+        part.set_path_effects([withStroke(linewidth=2.7, foreground="white")])
+
+
+def _panel(title: str, xlabel: str, ylabel: str, width: float = 7.2) -> tuple[Figure, Axes]:
+    figure = blank(width, 3.8)
+    axes = figure.subplots()
+    tidy(axes)
+    heading(figure, title)
+    axes.set_xlabel(plain(xlabel), fontsize=10, color=INK)
+    axes.set_ylabel(plain(ylabel), fontsize=10, color=INK)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "\N{MINUS SIGN}"))
+    return figure, axes
+
+
+def _baselines(axes: Axes, values: Mapping[str, float]) -> None:
+    if len(values) > len(_BASELINES):
+        raise ConfigError(f"at most {len(_BASELINES)} baselines can be told apart in a picture, got {len(values)}")
+    for dashes, (name, value) in zip(_BASELINES, values.items(), strict=False):
+        if not math.isfinite(value):
+            raise DataError(f"the baseline {name} must be a finite number, got {value}")
+        axes.axhline(value, color=INK, linestyle=dashes, linewidth=1.1, zorder=1, label=plain(name))
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) == 1 and figure.get_suptitle():  # which says what it is
+        return
+    look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "handlelength": 3.2, "handleheight": 1.1}
+    figure.legend(handles, labels, loc="outside right center", labelspacing=0.7, **look)
+
+
+def _few(names: Sequence[str]) -> None:
+    if not 1 <= len(names) <= len(_STYLES):
+        raise ConfigError(f"a picture shows 1 to {len(_STYLES)} arms, got {len(names)}: draw several pictures")
+
+
+def _checked(curves: Mapping[str, Curve]) -> dict[str, tuple[Array, ...]]:
+    _few(list(curves))
+    found = {name: tuple(np.asarray(part, np.float64) for part in curve) for name, curve in curves.items()}
+    for name, parts in found.items():
+        shapes = {part.shape for part in parts}
+        if len(shapes) != 1 or parts[0].ndim != 1 or not len(parts[0]):
+            given = ", ".join(str(part.shape) for part in parts)
+            raise DataError(f"the curve {name} must be four rows of one length, got the shapes {given}")
+        if not np.isfinite(parts).all():
+            raise DataError(f"the curve {name} has numbers that are not finite: leave those places out")
+    return found
+
+
+def _arms(groups: Mapping[str, Mapping[str, Bar]]) -> list[str]:
+    arms = list(dict.fromkeys(arm for group in groups.values() for arm in group))
+    _few(arms)
+    for name, group in groups.items():
+        for arm, bar in group.items():
+            if not np.isfinite([bar.value, bar.deviation, bar.reference or 0]).all() or bar.deviation < 0:
+                raise DataError(f"{arm} of {name} must have finite numbers and a deviation of at least 0, got {bar}")
+    return arms
+
+
+def _apart(places: Array) -> list[float]:
+    """Places far enough from one another on a logarithmic axis to be labelled, the first and the last among them."""
+    logs = np.log(places)
+    gap = _TICK_GAP * (logs[-1] - logs[0])
+    kept = [0]
+    for number in range(1, len(places)):
+        if logs[number] - logs[kept[-1]] >= gap and (number == len(places) - 1 or logs[-1] - logs[number] >= gap):
+            kept.append(number)
+    return [float(places[number]) for number in kept]

@@ -1,0 +1,201 @@
+"""Scores of several seeds on several tasks, put together as Agarwal et al. 2021 propose, with the rliable package.
+
+Scores are normalised as D4RL's: 0 is a random policy, 100 an expert. An array of them is (seeds, tasks).
+Intervals are percentiles of a stratified bootstrap: the seeds of each task are drawn anew, the tasks stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from synther.errors import ConfigError, DataError, MissingExtra
+from synther.plots.sheet import INK, blank, footnote, heading, plain, tidy, write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+log = logging.getLogger(__name__)
+
+Scores = NDArray[np.float64]
+
+_BAR, _MARK = "#8fc1e3", "#00406b"
+_KEY = "line: the estimate; bar: its bootstrap interval over the seeds"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate, and between what it would lie with other seeds. One seed alone leaves no width."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What the scores of a method on all its tasks come to."""
+
+    mean: Interval
+    """Over all runs, in points of score."""
+    median: Interval
+    """Over the tasks, of each task's mean; in points."""
+    iqm: Interval
+    """Interquartile mean: of all runs but the lowest and the highest quarter; in points."""
+    optimality_gap: Interval
+    """What the runs lack of an expert's 100 points on average, as a fraction of them; more than 100 lacks nothing.
+    Lower is better, 0 best."""
+
+
+def aggregate(
+    scores: Mapping[str, ArrayLike], *, samples: int = 2_000, seed: int = 0, confidence: float = 0.95
+) -> dict[str, Aggregate]:
+    """Mean, median, interquartile mean and optimality gap of each method, with bootstrap intervals.
+
+    The intervals of a method do not depend on which others are given. Methods may differ in their number of seeds.
+    """
+    found = {name: _checked(name, values) for name, values in scores.items()}
+    _check(samples, confidence)
+    metrics = _rliable().metrics
+
+    def figures(runs: Scores) -> Scores:
+        gap = metrics.aggregate_optimality_gap(runs / 100, gamma=1.0)
+        return np.array(
+            [metrics.aggregate_mean(runs), metrics.aggregate_median(runs), metrics.aggregate_iqm(runs), gap]
+        )
+
+    return {name: Aggregate(*_intervals(figures, (runs,), samples, seed, confidence)) for name, runs in found.items()}
+
+
+def improvement(
+    one: ArrayLike, other: ArrayLike, *, samples: int = 2_000, seed: int = 0, confidence: float = 0.95
+) -> Interval:
+    """Probability that a run of `one` scores higher than a run of `other` on the same task, averaged over the tasks.
+
+    From 0 to 1; 0.5 is no difference, and a tie counts half. Both need the same tasks in the same order.
+    """
+    first, second = _checked("one", one), _checked("other", other)
+    if first.shape[1] != second.shape[1]:
+        raise DataError(f"both must have the same tasks, got {first.shape[1]} and {second.shape[1]} of them")
+    _check(samples, confidence)
+    return _intervals(_wins, (first, second), samples, seed, confidence)[0]
+
+
+def _wins(one: Scores, other: Scores) -> Scores:
+    """As rliable's own function has it, which also tests each task for significance and takes 100 times as long."""
+    signs = np.sign(one[:, None] - other[None, :])
+    return np.array([0.5 + 0.5 * signs.mean()])
+
+
+def _intervals(
+    figures: Callable[..., Scores], runs: tuple[Scores, ...], samples: int, seed: int, confidence: float
+) -> list[Interval]:
+    if any(len(part) == 1 for part in runs):
+        log.warning("one seed says nothing about others: it adds no width to the interval")
+    drawn = _bootstrap(runs, seed).conf_int(figures, reps=samples, method="percentile", size=confidence)
+    low, high = drawn.tolist()
+    return [Interval(*found) for found in zip(figures(*runs).tolist(), low, high, strict=True)]
+
+
+def _bootstrap(runs: tuple[Scores, ...], seed: int) -> Any:
+    draw = np.random.default_rng(seed)
+
+    class Seeded(_rliable().library.StratifiedIndependentBootstrap):  # type: ignore[misc]
+        """rliable itself draws from NumPy's global generator, whatever state it is given."""
+
+        def update_indices(self) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
+            return [(draw.integers(len(part), size=part.shape), np.arange(part.shape[1])) for part in runs], {}
+
+    return Seeded(*runs)
+
+
+def _rliable() -> Any:
+    try:
+        import rliable.library
+        import rliable.metrics
+    except ImportError as error:
+        library = (error.name or "rliable").partition(".")[0]
+        raise MissingExtra(library, "stats", "putting the scores of several tasks together") from None
+    return rliable
+
+
+def _checked(name: str, scores: ArrayLike) -> Scores:
+    try:
+        found = np.asarray(scores, np.float64)
+    except (TypeError, ValueError):
+        raise DataError(f"{name}: each task needs a number for each seed, and as many as the others") from None
+    if found.ndim != 2 or not found.size:
+        raise DataError(f"{name}: scores must be (seeds, tasks) with at least one of each, got the shape {found.shape}")
+    if not np.isfinite(found).all():
+        raise DataError(
+            f"{name}: {np.sum(~np.isfinite(found))} of {found.size} scores are not finite: leave out the seed"
+        )
+    return found
+
+
+def _check(samples: int, confidence: float) -> None:
+    if samples < 1:
+        raise ConfigError(f"samples must be at least 1, got {samples}")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
+
+
+def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, title: str = "") -> None:
+    """A panel a statistic, a row a method: a bar from the low to the high end, a line at the estimate."""
+    if not aggregates:
+        raise DataError("there is nothing to draw: no method was given")
+    panels = {"median": "Median", "iqm": "IQM", "mean": "Mean", "optimality_gap": "Optimality gap"}
+    figure = blank(10.0, 1.6 + 0.36 * len(aggregates))
+    heading(figure, title)
+    row = figure.subplots(1, len(panels), sharey=True, gridspec_kw={"wspace": 0.06})
+    for axes, (field, name) in zip(row, panels.items(), strict=True):
+        _rows(axes, [getattr(found, field) for found in aggregates.values()])
+        axes.set_title(name, loc="left", fontsize=10.5, color=INK)
+        gap = field == "optimality_gap"
+        axes.set_xlabel("fraction, lower is better" if gap else "normalised score", fontsize=9, color=INK)
+    footnote(figure, _KEY)
+    row[0].set_yticks(range(len(aggregates)), list(map(plain, aggregates)), fontsize=10)
+    write(figure, path)
+
+
+def plot_improvement(
+    improvements: Mapping[tuple[str, str], Interval], path: str | os.PathLike[str], *, title: str = ""
+) -> None:
+    """A row a comparison: how probably the method on the left is better than that on the right."""
+    if not improvements:
+        raise DataError("there is nothing to draw: no comparison was given")
+    figure = blank(6.4, 1.5 + 0.4 * len(improvements))
+    axes = figure.subplots()
+    _rows(axes, list(improvements.values()))
+    heading(figure, title)
+    footnote(figure, _KEY)
+    axes.set_xlim(-0.02, 1.02)  # a line at certainty is not cut in half
+    axes.axvline(0.5, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_xlabel("probability that the left is better than the right", fontsize=9.5, color=INK)
+    axes.set_yticks(range(len(improvements)), [plain(left) for left, _ in improvements], fontsize=10)
+    others = axes.twinx()
+    others.set_ylim(axes.get_ylim())
+    others.set_yticks(range(len(improvements)), [plain(right) for _, right in improvements], fontsize=10)
+    others.tick_params(length=0, colors=INK)
+    for spine in others.spines.values():
+        spine.set_visible(False)
+    write(figure, path)
+
+
+def _rows(axes: Axes, found: list[Interval]) -> None:
+    tidy(axes)
+    axes.use_sticky_edges = False  # a bar that begins at the edge of its panel looks cut off
+    for place, interval in enumerate(found):
+        axes.barh(place, interval.high - interval.low, left=interval.low, height=0.56, color=_BAR, linewidth=0)
+        axes.vlines(interval.value, place - 0.36, place + 0.36, color=_MARK, linewidth=2.4, zorder=3)
+    axes.set_ylim(len(found) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.locator_params(axis="x", nbins=5)

@@ -1,0 +1,111 @@
+"""The main job as one resumable run in a folder: fit, sample, write, compare."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synther.assess.fidelity import Comparison, compare
+from synther.assess.picture import draw
+from synther.data import formats
+from synther.data.checks import check_count, check_rows
+from synther.data.fingerprint import fingerprint
+from synther.data.transitions import Transitions
+from synther.durable import check_folder, partial_folder
+from synther.errors import ConfigError
+from synther.folder import ANOTHER, alone_in, claim, write_object
+from synther.progress import Progress
+from synther.synthesizer import PREVIEW_ROWS, Synthesizer
+
+log = logging.getLogger(__name__)
+
+_MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Upsampled:
+    """What a run leaves behind."""
+
+    model: Path
+    data: Path
+    picture: Path
+    figures: Path
+    comparison: Comparison
+
+
+def upsample(
+    rows: Transitions, folder: Path, model: Synthesizer, samples: int, *, suffix: str, progress: Progress | bool
+) -> Upsampled:
+    """Fit `model` on `rows`, write `samples` rows of it and how they compare with the real ones, all into `folder`.
+
+    Started again with the same arguments it goes on where it was stopped; with others, or while another process works
+    there, it refuses to touch the folder.
+    """
+    data, picture, figures = folder / f"synthetic{suffix}", folder / "comparison.png", folder / "comparison.json"
+    check_rows(rows)
+    check_count(samples)
+    formats.check_rows_target(data)
+    finished = data.exists() and figures.exists() and picture.exists()
+    with nullcontext() if finished else alone_in(folder):
+        more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
+        claim(folder, _description(rows, model, samples, suffix), f"{ANOTHER}; {more}")
+        model = fit_to(folder / _MODEL, rows, model, progress)
+        if finished:
+            comparison = _read(figures)
+        else:
+            if data.exists():  # stopped while comparing: the same rows come again
+                shutil.rmtree(partial_folder(data), ignore_errors=True)
+                preview = model.sample(min(samples, PREVIEW_ROWS), seed=model.seed, progress=progress)
+            else:
+                preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
+            comparison = compare(rows, preview)
+            draw(rows, preview, picture, comparison)
+            write_object(figures, comparison.to_json())
+    return Upsampled(folder / _MODEL, data, picture, figures, comparison)
+
+
+def _read(figures: Path) -> Comparison:
+    try:
+        return Comparison.from_json(json.loads(figures.read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(f"{figures} is damaged: remove it, and the same command measures again") from None
+
+
+def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool) -> Synthesizer:
+    """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
+    checkpoint = path.with_name(path.name + ".checkpoint")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: choose another name for the model")
+    if path.exists():
+        saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
+        if saved.record.data != fingerprint(rows) or saved.settings != model.settings or saved.seed != model.seed:
+            raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
+        log.info("%s is fitted already", path)
+        checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model
+        return saved
+    there = check_folder(path.parent, "choose another place for the model")
+    if not os.access(there, os.W_OK):
+        raise ConfigError(f"{there} may not be written to: choose another place for the model")
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    model.fit(rows, checkpoint=checkpoint, progress=progress)
+    model.save(path)
+    checkpoint.unlink(missing_ok=True)  # gone where another process has fitted the same model beside this one
+    return model
+
+
+def _description(rows: Transitions, model: Synthesizer, samples: int, suffix: str) -> dict[str, Any]:
+    settings = model.settings.to_json()
+    return {
+        "data": fingerprint(rows),
+        "settings": settings,
+        "precision": model.precision,
+        "seed": model.seed,
+        "samples": samples,
+        "suffix": suffix,
+    }

@@ -1,0 +1,345 @@
+"""Experience as a data set: what is rolled out, what is kept of a run, where it may go."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import minari
+import numpy as np
+import pytest
+import torch
+
+from synther import Transitions, read, write
+from synther.agents.agent import Agent
+from synther.agents.policy import load_policy
+from synther.agents.rows import Arm, Member, Rows
+from synther.agents.td3_bc import TD3BCConfig
+from synther.collect.frozen import frozen
+from synther.collect.rows import Summary, buffer_of, roll_out, target_of
+from synther.data.formats import minari as storage
+from synther.data.spaces import Box
+from synther.datasets.regenerated import regenerated
+from synther.datasets.settings import returns
+from synther.envs import evaluation, recording, stepping
+from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+from synther.experiments.online import training
+
+from ..experiments.online.runs import PLAN, Guess
+from ..experiments.online.runs import run as train_online
+from ..experiments.pendulum import swings
+from ..here import Here
+
+LEGS = [14, 29, 44, 54]
+"""Last rows of the episodes of each seed of the online run: a pendulum's own time limit is far off."""
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No processes."""
+    for module in (recording, evaluation):
+        monkeypatch.setattr(module, "Workers", Here)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Agent, str]:
+    """Two agents that do not act alike, and their file."""
+    rows = Rows([swings(), swings(seed=1, shift=3.0)], device=torch.device("cpu"), low=[-2.0], high=[2.0])
+    agent = Agent(TD3BCConfig(width=8, batch=6, learning_rate=1e-2), rows, [Member(0), Member(1, Arm((1,), (1.0,)))])
+    agent.train(25)
+    path = tmp_path_factory.mktemp("agent") / "checkpoint.safetensors"
+    agent.save(path)
+    return agent, str(path)
+
+
+@pytest.fixture(scope="module")
+def online(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two seeds."""
+    folder = tmp_path_factory.mktemp("online") / "run"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training, "Evaluator", Guess)
+        patched.setattr(stepping, "cores", lambda: 1)
+        train_online(folder, replace(PLAN, upsampling=None))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> str:
+    weight = np.random.default_rng(0).normal(size=(11, 3)) / 10
+    path = tmp_path_factory.mktemp("policies") / "policies.npz"
+    arrays = {"weight0": np.hstack([weight, 0 * weight]), "bias0": np.repeat([0.2, -1.0], 3)}
+    np.savez(path, **{f"hopper/medium/{name}": array for name, array in arrays.items()})  # type: ignore[arg-type]
+    return str(path)
+
+
+def known(rows: Transitions) -> tuple[object, ...]:
+    return rows.action_space, rows.observation_space, rows.env_id
+
+
+@pytest.mark.parametrize("out", ["a.npz", "a.hdf5", "a.parquet", "new/folder", "minari:mine/hopper/random-v0"])
+def test_round_trip(here: None, out: str) -> None:
+    rows = roll_out("Hopper-v4", "random", 150, seed=3)
+    target = target_of(out)
+    write(target, rows)
+    back = read(out.removeprefix("minari:"))
+    assert back.equals(rows)
+    assert known(back) == known(rows)
+    assert back.env_id == "Hopper-v4"
+    assert len(back) == 150
+    if out.startswith("minari:"):
+        found = minari.load_dataset("mine/hopper/random-v0")
+        assert found.total_steps == 150
+        assert found.total_episodes == len(returns(rows)) > 3
+        assert found.env_spec is not None
+        assert found.env_spec.id == "Hopper-v4"
+        assert (found.action_space.low.tolist(), found.action_space.high.tolist()) == (3 * [-1], 3 * [1])
+
+
+@pytest.mark.parametrize("member", [None, 1])
+def test_an_agents_file_acts_and_earns_as_the_agent_does(here, trained, member, monkeypatch) -> None:
+    agent, path = trained
+    rows = roll_out("Pendulum-v1", path, 1_000, member=member, seed=4)
+    actions = agent.act(rows.observation)
+    np.testing.assert_allclose(rows.action, actions[member or 0], atol=1e-5)
+    assert not np.allclose(actions[0], actions[1], atol=0.1)
+    monkeypatch.setattr(evaluation, "_STREAM", recording._STREAM)  # so that it meets the same starts
+    with evaluation.Evaluator("Pendulum-v1", [4], episodes=5) as evaluator:
+        expected = evaluator.evaluate([frozen(agent.policy())[member or 0]])
+    np.testing.assert_allclose(returns(rows), expected.returns[0], rtol=1e-5)
+    assert Summary.of(rows).mean_return == pytest.approx(expected.returns.mean(), rel=1e-5)
+
+
+def test_so_does_the_file_of_an_online_run(here, online) -> None:
+    path = online / "checkpoint.safetensors"
+    rows = roll_out("Pendulum-v1", str(path), 200, member=1)
+    np.testing.assert_allclose(rows.action, load_policy(path).act(rows.observation)[1], atol=1e-5)
+
+
+def test_noise_is_measured_by_half_the_box(here, trained) -> None:
+    agent, path = trained
+    rows = roll_out("Pendulum-v1", path, 1_000, noise=0.05)
+    meant = agent.act(rows.observation)[0]
+    free = np.abs(meant) < 1.5  # five deviations from the bounds
+    assert free.sum() > 200
+    moved = (rows.action - meant)[free]
+    assert moved.std() == pytest.approx(2 * 0.05, rel=0.15)
+    assert moved.mean() == pytest.approx(0, abs=0.02)
+    assert np.abs(roll_out("Pendulum-v1", path, 50, noise=9.0).action).max() == 2
+    assert roll_out("Pendulum-v1", path, 50, noise=0.0).equals(roll_out("Pendulum-v1", path, 50))
+
+
+def test_another_seed_gives_other_rows(here, trained) -> None:
+    one, other = (roll_out("Pendulum-v1", trained[1], 50, noise=0.1, seed=seed) for seed in (2, 3))
+    assert not np.isin(one.reward, other.reward).any()
+
+
+def test_rows_do_not_depend_on_the_processes(trained) -> None:
+    _, path = trained
+    one, two = (roll_out("Pendulum-v1", path, 1_200, noise=0.1, seed=2, processes=count) for count in (1, 2))
+    assert one.equals(two)
+
+
+def test_workers_do_not_wait_for_torch() -> None:
+    script = "import sys, synther.collect.rows, synther.cli.collect; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
+    rows = roll_out("Hopper-v4", f"{archive}:hopper/medium", 60, seed=1)
+    assert rows.equals(regenerated(archive, "hopper", "medium", 60, seed=1, env_id="Hopper-v4"))
+    halves = roll_out("Hopper-v4", f"{archive}:hopper/medium-random", 60, seed=1)
+    assert halves[:29].equals(rows[:29])  # row 30 is the end of its half
+    assert not np.isin(halves.action[30:], rows.action).any()
+
+
+@pytest.mark.parametrize(
+    ("env", "policy", "options", "kind", "says"),
+    [
+        ("Nowhere-v0", "random", {}, DataError, "'Nowhere-v0' is not an environment"),
+        ("CartPole-v1", "random", {}, DataError, "expected a Box of one axis"),
+        ("Pendulum-v1", "chance", {}, ConfigError, "expected random, FILE.npz:ENV/LEVEL or AGENT.safetensors"),
+        ("Pendulum-v1", ".", {}, ConfigError, "the agents of a run are in checkpoint.safetensors"),
+        ("Pendulum-v1", "absent.safetensors", {}, FormatError, "absent.safetensors: no such file"),
+        ("Pendulum-v1", "AGENT", {"member": 2}, ConfigError, "has 2 members, counted from 0: there is no member 2"),
+        ("Pendulum-v1", "AGENT", {"member": -1}, ConfigError, "there is no member -1"),
+        ("Pendulum-v1", "AGENT", {"noise": -0.1}, ConfigError, "noise must be a finite number, 0 or more"),
+        ("Pendulum-v1", "AGENT", {"noise": np.nan}, ConfigError, "noise must be a finite number"),
+        ("Pendulum-v1", "AGENT", {"seed": -1}, ConfigError, "seed must be 0 or more"),
+        ("Pendulum-v1", "AGENT", {"steps": 0}, ConfigError, "rows must be at least 1"),
+        ("Pendulum-v1", "random", {"member": 0}, ConfigError, "--member and --noise are for an agent's file"),
+        ("Pendulum-v1", "random", {"noise": 0.1}, ConfigError, "--member and --noise are for an agent's file"),
+        ("Hopper-v4", "AGENT", {}, DataError, "3 observation columns and gives 1 actions: Hopper-v4 has 11 and 3"),
+        ("MountainCarContinuous-v0", "AGENT", {}, DataError, "3 observation columns"),
+        ("Hopper-v4", "ARCHIVE", {}, ConfigError, "It holds hopper/medium: expected .*policies.npz:ENV/LEVEL"),
+        ("Hopper-v4", "ARCHIVE:hopper/best", {}, FormatError, "no policy 'hopper/best': it holds hopper/medium"),
+        ("Walker2d-v4", "ARCHIVE:hopper/medium", {}, DataError, "11 observation columns and gives 3 actions"),
+    ],
+)
+def test_what_is_refused_before_anything_is_played(env, policy, options, kind, says, trained, archive, monkeypatch):
+    monkeypatch.setattr(Here, "submit", None)
+    monkeypatch.setattr(recording, "Workers", Here)
+    policy = trained[1] if policy == "AGENT" else policy.replace("ARCHIVE", archive)
+    with pytest.raises(kind, match=says):
+        roll_out(env, policy, **{"steps": 100, **options})
+
+
+def test_an_agent_of_wider_actions_is_refused(tmp_path) -> None:
+    rows = Rows([swings()], device=torch.device("cpu"), low=[-2.0], high=[2.5])
+    Agent(TD3BCConfig(width=8, batch=6), rows, [Member(0)]).save(tmp_path / "wide.safetensors")
+    with pytest.raises(DataError, match=r"acts from \[-2.\] to \[2.5\]: Pendulum-v1 takes actions from"):
+        roll_out("Pendulum-v1", str(tmp_path / "wide.safetensors"), 10)
+
+
+@pytest.mark.parametrize("out", ["buffer.npz", "minari:runs/pendulum-v0"])
+def test_the_buffer_of_a_run_comes_back_row_by_row(online, out) -> None:
+    write(target_of(out), buffer_of(online))
+    back, replay = read(out.removeprefix("minari:")), read(online / "replay.npz")
+    assert back.equals(replay)
+    assert known(back) == known(replay)
+    assert back.env_id == "Pendulum-v1"
+    assert back.action_space == (Box.uniform(-2, 2, 1),)
+    assert back.timeout is not None
+    assert np.flatnonzero(back.timeout).tolist() == [*LEGS, *(55 + end for end in LEGS)]  # seed after seed
+    if out.startswith("minari:"):
+        lengths = [len(episode) for episode in minari.load_dataset("runs/pendulum-v0").iterate_episodes()]
+        assert lengths == 2 * [15, 15, 15, 10]
+
+
+def test_a_run_that_is_none_or_not_done(online, tmp_path, caplog) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(online, copy)
+    (copy / "result.json").unlink()
+    with caplog.at_level(logging.WARNING, "synther"):
+        assert len(buffer_of(copy)) == 110
+    assert "is not done" in caplog.text
+    caplog.clear()
+    shutil.copy(online / "result.json", copy)
+    assert len(buffer_of(copy)) == 110
+    assert not caplog.records
+    longer = json.loads((copy / "run.json").read_text()) | {"steps": 75}  # as one that goes on has it
+    (copy / "run.json").write_text(json.dumps(longer))
+    assert len(buffer_of(copy)) == 110
+    assert "is not done: of its 75 steps a seed these are the first" in caplog.text
+    (copy / "replay.npz").unlink()
+    with pytest.raises(FormatError, match=r"has no replay\.npz yet: run the same `synther online`"):
+        buffer_of(copy)
+    (copy / "run.json").write_text('{"random_steps": 5, "kind": "online_pixels"}')
+    with pytest.raises(FormatError, match=r"agents that see: its frames are a data set each, .*/frames/seed-0"):
+        buffer_of(copy)
+    (copy / "run.json").write_text('{"updates": 5}')
+    with pytest.raises(FormatError, match="a folder that `synther online` has written"):
+        buffer_of(copy)
+    with pytest.raises(FormatError, match="a folder that `synther online` has written"):
+        buffer_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("taken.npz", "taken.npz exists and is not replaced"),
+        ("folder", "folder exists and is not replaced"),
+        ("taken.npz/inside.npz", "taken.npz is no folder to write to"),
+        ("new.csv", "suffix '.csv', expected one of .npz"),
+        ("new.pkl", "pickles are never"),
+        ("minari:hopper", "'hopper' is no Minari id: expected minari:NAMESPACE/NAME-v0"),
+        ("minari:mine/taken-v0", "the Minari id mine/taken-v0 is taken"),
+        ("minari:folder/here-v0", "folder/here-v0 is also a path here"),
+    ],
+)
+def test_where_nothing_may_go(out, says, tmp_path) -> None:
+    Path("folder/here-v0").mkdir(parents=True)
+    Path("taken.npz").write_text("mine")
+    Path("store/mine/taken-v0").mkdir(parents=True)
+    with pytest.raises((ConfigError, FormatError), match=says):
+        target_of(out)
+    assert not list(tmp_path.rglob("new*"))
+
+
+@pytest.mark.parametrize(
+    ("out", "library", "says"),
+    [
+        ("minari:mine/new-v0", "minari", r"a Minari data set needs minari.*synther\[minari\]"),
+        ("folder", "minari", r"needs minari.*synther\[minari\]"),
+        ("new.parquet", "pyarrow", r"a \.parquet file needs pyarrow.*synther\[parquet\]"),
+    ],
+)
+def test_what_is_not_installed(out, library, says, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtra, match=says):
+        target_of(out)
+    assert target_of("new.npz") == Path("new.npz")
+
+
+def test_stopped_while_it_writes(here, monkeypatch) -> None:
+    rows = roll_out("Hopper-v4", "random", 150)
+
+    def stopped(stream: object) -> Iterator[object]:
+        yield next(whole(stream))
+        raise KeyboardInterrupt
+
+    whole = storage.episodes
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "episodes", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            write(target_of("minari:mine/rows-v0"), rows)
+    assert not list(Path("store").rglob("*.hdf5"))
+    write(target_of("minari:mine/rows-v0"), rows)
+    assert read("mine/rows-v0").equals(rows)
+
+
+class Interrupting:
+    """A person who has seen enough."""
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Interrupting]:
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        raise KeyboardInterrupt
+
+
+def test_stopped_while_it_plays(here, tmp_path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        write(target_of("rows.npz"), roll_out("Hopper-v4", "random", 150, progress=Interrupting()))
+    assert not list(tmp_path.iterdir())
+
+
+def lives(*lengths: int, terminal: tuple[int, ...] = (), env_id: str | None = None) -> Transitions:
+    """Episodes that pay 1 a step, those of some numbers ending in a terminal state."""
+    count, ends = sum(lengths), np.cumsum(lengths) - 1
+    over = np.isin(np.arange(count), ends[list(terminal)])
+    cut = np.isin(np.arange(count), ends) & ~over
+    return Transitions(
+        *(np.zeros((count, size), np.float32) for size in (2, 1)),
+        np.ones(count, np.float32),
+        np.zeros((count, 2), np.float32),
+        over,
+        cut,
+        env_id=env_id,
+    )
+
+
+def test_cut_episodes_count_in_no_mean() -> None:
+    assert Summary.of(lives(3, 5, 5, 2, terminal=(0,))) == Summary(15, 4, 3, 13 / 3, np.std([3, 5, 5]), None)
+    assert Summary.of(lives(3, 150, 7, terminal=(0,), env_id="Pendulum-v1")).whole == 1  # its time limit is 200
+    assert Summary.of(lives(200, 150, env_id="Pendulum-v1")) == Summary(350, 2, 1, 200.0, 0.0, None)
+    assert Summary.of(lives(20, env_id="Pendulum-v1")) == Summary(20, 1, 0, None, None, None)
+    assert Summary.of(lives(4, 9, env_id="Nobody-v7")).mean_return == 9
+    suite = "dm_control/cartpole-balance-v0"  # its limit is 1,000
+    assert [Summary.of(lives(length, env_id=suite)).whole for length in (999, 1_000)] == [0, 1]
+    score = 100 * (400 + 20.272305) / (3234.3 + 20.272305)
+    assert Summary.of(lives(400, 3, terminal=(0,), env_id="Hopper-v4")).score == pytest.approx(score)

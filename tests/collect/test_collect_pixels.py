@@ -1,0 +1,242 @@
+"""Frames that are collected: which episodes, how many, by whom. A stand-in is drawn, and once a real world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from synther import Transitions, write
+from synther.agents.agent import Agent
+from synther.agents.rows import Member, Rows
+from synther.agents.td3_bc import TD3BCConfig
+from synther.collect import frames as collect_pixels
+from synther.collect.frames import film, film_run
+from synther.envs.camera import graphics
+from synther.envs.workers import Workers
+from synther.errors import ConfigError, DataError, FormatError
+from synther.experiments.measurements import Result
+from synther.pixels.frames import Frames
+
+from ..experiments.counter import TASK, Counter, stand_in
+from ..here import Here
+
+
+@pytest.fixture(autouse=True)
+def _in_an_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counter]]:
+    yield stand_in(monkeypatch)
+    collect_pixels._world.cache_clear()
+
+
+def filmed(decisions: int, **how: Any) -> Frames:
+    return Frames.concatenate(list(film(TASK, "random", decisions, size=6, **how)))
+
+
+def test_whole_episodes_and_one_that_is_cut(counted):
+    found = filmed(23)
+    starts, ends = found.episodes
+    assert (ends - starts - 1).tolist() == [10, 10, 3]
+    assert (found.env_id, found.action_repeat, found.image.shape) == (TASK, 2, (26, 3, 6, 6))
+    assert (found.discount == 1).all()
+    for start, end in zip(starts, ends, strict=True):
+        assert (np.diff(found.image[start:end, 0, 0, 0]) == 1).all()
+    assert len(set(found.image[starts, 0, 0, 0])) == 3  # no start is played twice
+    assert (found.action[starts] == 0).all()
+    moved = found.action[~found.first, 0]
+    assert len(set(moved.tolist())) == 23
+    np.testing.assert_allclose(found.reward[~found.first], moved)
+
+
+def test_episodes_that_are_over_are_followed_by_others(counted):
+    counted.last = 4
+    found = filmed(23)
+    starts, ends = found.episodes
+    # Three are planned, and as twelve decisions are missing then, two more, of which the last is cut; then three again.
+    assert (ends - starts - 1).tolist() == [4, 4, 3, 4, 2, 4, 2]
+    assert found.discount[ends - 1].tolist() == [0, 0, 1, 0, 1, 0, 1]
+    assert np.count_nonzero(~found.first) == 23
+
+
+def test_frames_depend_on_the_seed_and_not_on_the_processes(counted):
+    one, same, other = filmed(23, processes=1), filmed(23, processes=4), filmed(23, seed=1)
+    for name in ("image", "action", "reward", "first"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(same, name))
+    assert (one.action != other.action).any()
+    assert filmed(5, repeat=3).action_repeat == 3
+
+
+def same(one: Frames, other: Frames) -> bool:
+    names = ("image", "action", "reward", "discount", "first", "low", "high")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+@pytest.mark.parametrize("last", [10, 4])
+def test_it_goes_on_after_any_episode(counted, last):
+    """Also where the first ones were over before their time, so that others were needed."""
+    counted.last = last
+    made = list(film(TASK, "random", 23, size=6))
+    for count in range(len(made) + 1):
+        done = [len(episode) - 1 for episode in made[:count]]
+        rest = list(film(TASK, "random", 23, size=6, processes=3).after(done))
+        assert len(rest) == len(made) - count
+        assert all(map(same, rest, made[count:]))
+
+
+def agent_file(columns: int = 3, width: int = 8) -> Path:
+    rng = np.random.default_rng(0)
+    rows = Transitions(
+        observation=rng.normal(size=(64, columns)),
+        action=rng.uniform(-1, 1, (64, 1)),
+        reward=rng.normal(size=64),
+        next_observation=rng.normal(size=(64, columns)),
+    )
+    agent = Agent(TD3BCConfig(width=width, batch=8), Rows([rows], device=torch.device("cpu")), [Member(0), Member(1)])
+    agent.save(Path("agent.safetensors"))
+    return Path("agent.safetensors")
+
+
+def test_an_agent_acts(counted):
+    path = str(agent_file())
+    how: dict[str, Any] = {"size": 6}
+    one, again, other, noisy, noisy_again = (
+        Frames.concatenate(list(film(TASK, path, 12, **how, **more)))
+        for more in ({}, {}, {"member": 1}, {"noise": 0.5}, {"noise": 0.5})
+    )
+    np.testing.assert_array_equal(one.action, again.action)
+    np.testing.assert_array_equal(noisy.action, noisy_again.action)
+    assert (one.action != other.action).any()
+    assert (one.action[1:11] != noisy.action[1:11]).mean() > 0.5  # but for those at an edge of the box
+    with pytest.raises(ConfigError, match="there is no member 2"):
+        film(TASK, path, 12, member=2)
+    with pytest.raises(DataError, match="takes 4 observation columns and gives 1 actions"):
+        film(TASK, str(agent_file(4)), 12)
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "says"),
+    [
+        ((TASK, "random", 0), {}, "steps and repeat must be at least 1, got 0 and 2"),
+        ((TASK, "random", 5), {"repeat": 0}, "got 5 and 0"),
+        ((TASK, "random", 5), {"seed": -1}, "seed must be 0 or more"),
+        (("Hopper-v4", "random", 5), {}, "frames are drawn of the dm_control suite"),
+        ((TASK, "guess", 5), {}, "expected random or AGENT.safetensors for a policy of .*, got 'guess'"),
+        ((TASK, "random", 5), {"noise": 0.1}, "--member and --noise are for an agent's file"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_at_once(counted, given, how, says):
+    with pytest.raises(ConfigError, match=says):
+        film(*given, **how)
+
+
+def run_folder(rows: Transitions) -> Path:
+    """What an online run leaves, as far as anybody looks at it."""
+    folder = Path("run")
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5, "steps": len(rows)}))
+    (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}).to_json()))
+    write(folder / "replay.npz", rows)
+    return folder
+
+
+def states(count: int = 9, env_id: str = TASK, **changed: Any) -> Transitions:
+    """Rows of two episodes, of which the first is terminal."""
+    seen = np.random.default_rng(0).normal(size=(count + 1, 3)).astype(np.float32)
+    fields: dict[str, Any] = {
+        "observation": seen[:-1],
+        "action": np.linspace(-1, 1, count, dtype=np.float32)[:, None],
+        "reward": np.arange(count, dtype=np.float32),
+        "next_observation": seen[1:],
+        "terminal": np.arange(count) == 3,
+        "timeout": np.arange(count) == count - 1,
+        "env_id": env_id,
+    }
+    return Transitions(**fields | changed)
+
+
+def test_a_run_is_drawn_again(counted, monkeypatch):
+    def drawn(env_id, observations, actions, size, backend):
+        assert (env_id, size, backend) == (TASK, 6, "chalk")
+        assert len(observations) == len(actions) + 1
+        shown = (observations[:, 0] * 20 + 128).astype(np.uint8)
+        return np.broadcast_to(shown[:, None, None, None], (len(shown), 3, size, size)).copy()
+
+    monkeypatch.setattr(collect_pixels, "redraw", drawn)
+    rows = states()
+    found = Frames.concatenate(list(film_run(run_folder(rows), size=6)))
+    assert found.episodes[0].tolist() == [0, 5]
+    assert (found.env_id, found.action_repeat) == (TASK, 1)
+    assert np.flatnonzero(found.discount == 0).tolist() == [4]
+    np.testing.assert_array_equal(found.action[~found.first], rows.action)
+    np.testing.assert_array_equal(found.reward[~found.first], rows.reward)
+    seen = np.concatenate(
+        [rows.observation[:4], rows.next_observation[3:4], rows.observation[4:], rows.next_observation[-1:]]
+    )
+    np.testing.assert_array_equal(found.image[:, 0, 0, 0], (seen[:, 0] * 20 + 128).astype(np.uint8))
+    (last,) = film_run(Path("run"), size=6).after([4])
+    np.testing.assert_array_equal(last.image, found.image[5:])
+    assert list(film_run(Path("run"), size=6).after([4, 5])) == []
+
+
+def test_what_frames_depend_on(counted):
+    """Names of files do not matter, what they hold does."""
+    path = agent_file()
+    one = film(TASK, str(path), 12).identity
+    path = path.rename("same.safetensors")
+    assert film(TASK, str(path), 12, member=0, noise=0.0, processes=3).identity == one
+    others = [film(TASK, str(path), 12, **more).identity for more in ({"member": 1}, {"noise": 0.5})]
+    others += [film(TASK, policy, 12).identity for policy in ("random", str(agent_file(width=9)))]
+    assert [[name for name in one if one[name] != other[name]] for other in others] == [
+        ["member"],
+        ["noise"],
+        ["policy"],
+        ["policy"],
+    ]
+    rows = film_run(run_folder(states())).identity
+    assert film_run(Path("run").rename("moved")).identity == rows
+    write("moved/replay.npz", states(reward=np.ones(9, np.float32)))
+    assert film_run(Path("moved")).identity["rows"] != rows["rows"]
+
+
+def test_runs_that_cannot_be_drawn(counted):
+    whole = states()
+    gap = whole.next_observation.copy()
+    gap[6] += 1
+    with pytest.raises(DataError, match="row 6 ends in another state than row 7 begins with"):
+        film_run(run_folder(states(next_observation=gap)))
+    write("run/replay.npz", states(env_id="dm_control/swimmer-swimmer6-v0"))
+    with pytest.raises(DataError, match="do not follow from its observations"):
+        film_run(Path("run"))
+    Path("run/replay.npz").unlink()
+    with pytest.raises(FormatError, match=r"has no replay\.npz yet"):
+        film_run(Path("run"))
+
+
+@pytest.mark.parametrize("workers", [Here, pytest.param(Workers, marks=pytest.mark.slow)])
+def test_a_task_is_really_drawn(monkeypatch, workers):
+    """Here or in another process, against a world that is stepped by hand."""
+    try:
+        backend = graphics()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    monkeypatch.setattr(collect_pixels, "Workers", workers)
+    found = Frames.concatenate(list(film(TASK, "random", 3, repeat=500, size=8, seed=4, processes=1)))
+    assert found.episodes[0].tolist() == [0, 3]
+    world = collect_pixels._world(TASK, backend, 500, 8)
+    for number, (start, end) in enumerate(zip(*found.episodes, strict=True)):
+        world.reset(int(np.random.SeedSequence((2, 4, 0, number)).generate_state(1)[0]))
+        np.testing.assert_array_equal(found.image[start], world.frame)
+        for record in range(start + 1, end):
+            _, reward, *_ = world.step(found.action[record])
+            np.testing.assert_array_equal(found.image[record], world.frame)
+            assert found.reward[record] == pytest.approx(reward)

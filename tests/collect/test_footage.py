@@ -1,0 +1,229 @@
+"""Frames on their way to a file: stopped anywhere, the same call goes on and ends with the same file."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synther.collect import footage
+from synther.collect import frames as collect_pixels
+from synther.collect.footage import Filmed, frames_target, keep
+from synther.collect.frames import film
+from synther.errors import ConfigError
+from synther.pixels.files import read
+from synther.pixels.formats import hdf5
+from synther.pixels.frames import Frames
+
+from ..experiments.counter import TASK, Counter, stand_in
+
+OUT, PARTIAL = Path("frames.hdf5"), Path("frames.hdf5.partial")
+
+
+@pytest.fixture(autouse=True)
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counter]]:
+    """In an own folder."""
+    monkeypatch.chdir(tmp_path)
+    yield stand_in(monkeypatch)
+    collect_pixels._world.cache_clear()
+
+
+def kept(out: Path = OUT, decisions: int = 43, **how: Any) -> Filmed:
+    return keep(out, film(TASK, "random", decisions, size=6, **how))
+
+
+@pytest.fixture
+def whole(counted) -> bytes:
+    """The file of a call that nothing has stopped."""
+    kept(Path("whole.hdf5"))
+    counted.starts = 0
+    return Path("whole.hdf5").read_bytes()
+
+
+def test_what_is_kept():
+    found = kept(Path("new/frames.hdf5"), 23)
+    stored = read("new/frames.hdf5")
+    assert (found.env_id, found.frames, found.decisions, found.episodes, found.whole) == (TASK, 26, 23, 3, 2)
+    assert found.mean_return == pytest.approx(stored.returns()[:2].mean(), rel=1e-6)
+    assert found.deviation == pytest.approx(stored.returns()[:2].std(), rel=1e-6)
+    direct = Frames.concatenate(list(film(TASK, "random", 23, size=6)))
+    for name in ("image", "action", "reward", "discount", "first", "low", "high"):
+        np.testing.assert_array_equal(getattr(stored, name), getattr(direct, name))
+    assert (stored.env_id, stored.action_repeat) == (TASK, 2)
+    assert [file.name for file in Path("new").iterdir()] == ["frames.hdf5"]
+
+
+def test_an_episode_that_is_cut_is_none_of_the_whole_ones():
+    found = kept(decisions=4)
+    assert (found.episodes, found.whole, found.mean_return, found.deviation) == (1, 0, None, None)
+
+
+def test_where_it_may_go():
+    assert frames_target("new/frames.HDF5") == Path("new/frames.HDF5")
+    Path("old.hdf5").touch()
+    with pytest.raises(ConfigError, match=r"old\.hdf5 exists and is not replaced"):
+        frames_target("old.hdf5")
+    for name in ("frames.npz", "frames", "minari:mine/frames-v0"):
+        with pytest.raises(ConfigError, match=r"frames are kept as \.hdf5 or \.h5, got"):
+            frames_target(name)
+
+
+class Person:
+    """Who watches until so many decisions are there, and has seen enough then."""
+
+    def __init__(self, patience: int = 1_000) -> None:
+        self.patience = patience
+        self.start = 0
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Person]:
+        self.start = self.done = start
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+        if self.done >= self.patience:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("places", [[10], [20, 20, 40], [43]], ids=str)
+def test_stopped_while_it_films(counted, whole, places):
+    for processes, place in enumerate(places, start=1):
+        with pytest.raises(KeyboardInterrupt):
+            kept(processes=processes, progress=Person(place))
+        assert not OUT.exists()
+    rest = Person()
+    kept(processes=1, progress=rest)
+    assert (rest.start, rest.done) == (10 * ((places[-1] - 1) // 10), 43)
+    assert OUT.read_bytes() == whole
+    assert not PARTIAL.exists()
+
+
+def stopped(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None:
+    """Before so many calls of a function."""
+    real, calls = getattr(owner, name), 0
+
+    def stopping(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    with patch.context() as patched:
+        patched.setattr(owner, name, stopping)
+        with pytest.raises(KeyboardInterrupt):
+            kept()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "drawn"),
+    [
+        (footage, "write", 1, 5),
+        (footage, "write", 4, 2),
+        (footage, "write", 6, 0),
+        (footage, "read", 3, 0),
+        (hdf5, "_append", 3, 3),
+        (hdf5, "_append", 8, 0),
+    ],
+)
+def test_stopped_while_it_writes(counted, whole, owner, name, call, drawn, monkeypatch):
+    """A part, or the whole."""
+    stopped(monkeypatch, owner, name, call)
+    assert not OUT.exists()
+    counted.starts = 0
+    kept()
+    assert counted.starts == drawn
+    assert OUT.read_bytes() == whole
+    assert sorted(file.name for file in Path().iterdir()) == ["frames.hdf5", "whole.hdf5"]
+
+
+def test_parts_that_were_being_removed_are_drawn_again(counted, whole, monkeypatch):
+    stopped(monkeypatch, footage, "read", 3)
+    for number in (0, 1):
+        (PARTIAL / f"00000{number}.hdf5").unlink()
+    kept()
+    assert OUT.read_bytes() == whole
+    OUT.unlink()
+    stopped(monkeypatch, shutil, "rmtree", 1)
+    assert OUT.read_bytes() == whole
+    assert [file.name for file in PARTIAL.iterdir()] == ["run.json"]
+    OUT.unlink()
+    kept()
+    assert OUT.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [({"seed": 1}, "seed"), ({"decisions": 44}, "steps"), ({"repeat": 3, "seed": 1}, "seed .*, repeat")],
+    ids=str,
+)
+def test_parts_of_something_else_are_refused(counted, changed, says):
+    with pytest.raises(KeyboardInterrupt):
+        kept(progress=Person(30))
+    before = {file.name: file.read_bytes() for file in PARTIAL.iterdir()}
+    assert sorted(before) == ["000000.hdf5", "000001.hdf5", "run.json"]
+    counted.starts = 0
+    with pytest.raises(ConfigError, match=rf"frames\.hdf5\.partial holds a run with another {says}.*: choose another"):
+        kept(**changed)
+    assert counted.starts == 0
+    assert {file.name: file.read_bytes() for file in PARTIAL.iterdir()} == before
+
+
+def test_a_folder_of_somebody_else_is_left_alone(counted):
+    PARTIAL.mkdir()
+    (PARTIAL / "000000.hdf5").write_text("years of work")
+    with pytest.raises(ConfigError, match="holds files of something else"):
+        kept()
+    assert (counted.starts, (PARTIAL / "000000.hdf5").read_text()) == (0, "years of work")
+
+
+def test_nothing_is_left_of_what_failed_before_its_first_episode():
+    with pytest.raises(KeyboardInterrupt):
+        kept(progress=Person(1))
+    assert not list(Path().iterdir())
+
+
+VICTIM = """
+import sys, time
+from pathlib import Path
+import pytest
+from synther.collect import frames as collect_pixels
+from synther.collect.footage import keep
+from tests.experiments.counter import TASK, Counter, stand_in
+
+def step(self, action):
+    time.sleep(0.01)
+    return Counter.step(self, action)
+
+stand_in(pytest.MonkeyPatch()).step = step
+collect_pixels.check_drawable = lambda env_id: None  # which takes a second
+keep(Path(sys.argv[1]), collect_pixels.film(TASK, "random", 103, size=6, processes=1))
+"""
+
+
+def test_killed_by_the_system(counted, tmp_path):
+    victim = subprocess.Popen([sys.executable, "-c", VICTIM, str(tmp_path / OUT)], cwd=Path(__file__).parents[2])
+    deadline = time.monotonic() + 60
+    while not (PARTIAL / "000002.hdf5").exists():
+        assert victim.poll() is None, "ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    victim.send_signal(signal.SIGKILL)
+    assert victim.wait() == -signal.SIGKILL
+    assert not OUT.exists()
+    there = len(list(PARTIAL.glob("0*.hdf5")))
+    found = kept(decisions=103)
+    assert (found.episodes, counted.starts) == (11, 11 - there)
+    kept(Path("whole.hdf5"), 103)
+    assert OUT.read_bytes() == Path("whole.hdf5").read_bytes()
+    assert sorted(file.name for file in Path().iterdir()) == ["frames.hdf5", "whole.hdf5"]

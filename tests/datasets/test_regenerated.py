@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from synther.data import formats, spaces
+from synther.data.transitions import Transitions
+from synther.datasets.regenerated import regenerated
+from synther.errors import ConfigError, DataError, FormatError
+
+LEVELS = {"medium": (0.2, -1.0), "expert": (-0.4, 0.0), "sure-footed": (0.2, -1.0)}
+"""Means (at the origin) and logarithms of deviations of a hopper's actions, by which it falls soon."""
+
+WEIGHT = np.random.default_rng(0).normal(size=(11, 3)) / 10
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    arrays = {}
+    for level, outputs in LEVELS.items():
+        arrays[f"hopper/{level}/weight0"] = np.hstack([WEIGHT, 0 * WEIGHT])
+        arrays[f"hopper/{level}/bias0"] = np.repeat(outputs, 3)
+    path = tmp_path_factory.mktemp("policies") / "policies.npz"
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+@pytest.fixture(scope="module")
+def mixed(policies: Path) -> Transitions:
+    return regenerated(policies, "hopper", "medium-expert", 401, seed=3, processes=2)
+
+
+def ends_of(rows: Transitions) -> list[int]:
+    assert rows.timeout is not None
+    assert not (rows.terminal & rows.timeout).any()
+    return np.flatnonzero(rows.terminal | rows.timeout).tolist()
+
+
+def test_rows_are_whole_episodes(mixed: Transitions) -> None:
+    assert len(mixed) == 401
+    assert mixed.env_id == "Hopper-v4"
+    assert mixed.action_space == (spaces.Box.uniform(-1, 1, 3),)
+    assert {mixed.observation.dtype, mixed.action.dtype, mixed.reward.dtype} == {np.dtype(np.float32)}
+    ends = ends_of(mixed)
+    inside = np.setdiff1d(np.arange(400), ends)
+    np.testing.assert_array_equal(mixed.next_observation[inside], mixed.observation[inside + 1])
+    after = np.array(ends[:-1]) + 1
+    np.testing.assert_allclose(mixed.observation[after], [[1.25] + [0] * 10] * len(after), atol=0.006)  # as reset
+    assert mixed.terminal[ends].sum() >= len(ends) - 2  # hoppers fall; each half's last episode may be cut
+    assert {200 - 1, 401 - 1} <= set(ends)
+
+
+def test_actions_are_drawn_as_the_policy_says(mixed: Transitions) -> None:
+    for level, half in (("medium", mixed[:200]), ("expert", mixed[200:])):
+        mean, log_deviation = LEVELS[level]
+        noise = (np.arctanh(half.action.astype(np.float64)) - half.observation @ WEIGHT - mean) / np.exp(log_deviation)
+        assert noise.mean() == pytest.approx(0, abs=0.15)
+        assert noise.std() == pytest.approx(1, abs=0.1)
+        assert np.abs(np.corrcoef(noise[:-1].ravel(), noise[1:].ravel())[0, 1]) < 0.15
+
+
+def test_a_half_is_that_of_its_level_alone_on_however_many_processes(policies: Path, mixed: Transitions) -> None:
+    assert regenerated(policies, "hopper", "medium", 200, seed=3, processes=1).equals(mixed[:200])
+
+
+def test_another_seed_gives_other_rows(policies: Path, mixed: Transitions) -> None:
+    rows = regenerated(policies, "hopper", "sure-footed", 60, seed=4, processes=1)  # medium, by a name with a dash
+    assert len(rows) == 60
+    assert not np.isin(rows.observation[:, 1], mixed.observation[:, 1]).any()
+
+
+class Told:
+    def __init__(self) -> None:
+        self.total = self.done = 0
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Any]:
+        self.total = total
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+
+
+def test_chance_needs_no_policy(tmp_path: Path) -> None:
+    told = Told()
+    rows = regenerated(None, "pendulum", "random", 1500, env_id="Pendulum-v1", processes=1, progress=told)
+    assert (told.done, told.total) == (1500, 1500)
+    assert rows.timeout is not None
+    assert ends_of(rows) == [199, 399, 599, 799, 999, 1199, 1399, 1499]
+    assert not rows.terminal.any()
+    assert np.abs(rows.action).max() <= 2
+    assert rows.action.std() == pytest.approx(4 / np.sqrt(12), rel=0.05)
+    assert len(np.unique(rows.observation[::200, 0])) == 8
+    formats.write(tmp_path / "random.npz", rows)
+    assert formats.read(tmp_path / "random.npz").equals(rows)
+
+
+def test_wrong_arguments(policies: Path) -> None:
+    with pytest.raises(FormatError, match=r"'hopper/best': it holds hopper/medium, hopper/expert, hopper/sure-footed"):
+        regenerated(policies, "hopper", "best", 10)
+    with pytest.raises(ConfigError, match="'ant' means is not known: expected hopper, walker2d, halfcheetah"):
+        regenerated(policies, "ant", "medium", 10)
+    with pytest.raises(ConfigError, match="rows must be at least 2, one for each part of 'medium-expert', got 1"):
+        regenerated(policies, "hopper", "medium-expert", 1)
+    with pytest.raises(ConfigError, match="hopper medium needs a file of policies"):
+        regenerated(None, "hopper", "medium", 10)
+    with pytest.raises(ConfigError, match="seed must be 0 or more"):
+        regenerated(None, "hopper", "random", 10, seed=-1)
+    with pytest.raises(ConfigError, match="at least one worker"):
+        regenerated(None, "hopper", "random", 10, processes=0)
+    with pytest.raises(DataError, match="recorded policies act in"):
+        regenerated(policies, "hopper", "medium", 10, env_id="Pendulum-v1")

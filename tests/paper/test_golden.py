@@ -1,0 +1,36 @@
+"""The committed runs give the committed tables: what is published can be rebuilt from the files beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synther.paper.catalogue import experiment
+from synther.paper.tables import Table
+from synther.paper.writing import markdown_of
+
+RESULTS = Path(__file__).parents[2] / "results"
+TABLES = [
+    *(f"offline/{name}" for name in ("agents", "fractions", "mixed-eval", "mixed-larger", "mixed-subsample")),
+    "online/online-100k",
+    "pixels/pixels",
+]
+
+
+def test_every_committed_table_is_checked() -> None:
+    committed = {path.relative_to(RESULTS).with_suffix("") for kind in RESULTS.iterdir() for path in kind.glob("*.md")}
+    assert committed == {Path(name) for name in TABLES}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_committed_runs_give_the_committed_table(name: str) -> None:
+    """When this fails because a preset or a name has changed, run `synther paper table NAME --out results/KIND`."""
+    pytest.importorskip("rliable")
+    place = RESULTS / name
+    committed = json.loads(place.with_suffix(".json").read_text())
+    table = Table.of(experiment(place.name), place.parent)
+    found = json.loads(json.dumps(table.to_json(committed["origin"])))
+    assert found == committed
+    assert markdown_of(table, committed["origin"]) == place.with_suffix(".md").read_text()

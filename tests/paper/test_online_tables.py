@@ -1,0 +1,146 @@
+"""Tables of hand-made online results: returns in their cells, scores where tasks are put together, a picture a row."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther.errors import MissingExtra
+from synther.experiments.measurements import Result, Standing
+from synther.experiments.online_runs import OnlineRun, Synthetic
+from synther.folder import write_object
+from synther.paper import comparisons
+from synther.paper.experiment import Cell, Contrast, Experiment
+from synther.paper.tables import RUNS, Table
+from synther.paper.writing import write as write_table
+from synther.plots import curves
+from synther.plots.statistics import Aggregate, Interval
+
+PLAIN = {task: OnlineRun(f"{task}-sac", f"{task}-v4", steps=1_000, seeds=2) for task in ("hopper", "walker2d")}
+MADE = {task: replace(run, name=f"{task}-synther", synthetic=Synthetic()) for task, run in PLAIN.items()}
+EXAMPLE = Experiment(
+    "example",
+    "",
+    "two tasks",
+    (*PLAIN.values(), *MADE.values()),
+    {task: {"SAC": Cell(f"{task}-sac", "sac"), "SynthER": Cell(f"{task}-synther", "sac_synther")} for task in PLAIN},
+    contrasts=(Contrast("SynthER", "SAC"),),
+)
+
+
+def finish(out: Path, run: OnlineRun, returns: list[float | None], minutes: float = 3.0) -> None:
+    """A finished run with these final returns, half of them before, and a score of a hundredth of each."""
+    curve = []
+    for steps, part in ((run.steps // 2, 0.5), (run.steps, 1.0)):
+        found = tuple(None if value is None else part * value for value in returns)
+        curve.append(Standing(steps, found, tuple(None if value is None else value / 100 for value in found)))
+    folder = out / RUNS / run.name
+    write_object(folder / "run.json", run.to_json())
+    write_object(folder / "facts.json", {"command": "synther paper run example"})
+    result = Result(run.steps, 60 * minutes, {run.arm: tuple(curve)}, {run.arm: ()}, {}, {})
+    write_object(run.result(folder), result.to_json())
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch) -> Path:
+    """Where all is finished but one run, and intervals take no time."""
+
+    def interval(scores) -> Interval:
+        return Interval(float(np.mean(scores)), 0.0, 1.0)
+
+    monkeypatch.setattr(
+        comparisons,
+        "aggregate",
+        lambda scores: {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()},
+    )
+    monkeypatch.setattr(comparisons, "improvement", lambda one, other: interval(one > other))
+    finish(tmp_path, PLAIN["hopper"], [1_000.0, 2_000.0])
+    finish(tmp_path, MADE["hopper"], [3_000.0, 3_200.0], minutes=9.0)
+    finish(tmp_path, PLAIN["walker2d"], [400.0, 600.0], minutes=4.0)
+    return tmp_path
+
+
+def test_returns_after_steps_that_are_decisions(out):
+    table = Table.of(EXAMPLE, out)
+    assert table.lines() == [
+        ["example", "SAC", "SynthER"],
+        ["hopper", "1500.0 ± 500.0", "3100.0 ± 100.0"],
+        ["walker2d", "500.0 ± 100.0", "-"],
+    ]
+    assert table.notes() == [
+        "Mean ± standard deviation of the final return over 2 seeds after 1,000 steps.",
+        "A step is one decision in the environment of every seed: no action is repeated.",
+        "Minutes of a run, all its seeds at once, on average: SAC 3.5, SynthER 9.0.",
+    ]
+    assert table.comparisons == ()
+    assert table.summary is None  # one task is not enough
+
+
+def test_tasks_are_put_together_by_their_scores(out):
+    finish(out, MADE["walker2d"], [500.0, 700.0])
+    table = Table.of(EXAMPLE, out)
+    (found,) = table.comparisons
+    assert (found.tasks, found.seeds, found.improvement.value) == (2, 2, 1.0)
+    assert found.iqm_of_one.value == pytest.approx(np.mean([30, 32, 5, 7]))
+    assert table.summary is not None
+    assert (table.summary.tasks, table.summary.seeds) == (2, 2)
+    means = {column: figures.mean.value for column, figures in table.summary.columns.items()}
+    assert means == pytest.approx({"SAC": np.mean([10, 20, 4, 6]), "SynthER": np.mean([30, 32, 5, 7])})
+    assert str(table.summary).startswith(
+        "Interquartile mean of the score, 2 tasks, 2 seeds: SAC 10.0 [0.0, 1.0] (mean 10.0 [0.0, 1.0], median "
+    )
+    assert str(table.summary) in table.notes()
+
+
+def test_a_column_that_is_not_begun_holds_up_no_summary(out):
+    (out / RUNS / "hopper-synther" / "training" / "result.json").unlink()
+    found = Table.of(EXAMPLE, out).summary
+    assert found is not None
+    assert list(found.columns) == ["SAC"]
+
+
+def test_seeds_that_diverged_and_shorter_runs_are_told(out):
+    finish(out, MADE["walker2d"].changed(updates=500, samples=10), [500.0, None])
+    table = Table.of(EXAMPLE, out)
+    assert table.lines()[2][2] == "500.0*"
+    assert "1 of 2 seeds of sac_synther in walker2d-synther diverged and are left out." in table.notes()
+    departed = "steps 500 instead of 1,000, synthetic.samples 10 instead of 1,000,000. So: walker2d-synther."
+    assert f"* not as the experiment asks: {departed}" in table.notes()
+    assert table.comparisons == ()  # the seed that is left decides nothing
+
+
+def test_all_methods_of_a_task_are_one_picture(out, monkeypatch):
+    drawn = {}
+    whole = curves.plot
+
+    def plot(found, path, **named):
+        drawn[path.name] = {name: np.asarray(curve.mean).tolist() for name, curve in found.items()}, named
+        whole(found, path, **named)
+
+    monkeypatch.setattr(curves, "plot", plot)
+    finish(out, MADE["walker2d"], [500.0, 700.0])
+    files = write_table(Table.of(EXAMPLE, out), out, {})
+    pictures = ["example-improvement.png", "example-summary.png", "example-hopper.png", "example-walker2d.png"]
+    assert [file.name for file in files] == ["example.md", "example.json", *pictures]
+    assert all(file.stat().st_size > 100 for file in files)
+    assert drawn["example-hopper.png"] == (
+        {"SAC": [750.0, 1_500.0], "SynthER": [1_550.0, 3_100.0]},
+        {"title": "hopper", "xlabel": "steps", "ylabel": "return"},
+    )
+    content = json.loads((out / "example.json").read_text())
+    assert content["summary"]["columns"]["SAC"]["mean"]["value"] == pytest.approx(10.0)
+
+
+def test_without_rliable_the_table_goes_without_them(out, monkeypatch, caplog):
+    def missing(scores):
+        raise MissingExtra("rliable", "stats", "comparing")
+
+    finish(out, MADE["walker2d"], [500.0, 700.0])
+    monkeypatch.setattr(comparisons, "aggregate", missing)
+    table = Table.of(EXAMPLE, out)
+    assert (table.summary, table.comparisons) == (None, ())
+    assert "the table goes without comparisons" in caplog.text

@@ -1,0 +1,91 @@
+"""A table of hand-made pixel results: scores of stage one and of heads, beside the paper's figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from synther.experiments.measurements import Result, Standing
+from synther.experiments.pixel_runs import STAGE_ONE, PixelRun
+from synther.folder import read_object, write_object
+from synther.paper import tables
+from synther.paper.catalogue import experiment
+from synther.paper.tables import RUNS, Table
+from synther.paper.writing import write as write_table
+
+
+def finish(out: Path, run: PixelRun, scores: dict[str, float]) -> None:
+    """A finished run of two seeds that are one apart."""
+    curves = {
+        arm: (Standing(run.updates, (10 * score, 10 * score + 10), (score, score + 1)),)
+        for arm, score in scores.items()
+    }
+    folder = out / RUNS / run.name
+    write_object(folder / "run.json", run.to_json())
+    write_object(folder / "facts.json", {"command": "synther paper run", "data": "frames read from x", "rows": 100})
+    write_object(run.result(folder), Result(run.updates, 60.0, curves, dict.fromkeys(curves, ()), {}, {}).to_json())
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(tables, "comparison", lambda *given: None)
+    return tmp_path
+
+
+def test_the_ablation_of_features(out):
+    wanted = experiment("representation")
+    (run,) = wanted.jobs
+    assert isinstance(run, PixelRun)
+    finish(out, run, {STAGE_ONE: 30.0, "synthetic": 50.0, "actor": 40.0, "critic": 10.0})
+    table = Table.of(wanted, out)
+    assert table.lines() == [
+        ["tab:representation_ablation", "DrQ+BC"],
+        ["actor's and critic's", "50.5 ± 0.5 (52.3 ± 7.0)"],
+        ["actor's alone", "40.5 ± 0.5 (43.5 ± 7.3)"],
+        ["critic's alone", "10.5 ± 0.5 (16.0 ± 2.8)"],
+    ]
+    assert table.notes()[0] == "Mean ± standard deviation of the final score over 2 seeds after 550,000 updates."
+
+
+def test_original_against_synther(out):
+    wanted = experiment("vd4rl")
+    run = next(job for job in wanted.jobs if job.name == "cheetah-run-expert-bc")
+    assert isinstance(run, PixelRun)
+    finish(out, run.changed(updates=7, samples=9), {STAGE_ONE: 60.0, "synthetic": 80.0})
+    table = Table.of(wanted, out)
+    (row,) = [line for line in table.lines() if line[0] == "cheetah-run-expert"]
+    assert row[1:3] == ["- (34.5 ± 8.3)", "- (52.3 ± 7.0)"]
+    assert row[3:] == ["60.5 ± 0.5* (67.4 ± 6.8)", "80.5 ± 0.5* (85.4 ± 3.1)"]
+    departures = "updates 7 instead of 550,000, arms.synthetic.recipe.samples 9 instead of 5,000,000"
+    assert any(departures in note for note in table.notes())
+    assert table.lines()[-1][1:] == ["- (51.7 ± 5.7)", "- (56.5 ± 5.4)", "- (49.8 ± 4.2)", "- (53.2 ± 4.1)"]
+
+
+def test_a_preset_that_was_another_then_is_told(out):
+    """Of the arms that it made."""
+    wanted = experiment("representation")
+    (run,) = wanted.jobs
+    assert isinstance(run, PixelRun)
+    finish(out, run, {STAGE_ONE: 30.0, "synthetic": 50.0, "actor": 40.0, "critic": 10.0})
+    recipe = run.arms["actor"].recipe
+    assert recipe is not None
+    facts = out / RUNS / run.name / "facts.json"
+    then = {"actor": recipe.settings().changed(fit={"steps": 7}).to_json(), "critic": recipe.settings().to_json()}
+    write_object(facts, {**read_object(facts), "generators": then})
+    table = Table.of(wanted, out)
+    assert [row[1].partition(" (")[0] for row in table.lines()[1:]] == ["50.5 ± 0.5", "40.5 ± 0.5*", "10.5 ± 0.5"]
+    assert any("arms.actor created with an older version of preset paper" in note for note in table.notes())
+
+
+def test_our_own_is_written_with_its_pictures(out):
+    wanted = experiment("pixels")
+    job = wanted.jobs[0]
+    assert isinstance(job, PixelRun)
+    finish(out, job, {arm: 10.0 + place for place, arm in enumerate((STAGE_ONE, *job.arms))})
+    written = write_table(Table.of(wanted, out), out, {})
+    assert [file.name for file in written[:3]] == ["pixels.md", "pixels.json", "pixels.png"]
+    assert all(file.stat().st_size > 100 for file in written)
+    text = written[0].read_text()
+    assert "| walker-walk-collected | 10.5 ± 0.5" in text
+    assert "real latents, SynthER and the others are their heads, trained anew" in text

@@ -1,0 +1,302 @@
+"""Tables of hand-made results: their numbers, what is missing from them, and what they admit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther import Transitions, write
+from synther.errors import ConfigError, MissingExtra
+from synther.experiments.measurements import Result, Standing
+from synther.experiments.runs import Place, Recipe, Run
+from synther.folder import Difference, write_object
+from synther.paper import comparisons, findings
+from synther.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
+from synther.paper.findings import Entry, average
+from synther.paper.sizes import Sizes
+from synther.paper.tables import RUNS, Table
+from synther.paper.writing import write as write_table
+from synther.plots.markdown import head
+from synther.plots.statistics import Aggregate, Interval
+from synther.progress import Silent
+
+REAL, FAKE = {"real": {"real": 1.0}}, {"synthetic": {"synthetic": 1.0}}
+ORIGIN = {"synther": "0.1.0 abc", "machine": "a machine", "python": "3"}
+
+
+def run(name: str) -> Run:
+    return Run(name, f"data-{name}", "td3_bc", REAL | FAKE, {"synthetic": Recipe()}, seeds=2)
+
+
+RUNS_OF_IT = (run("a"), run("b"), run("c"))
+EXAMPLE = Experiment(
+    "example",
+    "tab:example",
+    "three data sets",
+    RUNS_OF_IT,
+    {
+        one.name: {
+            "original": Cell(one.name, "real", Figure(10.0, 1.0)),
+            "SynthER": Cell(one.name, "synthetic"),
+        }
+        for one in RUNS_OF_IT
+    },
+    (Average("average of two", ("a", "b"), {"original": Figure(20.0, 2.0)}), Average("of all", ("a", "b", "c"), {})),
+    (Contrast("SynthER", "original"),),
+    "rows",
+    (Lines("Shares", {"a": 0.1, "b": 0.2, "c": 0.3}, ("original", "SynthER")),),
+)
+
+
+def finish(out: Path, done: Run, real: list[float | None], synthetic: list[float | None], before: float = 0.5) -> None:
+    """A finished run with these final scores, and half of them before. Returns are ten times the scores."""
+
+    def standing(updates: int, scores: list[float | None]) -> Standing:
+        returns = tuple(None if score is None else 10 * score for score in scores)
+        return Standing(updates, returns, tuple(scores))
+
+    curves = {
+        arm: tuple(
+            standing(updates, [None if score is None else score * part for score in scores])
+            for updates, part in ((done.updates // 2, before), (done.updates, 1.0))
+        )
+        for arm, scores in (("real", real), ("synthetic", synthetic))
+    }
+    folder = out / RUNS / done.name
+    write_object(folder / "run.json", done.to_json())
+    write_object(folder / "facts.json", {"command": "synther paper run example", "data": "made up", "rows": 1_234})
+    result = Result(done.updates, 60.0, curves, {"real": (), "synthetic": ()}, {}, ORIGIN)
+    write_object(done.result(folder), result.to_json())
+
+
+@pytest.fixture
+def finished(tmp_path) -> Path:
+    finish(tmp_path, RUNS_OF_IT[0], [10.0, 20.0], [30.0, 32.0])
+    finish(tmp_path, RUNS_OF_IT[1], [40.0, 40.0], [39.0, 45.0])
+    return tmp_path
+
+
+@pytest.fixture
+def out(finished, monkeypatch) -> Path:
+    """Where intervals take no time."""
+
+    def interval(scores) -> Interval:
+        return Interval(float(np.mean(scores)), 0.0, 1.0)
+
+    def aggregate(scores):
+        return {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()}
+
+    monkeypatch.setattr(comparisons, "aggregate", aggregate)
+    monkeypatch.setattr(comparisons, "improvement", lambda one, other: interval(one > other))
+    return finished
+
+
+def test_mean_and_deviation_beside_the_papers_figure(out):
+    table = Table.of(EXAMPLE, out)
+    assert table.lines() == [
+        ["tab:example", "original", "SynthER"],
+        ["a", "15.0 ± 5.0 (10.0 ± 1.0)", "31.0 ± 1.0"],
+        ["b", "40.0 ± 0.0 (10.0 ± 1.0)", "42.0 ± 3.0"],
+        ["c", "- (10.0 ± 1.0)", "-"],
+        ["average of two", "27.5 ± 2.5 (20.0 ± 2.0)", "36.5 ± 2.0"],
+        ["of all", "-", "-"],
+    ]
+    assert table.title() == "three data sets; 2 of 3 runs are finished"
+    notes = table.notes()
+    assert notes[0] == "Mean ± standard deviation of the final score over 2 seeds after 1,000,000 updates."
+    assert "data-a: 1,234 rows, made up." in notes
+    assert not any("not as the experiment asks" in note for note in notes)
+
+
+def test_an_average_is_that_of_means_and_deviations_of_as_many_seeds_as_each_line_has():
+    entries = {
+        "a": {"x": Entry(mean=10.0, std=2.0, seeds=3, diverged=1), "y": Entry(mean=1.0, std=0.0, seeds=4)},
+        "b": {"x": Entry(mean=40.0, std=5.0, seeds=4, departed=True), "y": Entry()},
+        "c": {"x": Entry(mean=99.0, std=9.0, seeds=1)},
+    }
+    wanted = Average("mean", ("a", "b"), {})
+    assert average(wanted, "x", entries) == Entry(None, 25.0, 3.5, seeds=3, diverged=1, departed=True)
+    assert average(wanted, "y", entries) == Entry()
+
+
+def test_one_column_over_the_other_as_counted_by_hand(finished):
+    (found,) = Table.of(EXAMPLE, finished).comparisons
+    assert (found.tasks, found.seeds) == (2, 2)
+    pairs = [[30 > 10, 30 > 20, 32 > 10, 32 > 20], [39 > 40, 39 > 40, 45 > 40, 45 > 40]]
+    assert found.improvement.value == pytest.approx(np.mean(pairs))
+    assert found.improvement.low <= found.improvement.value <= found.improvement.high
+    assert found.iqm_of_one.value == pytest.approx((32 + 39) / 2)  # the middle half of 30, 32, 39, 45
+    assert found.iqm_of_other.value == pytest.approx((20 + 40) / 2)
+    assert str(found).startswith("SynthER over original, 2 tasks, 2 seeds: probability of improvement 0.75 [")
+
+
+def test_a_shorter_run_is_never_shown_as_the_whole_one(out):
+    short = RUNS_OF_IT[2].changed(updates=100, samples=1_000, preset="fast")
+    finish(out, short, [1.0, 3.0], [2.0, 2.0])
+    table = Table.of(EXAMPLE, out)
+    assert table.lines()[3] == ["c", "2.0 ± 1.0* (10.0 ± 1.0)", "2.0 ± 0.0*"]
+    assert table.lines()[5][1] == f"{(15 + 40 + 2) / 3:.1f} ± 2.0*"
+    assert (
+        "* not as the experiment asks: updates 100 instead of 1,000,000, sources.synthetic.samples 1,000 instead of "
+        "5,000,000, sources.synthetic.preset fast instead of paper. So: c." in table.notes()
+    )
+    assert table.notes()[0].endswith("over 2 seeds after 100 or 1,000,000 updates.")
+    assert table.to_json({})["rows"]["c"]["original"]["departed"]
+    assert str(table.comparisons[0]).startswith("SynthER over original, 3 tasks, 2 seeds*: ")
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["said so", "did not know it"])
+def test_a_preset_that_was_another_then_is_told(out, known):
+    """Whatever the name of the preset in run.json."""
+    settings = RUNS_OF_IT[0].sources["synthetic"].settings().to_json()
+    for one, overfit in zip(RUNS_OF_IT[:2], (0.3, None), strict=True):
+        fit = {**settings["fit"], "overfit": overfit}
+        if not known and overfit is None:
+            del fit["overfit"]
+        described = {"synthetic": {"synthetic": {"settings": {**settings, "fit": fit}}}}
+        write_object(out / RUNS / one.name / "training" / "run.json", described)
+    table = Table.of(EXAMPLE, out)
+    assert table.lines()[1] == ["a", "15.0 ± 5.0 (10.0 ± 1.0)", "31.0 ± 1.0*"]  # of which one learned from real rows
+    assert table.lines()[2][2] == "42.0 ± 3.0"
+    (note,) = (note for note in table.notes() if note.startswith("*"))
+    told = "sources.synthetic created with an older version of preset paper"
+    assert note == f"* not as the experiment asks: {told}. So: a."
+
+
+def test_one_seed_is_told_as_one_and_decides_nothing(tmp_path):
+    for run in RUNS_OF_IT[:2]:
+        finish(tmp_path, run.changed(seeds=1), [10.0], [30.0])
+    table = Table.of(EXAMPLE, tmp_path)
+    assert table.comparisons == ()
+    assert table.lines()[1][2] == "30.0*"
+    assert table.lines()[4] == ["average of two", "10.0* (20.0 ± 2.0)", "30.0*"]
+    assert table.notes()[0] == "Mean ± standard deviation of the final score over 1 seed after 1,000,000 updates."
+
+
+def test_a_comparison_has_as_many_seeds_as_each_of_its_tasks(out):
+    finish(out, RUNS_OF_IT[1], [40.0, None, 40.0], [39.0, 45.0, 50.0])
+    (found,) = Table.of(EXAMPLE, out).comparisons
+    assert (found.tasks, found.seeds) == (2, 2)
+
+
+def test_a_damaged_result_is_named(out):
+    RUNS_OF_IT[0].result(out / RUNS / RUNS_OF_IT[0].name).write_text("{}")
+    with pytest.raises(ConfigError, match=r"result\.json is no result that can be read"):
+        Table.of(EXAMPLE, out)
+
+
+def test_seeds_that_diverged_are_left_out_and_told(out):
+    finish(out, RUNS_OF_IT[2], [5.0, None], [None, None])
+    table = Table.of(EXAMPLE, out)
+    assert table.lines()[3] == ["c", "5.0 (10.0 ± 1.0)", "diverged"]
+    assert "1 of 2 seeds of real in c diverged and are left out." in table.notes()
+    assert "2 of 2 seeds of synthetic in c diverged and are left out." in table.notes()
+    assert table.rows["c"]["original"].seeds == 1
+    assert table.comparisons[0].tasks == 2
+    assert str(table.comparisons[0]).endswith(". Without c, where all seeds of one diverged.")
+
+
+def test_many_commands_stand_below_each_other():
+    assert head({"command": "table", "trained by": "one\nother", "python": "3"}) == [
+        "    command:    table", "    trained by: one", "                other", "    python:     3"
+    ]  # fmt: skip
+
+
+def test_files_and_pictures(out):
+    finish(out, RUNS_OF_IT[2], [1.0, 3.0], [2.0, 2.0])
+    table = Table.of(EXAMPLE, out)
+    files = write_table(table, out, {"command": "synther paper table example"})
+    names = ["example.md", "example.json", "example.png", "example.png", "example-improvement.png"]
+    assert [file.name for file in files] == [*names, "a.png", "b.png", "c.png"]
+    assert all(file.stat().st_size > 100 for file in files)
+    text = (out / "example.md").read_text()
+    assert text.startswith("# tab:example: three data sets\n\n    command:      synther paper table example\n")
+    assert "trained by:   synther paper run example\n    trained with: 0.1.0 abc\n    trained on:   a machine\n" in text
+    assert "| a              | 15.0 ± 5.0 (10.0 ± 1.0) | 31.0 ± 1.0 |\n" in text
+    content = json.loads((out / "example.json").read_text())
+    assert content["origin"]["trained on"] == "a machine"
+    assert content["rows"]["a"]["original"] == {
+        "paper": {"mean": 10.0, "std": 1.0}, "mean": 15.0, "std": 5.0, "seeds": 2, "diverged": 0, "departed": False,
+        "peak": {"mean": 15.0, "updates": 1_000_000},
+    }  # fmt: skip
+    assert content["unfinished"] == []
+    assert content["runs"]["a"]["seconds"] == 60.0
+
+
+def test_where_each_stood_highest_on_its_way(out):
+    finish(out, RUNS_OF_IT[1], [40.0, None], [39.0, 45.0], before=2.5)
+    table = Table.of(EXAMPLE, out)
+    assert table.peaks() == [
+        ["best on the way", "original", "SynthER"],
+        ["a", "15.0 after 1M", "31.0 after 1M"],
+        ["b", "100.0 after 500K", "105.0 after 500K"],
+    ]
+    write_table(table, out, {})
+    written = (out / "example.md").read_text()
+    assert "| b               | 100.0 after 500K | 105.0 after 500K |\n\nThe highest mean of an evaluation" in written
+
+
+def test_what_was_evaluated_at_the_end_alone_has_no_way(tmp_path):
+    once = Standing(100, (10.0,), (1.0,))
+    result = Result(100, 60.0, {"real": (once,), "synthetic": ()})
+    found = findings.Finding({"real": (1.0,)}, result=result)
+    assert found.peak("real") is None
+    assert found.peak("synthetic") is None
+
+
+def test_rows_of_shares_of_one_set_are_told_in_one_line(out):
+    facts = {"command": "synther paper run example", "data": "made up", "rows": 99}
+    shares = [replace(one, data="whole") for one in RUNS_OF_IT]
+    for share, rows in zip(shares, (99, 1_234, 99), strict=True):
+        finish(out, share, [1.0, 2.0], [3.0, 4.0])
+        write_object(out / RUNS / share.name / "facts.json", facts | {"rows": rows})
+    notes = Table.of(replace(EXAMPLE, jobs=tuple(shares)), out).notes()
+    assert [note for note in notes if "made up" in note] == ["whole: 99 or 1,234 rows, made up."]
+
+
+def test_nothing_is_finished_yet(tmp_path):
+    table = Table.of(EXAMPLE, tmp_path)
+    assert table.peaks() == []
+    assert table.comparisons == ()
+    assert [file.name for file in write_table(table, tmp_path, {})] == ["example.md", "example.json"]
+    assert table.to_json({})["unfinished"] == ["a", "b", "c"]
+
+
+def test_without_rliable_the_table_goes_without_comparisons(out, monkeypatch, caplog):
+    def missing(*given):
+        raise MissingExtra("rliable", "stats", "comparing")
+
+    monkeypatch.setattr(comparisons, "aggregate", missing)
+    assert Table.of(EXAMPLE, out).comparisons == ()
+    assert "the table goes without comparisons: comparing needs rliable" in caplog.text
+
+
+def test_how_a_departure_is_told():
+    numbers = Difference(("fit", "steps"), 2_000, 1_000_000)
+    assert findings.told(numbers) == "fit.steps 2,000 instead of 1,000,000"
+    assert findings.told(Difference(("preset",), "laptop", None)) == "preset laptop instead of none"
+
+
+def test_numbers_in_data_and_in_the_network(tmp_path):
+    rows = Transitions(
+        np.zeros((100, 17), np.float32),
+        np.zeros((100, 6), np.float32),
+        np.zeros(100, np.float32),
+        np.zeros((100, 17), np.float32),
+        np.zeros(100, bool),
+    )
+    write(tmp_path / "data" / "walker.npz", replace(rows, reward=np.arange(100, dtype=np.float32)))
+    job = Sizes("walker-sizes", "walker", Recipe())
+    job.execute(tmp_path / RUNS / job.name, Place(tmp_path, tmp_path / "data"), Silent())
+    cells = {name: Cell(job.name, name, Figure(6.5)) for name in ("numbers", "parameters", "ratio")}
+    table = Table.of(Experiment("sizes", "", "x", (job,), {"walker": cells}), tmp_path)
+    embedding = 17 * 128 + 128 + 128 * 128 + 128 + 42 * 128 + 128 + 128 * 1024 + 1024
+    blocks = 6 * (1024 * 1024 + 1024)
+    parameters = (embedding + blocks + 1024 * 42 + 42) / 1e6
+    row = table.rows["walker"]
+    assert [row[name].mean for name in cells] == pytest.approx([0.0042, parameters, 0.0042 / parameters])
+    assert str(row["parameters"]) == f"{parameters:.1f} (6.5)"

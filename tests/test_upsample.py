@@ -1,0 +1,238 @@
+"""The main job in a folder: done once, taken up after any interruption, and never on top of something else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from synther import Synthesizer, Transitions, read
+from synther.assess.fidelity import Comparison
+from synther.diffusion.blocks import BlockSampler
+from synther.durable import _HOST
+from synther.errors import ConfigError, DataError, FormatError
+from synther.folder import alone_in
+from synther.upsample import fit_to, upsample
+
+from .small_job import TINY, made, model
+
+SAMPLES = 3000
+FILES = ["comparison.json", "comparison.png", "model.safetensors", "run.json", "synthetic.npz"]
+
+
+def run(folder: Path, rows: Transitions | None = None, synthesizer: Synthesizer | None = None, samples: int = SAMPLES,
+        suffix: str = ".npz", progress=False):  # fmt: skip
+    return upsample(rows or made(), folder, synthesizer or model(), samples, suffix=suffix, progress=progress)
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """What is in a folder, and when it was written."""
+    return {
+        str(file.relative_to(folder)): (file.read_bytes(), file.stat().st_mtime_ns)
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    }
+
+
+class Stopped(Exception):
+    pass
+
+
+class StopIn:
+    """A progress display that brings the work down when it has reached a place in a phase."""
+
+    def __init__(self, name: str, place: int) -> None:
+        self.name, self.place = name, place
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0):
+        self.now, self.done = name, start
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done += amount
+        if self.now == self.name and self.done >= self.place:
+            raise Stopped
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("done") / "new" / "run")
+
+
+@pytest.fixture(autouse=True)
+def no_picture(done, monkeypatch) -> None:
+    """A picture takes a second, and one is enough."""
+    monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+
+
+def test_every_file_is_there_and_nothing_else(done):
+    folder = done.model.parent
+    assert sorted(file.name for file in folder.iterdir()) == FILES
+    assert [path.name for path in (done.figures, done.picture, done.model, done.data)] == [*FILES[:3], FILES[4]]
+    assert done.picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_rows_are_those_of_the_model(done):
+    rows = read(done.data)
+    assert rows.equals(Synthesizer.load(done.model).sample(SAMPLES, seed=0, progress=False))
+    assert rows.equals(model().fit(made(), progress=False).sample(SAMPLES, seed=0, progress=False))
+    assert rows.env_id == "Made-v0"
+
+
+def test_the_figures_are_in_the_file(done):
+    def refuse(word):
+        raise ValueError(f"{word} is not JSON")
+
+    figures = json.loads(done.figures.read_text(), parse_constant=refuse)
+    assert Comparison.from_json(figures) == done.comparison
+    assert (figures["rows_real"], figures["rows_synthetic"]) == (300, SAMPLES)
+    assert figures["terminal_rate_real"] == 0.1
+    assert set(figures["columns"]) == {
+        "observation[0]", "observation[1]", "action[0]", "reward", "next_observation[0]", "next_observation[1]",
+        "terminal",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".hdf5", ".parquet"])
+def test_other_formats(done, suffix, tmp_path):
+    other = run(tmp_path, suffix=suffix)
+    assert other.data.name == f"synthetic{suffix}"
+    assert read(other.data).equals(read(done.data))
+    assert other.comparison == done.comparison
+
+
+def test_a_finished_run_does_nothing_again(done, monkeypatch):
+    before = content(done.model.parent)
+
+    def never(*args, **kwargs):
+        raise AssertionError("work was done again")
+
+    monkeypatch.setattr(Synthesizer, "fit", never)
+    monkeypatch.setattr(BlockSampler, "draw", never)
+    monkeypatch.setattr("synther.upsample.compare", never)
+    monkeypatch.setattr("synther.upsample.draw", never)
+    assert run(done.model.parent) == done
+    assert content(done.model.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"rows": made(shift=1.0)}, "data"),
+        ({"rows": made(299)}, "data"),
+        ({"synthesizer": model(seed=1)}, "seed"),
+        ({"synthesizer": model(fit={**TINY["fit"], "steps": 61})}, "settings"),
+        ({"synthesizer": model(data={"threshold": "half"})}, "settings"),
+        ({"samples": SAMPLES + 1}, "samples"),
+        ({"suffix": ".hdf5"}, "suffix"),
+        ({"samples": 1, "synthesizer": model(seed=1)}, "seed .*, samples"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_other_options_are_refused(done, change, named):
+    before = content(done.model.parent)
+    with pytest.raises(ConfigError, match=f"holds a run with another {named}.*: choose another --out"):
+        run(done.model.parent, **change)
+    assert content(done.model.parent) == before
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "model.safetensors", ".hidden", "synthetic.npz"])
+def test_a_folder_of_something_else_is_refused(name, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match="holds files of something else: choose an empty or a new folder"):
+        run(tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, "mine")]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', "\x00"])
+def test_somebody_elses_description_is_refused(text, tmp_path):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"run\.json is not the description of a run: choose another --out"):
+        run(tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("run.json", text)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_damaged_comparison_is_named(done, text, tmp_path):
+    shutil.copytree(done.model.parent, tmp_path / "run")
+    (tmp_path / "run" / "comparison.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"comparison\.json is damaged: remove it"):
+        run(tmp_path / "run")
+
+
+def test_a_model_that_cannot_be_written_is_not_fitted(tmp_path, monkeypatch):
+    def never(*given, **named):
+        raise AssertionError("fitted for nothing")
+
+    monkeypatch.setattr(Synthesizer, "fit", never)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file is a file: choose another place for the model"):
+        fit_to(tmp_path / "file" / "m.safetensors", made(), model(), False)
+    monkeypatch.setattr("os.access", lambda place, how: False)
+    with pytest.raises(ConfigError, match="may not be written to: choose another place for the model"):
+        fit_to(tmp_path / "m.safetensors", made(), model(), False)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file: choose an empty or a new folder"):
+        run(tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"samples": 0}, ConfigError),
+        ({"samples": -1}, ConfigError),
+        ({"suffix": ".pkl"}, FormatError),
+        ({"suffix": ""}, FormatError),
+        ({"rows": made(1)}, DataError),
+    ],
+)
+def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
+    with pytest.raises(error):
+        run(tmp_path / "run", **change)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_at_once_do_not_meet(done, tmp_path):
+    with alone_in(tmp_path), pytest.raises(ConfigError, match=r"is at work in .*: wait until it is done"):
+        run(tmp_path)
+    with alone_in(done.model.parent):  # what is finished is only looked at
+        assert run(done.model.parent).comparison == done.comparison
+
+
+def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path):
+    """Killed in the very first moment, while the description was being written."""
+    (tmp_path / f".run.{_HOST}-{2**22 + 1}.writing.json").write_text("{")
+    assert read(run(tmp_path).data).equals(read(done.data))
+    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
+
+
+def test_stopped_anywhere_it_goes_on(done, tmp_path):
+    for stop in (("fit", 30), ("calibrate", 1), ("sample", 2000), ("write", 1)):
+        with pytest.raises(Stopped):
+            run(tmp_path, progress=StopIn(*stop))
+        assert not (tmp_path / "synthetic.npz").exists()
+    again = run(tmp_path)
+    assert read(again.data).equals(read(done.data))
+    assert again.comparison == done.comparison
+    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
+
+
+@pytest.mark.parametrize("lost", ["comparison.json", "comparison.png"])
+def test_stopped_while_comparing_the_rows_are_not_written_again(done, lost, tmp_path):
+    run(tmp_path)
+    (tmp_path / lost).unlink()
+    (tmp_path / "synthetic.npz.partial").mkdir()  # killed before it could be removed
+    (tmp_path / "model.safetensors.checkpoint").write_text("")
+    written = (tmp_path / "synthetic.npz").stat().st_mtime_ns
+    again = run(tmp_path)
+    assert (tmp_path / "synthetic.npz").stat().st_mtime_ns == written
+    assert again.comparison == done.comparison
+    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
