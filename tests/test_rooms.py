@@ -13,7 +13,7 @@ import synther
 PACKAGE = Path(synther.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-ANYONE = {"errors", "durable", "progress", "cores", "plain", "locks", "folder"}
+ANYONE = {"errors", "durable", "progress", "cores", "plain", "registry", "locks", "folder"}
 """Foundations, which import nothing of ours but each other."""
 
 BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}

@@ -10,7 +10,7 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer
-from synther.diffusion.config import SamplerName
+from synther.diffusion.config import SAMPLERS
 from synther.durable import check_new
 
 
@@ -24,8 +24,8 @@ class Sample(options.Machine):
     """Where the rows go: a new file, .hdf5 (D4RL's keys), .npz or .parquet."""
     samples: int = 1_000_000
     """Rows to write; 5M and 100K are understood."""
-    sampler: SamplerName | None = None
-    """Another sampler than the model was made with."""
+    sampler: str | None = None
+    """Another sampler than the model was made with: sde, heun, euler, dpm++2m, or a registered one."""
     steps: int | None = None
     """Another number of sampler steps."""
 
@@ -33,6 +33,8 @@ class Sample(options.Machine):
 def run(arguments: list[str]) -> None:
     chosen = options.parse("sample", Sample, arguments)
     check_new(chosen.out)
+    if chosen.sampler is not None:
+        SAMPLERS.check(chosen.sampler, "--sampler")
     from synther.synthesizer import Synthesizer
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)

@@ -5,14 +5,18 @@ The defaults are the paper's; `synther/presets.py` names the useful departures.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from synther.errors import ConfigError
 from synther.plain import make_plain
+from synther.registry import Registry
+
+if TYPE_CHECKING:
+    from synther.diffusion.networks import Network
 
 NetworkKind = Literal["residual", "mlp"]
-SamplerName = Literal["sde", "heun", "euler", "dpm++2m"]
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,16 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         make_plain(self, "network")
-        _one_of("network.kind", self.kind, get_args(NetworkKind))
+        if self.kind not in get_args(NetworkKind):
+            raise ConfigError(f"network.kind must be one of {', '.join(get_args(NetworkKind))}, got {self.kind!r}")
         for name in ("width", "depth", "embedding", "frequencies"):
             _at_least(f"network.{name}", getattr(self, name), 1)
+
+    def build(self, columns: int) -> Network:
+        """A network for rows of so many columns, with random weights."""
+        from synther.diffusion.networks import Network
+
+        return Network(columns, self)
 
 
 @dataclass(frozen=True)
@@ -60,10 +71,50 @@ class NoiseConfig:
 
 
 @dataclass(frozen=True)
+class Sampler:
+    """What is registered in `SAMPLERS`: a free function and what has to be known about it."""
+
+    solve: Callable[..., Any]
+    """solve(denoise, x, sigmas), which takes rows x (N, D) from noise sigmas[0] to sigmas[-1] = 0. A stochastic one is
+    called as solve(denoise, x, sigmas, generator, config), with the `SamplerConfig`."""
+    calls_per_step: int = 1
+    """Network calls. With 2, the last step, to noise 0, has one."""
+    stochastic: bool = False
+    sigmas: Callable[[int, NoiseConfig], list[float]] | None = None
+    """The noise levels of so many steps. By default those of Karras et al. 2022, Eq. 5."""
+
+
+def _own(name: str) -> Callable[..., Any]:
+    """A function of samplers.py, which imports PyTorch, imported when it is called."""
+
+    def call(*arguments: Any) -> Any:
+        from synther.diffusion import samplers
+
+        return getattr(samplers, name)(*arguments)
+
+    return call
+
+
+SAMPLERS: Registry[Sampler] = Registry(
+    "sampler",
+    "synther.samplers",
+    Sampler,
+    {
+        "sde": Sampler(_own("churned"), calls_per_step=2, stochastic=True),
+        "heun": Sampler(_own("heun"), calls_per_step=2),
+        "euler": Sampler(_own("euler")),
+        "dpm++2m": Sampler(_own("dpm_solver_pp_2m"), sigmas=_own("log_sigmas")),
+    },
+)
+"""Samplers by the names of `SamplerConfig.kind`. Others can be registered here, or installed: see `Registry`."""
+
+
+@dataclass(frozen=True)
 class SamplerConfig:
     """How rows are drawn. The s_ parameters belong to the stochastic sampler (`sde`)."""
 
-    kind: SamplerName = "sde"
+    kind: str = "sde"
+    """sde (the paper's), heun, euler, dpm++2m, or the name of a registered sampler."""
     steps: int = 128
     s_churn: float = 80.0
     s_tmin: float = 0.05
@@ -82,7 +133,7 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         make_plain(self, "sampler")
-        _one_of("sampler.kind", self.kind, get_args(SamplerName))
+        SAMPLERS.check(self.kind, "sampler.kind")
         _at_least("sampler.steps", self.steps, 1)
         _at_least("sampler.restarts", self.restarts, 0)
         _at_least("sampler.restart_steps", self.restart_steps, 1)
@@ -96,8 +147,8 @@ class SamplerConfig:
     @property
     def network_calls(self) -> int:
         """Evaluations of the network that one row costs."""
-        first = 2 * self.steps - 1 if self.kind in ("sde", "heun") else self.steps
-        return first + self.restarts * self.restart_steps
+        per_step = SAMPLERS.get(self.kind).calls_per_step
+        return per_step * (self.steps - 1) + 1 + self.restarts * self.restart_steps
 
 
 @dataclass(frozen=True)
@@ -155,8 +206,3 @@ class FitConfig:
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise ConfigError(f"{name} must be at least {least}, got {value}")
-
-
-def _one_of(name: str, value: str, known: tuple[Any, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")

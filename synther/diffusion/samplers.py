@@ -1,7 +1,7 @@
-"""Samplers: free functions of (denoiser, x at sigmas[0], sigmas) that return x at sigmas[-1] = 0.
+"""Samplers: free functions of (denoise, x, sigmas) that take rows x at noise sigmas[0] to sigmas[-1] = 0.
 
 `denoise(x, sigma)` is any function that returns the expected clean rows, so that each sampler can be tested on data
-whose denoiser is known exactly.
+whose denoiser is known exactly. Another sampler can be registered from outside: see `config.SAMPLERS`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import torch
 from torch import Tensor
 
 from synther.diffusion import edm
-from synther.diffusion.config import NoiseConfig, SamplerConfig
+from synther.diffusion.config import SAMPLERS, NoiseConfig, SamplerConfig
 
 Denoise = Callable[[Tensor, float], Tensor]
 
 
 def euler(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """Euler's method on the probability-flow ODE dx/dsigma = (x - D(x; sigma)) / sigma. First order."""
+    """Euler's method on the probability-flow ODE dx/dsigma = (x - D(x; sigma)) / sigma (Karras et al. 2022, Eq. 1, 3).
+
+    First order, one call a step.
+    """
     for sigma, sigma_next in pairwise(sigmas):
-        x = x + (sigma_next - sigma) * _slope(denoise, x, sigma)
+        d = (x - denoise(x, sigma)) / sigma
+        x = x + (sigma_next - sigma) * d
     return x
 
 
@@ -44,30 +48,53 @@ def stochastic_heun(
     s_tmax: float = 50.0,
     s_noise: float = 1.003,
 ) -> Tensor:
-    """Karras et al. 2022, Algorithm 2: each Heun step starts from a level sigma_hat by eps noise. The paper's."""
+    """Karras et al. 2022, Algorithm 2: each Heun step begins at a higher level sigma_hat. The paper's sampler."""
     steps = len(sigmas) - 1
     for sigma, sigma_next in pairwise(sigmas):
+        # Raise the noise to sigma_hat.
         gamma = min(s_churn / steps, math.sqrt(2) - 1) if s_tmin <= sigma <= s_tmax else 0.0
         sigma_hat = sigma * (1 + gamma)
         if gamma > 0:
             eps = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
             x = torch.add(x, eps, alpha=s_noise * math.sqrt(sigma_hat**2 - sigma**2))
+        # Step down to sigma_next.
         x = _heun_step(denoise, x, sigma_hat, sigma_next)
     return x
 
 
+def _heun_step(denoise: Denoise, x: Tensor, sigma: float, sigma_next: float) -> Tensor:
+    # Euler step.
+    d = (x - denoise(x, sigma)) / sigma
+    x_next = torch.add(x, d, alpha=sigma_next - sigma)
+    if sigma_next == 0:
+        return x_next
+    # 2nd-order correction.
+    d_next = (x_next - denoise(x_next, sigma_next)) / sigma_next
+    return torch.add(x, d + d_next, alpha=(sigma_next - sigma) / 2)
+
+
+def churned(
+    denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator, config: SamplerConfig
+) -> Tensor:
+    """`stochastic_heun` with the s_ parameters of `config`."""
+    churn = {"s_churn": config.s_churn, "s_tmin": config.s_tmin, "s_tmax": config.s_tmax, "s_noise": config.s_noise}
+    return stochastic_heun(denoise, x, sigmas, generator, **churn)
+
+
 def dpm_solver_pp_2m(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """DPM-Solver++(2M) of Lu et al. 2022: second order from one call a step, by remembering the last one."""
-    before: Tensor | None = None
-    before_h = 0.0
+    """DPM-Solver++(2M) (Lu et al. 2022, Algorithm 2): second order from one call a step, as it remembers the last."""
+    denoised_last: Tensor | None = None
+    h_last = 0.0
     for sigma, sigma_next in pairwise(sigmas):
-        clean = denoise(x, sigma)
+        denoised = denoise(x, sigma)
         if sigma_next == 0:
-            return clean
+            return denoised
+        # Extrapolate the denoised rows to the middle of the step, in ln sigma.
         h = math.log(sigma / sigma_next)
-        target = clean if before is None else torch.lerp(before, clean, 1 + h / (2 * before_h))
-        x = torch.add((sigma_next / sigma) * x, target, alpha=-math.expm1(-h))
-        before, before_h = clean, h
+        middle = denoised if denoised_last is None else torch.lerp(denoised_last, denoised, 1 + h / (2 * h_last))
+        # Step down to sigma_next.
+        x = torch.add((sigma_next / sigma) * x, middle, alpha=-math.expm1(-h))
+        denoised_last, h_last = denoised, h
     return x
 
 
@@ -85,15 +112,17 @@ def restart(denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: tor
     return x
 
 
-def sigmas_of(config: SamplerConfig, noise: NoiseConfig) -> list[float]:
-    """The noise levels that the sampler steps through.
+def log_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
+    """Noise levels in even steps of ln sigma, in which DPM-Solver++ is at home.
 
-    DPM-Solver++ is at home in the logarithm of sigma. Even steps there make its error the same for every scale of the
-    data, so that `start_scale` can take it away at all scales at once.
+    Its error is then the same for every scale of the data, and `start_scale` can remove it at all scales at once.
     """
-    if config.kind == "dpm++2m":
-        return edm.geometric_sigmas(config.steps, noise.sigma_max, noise.sigma_min)
-    return edm.karras_sigmas(config.steps, noise)
+    return edm.geometric_sigmas(steps, noise.sigma_max, noise.sigma_min)
+
+
+def sigmas_of(config: SamplerConfig, noise: NoiseConfig) -> list[float]:
+    """The noise levels that the sampler steps through."""
+    return (SAMPLERS.get(config.kind).sigmas or edm.karras_sigmas)(config.steps, noise)
 
 
 def start_scale(config: SamplerConfig, sigmas: Sequence[float], sigma_data: float) -> float:
@@ -102,10 +131,11 @@ def start_scale(config: SamplerConfig, sigmas: Sequence[float], sigma_data: floa
     On Gaussian data of deviation sigma_data a deterministic sampler is a multiplication. With 16 steps of
     DPM-Solver++(2M) rows come out 2.5 % too wide; this begins with noise that is as much too narrow.
     """
-    if config.kind == "sde":  # whose own noise makes up for what is too wide or too narrow
+    sampler = SAMPLERS.get(config.kind)
+    if sampler.stochastic:  # its own noise makes up for what is too wide or too narrow
         return 1.0
     one = torch.full((1, 1), sigmas[0], dtype=torch.float64)
-    wide = _SOLVERS[config.kind](lambda x, sigma: edm.c_skip(sigma, sigma_data) * x, one, sigmas)
+    wide = sampler.solve(lambda x, sigma: edm.c_skip(sigma, sigma_data) * x, one, sigmas)
     return min(max(sigma_data / float(wide), 0.9), 1.1)  # where steps are so few that this is not enough, none helps
 
 
@@ -113,27 +143,9 @@ def sample(
     config: SamplerConfig, denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator
 ) -> Tensor:
     """The sampler that `config` names, and its restarts."""
-    if config.kind == "sde":
-        churn = {"s_churn": config.s_churn, "s_tmin": config.s_tmin, "s_tmax": config.s_tmax, "s_noise": config.s_noise}
-        x = stochastic_heun(denoise, x, sigmas, generator, **churn)
-    else:
-        x = _SOLVERS[config.kind](denoise, x, sigmas)
+    sampler = SAMPLERS.get(config.kind)
+    x = sampler.solve(denoise, x, sigmas, *((generator, config) if sampler.stochastic else ()))
     if not config.restarts:
         return x
     low = edm.geometric_sigmas(config.restart_steps, config.restart_from, config.restart_to)
     return restart(denoise, x, low, generator, times=config.restarts)
-
-
-def _slope(denoise: Denoise, x: Tensor, sigma: float) -> Tensor:
-    return (x - denoise(x, sigma)) / sigma
-
-
-def _heun_step(denoise: Denoise, x: Tensor, sigma: float, sigma_next: float) -> Tensor:
-    slope = _slope(denoise, x, sigma)
-    x_next = torch.add(x, slope, alpha=sigma_next - sigma)
-    if sigma_next == 0:
-        return x_next
-    return torch.add(x, slope + _slope(denoise, x_next, sigma_next), alpha=(sigma_next - sigma) / 2)
-
-
-_SOLVERS = {"heun": heun, "euler": euler, "dpm++2m": dpm_solver_pp_2m}
