@@ -17,8 +17,8 @@ from machine import command_line, keep, origin, print_table
 
 from synther.compute import Precision, pick_device, synchronize
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
-from synther.diffusion.fit import Diverged, FitResult, fit
-from synther.diffusion.together import fit_together
+from synther.diffusion.fit import Diverged, FitResult, fit_together
+from synther.diffusion.networks import Network
 
 _ROWS, _COLUMNS, _WARM_UP = 50_000, 42, 20
 _TARGETS = {"one alone": "27 s", "6 together": "92 s"}  # 100K steps in bf16 on one H200
@@ -44,17 +44,12 @@ def _table(device: torch.device, steps: int, seeds: int, precision: Precision) -
     rows = [_rows(seed).to(device) for seed in range(seeds)]
     noise = NoiseConfig()
 
-    def alone(count: int) -> FitResult:
-        config = FitConfig(steps=count, batch=256)
-        return fit(rows[0], network, config, noise, seed=0, precision=precision)
-
-    def together(members: int, count: int) -> FitResult | Diverged:
+    def together(members: int, count: int) -> FitResult[Network] | Diverged:
         config, given = FitConfig(steps=count, batch=256), rows[:members]
         return fit_together(given, network, config, noise, seeds=range(members), precision=precision)[0]
 
-    works: dict[str, Callable[[int], FitResult | Diverged]] = {
-        "one alone": alone,
-        "one as a stack of one": lambda count: together(1, count),
+    works: dict[str, Callable[[int], FitResult[Network] | Diverged]] = {
+        "one alone": lambda count: together(1, count),
         f"{seeds} together": lambda count: together(seeds, count),
     }
     lines, first = [], 0.0
@@ -73,7 +68,7 @@ def _rows(seed: int) -> torch.Tensor:
     return torch.randn(_ROWS + _ROWS // 10 * (seed % 3 - 1), _COLUMNS, generator=source)
 
 
-def _timed(work: Callable[[int], FitResult | Diverged], steps: int, device: torch.device) -> tuple[float, str]:
+def _timed(work: Callable[[int], FitResult[Network] | Diverged], steps: int, device: torch.device) -> tuple[float, str]:
     synchronize(device)
     began = time.perf_counter()
     result = work(steps)

@@ -15,11 +15,10 @@ from torch import Tensor
 from synther import compute
 from synther.diffusion import edm, samplers
 from synther.diffusion.config import NoiseConfig, SamplerConfig
-from synther.diffusion.denoiser import Denoiser
-from synther.diffusion.networks import Network
+from synther.diffusion.networks import DenoisingNetwork
 from synther.diffusion.start import Start
 
-_STREAM = 4  # of random numbers; fit.py and held_out.py have those before it
+_STREAM = 4  # of random numbers; fit.py has those before it
 
 
 class BlockSampler:
@@ -27,18 +26,18 @@ class BlockSampler:
 
     def __init__(
         self,
-        network: Network,
+        network: DenoisingNetwork,
         noise: NoiseConfig,
         config: SamplerConfig,
         precision: compute.Precision = "auto",
         start: Start | None = None,
     ) -> None:
-        self.device = network.frequencies.device
+        self.device = next(network.parameters()).device
         self.precision = compute.pick_precision(precision, self.device)
         self.columns, self.config, self.start = network.columns, config, start
         self.sigmas = samplers.sigmas_of(config, noise)
         self._start_scale = samplers.start_scale(config, self.sigmas, noise.sigma_data)
-        self.denoiser = Denoiser(network, noise, compute.working_dtype(self.precision))
+        self.denoiser = edm.Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
         self._source = torch.Generator(self.device)
 

@@ -1,29 +1,27 @@
-"""The state of a fit in a file, for a fit with the same arguments to go on from."""
+"""The state of a fit in a file, from which a fit with the same arguments resumes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
-from synther.diffusion.networks import Network
 from synther.durable import replacing
 from synther.errors import ConfigError
 
 
 class Checkpoint:
-    """What is kept at `path` of a fit on `rows`, or of several fits together on rows each, with such `settings`."""
+    """The file at `path` of a fit of members on `rows` each, with such `settings`."""
 
-    def __init__(self, path: Path, rows: Tensor | Sequence[Tensor], *settings: Any) -> None:
-        self.path = path
-        self.device = (rows if isinstance(rows, Tensor) else rows[0]).device
+    def __init__(self, path: Path, rows: Sequence[Tensor], *settings: Any) -> None:
+        self.path, self.device = path, rows[0].device
         self._identity = json.dumps([_described([rows, *settings]), self.device.type])
 
     def exists(self) -> bool:
@@ -53,11 +51,15 @@ class Checkpoint:
 
 
 def _described(part: Any) -> Any:
-    """For JSON, with a word in place of what is too long for it."""
+    """For JSON: long parts by a hash, functions and classes by their name."""
     if isinstance(part, list | tuple):
         return [_described(each) for each in part]
-    if isinstance(part, Network):
+    if isinstance(part, nn.Module):
         return _described(list(part.state_dict().values()))
     if isinstance(part, Tensor):
         return [list(part.shape), hashlib.sha256(part.cpu().contiguous().numpy().data).hexdigest()]
-    return asdict(part) if hasattr(part, "__dataclass_fields__") else part
+    if part is None or isinstance(part, str | int | float):
+        return part
+    named = part if hasattr(part, "__qualname__") else type(part)
+    name = f"{named.__module__}.{named.__qualname__}"
+    return [name, repr(part)] if is_dataclass(part) else name

@@ -1,47 +1,50 @@
-"""Fitting the denoiser: rounds of captured steps, a held-out loss, checkpoints.
+"""Fitting one denoiser, or several together: rounds of captured steps, a held-out loss, checkpoints.
 
-Everything random in a round is a function of (seed, round number), and a checkpoint falls between two rounds: so a fit
-that was killed and taken up again ends with the weights of one that was not.
+Several members have their weights in one stack and their steps in one captured round. Each has its own rows, streams of
+random numbers, norm of the gradient, average and held-out loss, and ends with the weights of a fit alone, apart from
+rounding in the products. A member whose patience has run out, or whose loss is no longer a number, leaves the stack.
+
+Everything random in a round is a function of (seed, round number), and a checkpoint falls between two rounds: a fit
+that was killed and resumed ends with the weights of one that was not.
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from synther import compute
-from synther.diffusion import edm
 from synther.diffusion.checkpoint import Checkpoint
-from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
-from synther.diffusion.flat import FlatWeights
-from synther.diffusion.gradient import loss_and_gradient
-from synther.diffusion.held_out import held_out_loss, split, split_as
-from synther.diffusion.networks import Network
+from synther.diffusion.config import FitConfig, NoiseConfig
+from synther.diffusion.edm import Loss, Problem, draw_problem, squared_error
+from synther.diffusion.gradient import FlatWeights, loss_and_gradient
+from synther.diffusion.networks import DenoisingNetwork, N, NetworkSpec
 from synther.errors import ConfigError, SyntherError
 from synther.kernels.adam import adam_step
 from synther.progress import Progress, Silent
 
 log = logging.getLogger(__name__)
 
-# Streams of random numbers, so that no two purposes share one; held_out.py and blocks.py have those after them.
-_WEIGHTS, _ROUNDS = range(2)
-SAVE_SECONDS = 60  # a slow machine does not wait for `checkpoint_every` steps
+_WEIGHTS, _ROUNDS, _SPLIT, _NOISE = range(4)  # streams of random numbers, one per purpose; blocks.py has the next
+SAVE_SECONDS = 60
+"""A slow machine does not wait for `checkpoint_every` steps."""
+MOST_HELD_OUT = 10_000
+_FEW_HELD_OUT = 1_000  # rows below which each is measured with several draws of noise
 
 
 @dataclass
-class FitResult:
+class FitResult(Generic[N]):
     """The averaged network and how it came about."""
 
-    network: Network
+    network: N
     steps: int
     seconds: float
     history: list[dict[str, float]] = field(default_factory=list)
@@ -56,66 +59,253 @@ class Diverged(SyntherError):
     """The loss is no longer a number."""
 
 
-class _Trainer:
-    """The state of a fit, all of it in tensors that stay where they are, and one round of steps as a function of it."""
+def fit(
+    rows: Tensor,
+    network: NetworkSpec[N],
+    config: FitConfig,
+    noise: NoiseConfig,
+    *,
+    seed: int = 0,
+    precision: compute.Precision = "auto",
+    start: N | None = None,
+    held_out: Tensor | None = None,
+    loss: Loss = squared_error,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+) -> FitResult[N]:
+    """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are.
+
+    `network` describes the architecture, such as a `NetworkConfig`, and `loss` is what is minimised. The fit begins
+    from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) marks the rows to hold
+    out; by default a random share is held out. With a `checkpoint` path the fit's state is kept there, and a fit with
+    the same arguments resumes from it; the caller removes the file.
+    """
+    (outcome,) = fit_together(
+        [rows], network, config, noise, seeds=[seed], precision=precision, start=[start], held_out=[held_out],
+        loss=loss, checkpoint=checkpoint, progress=progress,
+    )  # fmt: skip
+    if isinstance(outcome, Diverged):
+        raise outcome
+    return outcome
+
+
+def fit_together(
+    rows: Sequence[Tensor],
+    network: NetworkSpec[N],
+    config: FitConfig,
+    noise: NoiseConfig,
+    *,
+    seeds: Sequence[int],
+    precision: compute.Precision = "auto",
+    start: Sequence[N | None] | None = None,
+    held_out: Sequence[Tensor | None] | None = None,
+    loss: Loss = squared_error,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+) -> list[FitResult[N] | Diverged]:
+    """Fit a denoiser for each of the `rows`, whose numbers may differ, as `fit` would with its seed, start and marks.
+
+    A member that diverges comes out as the error that `fit` would raise. Seconds, a budget of minutes and the
+    checkpoint are those of all members together.
+    """
+    starts = [None] * len(rows) if start is None else start
+    marks = [None] * len(rows) if held_out is None else held_out
+    _check(rows, seeds, starts, marks, config)
+    device = rows[0].device
+    precision = compute.pick_precision(precision, device)
+    advice = "lower fit.batch or network.width, or fit on a share of the rows"
+    if len(rows) > 1:
+        advice = f"fit fewer seeds together, {advice}"
+    # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
+    with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False):
+        members = [
+            Member.begin(given, network, config, seed, one, chosen)
+            for given, seed, one, chosen in zip(rows, seeds, starts, marks, strict=True)
+        ]
+        kept = None
+        if checkpoint is not None:
+            kept = Checkpoint(checkpoint, rows, network, config, noise, list(seeds), precision, starts, marks, loss)
+        _fit(members, config, noise, loss, compute.working_dtype(precision), kept, progress or Silent())
+    return [member.diverged or member.result for member in members]
+
+
+def split(rows: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor | None]:
+    """Which rows are fitted, as indices (M,), and the held-out rows themselves."""
+    # NOTE[paper]: the reference fits on every row and measures nothing.
+    count = min(round(share * len(rows)), MOST_HELD_OUT, len(rows) - 1)
+    if count == 0:
+        return torch.arange(len(rows), device=rows.device), None
+    order = torch.randperm(len(rows), generator=compute.generator(torch.device("cpu"), seed, _SPLIT)).to(rows.device)
+    return order[count:], rows[order[:count]]
+
+
+def split_as(rows: Tensor, marks: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The same where `marks` (N,) say which rows are held out. Of many an even share is measured."""
+    if marks.dtype != torch.bool or marks.shape != (len(rows),) or marks.all():
+        raise ConfigError(
+            f"expected one mark a row, {len(rows)} booleans, and a row to fit on; got {marks.dtype} of shape "
+            f"{tuple(marks.shape)}, {int(marks.count_nonzero())} of them set"
+        )
+    chosen, fitted = marks.to(rows.device).nonzero()[:, 0], (~marks).to(rows.device).nonzero()[:, 0]
+    return fitted, rows[chosen[:: -(-len(chosen) // MOST_HELD_OUT)]] if len(chosen) else None
+
+
+@torch.no_grad()
+def held_out_loss(
+    network: DenoisingNetwork, rows: Tensor, noise: NoiseConfig, seed: int, loss: Loss = squared_error
+) -> float:
+    """The loss on held-out rows under the same noise every time."""
+    rows = rows.repeat(-(-_FEW_HELD_OUT // len(rows)), 1)
+    return float(loss(network, draw_problem(rows, noise, compute.generator(rows.device, seed, _NOISE))))
+
+
+@dataclass
+class Member(Generic[N]):
+    """One of the fits: its rows, its random numbers and its result so far."""
+
+    rows: Tensor
+    fitted: Tensor
+    """Indices of the rows that are fitted. (M,)"""
+    held_out: Tensor | None
+    seed: int
+    result: FitResult[N]
+    source: torch.Generator
+    best: Tensor | None = None
+    """The averaged weights (P,) with the lowest held-out loss."""
+    diverged: Diverged | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        rows: Tensor,
+        network: NetworkSpec[N],
+        config: FitConfig,
+        seed: int,
+        start: N | None = None,
+        marks: Tensor | None = None,
+    ) -> Member[N]:
+        fitted, held_out = split(rows, config.holdout, seed) if marks is None else split_as(rows, marks)
+        if config.patience is not None and held_out is None:
+            raise ConfigError(
+                f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none"
+            )
+        if config.overfit is not None and held_out is None:
+            log.info("no rows are held out: fit.overfit cannot stop this fit")
+        with torch.random.fork_rng(devices=[]):
+            compute.reseed(torch.default_generator, seed, _WEIGHTS)
+            first = network.build(rows.shape[1])
+        if start is not None:
+            first.load_state_dict(start.state_dict())
+        result = FitResult(first.to(rows.device).requires_grad_(False), 0, 0.0)
+        return cls(rows, fitted, held_out, seed, result, torch.Generator(rows.device))
+
+    def draw_round(self, number: int, count: int, noise: NoiseConfig) -> Problem:
+        """What the `count` rows of a whole round ask of the network: a function of (seed, round number)."""
+        compute.reseed(self.source, self.seed, _ROUNDS, number)
+        picked = torch.randint(len(self.fitted), (count,), generator=self.source, device=self.rows.device)
+        return draw_problem(self.rows[self.fitted[picked]], noise, self.source)
+
+    def measure(self, steps: int, mean: float, seconds: float, average: Tensor, noise: NoiseConfig, loss: Loss) -> None:
+        """Record `steps` more steps, their mean loss, and the held-out loss of the averaged weights `average` (P,)."""
+        result = self.result
+        result.steps += steps
+        result.seconds = seconds
+        entry = {"step": result.steps, "loss": mean, "seconds": seconds}
+        if self.held_out is not None:
+            entry["held_out"] = held_out_loss(result.network, self.held_out, noise, self.seed, loss)
+        if not all(map(math.isfinite, entry.values())):
+            self.diverged = Diverged(
+                f"the loss is {mean} at step {result.steps}: lower fit.learning_rate, or scale the data"
+            )
+            return
+        result.history.append(entry)
+        if self.held_out is not None and entry["held_out"] <= min(e["held_out"] for e in result.history):
+            self.best = average.clone()
+
+    def is_over(self, config: FitConfig) -> bool:
+        return self.diverged is not None or is_over(self.result, config)
+
+    def final(self, average: Tensor, config: FitConfig) -> Tensor:
+        """The weights that the fit ends with, in memory of their own."""
+        best = self.best if keeps_best(config, self.result.history) else None
+        return average.clone() if best is None else best
+
+
+@dataclass
+class State:
+    """What changes from round to round. All but the last are (S, P), a row a member."""
+
+    weights: Tensor
+    average: Tensor
+    adam_mean: Tensor
+    adam_square: Tensor
+    adam_step: Tensor
+
+    @classmethod
+    def initial(cls, weights: Tensor) -> State:
+        mean, square = torch.zeros_like(weights), torch.zeros_like(weights)
+        return cls(weights, weights.clone(), mean, square, weights.new_zeros(()))
+
+    def of(self, places: list[int]) -> State:
+        """A copy with some of the members only."""
+        mean, square = self.adam_mean[places], self.adam_square[places]
+        return State(self.weights[places], self.average[places], mean, square, self.adam_step)
+
+
+class Trainer:
+    """The members that go on, all at the same step, and a stretch of steps as a function of their state.
+
+    Everything is in tensors that stay where they are, so that a round of steps is captured once and replayed.
+    """
 
     def __init__(
         self,
-        network: Network,
-        rows: Tensor,
-        fitted: Tensor,
+        members: Sequence[Member[Any]],
+        state: State,
         config: FitConfig,
         noise: NoiseConfig,
-        seed: int,
-        dtype: torch.dtype,
+        loss: Loss = squared_error,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.rows, self.fitted, self.config, self.noise, self.seed = rows, fitted, config, noise, seed
-        self.device = device = rows.device
-        self.batch = config.batch_for(len(rows))
-        self.round_steps = config.ema_every
-        self.network = network.to(device).requires_grad_(False)
-        self.flat = FlatWeights(network)
-        self.weights = self.flat.gather(network)
-        self.working = self.weights if dtype == torch.float32 else self.weights.to(dtype)
-        self.flat.bind(network, self.working)
-        self.gradient = torch.zeros_like(self.working)
-        self.gradients = dict(zip(self.flat.names, self.flat.views(self.gradient), strict=True))
-        self.average = self.weights.clone()
-        self.adam_mean = torch.zeros_like(self.weights)
-        self.adam_square = torch.zeros_like(self.weights)
-        self.adam_step = self.weights.new_zeros(())
-        self.loss_sum = self.weights.new_zeros(())
-        # What a round is given: its noisy rows, its learning rates, how far the average moves at its end.
-        size, columns, features = (self.round_steps, self.batch), rows.shape[1], network.level_in.in_features
-        self.inputs = torch.zeros(*size, columns, device=device, dtype=dtype)
-        self.features = torch.zeros(*size, features, device=device, dtype=dtype)
-        self.target = self.weights.new_zeros(*size, columns)
-        self.rates = self.weights.new_zeros(self.round_steps)
-        self.average_rate = self.weights.new_zeros(())
-        self.generator = torch.Generator(device)
-        self._captured = compute.capture(self._whole_round, device, list(self.state().values()))
+        self.members, self.state, self.config, self.noise = members, state, config, noise
+        self.batch, self.round_steps = config.batch_for(len(members[0].rows)), config.ema_every
+        networks = [member.result.network for member in members]
+        flat = FlatWeights(networks[0])
+        for network, average in zip(networks, state.average, strict=True):
+            flat.bind(network, average)
+        self.gradient = loss_and_gradient(networks, flat, state.weights, loss, dtype)
+        self.loss_sums = state.weights.new_zeros(len(members))
+        # What a round is given: its noisy rows, its learning rates, how far the averages move at its end.
+        size, columns = (self.round_steps, len(members), self.batch), members[0].rows.shape[1]
+        conditions = self.gradient.condition(0, state.weights.new_zeros(1, 1)).shape[1]
+        self.inputs = self.gradient.working.new_zeros(*size, columns)
+        self.condition = self.gradient.working.new_zeros(*size, conditions)
+        self.target = state.weights.new_zeros(*size, columns)
+        self.rates = state.weights.new_zeros(self.round_steps)
+        self.average_rate = state.weights.new_zeros(())
+        changing = [*vars(state).values(), self.gradient.working, self.loss_sums]
+        self._captured = compute.capture(self._whole_round, state.weights.device, changing)
 
-    def state(self) -> dict[str, Tensor]:
-        """What changes from round to round, by the names that a checkpoint gives it."""
-        names = ("weights", "working", "average", "adam_mean", "adam_square", "adam_step", "loss_sum")
-        state = {name: getattr(self, name) for name in names}
-        if self.working is self.weights:
-            del state["working"]
-        return state
+    def run(self, first: int, rates: Tensor) -> list[float]:
+        """Steps `first` onwards, one for each of the `rates`. Returns the mean loss of each member."""
+        self.loss_sums.zero_()
+        for at, some in enumerate(torch.split(rates.to(self.rates.device), self.round_steps)):
+            self._run_round(first // self.round_steps + at, some)
+        return [total / len(rates) for total in self.loss_sums.tolist()]  # waits for the device
 
-    def run_round(self, number: int, steps: int, rates: Tensor) -> None:
-        """Steps `number * round_steps` onwards, `steps` of them (fewer than a whole round only at the very end)."""
-        count = self.round_steps * self.batch
-        problem = draw_round(self.rows, self.fitted, self.noise, self.generator, self.seed, number, count)
-        self.inputs.copy_(problem.inputs.view_as(self.inputs))
-        self.features.copy_(self.network.features(problem.level).view_as(self.features))
-        self.target.copy_(problem.target.view_as(self.target))
-        self.rates[:steps] = rates
+    def _run_round(self, number: int, rates: Tensor) -> None:
+        """A round, of fewer steps than a whole one only at the very end."""
+        for place, member in enumerate(self.members):
+            inputs, c_noise, target = member.draw_round(number, self.round_steps * self.batch, self.noise)
+            condition = self.gradient.condition(place, c_noise)
+            for drawn, given in ((inputs, self.inputs), (condition, self.condition), (target, self.target)):
+                given[:, place] = drawn.view(self.round_steps, self.batch, -1)
+        self.rates[: len(rates)] = rates
         self.average_rate.fill_(average_rate(self.config, number))
-        if steps == self.round_steps:
+        if len(rates) == self.round_steps:
             self._captured()
         else:
-            self._steps(steps)
+            self._steps(len(rates))
 
     def _whole_round(self) -> None:
         self._steps(self.round_steps)
@@ -123,137 +313,137 @@ class _Trainer:
     def _steps(self, count: int) -> None:
         for step in range(count):
             self._step(step)
-        self.average.lerp_(self.weights, self.average_rate)
+        self.state.average.lerp_(self.state.weights, self.average_rate)
 
     def _step(self, step: int) -> None:
-        c = self.config
-        loss = loss_and_gradient(
-            self.network, self.features[step], self.inputs[step], self.target[step], self.gradients
-        )
-        self.loss_sum.add_(loss)
-        self.adam_step.add_(1)
-        # The reference's AdamW has no decay: it is Adam.
-        adam_step(
-            self.weights, self.working, self.gradient, self.adam_mean, self.adam_square, self.adam_step,
-            self.rates[step], clip=c.clip, beta1=c.beta1, beta2=c.beta2,
-        )  # fmt: skip
+        s, c, g = self.state, self.config, self.gradient
+        self.loss_sums.add_(g(self.inputs[step], self.condition[step], self.target[step]))
+        s.adam_step.add_(1)
+        # The reference's AdamW has no decay: it is Adam. One member after the other, because each has the norm of its
+        # own gradient. The time goes into reading and writing the weights.
+        for member in range(len(self.members)):
+            adam_step(
+                s.weights[member], g.working[member], g.gradient[member], s.adam_mean[member], s.adam_square[member],
+                s.adam_step, self.rates[step], clip=c.clip, beta1=c.beta1, beta2=c.beta2,
+            )  # fmt: skip
 
-    def averaged_network(self) -> Network:
-        """A float32 copy that runs on the averaged weights, now and later."""
-        network = copy.deepcopy(self.network)
-        self.flat.bind(network, self.average)
-        return network
-
-
-def fit(
-    rows: Tensor,
-    network: NetworkConfig,
-    config: FitConfig,
-    noise: NoiseConfig,
-    *,
-    seed: int = 0,
-    precision: compute.Precision = "auto",
-    start: Network | None = None,
-    held_out: Tensor | None = None,
-    checkpoint: Path | None = None,
-    progress: Progress | None = None,
-) -> FitResult:
-    """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are.
-
-    It begins from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) says which
-    rows to hold out; without it a random share is. With a `checkpoint` path the fit's state is kept there, and a fit
-    with the same arguments goes on from it.
-    """
-    precision = compute.pick_precision(precision, rows.device)
-    advice = "lower fit.batch or network.width, or fit on a share of the rows"
-    # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
-    with compute.matmul_precision(precision), compute.working_on(rows.device, advice), torch.inference_mode(False):
-        given = (seed, precision, start, held_out)
-        return _fit(rows, network, config, noise, *given, checkpoint, progress or Silent())
+    def close(self) -> None:
+        """Let go of what is captured: on a CPU it refers back to the trainer, which would keep the rows alive."""
+        del self._captured
 
 
 def _fit(
-    rows: Tensor,
-    network_config: NetworkConfig,
+    members: list[Member[N]],
     config: FitConfig,
     noise: NoiseConfig,
-    seed: int,
-    precision: compute.Precision,
-    start: Network | None,
-    chosen: Tensor | None,
-    checkpoint: Path | None,
+    loss: Loss,
+    dtype: torch.dtype,
+    kept: Checkpoint | None,
     progress: Progress,
-) -> FitResult:
-    device = rows.device
-    network, fitted, held_out = begin(rows, network_config, config, seed, start, chosen)
-    trainer = _Trainer(network, rows, fitted, config, noise, seed, compute.working_dtype(precision))
-    result = FitResult(trainer.averaged_network(), 0, 0.0)
-    best = trainer.average.clone()
-    state, kept = {**trainer.state(), "best": best}, None
-    if checkpoint is not None:
-        kept = Checkpoint(checkpoint, rows, network_config, config, noise, seed, precision, start, chosen)
-        if kept.exists():
-            tensors, course = kept.load()
-            for name, tensor in state.items():
-                tensor.copy_(tensors[name])
-            result = replace(result, **course)
-            log.info("going on from step %d of %s", result.steps, checkpoint)
-    began = time.monotonic() - result.seconds
-    saved_at, saved_when = result.steps, result.seconds
-
-    with progress.phase("fit", config.steps, result.steps) as phase:
-        while not is_over(result, config):
-            rates = next_rates(config, result).to(device)
-            steps = len(rates)
-            trainer.loss_sum.zero_()
-            for first in range(0, steps, trainer.round_steps):
-                some = min(trainer.round_steps, steps - first)
-                trainer.run_round((result.steps + first) // trainer.round_steps, some, rates[first : first + some])
-            loss = float(trainer.loss_sum) / steps  # waits for the device
-            if measure(result, steps, loss, time.monotonic() - began, held_out, noise, seed):
-                best.copy_(trainer.average)
-            phase.advance(steps, noted(result.history[-1]) + _spent(config, result))
-            due = result.steps - saved_at >= config.checkpoint_every or result.seconds - saved_when >= SAVE_SECONDS
-            if kept is not None and due:
-                kept.save(state, result.course())
-                saved_at, saved_when = result.steps, result.seconds
-    del trainer._captured  # on a CPU it refers back to the trainer, which would keep the rows alive
-    if keeps_best(config, result.history):
-        trainer.average.copy_(best)
-    if kept is not None:
-        kept.save(state, result.course())
-    return result
+) -> None:
+    flat = FlatWeights(members[0].result.network)
+    going, state = members, State.initial(torch.stack([flat.gather(member.result.network) for member in members]))
+    if kept is not None and kept.exists():
+        going, state = _resumed(members, flat, state, *kept.load())
+        log.info("resuming from step %d of %s", max(member.result.steps for member in members), kept.path)
+    saved = max((member.result.steps, member.result.seconds) for member in members)
+    began = time.monotonic() - saved[1]
+    with progress.phase("fit", config.steps, saved[0]) as phase:
+        while going:
+            trainer = Trainer(going, state, config, noise, loss, dtype)
+            staying = list(range(len(going)))
+            while len(staying) == len(going):
+                now = going[0].result
+                rates = next_rates(config, now)
+                losses = trainer.run(now.steps, rates)
+                seconds = time.monotonic() - began
+                for member, mean, average in zip(going, losses, state.average, strict=True):
+                    member.measure(len(rates), mean, seconds, average, noise, loss)
+                phase.advance(len(rates), _noted(going, len(members), config))
+                staying = [place for place, member in enumerate(going) if not member.is_over(config)]
+                due = now.steps - saved[0] >= config.checkpoint_every or seconds - saved[1] >= SAVE_SECONDS
+                if kept is not None and due and len(staying) == len(going):
+                    kept.save(*_to_keep(members, going, state, flat))
+                    saved = now.steps, seconds
+            trainer.close()
+            for place in set(range(len(going))).difference(staying):
+                flat.bind(going[place].result.network, going[place].final(state.average[place], config))
+            state, going = state.of(staying), [going[place] for place in staying]
+            if kept is not None:
+                kept.save(*_to_keep(members, going, state, flat))
 
 
-def begin(
-    rows: Tensor,
-    network_config: NetworkConfig,
+def _to_keep(
+    members: list[Member[N]], going: list[Member[N]], state: State, flat: FlatWeights
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """For a checkpoint: the state of those who go on, the weights of those who are done, and how each of them went."""
+    tensors, courses = dict(vars(state)) if going else {}, []
+    for place, member in enumerate(members):
+        goes_on = any(member is one for one in going)
+        if goes_on and member.best is not None:
+            tensors[f"best.{place}"] = member.best
+        if not goes_on and member.diverged is None:
+            tensors[f"done.{place}"] = flat.gather(member.result.network)
+        diverged = None if member.diverged is None else str(member.diverged)
+        courses.append({"goes_on": goes_on, "diverged": diverged, "course": member.result.course()})
+    return tensors, {"members": courses}
+
+
+def _resumed(
+    members: list[Member[N]], flat: FlatWeights, state: State, tensors: dict[str, Tensor], course: dict[str, Any]
+) -> tuple[list[Member[N]], State]:
+    """Bring the members to where the checkpoint was written: those who go on from there, and their state."""
+    going = []
+    for place, (member, kept) in enumerate(zip(members, course["members"], strict=True)):
+        member.result = replace(member.result, **kept["course"])
+        if kept["goes_on"]:
+            member.best = tensors.get(f"best.{place}")
+            going.append(member)
+        elif kept["diverged"] is None:
+            flat.bind(member.result.network, tensors[f"done.{place}"])
+        else:
+            member.diverged = Diverged(kept["diverged"])
+    return going, State(**{name: tensors[name] for name in vars(state)}) if going else state.of([])
+
+
+def _check(
+    rows: Sequence[Tensor],
+    seeds: Sequence[int],
+    starts: Sequence[DenoisingNetwork | None],
+    marks: Sequence[Tensor | None],
     config: FitConfig,
-    seed: int,
-    start: Network | None,
-    chosen: Tensor | None,
-) -> tuple[Network, Tensor, Tensor | None]:
-    """The network that a fit begins with, which rows are fitted, as indices (M,), and the held-out rows themselves."""
-    fitted, held_out = split(rows, config.holdout, seed) if chosen is None else split_as(rows, chosen)
-    if config.patience is not None and held_out is None:
-        raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none")
-    if config.overfit is not None and held_out is None:
-        log.info("no rows are held out: nobody can tell when rows are learned by heart, and the fit goes on to its end")
-    with torch.random.fork_rng(devices=[]):
-        compute.reseed(torch.default_generator, seed, _WEIGHTS)
-        network = Network(rows.shape[1], network_config)
-    if start is not None:
-        network.load_state_dict(start.state_dict())
-    return network, fitted, held_out
+) -> None:
+    counts = [len(each) for each in (rows, seeds, starts, marks)]
+    if not rows or len(set(counts)) > 1:
+        raise ConfigError(
+            "expected rows, a seed, and where given a start and held-out marks for each of at least one member, "
+            "got {} of rows, {} seeds, {} starts, {} of marks".format(*counts)
+        )
+    columns, places = {each.shape[1] for each in rows}, {each.device for each in rows}
+    if len(columns) > 1 or len(places) > 1:
+        raise ConfigError(
+            f"expected rows of one width on one device, got {sorted(columns)} columns on {sorted(map(str, places))}: "
+            "fit the others apart"
+        )
+    batches = {config.batch_for(len(each)) for each in rows}
+    if len(batches) > 1:
+        raise ConfigError(f"the numbers of rows call for batches of {sorted(batches)}: set fit.batch to one for all")
 
 
-def draw_round(
-    rows: Tensor, fitted: Tensor, noise: NoiseConfig, source: torch.Generator, seed: int, number: int, count: int
-) -> edm.Problem:
-    """What the `count` rows of a whole round ask of the network: a function of (seed, round number)."""
-    compute.reseed(source, seed, _ROUNDS, number)
-    picked = torch.randint(len(fitted), (count,), generator=source, device=rows.device)
-    return edm.draw_problem(rows[fitted[picked]], noise, source)
+def _noted(going: Sequence[Member[Any]], members: int, config: FitConfig) -> str:
+    """The latest measurements in words, for progress: their means."""
+    latest = [member.result.history[-1] for member in going if member.diverged is None]
+    if not latest:
+        return "diverged"
+    words = {"loss": "loss", "held_out": "held out"}
+    notes = [
+        f"{word} {sum(entry[name] for entry in latest) / len(latest):.4f}"
+        for name, word in words.items()
+        if all(name in entry for entry in latest)
+    ]
+    if config.minutes is not None:
+        notes.append(f"{latest[0]['seconds'] / 60:.1f} of {config.minutes:g} min")
+    return ", ".join([*notes, f"{len(latest)} going"] if members > 1 else notes)
 
 
 def average_rate(config: FitConfig, number: int) -> float:
@@ -264,45 +454,8 @@ def average_rate(config: FitConfig, number: int) -> float:
     return max(1 - config.ema_decay, warming)
 
 
-def measure(
-    result: FitResult,
-    steps: int,
-    loss: float,
-    seconds: float,
-    held_out: Tensor | None,
-    noise: NoiseConfig,
-    seed: int,
-) -> bool:
-    """Record that `steps` more were taken, and what came of them; whether no held-out loss was lower so far."""
-    result.steps += steps
-    result.seconds = seconds
-    entry = {"step": result.steps, "loss": loss, "seconds": seconds}
-    if held_out is not None:
-        entry["held_out"] = held_out_loss(result.network, held_out, noise, seed)
-    if not all(map(math.isfinite, entry.values())):
-        raise Diverged(f"the loss is {loss} at step {result.steps}: lower fit.learning_rate, or scale the data")
-    result.history.append(entry)
-    return held_out is not None and entry["held_out"] <= min(e["held_out"] for e in result.history)
-
-
-def noted(entry: dict[str, float]) -> str:
-    """A measurement in words, for progress."""
-    return f"loss {entry['loss']:.4f}" + (f", held out {entry['held_out']:.4f}" if "held_out" in entry else "")
-
-
-def _spent(config: FitConfig, result: FitResult) -> str:
-    """Of a budget of minutes, which runs out before the steps do."""
-    return "" if config.minutes is None else f", {result.seconds / 60:.1f} of {config.minutes:g} min"
-
-
-def next_rates(config: FitConfig, result: FitResult) -> Tensor:
-    """The learning rates of the steps until the next measurement."""
-    steps = min(_stretch(config, result), config.steps - result.steps)
-    return _learning_rates(config, result.steps, steps, result.seconds)
-
-
-def _stretch(config: FitConfig, result: FitResult) -> int:
-    """Steps to the next measurement: a whole number of rounds.
+def next_rates(config: FitConfig, result: FitResult[Any]) -> Tensor:
+    """The learning rates of the steps until the next measurement, a whole number of rounds unless the steps run out.
 
     With a budget of minutes no stretch takes more than a fiftieth of it, as far as the speed so far can tell.
     """
@@ -310,11 +463,20 @@ def _stretch(config: FitConfig, result: FitResult) -> int:
     if config.minutes is not None:
         affordable = config.minutes * 60 / 50 * result.steps / result.seconds if result.steps else 1
         wanted = min(wanted, max(1, int(affordable)))
-    return -(-wanted // config.ema_every) * config.ema_every
+    whole = -(-wanted // config.ema_every) * config.ema_every
+    return learning_rates(config, result.steps, min(whole, config.steps - result.steps), result.seconds)
 
 
-def is_over(result: FitResult, config: FitConfig) -> bool:
-    """Whether steps, time or patience have run out, or the rows are being learned by heart."""
+def learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -> Tensor:
+    """Cosine to 0 over the steps, or over the minutes where those run out first. (steps,)"""
+    done = (torch.arange(first, first + steps, dtype=torch.float64)) / config.steps
+    if config.minutes is not None:
+        done = done.clamp(min=min(seconds / (60 * config.minutes), 1.0))
+    return (config.learning_rate * 0.5 * (1 + torch.cos(math.pi * done))).float()
+
+
+def is_over(result: FitResult[Any], config: FitConfig) -> bool:
+    """Whether steps, time or patience have run out, or the held-out loss shows overfitting."""
     if result.steps >= config.steps:
         return True
     if config.minutes is not None and result.seconds >= 60 * config.minutes:
@@ -337,11 +499,3 @@ def has_overfit(history: Sequence[Mapping[str, float]], limit: float | None) -> 
 def keeps_best(config: FitConfig, history: Sequence[Mapping[str, float]]) -> bool:
     """Whether a fit ends with the weights that had the lowest held-out loss, instead of its last ones."""
     return config.patience is not None or has_overfit(history, config.overfit)
-
-
-def _learning_rates(config: FitConfig, first: int, steps: int, seconds: float) -> Tensor:
-    """Cosine to 0 over the steps, or over the minutes where those run out first. (steps,)"""
-    done = (torch.arange(first, first + steps, dtype=torch.float64)) / config.steps
-    if config.minutes is not None:
-        done = done.clamp(min=min(seconds / (60 * config.minutes), 1.0))
-    return (config.learning_rate * 0.5 * (1 + torch.cos(math.pi * done))).float()

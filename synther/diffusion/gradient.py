@@ -1,70 +1,226 @@
-"""The loss of a batch and its derivative, written out.
+"""The loss of a batch and its gradient, for one network or several of one shape, each on a batch of its own.
 
-The network is a dozen matrix products, and so is its derivative. Written by hand, each gradient lands where the
-optimiser wants it, all weight gradients of the blocks are one batched product that fills a GPU where six small ones
-leave it idle, and nothing is kept that is not needed. A test holds it to what PyTorch derives from `Network.forward`.
+`ByAutograd` takes any network and any loss. `ByHand` is the fast path of `Network` under the squared error: the network
+is a dozen matrix products, and so is its derivative. Each gradient lands where the optimiser wants it, all weight
+gradients of the blocks are one batched product, which fills a GPU where six small ones leave it idle, and nothing is
+kept that is not needed. A test compares both.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+from typing import Any, Protocol
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from synther.diffusion.networks import Network
+from synther.diffusion.edm import Loss, Problem, squared_error
+from synther.diffusion.networks import DenoisingNetwork, Network
+
+_ALIGN = 64  # elements: every tensor starts on an address that fast matrix kernels accept
+
+
+class FlatWeights:
+    """All weights of a module as one vector (P,), so that clipping, the optimiser and averaging are one operation each.
+
+    It knows where each parameter lies.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+        self.starts: dict[str, int] = {}
+        self.size = 0
+        for name, shape in self.shapes.items():
+            self.starts[name] = self.size
+            self.size += -(-shape.numel() // _ALIGN) * _ALIGN
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """`vector` (P,) cut into tensors of the parameters' shapes; a stack (S, P) into stacks of them."""
+        lead = vector.shape[:-1]
+        spans = ((name, self.starts[name], shape) for name, shape in self.shapes.items())
+        return {name: vector[..., at : at + shape.numel()].view((*lead, *shape)) for name, at, shape in spans}
+
+    def gather(self, module: nn.Module) -> Tensor:
+        """The module's weights as a new float32 vector (P,)."""
+        parameters = dict(module.named_parameters())
+        vector = torch.zeros(self.size, device=next(iter(parameters.values())).device, dtype=torch.float32)
+        for name, view in self.views(vector).items():
+            view.copy_(parameters[name].detach())
+        return vector
+
+    def bind(self, module: nn.Module, vector: Tensor) -> None:
+        """Make the module's parameters windows into `vector`: a change of one changes the other."""
+        views = self.views(vector)
+        for name, parameter in module.named_parameters():
+            parameter.data = views[name]
+
+
+class LossAndGradient(Protocol):
+    """Writes each member's gradient into a row of `gradient` (S, P) and returns the losses (S,).
+
+    It reads the weights from `working` (S, P), which the optimiser keeps up to date: the weights themselves, or a copy
+    in a shorter type. `inputs`, `condition` and `target` are (S, B, ...), the first two in the type of `working`.
+    """
+
+    working: Tensor
+    gradient: Tensor
+
+    def condition(self, member: int, c_noise: Tensor) -> Tensor:
+        """What the noise levels (N, 1) become before the steps of a round begin. (N, ...)"""
+        ...
+
+    def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor: ...
 
 
 def loss_and_gradient(
-    network: Network, features: Tensor, rows: Tensor, target: Tensor, gradient: dict[str, Tensor]
-) -> Tensor:
-    """Write the derivative of mean((F - target)^2) into `gradient`, a tensor for each of the network's parameters.
+    networks: Sequence[DenoisingNetwork], flat: FlatWeights, weights: Tensor, loss: Loss, dtype: torch.dtype
+) -> LossAndGradient:
+    """The fast path where there is one for this class of network and this loss, else autograd.
 
-    `features` (B, 1 + 2K) are the noise levels' Fourier features, `rows` and `target` are (B, D); `features` and `rows`
-    are in the type of the weights. Returns the loss, a scalar in the target's type.
+    `weights` (S, P) are float32; matrix products are to be done in `dtype`.
     """
-    n, g = network, gradient
-    blocks = len(n.block_weight)
+    made = FAST_PATHS.get((type(networks[0]), loss), ByAutograd)
+    found: LossAndGradient = made(networks, flat, weights, loss, dtype)
+    return found
+
+
+class ByAutograd:
+    """Any network and any loss, one member after the other. bf16 is PyTorch's autocast on float32 weights."""
+
+    def __init__(
+        self, networks: Sequence[DenoisingNetwork], flat: FlatWeights, weights: Tensor, loss: Loss, dtype: torch.dtype
+    ) -> None:
+        self.working, self.gradient = weights, torch.zeros_like(weights)
+        self._loss, self._short = loss, dtype == torch.bfloat16
+        self._networks = [copy.deepcopy(network).requires_grad_(True) for network in networks]
+        for network, vector in zip(self._networks, weights, strict=True):
+            flat.bind(network, vector)
+        self._into = [flat.views(vector) for vector in self.gradient]
+
+    def condition(self, member: int, c_noise: Tensor) -> Tensor:
+        return c_noise
+
+    def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor:
+        device, losses = inputs.device.type, []
+        for member, network in enumerate(self._networks):
+            problem = Problem(inputs[member], condition[member], target[member])
+            with (
+                torch.enable_grad(),
+                torch.autocast(device, torch.bfloat16, enabled=self._short, cache_enabled=False),
+            ):
+                loss = self._loss(network, problem)
+            parameters = dict(network.named_parameters())
+            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            for name, gradient in zip(parameters, found, strict=True):
+                into = self._into[member][name]
+                into.zero_() if gradient is None else into.copy_(gradient)
+            losses.append(loss.detach().to(target.dtype))
+        return torch.stack(losses)
+
+
+class ByHand:
+    """`Network` under the squared error, in `dtype`."""
+
+    def __init__(
+        self, networks: Sequence[Network], flat: FlatWeights, weights: Tensor, loss: Loss, dtype: torch.dtype
+    ) -> None:
+        self.working = weights.to(dtype)  # the weights themselves, where they have this type
+        self.gradient = torch.zeros_like(self.working)
+        self._networks, self._alone = networks, len(networks) == 1
+        # Without the axis of members, the products of one network are single ones, which have the faster kernels.
+        self._weights, self._into = (
+            flat.views(stack[0] if self._alone else stack) for stack in (self.working, self.gradient)
+        )
+
+    def condition(self, member: int, c_noise: Tensor) -> Tensor:
+        return self._networks[member].features(c_noise)
+
+    def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor:
+        given = (condition[0], inputs[0], target[0]) if self._alone else (condition, inputs, target)
+        return written_out(self._weights, *given, self._into, skip=self._networks[0].skip).view(-1)
+
+
+FAST_PATHS: dict[tuple[type[DenoisingNetwork], Loss], Any] = {(Network, squared_error): ByHand}
+"""Classes like `ByHand`, each for a network of exactly this class and this loss."""
+
+
+def written_out(
+    weights: dict[str, Tensor],
+    features: Tensor,
+    rows: Tensor,
+    target: Tensor,
+    gradient: dict[str, Tensor],
+    *,
+    skip: bool,
+) -> Tensor:
+    """Write the derivative of mean((F - target)^2) into `gradient`, and return this loss in the target's type.
+
+    `features` (B, 1 + 2K) are the Fourier features of c_noise, `rows` and `target` are (B, D); `features` and `rows`
+    are in the type of the weights. Each tensor may have an axis of members in front, and the losses are then (S,).
+    Weights and gradients go by the names of `Network`, and `skip` is `Network.skip`.
+    """
+    w, g = weights, gradient
+    block_weights, block_biases = w["block_weight"].unbind(-3), w["block_bias"].unbind(-2)
+    blocks = len(block_weights)
 
     # Forwards.
-    level = torch.addmm(n.level_in.bias, features, n.level_in.weight.t())
-    lit = functional.silu(level)
-    meeting = torch.addmm(n.level_out.bias + n.row_in.bias, lit, n.level_out.weight.t())
-    meeting.addmm_(rows, n.row_in.weight.t())
-    x = torch.addmm(n.widen.bias, meeting, n.widen.weight.t())
+    level = _linear(features, w["level_in.weight"], w["level_in.bias"])
+    level_hidden = functional.silu(level)
+    embedding = _linear(level_hidden, w["level_out.weight"], w["level_out.bias"] + w["row_in.bias"])
+    (embedding.addmm_ if embedding.ndim == 2 else embedding.baddbmm_)(rows, w["row_in.weight"].mT)
+    x = _linear(embedding, w["widen.weight"], w["widen.bias"])
     hidden = x.new_empty(blocks + 1, *x.shape)  # what enters each product: (L + 1, B, W)
     for block in range(blocks):
         torch.clamp_min(x, 0, out=hidden[block])
-        y = torch.addmm(n.block_bias[block], hidden[block], n.block_weight[block].t())
-        x = y.add_(x) if n.skip else y
+        y = _linear(hidden[block], block_weights[block], block_biases[block])
+        x = y.add_(x) if skip else y
     torch.clamp_min(x, 0, out=hidden[blocks])
-    error = torch.addmm(n.row_out.bias, hidden[blocks], n.row_out.weight.t()) - target
+    error = _linear(hidden[blocks], w["row_out.weight"], w["row_out.bias"]) - target
 
     # Backwards. A sum over the batch is a product with ones, which is faster than a reduction.
-    ones = x.new_ones(1, len(x))
-    back = (error * (2 / error.numel())).to(x.dtype)
-    torch.mm(back.t(), hidden[blocks], out=g["row_out.weight"])
-    torch.mm(ones, back, out=g["row_out.bias"].view(1, -1))
+    ones = x.new_ones(*x.shape[:-2], 1, x.shape[-2])
+    d_out = (error * (2 / error.shape[-2:].numel())).to(x.dtype)
+    _layer_gradient(d_out, hidden[blocks], ones, g["row_out.weight"], g["row_out.bias"])
     active = hidden.sign()
-    upstream = torch.empty_like(hidden)  # what reaches the entry and each block's output: (1 + L, B, W)
-    torch.mul(back @ n.row_out.weight, active[blocks], out=upstream[blocks])
+    d_x = torch.empty_like(hidden)  # the gradient of the first block's input and of each block's output: (1 + L, B, W)
+    torch.mul(d_out @ w["row_out.weight"], active[blocks], out=d_x[blocks])
     for block in reversed(range(blocks)):
-        after = upstream[block + 1]
-        through = after @ n.block_weight[block]
-        if n.skip:
-            torch.addcmul(after, through, active[block], out=upstream[block])
+        through = d_x[block + 1] @ block_weights[block]
+        if skip:
+            torch.addcmul(d_x[block + 1], through, active[block], out=d_x[block])
         else:
-            torch.mul(through, active[block], out=upstream[block])
-    torch.bmm(upstream[1:].transpose(1, 2), hidden[:blocks], out=g["block_weight"])
-    torch.matmul(ones, upstream[1:], out=g["block_bias"].unsqueeze(1))
-    entry = upstream[0]
-    torch.mm(entry.t(), meeting, out=g["widen.weight"])
-    torch.mm(ones, entry, out=g["widen.bias"].view(1, -1))
-    met = entry @ n.widen.weight
-    torch.mm(met.t(), rows, out=g["row_in.weight"])
-    torch.mm(ones, met, out=g["row_in.bias"].view(1, -1))
-    torch.mm(met.t(), lit, out=g["level_out.weight"])
+            torch.mul(through, active[block], out=d_x[block])
+    if x.ndim == 2:
+        torch.bmm(d_x[1:].mT, hidden[:blocks], out=g["block_weight"])
+        torch.matmul(ones, d_x[1:], out=g["block_bias"].unsqueeze(1))
+    else:
+        for block in range(blocks):
+            into = g["block_weight"][:, block], g["block_bias"][:, block]
+            _layer_gradient(d_x[block + 1], hidden[block], ones, *into)
+    _layer_gradient(d_x[0], embedding, ones, g["widen.weight"], g["widen.bias"])
+    d_embedding = d_x[0] @ w["widen.weight"]
+    _layer_gradient(d_embedding, rows, ones, g["row_in.weight"], g["row_in.bias"])
+    _product(d_embedding.mT, level_hidden, g["level_out.weight"])
     g["level_out.bias"].copy_(g["row_in.bias"])
-    unlit = torch.ops.aten.silu_backward(met @ n.level_out.weight, level)
-    torch.mm(unlit.t(), features, out=g["level_in.weight"])
-    torch.mm(ones, unlit, out=g["level_in.bias"].view(1, -1))
-    return error.square().mean()
+    d_level = torch.ops.aten.silu_backward(d_embedding @ w["level_out.weight"], level)
+    _layer_gradient(d_level, features, ones, g["level_in.weight"], g["level_in.bias"])
+    return error.square().mean((-2, -1))
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x (B, in), weight (out, in), bias (out,): (B, out); or each with an axis of members in front."""
+    if x.ndim == 2:
+        return torch.addmm(bias, x, weight.t())
+    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+
+def _layer_gradient(d_out: Tensor, x: Tensor, ones: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """Write the gradients of a layer into `weight` and `bias`, from the gradient of its output and its input."""
+    _product(d_out.mT, x, weight)
+    _product(ones, d_out, bias.unsqueeze(-2))
+
+
+def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    (torch.mm if a.ndim == 2 else torch.bmm)(a, b, out=out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,12 +26,11 @@ from synther.data.spool import Spool, Unspooled
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.diffusion.config import SamplerConfig
-from synther.diffusion.denoiser import Denoiser
-from synther.diffusion.fit import FitResult, fit, has_overfit, keeps_best
+from synther.diffusion.edm import Denoiser
+from synther.diffusion.fit import Diverged, FitResult, has_overfit, keeps_best
 from synther.diffusion.likelihood import log_likelihood
-from synther.diffusion.networks import Network
+from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
-from synther.diffusion.warm import rearranged
 from synther.durable import partial_folder
 from synther.errors import ConfigError
 from synther.model_file import FitRecord, Fitted
@@ -39,14 +38,12 @@ from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.synthesizer.drawing import Drawing
-from synther.synthesizer.task import Task, learn_ending, learn_usual_reward
+from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
 
 log = logging.getLogger(__name__)
 
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
-TABLE_STEPS = 100
-"""Steps of a fit, at most, where rows are drawn from a table instead."""
 
 Sampler = SamplerConfig | Mapping[str, Any]
 """Another than the model's own: whole, or some options in which it differs, such as {"steps": 32}."""
@@ -137,13 +134,16 @@ class Synthesizer:
         """
         progress = resolve(progress)
         task = self._begin(rows, start, held_out)
-        result = self._fit_network(task, None if checkpoint is None else Path(checkpoint).expanduser(), progress)
+        kept = None if checkpoint is None else Path(checkpoint).expanduser()
+        (result,) = fit_networks([self], [task], kept, progress)
+        if isinstance(result, Diverged):
+            raise result
         return self._complete(task, result, progress)
 
     def _begin(
         self, rows: Transitions, start: Synthesizer | None, held_out: np.ndarray[Any, np.dtype[np.bool_]] | None
     ) -> Task:
-        """The first of three parts of `fit`: `together.py` does the second for several models at once."""
+        """The first of three parts of `fit`: together.py has the second, for one or several models."""
         warn_of_time_limit(rows)
         data = self.settings.data
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()
@@ -161,26 +161,7 @@ class Synthesizer:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
         return Task(rows, prepared, matrix, weights, marks, ending, usual, table)
 
-    def _fit_network(self, task: Task, checkpoint: Path | None, progress: Progress) -> FitResult:
-        settings = self.settings
-        # A network that no row is drawn from shows only where rows would have come from.
-        short = (
-            settings.fit if task.table is None else replace(settings.fit, steps=min(settings.fit.steps, TABLE_STEPS))
-        )
-        return fit(
-            task.matrix,
-            settings.network,
-            short,
-            settings.noise,
-            seed=self.seed,
-            precision=self.precision,
-            start=task.start,
-            held_out=task.held_out,
-            checkpoint=checkpoint,
-            progress=progress,
-        )
-
-    def _complete(self, task: Task, result: FitResult, progress: Progress) -> Self:
+    def _complete(self, task: Task, result: FitResult[Network], progress: Progress) -> Self:
         """Become the model of these rows and this network, ready to sample."""
         rows, prepared = task.rows, task.prepared
         where, data = compute.describe(self.device), fingerprint(rows)

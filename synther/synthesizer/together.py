@@ -1,22 +1,81 @@
-"""Models of several seeds, fitted together where their networks can be."""
+"""Fitting the networks of one or several models: what each is fitted on, and which are fitted together."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from synther.data import endings
+from synther.data.kinds import Binary, Spiked
+from synther.data.layout import Layout
+from synther.data.preparing import Prepared
+from synther.data.row_table import RowTable
 from synther.data.transitions import Transitions
-from synther.diffusion.fit import Diverged, FitResult
-from synther.diffusion.together import fit_together
+from synther.diffusion.config import FitConfig
+from synther.diffusion.fit import Diverged, FitResult, fit_together
+from synther.diffusion.networks import Network
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.progress import Progress, resolve
-from synther.synthesizer import Synthesizer
-from synther.synthesizer.task import Task
+
+if TYPE_CHECKING:
+    from synther.synthesizer import Synthesizer
+
+T = TypeVar("T")
+
+TABLE_STEPS = 100
+"""Steps of a fit, at most, where rows are drawn from a table instead."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one network is fitted on, and what is learned beside it."""
+
+    rows: Transitions
+    prepared: Prepared
+    matrix: torch.Tensor
+    """The prepared rows where the fit takes place."""
+    start: Network | None
+    held_out: torch.Tensor | None
+    ending: Future[endings.Tree | None] | None
+    """What is to decide about terminals, where that was asked for."""
+    usual_reward: Future[endings.UsualReward | None] | None = None
+    """What is to decide which rows have the reward that comes again and again, likewise."""
+    table: RowTable | None = None
+    """What rows are to be drawn from instead of the network, where states and actions are few."""
+
+    def shortened(self, config: FitConfig) -> FitConfig:
+        """A network that no row is drawn from is fitted only for a moment: its record and its likelihoods are asked for
+        all the same."""
+        return config if self.table is None else replace(config, steps=min(config.steps, TABLE_STEPS))
+
+
+def learn_ending(rows: Transitions) -> Future[endings.Tree | None]:
+    """Begin to learn when episodes end, in a thread: it takes nothing but rows, and a GPU is busy with the network."""
+    return _begun(partial(endings.learn, rows))
+
+
+def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[endings.UsualReward | None] | None:
+    """Likewise begin to learn which rows have the reward that comes again and again, where there is one."""
+    (kind,) = layout.reward
+    if isinstance(kind, Spiked) and len(kind.spikes) == 1:
+        return _begun(partial(endings.UsualReward.learn, rows, kind.spikes[0]))
+    return _begun(partial(endings.UsualReward.learn, rows, kind.low)) if isinstance(kind, Binary) else None
+
+
+def _begun(work: Callable[[], T]) -> Future[T]:
+    pool = ThreadPoolExecutor(1)
+    begun = pool.submit(work)
+    pool.shutdown(wait=False)  # the thread ends with its work
+    return begun
 
 
 def fit_models(
@@ -48,7 +107,7 @@ def fit_models(
             outcomes[place] = error.with_traceback(None)  # which leads to the rows, and would keep them alive
     for number, places in enumerate(_groups(models, tasks)):
         kept = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}-{number}")
-        results = _fit_networks([models[place] for place in places], [tasks[place] for place in places], kept, progress)
+        results = fit_networks([models[place] for place in places], [tasks[place] for place in places], kept, progress)
         for place, result in zip(places, results, strict=True):
             outcomes[place] = _completed(models[place], tasks.pop(place), result, progress)
     return [outcomes[place] for place in range(count)]
@@ -66,25 +125,21 @@ def _groups(models: Sequence[Synthesizer], tasks: dict[int, Task]) -> list[list[
     groups: dict[Hashable, list[int]] = {}
     for place, task in tasks.items():
         model, settings = models[place], models[place].settings
-        batch = settings.fit.batch_for(len(task.matrix))
-        options = (settings.network, settings.fit, settings.noise, model.device, model.precision)
-        groups.setdefault((*options, batch, task.matrix.shape[1]), []).append(place)
+        config = task.shortened(settings.fit)
+        options = (settings.network, config, settings.noise, model.device, model.precision)
+        groups.setdefault((*options, config.batch_for(len(task.matrix)), task.matrix.shape[1]), []).append(place)
     return list(groups.values())
 
 
-def _fit_networks(
+def fit_networks(
     models: Sequence[Synthesizer], tasks: Sequence[Task], checkpoint: Path | None, progress: Progress
-) -> Sequence[FitResult | Diverged]:
-    if len(models) == 1:
-        try:
-            return [models[0]._fit_network(tasks[0], checkpoint, progress)]
-        except Diverged as error:
-            return [error.with_traceback(None)]
+) -> list[FitResult[Network] | Diverged]:
+    """The networks of models whose options are the same, fitted together."""
     settings = models[0].settings
     return fit_together(
         [task.matrix for task in tasks],
         settings.network,
-        settings.fit,
+        tasks[0].shortened(settings.fit),
         settings.noise,
         seeds=[model.seed for model in models],
         precision=models[0].precision,
@@ -96,7 +151,7 @@ def _fit_networks(
 
 
 def _completed(
-    model: Synthesizer, task: Task, result: FitResult | Diverged, progress: Progress
+    model: Synthesizer, task: Task, result: FitResult[Network] | Diverged, progress: Progress
 ) -> Synthesizer | SyntherError:
     if isinstance(result, Diverged):
         return result

@@ -7,7 +7,7 @@ import torch
 
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import NetworkConfig, NoiseConfig, SamplerConfig
-from synther.diffusion.denoiser import Denoiser
+from synther.diffusion.edm import Denoiser
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Start
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
-from synther.diffusion.fit import FitResult, fit
-from synther.diffusion.together import fit_together
+from synther.diffusion.fit import FitResult, fit, fit_together
 
 CONFIG = FitConfig(steps=45, batch=16, evaluate_every=10, learning_rate=3e-3, clip=0.5)
 ONE = {

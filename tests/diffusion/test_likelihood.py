@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from synther.diffusion.config import NetworkConfig, NoiseConfig
-from synther.diffusion.denoiser import Denoiser
+from synther.diffusion.edm import Denoiser
 from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network
 

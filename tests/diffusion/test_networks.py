@@ -87,7 +87,7 @@ def test_a_narrow_row_meets_the_level_in_embedding_columns():
 
 def test_one_level_for_all_rows_is_the_same_level_for_each():
     net, row = network(7), rows(9, 7)
-    torch.testing.assert_close(net.at_level(row, 0.3), net(row, torch.full((9, 1), 0.3, dtype=torch.float64)))
+    torch.testing.assert_close(net.at_noise(row, 0.3), net(row, torch.full((9, 1), 0.3, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize("kind", ["residual", "mlp"])
@@ -96,14 +96,14 @@ def test_inference_is_the_same_function(columns, kind):
     net = network(columns, kind=kind)
     fast, row = InferenceNetwork(net, torch.float64), rows(10, columns)
     for level in (-1.5, 0.2, 1.1, 0.2):  # the last is remembered
-        torch.testing.assert_close(fast.at_level(row, level), net.at_level(row, level), rtol=0, atol=1e-12)
+        torch.testing.assert_close(fast.at_noise(row, level), net.at_noise(row, level), rtol=0, atol=1e-12)
 
 
 def test_inference_answers_in_the_rows_type():
     net = network(6)
     row = rows(10, 6)
-    answer = InferenceNetwork(net, torch.float32).at_level(row, 0.1)
+    answer = InferenceNetwork(net, torch.float32).at_noise(row, 0.1)
     assert answer.dtype == torch.float64
     # float32 with sums of at most 24 terms: 24 roundings of 6e-8, of values of order 1.
-    torch.testing.assert_close(answer, net.at_level(row, 0.1), rtol=0, atol=24 * 6e-8 * 10)
-    assert not torch.equal(answer, net.at_level(row, 0.1))
+    torch.testing.assert_close(answer, net.at_noise(row, 0.1), rtol=0, atol=24 * 6e-8 * 10)
+    assert not torch.equal(answer, net.at_noise(row, 0.1))

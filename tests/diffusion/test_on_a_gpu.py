@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from synther import compute
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
-from synther.diffusion.fit import fit
+from synther.diffusion.edm import squared_error
+from synther.diffusion.fit import fit, fit_together
 from synther.diffusion.start import Start
+
+from .test_own_network import GatedConfig, charbonnier
 
 pytestmark = [
     pytest.mark.cuda,
@@ -45,6 +49,38 @@ class StopAfter:
         self.left -= amount
         if self.left <= 0:
             raise Stop
+
+
+@pytest.mark.parametrize(("precision", "margin"), [("bf16", 2e-2), ("float32", 1e-4)])
+@pytest.mark.parametrize("members", [1, 2])
+def test_by_hand_is_what_autograd_derives(members, precision, margin):
+    config, rows = FitConfig(steps=100, evaluate_every=50), [gaussian(10_000)] * members
+    given = {"seeds": range(members), "precision": precision}
+    losses = []
+    for loss in (squared_error, lambda network, problem: squared_error(network, problem)):  # which has no fast path
+        results = fit_together(rows, NETWORK, config, NoiseConfig(), loss=loss, **given)
+        losses.append([entry["held_out"] for result in results for entry in result.history])
+    assert losses[0] == pytest.approx(losses[1], rel=margin)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32", "float32"])
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_network_from_outside_is_captured(members, precision, monkeypatch):
+    config, rows = FitConfig(steps=105, evaluate_every=50), [gaussian(10_000)] * members
+    given = {"seeds": range(members), "precision": precision, "loss": charbonnier}
+    captured = fit_together(rows, GatedConfig(), config, NoiseConfig(), **given)
+    monkeypatch.setattr(compute, "capture", lambda update, device, state: update)
+    plain = fit_together(rows, GatedConfig(), config, NoiseConfig(), **given)
+    for one, other in zip(captured, plain, strict=True):
+        for a, b in zip(one.network.parameters(), other.network.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "float32"])
+def test_blocks_of_a_network_from_outside(precision):
+    network = fit(gaussian(10_000), GatedConfig(), FitConfig(steps=100), NoiseConfig(), loss=charbonnier).network
+    blocks = BlockSampler(network, NoiseConfig(), SamplerConfig("heun", 8), precision)
+    torch.testing.assert_close(blocks.captured()(7, 1), blocks.draw(7, 1), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32", "float32"])

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from synther.diffusion import held_out
+from synther.diffusion import fit as fit_module
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
-from synther.diffusion.fit import Diverged, FitResult, fit
-from synther.diffusion.networks import Network
-from synther.diffusion.warm import rearranged
+from synther.diffusion.fit import Diverged, FitResult, fit, split_as
+from synther.diffusion.networks import Network, rearranged
 from synther.errors import ConfigError
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
@@ -97,7 +96,7 @@ def test_a_layer_that_has_grown_learns_everywhere():
 
 
 def test_given_rows_are_held_out():
-    fitted, measured = held_out.split_as(ROWS, HELD_OUT)
+    fitted, measured = split_as(ROWS, HELD_OUT)
     assert torch.equal(ROWS[fitted], ROWS[~HELD_OUT])
     assert measured is not None
     assert torch.equal(measured, ROWS[HELD_OUT])
@@ -109,8 +108,8 @@ def test_given_rows_are_held_out():
 
 
 def test_of_many_held_out_rows_an_even_share_is_measured(monkeypatch):
-    monkeypatch.setattr(held_out, "_MOST", 20)
-    _, measured = held_out.split_as(ROWS, HELD_OUT)
+    monkeypatch.setattr(fit_module, "MOST_HELD_OUT", 20)
+    _, measured = split_as(ROWS, HELD_OUT)
     assert measured is not None
     assert torch.equal(measured, ROWS[HELD_OUT][::3])  # 50 rows: every third
 

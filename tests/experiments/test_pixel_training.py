@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from synther import read
 from synther.agents.agent import Agent
-from synther.diffusion import together
+from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import clock
 from synther.experiments.pixels import course, retraining, training
@@ -185,7 +185,7 @@ class TestLatents:
         assert models[0].stat().st_mtime_ns == before
 
     def test_models_that_were_being_fitted_are_taken_up(self, latents, tmp_path, monkeypatch):
-        monkeypatch.setattr(together, "SAVE_SECONDS", 0)
+        monkeypatch.setattr(fitting, "SAVE_SECONDS", 0)
         settings = SETTINGS.changed(fit={"steps": 40, "ema_every": 2, "evaluate_every": 2})
         options = {"device": "cpu", "progress": False}
         whole = fit_to(tmp_path / "whole", latents, [3, 4], settings, **options)

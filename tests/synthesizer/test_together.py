@@ -12,7 +12,7 @@ import torch
 from synther import Synthesizer, Transitions
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError
-from synther.synthesizer.together import fit_models, forget
+from synther.synthesizer.together import TABLE_STEPS, fit_models, forget
 
 from .rows import made, plain
 from .settings import SHORT
@@ -23,6 +23,14 @@ def explained(count: int = 250) -> Transitions:
     """The columns of `made` with terminals that a tree explains: there, no network generates them."""
     rows = made(count)
     return made(count, terminal=rows.next_observation[:, 0] > 3)
+
+
+def finite(count: int, seed: int = 0) -> Transitions:
+    """A walk on a ring of five places, in steps of one or two."""
+    draw = np.random.default_rng(seed)
+    here, step = draw.integers(0, 5, count), draw.integers(0, 2, count)
+    there = (here + step + 1) % 5
+    return Transitions(here[:, None], step[:, None], (there == 0).astype(float), there[:, None], there == 0)
 
 
 def models(*seeds: int, **changes) -> list[Synthesizer]:
@@ -152,3 +160,17 @@ def test_what_is_wrong_is_told_before_anything_is_fitted():
         fit_models(models(0, 1), two, starts=[None, other], progress=watch)
     assert not watch.phases
     assert fit_models([], [], progress=watch) == []
+
+
+def test_worlds_of_few_rows_are_fitted_as_briefly_together_as_alone():
+    """Their rows are drawn from a table: the network is fitted for a moment only."""
+    worlds, watch = [finite(600), finite(500, 1), made(300)], Watch()
+    given = {"fit": {**SHORT["fit"], "steps": 150}}
+    together = fit_models(models(0, 1, 2, **given), worlds, progress=watch)
+    assert [phase[1] for phase in watch.phases if phase[0] == "fit"] == [TABLE_STEPS, 150]
+    assert [model._model.table is not None for model in together] == [True, True, False]
+    for one, model, rows in zip(together[:2], models(0, 1, **given), worlds[:2], strict=True):
+        alone = model.fit(rows, progress=False)
+        assert one.record.steps == alone.record.steps == TABLE_STEPS
+        same(one, alone)
+    assert together[2].record.steps == 150
