@@ -1,7 +1,4 @@
-"""Whose folder it is: a run writes down what it is for, and touches no folder that is for something else.
-
-Nor does it touch one that another process is at work in. And the files in it: how they are written, and known again.
-"""
+"""The folder of a run: who may work in it, what it is for, how its files are written and known again."""
 
 from __future__ import annotations
 
@@ -26,73 +23,104 @@ _SHORT, _FEW = 60, 4
 """Characters of a difference that is worth to be shown, and how many of them."""
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Nobody else who asks for this works in the folder meanwhile, however the process ends.
-
-    The lock lies in the folder, which may be all that can be written to; those of engines lie beside it.
-    """
-    check_folder(folder, _ADVICE)
-    with ExitStack() as held:
-        try:
-            held.enter_context(owned(folder / _LOCK))
-        except Owned as taken:
-            raise ConfigError(
-                f"{taken.owner} is at work in {folder}: wait until it is done, or choose another --out"
-            ) from None
-        yield
-
-
 @dataclass(frozen=True)
 class Growth:
-    """That a run may be asked to do more than it was meant for, and then goes on where that ended."""
+    """That a run may be asked to do more than before, and then goes on where it ended."""
 
     of: str
-    """What there may be more of, as its description calls it: steps."""
+    """The number that may grow, as the description names it: steps."""
     hindrance: Callable[[int], str] = lambda before: ""
-    """What keeps one of so many from going on, if anything does."""
+    """Why a run of so many cannot go on; empty where it can."""
 
 
-def claim(folder: Path, description: dict[str, Any], advice: str = ANOTHER, growth: Growth | None = None) -> None:
-    """Write down what the folder is for, or check that it is for this, or for less of it."""
-    run = folder / "run.json"
-    if not run.exists():
-        check_folder(folder, _ADVICE)
-        if folder.exists() and next(_claimed(folder), None) is not None:
-            raise ConfigError(f"{folder} holds files of something else: {_ADVICE}")
-        write_object(run, description)
-    elif was_for_less(folder, description, advice, growth):
-        began = run.stat().st_mtime
-        write_object(run, description)
-        os.utime(run, (began, began))  # from which the time of all that was measured is counted
+class RunFolder:
+    """A folder that belongs to one run. `run.json` describes the run, `result.json` says what came of it.
 
+    A folder of another run is refused, and so is one that another process works in. A run that may grow goes on with
+    more of the same. The lock lies in the folder, which may be all that can be written to; those of engines lie beside.
+    """
 
-def _claimed(folder: Path) -> Iterator[Path]:
-    """What is in it but for locks and what a killed process left of its description."""
-    return (file for file in folder.iterdir() if not file.name.startswith(".run."))
+    def __init__(self, path: Path, *, growth: Growth | None = None, advice: str = ANOTHER) -> None:
+        self.path, self.growth, self.advice = path, growth, advice
+        self.run, self.result = path / "run.json", path / "result.json"
 
+    @property
+    def begun(self) -> bool:
+        return self.run.exists()
 
-def unclaim(folder: Path) -> None:
-    """Take a claim back, with all that came of it. Only for who has made it, and while nobody else works there."""
-    for file in list(_claimed(folder)):
-        if file.is_dir():
-            shutil.rmtree(file)
-        else:
-            file.unlink()
+    @contextmanager
+    def work(self, description: dict[str, Any], finished: Callable[[], bool]) -> Iterator[bool]:
+        """Claim the folder, and hold its lock for as long as there is work to do; yields whether there is.
 
+        A run that is `finished` takes no lock, so that it can be read where nothing can be written.
+        """
+        if finished():
+            self.claim(description)
+            yield False
+            return
+        with self.lock():
+            self.claim(description)
+            yield not finished()  # another process may have finished it in the meantime
 
-def was_for_less(
-    folder: Path, description: dict[str, Any], advice: str = ANOTHER, growth: Growth | None = None
-) -> bool:
-    """Whether the folder was claimed for less of the same; one that was for something else is refused."""
-    found, wanted = read_object(folder / "run.json"), json.loads(json.dumps(description))
-    apart = [key for key in wanted if not same(found.get(key), wanted[key])]
-    longer = growth is not None and apart == [growth.of] and found[growth.of] < wanted[growth.of]
-    why = growth.hindrance(found[growth.of]) if growth is not None and longer else ""
-    if apart and (why or not longer):
-        other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
-        raise ConfigError(f"{folder} holds a run with another {other}{why and f', and {why}'}: {advice}")
-    return longer
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Nobody else who asks for it works in the folder meanwhile, however the process ends."""
+        check_folder(self.path, _ADVICE)
+        with ExitStack() as held:
+            try:
+                held.enter_context(owned(self.path / _LOCK))
+            except Owned as taken:
+                raise ConfigError(
+                    f"{taken.owner} is at work in {self.path}: wait until it is done, or choose another --out"
+                ) from None
+            yield
+
+    def claim(self, description: dict[str, Any]) -> None:
+        """Write down what the folder is for, or check that it is for this run, or for a shorter one."""
+        new, longer = not self.begun, self.check(description)
+        if new:
+            write_object(self.run, description)
+        elif longer:
+            began = self.run.stat().st_mtime
+            write_object(self.run, description)
+            os.utime(self.run, (began, began))  # from which the time of all that was measured is counted
+
+    def check(self, description: dict[str, Any]) -> bool:
+        """Refuse a folder of another run, or of other files; True if it is of a shorter run."""
+        if not self.begun:
+            check_folder(self.path, _ADVICE)
+            if self.path.exists() and next(self._files(), None) is not None:
+                raise ConfigError(f"{self.path} holds files of something else: {_ADVICE}")
+            return False
+        found, wanted = self.description(), json.loads(json.dumps(description))
+        apart = [key for key in wanted if not same(found.get(key), wanted[key])]
+        growth = self.growth
+        longer = growth is not None and apart == [growth.of] and found[growth.of] < wanted[growth.of]
+        why = growth.hindrance(found[growth.of]) if growth is not None and longer else ""
+        if apart and (why or not longer):
+            other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
+            raise ConfigError(f"{self.path} holds a run with another {other}{why and f', and {why}'}: {self.advice}")
+        return longer
+
+    def release(self) -> None:
+        """Take a claim back, with all that came of it. Only for who has made it, and holds the lock."""
+        for file in list(self._files()):
+            if file.is_dir():
+                shutil.rmtree(file)
+            else:
+                file.unlink()
+
+    def description(self) -> dict[str, Any]:
+        """What the folder says it is for."""
+        return read_object(self.run)
+
+    def finish(self, content: dict[str, Any]) -> None:
+        """The run is over."""
+        write_object(self.result, content)
+
+    def _files(self) -> Iterator[Path]:
+        """What is in it but for locks and what a killed process left of its description."""
+        return (file for file in self.path.iterdir() if not file.name.startswith(".run."))
 
 
 def same(found: Any, wanted: Any) -> bool:

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.durable import check_folder, partial_folder
 from synther.errors import ConfigError
-from synther.folder import ANOTHER, alone_in, claim, write_object
+from synther.folder import ANOTHER, RunFolder, write_object
 from synther.progress import Progress
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer
 
@@ -51,12 +50,12 @@ def upsample(
     check_rows(rows)
     check_count(samples)
     formats.check_rows_target(data)
-    finished = data.exists() and figures.exists() and picture.exists()
-    with nullcontext() if finished else alone_in(folder):
-        more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
-        claim(folder, _description(rows, model, samples, suffix), f"{ANOTHER}; {more}")
+    more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
+    run = RunFolder(folder, advice=f"{ANOTHER}; {more}")
+    described = _description(rows, model, samples, suffix)
+    with run.work(described, lambda: all(file.exists() for file in (data, figures, picture))) as unfinished:
         model = fit_to(folder / _MODEL, rows, model, progress)
-        if finished:
+        if not unfinished:
             comparison = _read(figures)
         else:
             if data.exists():  # stopped while comparing: the same rows come again

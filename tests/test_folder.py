@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synther.errors import ConfigError
-from synther.folder import Difference, alone_in, claim, differences, key_of, read_object, unclaim
+from synther.folder import Difference, Growth, RunFolder, differences, key_of, read_object
 
 HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp"}, "data": "a" * 64, "arms": ["real"]}
 
@@ -26,20 +26,20 @@ HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp
     ],
 )
 def test_what_differs_is_told_where_it_is_short(asked, told, tmp_path):
-    claim(tmp_path, HELD)
-    claim(tmp_path, HELD)
+    RunFolder(tmp_path).claim(HELD)
+    RunFolder(tmp_path).claim(HELD)
     with pytest.raises(ConfigError) as refused:
-        claim(tmp_path, HELD | asked)
+        RunFolder(tmp_path).claim(HELD | asked)
     assert f"{tmp_path} holds a run with another {told}" in str(refused.value)
     assert str(refused.value).endswith(": choose another --out, or remove the folder")
     assert len(str(refused.value)) < 300 + len(str(tmp_path))
 
 
 def test_what_is_none_is_as_if_it_were_not_said(tmp_path):
-    claim(tmp_path, {"settings": {"fit": {"steps": 5, "patience": None}}})
-    claim(tmp_path, {"settings": {"fit": {"steps": 5, "overfit": None}}})
+    RunFolder(tmp_path).claim({"settings": {"fit": {"steps": 5, "patience": None}}})
+    RunFolder(tmp_path).claim({"settings": {"fit": {"steps": 5, "overfit": None}}})
     with pytest.raises(ConfigError, match=r"settings \(fit\.overfit null, not 0\.1\)"):
-        claim(tmp_path, {"settings": {"fit": {"steps": 5, "overfit": 0.1}}})
+        RunFolder(tmp_path).claim({"settings": {"fit": {"steps": 5, "overfit": 0.1}}})
 
 
 def test_differences_are_found_wherever_they_are():
@@ -60,9 +60,9 @@ def test_equal_descriptions_have_one_key():
 
 def test_a_lock_is_let_go_of_however_the_work_ends(tmp_path):
     def fail():
-        with alone_in(tmp_path):
-            claim(tmp_path, HELD)  # beside the lock
-            with pytest.raises(ConfigError, match="is at work in"), alone_in(tmp_path):
+        with RunFolder(tmp_path).lock():
+            RunFolder(tmp_path).claim(HELD)  # beside the lock
+            with pytest.raises(ConfigError, match="is at work in"), RunFolder(tmp_path).lock():
                 pytest.fail("two at once")
             raise KeyError
 
@@ -73,10 +73,44 @@ def test_a_lock_is_let_go_of_however_the_work_ends(tmp_path):
 
 
 def test_a_claim_that_is_taken_back_leaves_room_for_another(tmp_path):
-    with alone_in(tmp_path / "run"):
-        claim(tmp_path / "run", {"seeds": 1})
+    with RunFolder(tmp_path / "run").lock():
+        RunFolder(tmp_path / "run").claim({"seeds": 1})
         (tmp_path / "run" / "part").mkdir()
         (tmp_path / "run" / "part" / "log").touch()
-        unclaim(tmp_path / "run")
-        claim(tmp_path / "run", {"seeds": 2})
+        RunFolder(tmp_path / "run").release()
+        RunFolder(tmp_path / "run").claim({"seeds": 2})
     assert read_object(tmp_path / "run" / "run.json") == {"seeds": 2}
+
+
+def test_work_is_done_once_and_a_finished_run_takes_no_lock(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    for left in (True, False):
+        with folder.work(HELD, folder.result.exists) as unfinished:
+            assert unfinished == left
+            assert (folder.path / ".run.lock").exists() == left
+            if unfinished:
+                folder.finish({"score": 1})
+    assert read_object(folder.result) == {"score": 1}
+    with pytest.raises(ConfigError, match="seed"), folder.work(HELD | {"seed": 1}, folder.result.exists):
+        pytest.fail("another run")
+
+
+def test_a_run_grows_where_it_may(tmp_path):
+    growth = Growth("steps", lambda before: "" if before == 10 else "10 is where one can go on")
+    folder = RunFolder(tmp_path, growth=growth)
+    folder.claim({"steps": 10})
+    assert folder.check({"steps": 15})
+    folder.claim({"steps": 15})
+    assert folder.description() == {"steps": 15}
+    with pytest.raises(ConfigError, match="10 is where one can go on"):
+        folder.claim({"steps": 20})
+    with pytest.raises(ConfigError, match="another steps"):
+        folder.claim({"steps": 5})
+
+
+def test_files_of_something_else_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    for refused in (RunFolder(tmp_path).check, RunFolder(tmp_path).claim):
+        with pytest.raises(ConfigError, match="something else"):
+            refused(HELD)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]

@@ -14,7 +14,7 @@ from synther.assess.fidelity import Comparison
 from synther.diffusion.blocks import BlockSampler
 from synther.durable import _HOST
 from synther.errors import ConfigError, DataError, FormatError
-from synther.folder import alone_in
+from synther.folder import RunFolder
 from synther.upsample import fit_to, upsample
 
 from .small_job import TINY, made, model
@@ -201,9 +201,9 @@ def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
 
 
 def test_two_at_once_do_not_meet(done, tmp_path):
-    with alone_in(tmp_path), pytest.raises(ConfigError, match=r"is at work in .*: wait until it is done"):
+    with RunFolder(tmp_path).lock(), pytest.raises(ConfigError, match=r"is at work in .*: wait until it is done"):
         run(tmp_path)
-    with alone_in(done.model.parent):  # what is finished is only looked at
+    with RunFolder(done.model.parent).lock():  # what is finished is only looked at
         assert run(done.model.parent).comparison == done.comparison
 
 

@@ -6,6 +6,7 @@ import itertools
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from synther.collect.rows import target_of
 from synther.durable import partial_folder
 from synther.errors import ConfigError
-from synther.folder import claim
+from synther.folder import RunFolder
 from synther.pixels.files import read, write
 from synther.pixels.formats.hdf5 import SUFFIXES, Shard
 from synther.pixels.frames import Frames
@@ -61,20 +62,23 @@ def keep(out: Path, footage: Footage, *, progress: Progress | bool = False) -> F
     footage is refused.
     """
     folder = partial_folder(out)
-    if folder.exists():
-        claim(folder, footage.identity)
-    parts = list(itertools.takewhile(Path.exists, (_part(folder, number) for number in itertools.count())))
-    done = [Shard(part).records - 1 for part in parts]
-    if done:
-        log.info("going on after %d decisions in %s", sum(done), folder)
-    for episode in footage.after(done):
-        claim(folder, footage.identity)  # here, so that nothing is left of what failed before its first episode
-        parts.append(_part(folder, len(parts)))
-        write(parts[-1], episode)
-    found = _joined(out, parts, footage.longest, progress)
-    for part in parts:  # before what says whose they are, so that half a folder is known again
-        part.unlink()
-    shutil.rmtree(folder)
+    run = RunFolder(folder)
+    with ExitStack() as held:
+        if folder.exists():
+            held.enter_context(run.work(footage.identity, lambda: False))
+        parts = list(itertools.takewhile(Path.exists, (_part(folder, number) for number in itertools.count())))
+        done = [Shard(part).records - 1 for part in parts]
+        if done:
+            log.info("going on after %d decisions in %s", sum(done), folder)
+        for episode in footage.after(done):
+            if not run.begun:  # not before: nothing is left of what failed before its first episode
+                held.enter_context(run.work(footage.identity, lambda: False))
+            parts.append(_part(folder, len(parts)))
+            write(parts[-1], episode)
+        found = _joined(out, parts, footage.longest, progress)
+        for part in parts:  # before what says whose they are, so that half a folder is known again
+            part.unlink()
+        shutil.rmtree(folder)
     return found
 
 

@@ -23,7 +23,7 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.envs.simulator import supports
 from synther.errors import ConfigError
-from synther.folder import claim, read_object, write_object
+from synther.folder import RunFolder, read_object, write_object
 from synther.origin import origin
 from synther.progress import Progress, resolve
 
@@ -57,20 +57,20 @@ def compare_generators(
     judge = _judge(rows, plan)
     simulator = None if judge is None else judge.task
     maker = Maker(rows, plan, resolve(progress))
-    claim(folder, {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator})
-    for name in names:  # every refusal comes before the first hour of work
-        claim(folder / name, maker.description(name))
-    for name in (REAL, *names):
-        figures = folder / name / "figures.json"
-        if figures.exists():
-            log.info("%s is measured already", name)
-        else:
-            row = _half_against_half(rows, plan, judge) if name == REAL else _row(name, maker, folder, judge)
-            write_object(figures, row.to_json())
-    done = [name for name in (REAL, *GENERATORS) if (folder / name / "figures.json").exists()]
-    table = tuple(Row.from_json(read_object(folder / name / "figures.json")) for name in done)
-    rates = {"data": f"{len(rows):,} rows", "samples": f"{plan.samples:,}", "simulator": simulator or "none"}
-    write(folder, table, {"command": command, **origin(compute.pick_device(plan.device)), **rates})
+    described = {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator}
+    files = {name: folder / name / "figures.json" for name in (REAL, *GENERATORS)}
+    with RunFolder(folder).work(described, lambda: False):  # the table is always written, with all that is there
+        for name in names:  # every refusal comes before the first hour of work
+            RunFolder(folder / name).claim(maker.description(name))
+        for name in (REAL, *names):
+            if files[name].exists():
+                log.info("%s is measured already", name)
+            else:
+                row = _half_against_half(rows, plan, judge) if name == REAL else _row(name, maker, folder, judge)
+                write_object(files[name], row.to_json())
+        table = tuple(Row.from_json(read_object(file)) for file in files.values() if file.exists())
+        rates = {"data": f"{len(rows):,} rows", "samples": f"{plan.samples:,}", "simulator": simulator or "none"}
+        write(folder, table, {"command": command, **origin(compute.pick_device(plan.device)), **rates})
     return table
 
 

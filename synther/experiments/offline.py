@@ -41,7 +41,7 @@ from synther.experiments.measurements import Result
 from synther.experiments.record import Record
 from synther.experiments.schedule import Schedule
 from synther.experiments.sources import Material
-from synther.folder import Growth, alone_in, claim, write_object
+from synther.folder import Growth, RunFolder
 from synther.plain import check_env_options, check_least
 from synther.progress import Phase, Progress, resolve
 
@@ -131,22 +131,20 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
         _rows_of([table], [name], bounds, torch.device("cpu"))
     tracking.check(plan.tensorboard, plan.wandb)
     described = plan.description() | material.description() | {"env_id": env_id, "device": device.type}
-    finished = folder / "result.json"
-    with alone_in(folder) if Result.after(plan.updates, finished) is None else nullcontext():
-        claim(folder, described, growth=GROWTH)
-        done = Result.after(plan.updates, finished)  # by now, if another process was at work
-        if done is not None:
+    run = RunFolder(folder, growth=GROWTH)
+    with run.work(described, lambda: Result.after(plan.updates, run.result) is not None) as unfinished:
+        if unfinished:
+            arms = list(material.arms)
+            with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
+                rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
+                members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
+                agent = Agent(plan.agent, rows, members, precision=plan.precision)
+                with _players(plan, env_id, members) as evaluator:
+                    result = _Training(plan, agent, evaluator, arms, folder, tracked).run(progress)
+            run.finish(result.to_json())
+        else:
             log.info("%s is finished already", folder)
-            return done
-        arms = list(material.arms)
-        with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
-            rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
-            members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
-            agent = Agent(plan.agent, rows, members, precision=plan.precision)
-            with _players(plan, env_id, members) as evaluator:
-                result = _Training(plan, agent, evaluator, arms, folder, tracked).run(progress)
-        write_object(finished, result.to_json())
-    return result
+    return Result.read(run.result)
 
 
 def _rows_of(tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds | None, device: torch.device) -> Rows:

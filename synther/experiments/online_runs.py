@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from synther.experiments.runs import Changes, Parts, Place, given, shortened
-from synther.folder import claim, was_for_less, write_object
+from synther.folder import RunFolder, write_object
 from synther.plain import check_least, check_one_of, check_options
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
@@ -102,12 +102,13 @@ class OnlineRun:
         plan = self._plan(place)
         with opened(self.env_id):
             pass  # an environment that is not to be had leaves no folder behind
-        if not (folder / "run.json").exists():
-            claim(folder, self.to_json())
-        was_for_less(folder, self.to_json(), growth=plan.growth)
+        run = RunFolder(folder, growth=plan.growth)
+        run.check(self.to_json())
+        if not run.begun:
+            run.claim(self.to_json())
         write_object(folder / "facts.json", {"command": place.command})
         train_to(plan, folder / "training", progress=progress)
-        claim(folder, self.to_json(), growth=plan.growth)  # a shorter one is this one from here on
+        run.claim(self.to_json())  # a shorter one is this one from here on
 
     def result(self, folder: Path) -> Path:
         return folder / "training" / "result.json"

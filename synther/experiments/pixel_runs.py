@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.measurements import Result
 from synther.experiments.runs import Changes, Place, Recipe, given
-from synther.folder import claim, write_object
+from synther.folder import RunFolder, write_object
 from synther.plain import check_least, check_one_of
 from synther.progress import Progress
 
@@ -104,8 +104,7 @@ class PixelRun:
         from synther.experiments.pixels.evaluating import evaluate, why_not
         from synther.experiments.pixels.trained import is_trained
 
-        if (folder / "run.json").exists():
-            claim(folder, self.to_json())
+        RunFolder(folder).check(self.to_json())
         arms = (STAGE_ONE, *self.arms)
         if not all(is_trained(folder / arm) for arm in arms):
             self._train(folder, place, progress)
@@ -132,7 +131,7 @@ class PixelRun:
         plan = Plan(pixel_config(self.algorithm, self.agent), self.seeds, self.seed, self._course(place), self.env_id)
         source = frames_of(self.task, self.level, place.data)
         frames = files.read(source, progress)
-        claim(folder, self.to_json())
+        RunFolder(folder).claim(self.to_json())
         # Where the folder of data lies on this machine is nobody's business.
         origin = f"frames read from {source.relative_to(place.data) if place.data else source}"
         recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}

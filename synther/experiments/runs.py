@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypedDict, Unpac
 
 from synther.baselines.augmentation import AUGMENTATIONS
 from synther.errors import ConfigError
-from synther.folder import claim, read_object, same, was_for_less, write_object
+from synther.folder import RunFolder, read_object, same, write_object
 from synther.plain import check_least, check_one_of, check_options
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
@@ -221,19 +221,18 @@ class Run:
         from synther import datasets
         from synther.experiments.offline import GROWTH, train_to
 
-        begun = (folder / "run.json").exists()
-        if begun:  # before the data is looked for, which may take long
-            was_for_less(folder, self.to_json(), growth=GROWTH)
+        run = RunFolder(folder, growth=GROWTH)
+        run.check(self.to_json())  # before the data is looked for, which may take long
         dataset = datasets.read(self.data, data=place.data, policies=place.policies, seed=self.seed, progress=progress)
         material, plan = self._material(dataset, place), self._plan(dataset, place)
-        if not begun:
-            claim(folder, self.to_json())
+        if not run.begun:
+            run.claim(self.to_json())
         # Where the folder of data lies on this machine is nobody's business.
         origin = dataset.origin.replace(f"{place.data}/", "")
         facts = {"command": place.command, "data": origin, "rows": len(material.real)}
         write_object(folder / "facts.json", facts)
         train_to(plan, material, folder / "training", progress=progress)
-        claim(folder, self.to_json(), growth=GROWTH)  # a shorter one is this one from here on
+        run.claim(self.to_json())  # a shorter one is this one from here on
 
     def result(self, folder: Path) -> Path:
         return folder / "training" / "result.json"

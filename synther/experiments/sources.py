@@ -19,7 +19,7 @@ from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
-from synther.folder import claim, digest_of, key_of
+from synther.folder import RunFolder, digest_of, key_of
 from synther.locks import owned
 from synther.plain import check_one_of, whole_seed
 from synther.progress import Progress, Silent
@@ -132,7 +132,7 @@ class Generated:
             del wanted["samples"]
         folder = self.store / key_of(wanted)
         with owned(folder.with_suffix(".lock"), patience=math.inf):
-            claim(folder, wanted)
+            RunFolder(folder).claim(wanted)
             if self.generator != "diffusion":
                 return maker.rows(self.generator, folder)[0]
             model = maker.diffusion(folder)

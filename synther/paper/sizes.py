@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from synther.experiments.runs import Place, Recipe
-from synther.folder import claim, write_object
+from synther.folder import RunFolder, write_object
 from synther.progress import Progress
 
 NUMBERS, PARAMETERS, RATIO = "numbers", "parameters", "ratio"
@@ -31,7 +31,7 @@ class Sizes:
         from synther.diffusion.networks import Network
 
         rows = datasets.read(self.data, data=place.data, policies=place.policies, progress=progress).rows
-        claim(folder, self.to_json())
+        RunFolder(folder).claim(self.to_json())
         columns = 2 * rows.observation.shape[1] + rows.action.shape[1] + 2
         with torch.device("meta"):
             network = Network(columns, self.recipe.settings().network)

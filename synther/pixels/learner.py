@@ -126,7 +126,7 @@ class PixelLearner(SeeingAgent):
         return torch.lerp(low, high, 0.5 * (action + 1)).clamp(low, high).cpu().numpy()
 
     def _learned_from(self) -> dict[str, Any]:
-        return {"capacity": self.store.capacity}
+        return {}  # frames are added again, into a ring that may be larger
 
 
 class _Round:

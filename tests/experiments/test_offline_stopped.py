@@ -13,6 +13,7 @@ from synther.durable import replacing
 from synther.experiments import offline
 from synther.experiments.evaluations import MOST_UNDER_WAY
 from synther.experiments.measurements import Log
+from synther.folder import RunFolder
 
 from .pendulum import Guess, Guessed
 from .stopping import stop, stop_at_each
@@ -67,7 +68,7 @@ STOPS = [
     SAVED,  # the last update
     (Log, "append", False, 1),
     (Log, "append", True, 1),
-    (offline, "write_object", False, 1),  # all is done but the result
+    (RunFolder, "finish", False, 1),  # all is done but the result
 ]
 """Whose call, by number, a run is stopped before or after, in the order of time."""
 

@@ -12,6 +12,7 @@ from synther.errors import ConfigError
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.pixels.evaluating import _digest, _result, evaluate, why_not
 from synther.experiments.pixels.training import train_to
+from synther.folder import RunFolder
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import load_pixel_policy
@@ -81,6 +82,11 @@ def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, mo
     assert evaluate(copied, episodes=3, progress=False) == whole
     assert Here.submitted == 3
     assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(kept.splitlines())
+
+
+def test_while_another_process_works_there_nobody_plays(copied, playing):
+    with RunFolder(copied).lock(), pytest.raises(ConfigError, match="at work in"):
+        evaluate(copied, episodes=1, progress=False)
 
 
 def test_of_fewer_episodes_the_others_do_not_count(copied, playing):

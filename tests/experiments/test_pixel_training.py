@@ -23,6 +23,7 @@ from synther.experiments.pixels.retraining import retrain_to
 from synther.experiments.pixels.rows import Drawn, Held, stored
 from synther.experiments.pixels.trained import identity
 from synther.experiments.pixels.training import Plan, encode_to, latents_of, train_to
+from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
@@ -197,6 +198,14 @@ class TestLatents:
         assert display.seen[0] == ("fit", 18)
         assert not (tmp_path / "models.fit-0").exists()
         assert same_tensors(tmp_path / "models", tmp_path / "whole", *(file.name for file in whole))
+
+    def test_while_another_process_works_there_nobody_writes(self, run, tmp_path):
+        latents, more = tmp_path / "latents", tmp_path / "more"
+        with RunFolder(latents).lock(), pytest.raises(ConfigError, match="at work in"):
+            encode_to(run, frames(), latents, device="cpu", progress=False)
+        encode_to(run, frames(), latents, device="cpu", progress=False)
+        with RunFolder(more).lock(), pytest.raises(ConfigError, match="at work in"):
+            upsample(latents, more, SETTINGS, 20, device="cpu", progress=False)
 
     def test_upsampled_in_one_go(self, run, tmp_path):
         encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)

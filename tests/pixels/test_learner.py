@@ -216,8 +216,7 @@ def test_saved_and_taken_up_it_goes_on_as_it_would(lived, tmp_path):
     seen = np.zeros((1, 9, SIZE, SIZE), np.uint8)
     policy = load_pixel_policy(tmp_path / "learner.safetensors")
     np.testing.assert_array_equal(policy.act(seen), lived.policy().act(seen))
-    with pytest.raises(ConfigError, match="another capacity: choose another place"):
-        learner(capacity=61).load(tmp_path / "learner.safetensors")
+    learner(capacity=61).load(tmp_path / "learner.safetensors")  # for a run that goes on
 
 
 def test_a_policy_learns_to_look():

@@ -31,7 +31,7 @@ from synther.experiments.online.experience import Experience
 from synther.experiments.online.plan import Plan
 from synther.experiments.online.refreshing import Refreshing
 from synther.experiments.record import Record
-from synther.folder import alone_in, claim, write_object
+from synther.folder import RunFolder
 from synther.progress import Phase, Progress, resolve
 from synther.replay.columns import Columns
 
@@ -53,28 +53,26 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
     device = compute.pick_device(plan.device)
     precision_for(plan.precision, device)  # which refuses others
     described = plan.description() | {"device": device.type}
-    finished = folder / "result.json"
-    done = Result.after(plan.steps, finished)
-    if done is not None:
-        claim(folder, described)
+    run = RunFolder(folder, growth=plan.growth)
+    if Result.after(plan.steps, run.result) is not None:
+        run.claim(described)
         log.info("%s is finished already", folder)
-        return done
+        return Result.read(run.result)
     for doubt in plan.doubts():
         log.warning(doubt)
     with Worlds(plan.env_id, plan.all_seeds, options=plan.env_options) as worlds:
         learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
         tracking.check(plan.tensorboard, plan.wandb)
-        with alone_in(folder):
-            claim(folder, described, growth=plan.growth)
-            if Result.after(plan.steps, finished) is None:  # as it may by now, if another process was at work
+        with run.work(described, lambda: Result.after(plan.steps, run.result) is not None) as unfinished:
+            if unfinished:
                 with (
                     tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
                     _players(plan) as evaluator,
                 ):
                     result = _Training(plan, worlds, learner, evaluator, folder, tracked).run(progress)
-                write_object(finished, result.to_json())
+                run.finish(result.to_json())
                 shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
-    return Result.read(finished)
+    return Result.read(run.result)
 
 
 def _players(plan: Plan) -> Evaluator:

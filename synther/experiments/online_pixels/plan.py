@@ -72,7 +72,10 @@ class PixelPlan(Plan):
 
     @property
     def frames(self) -> int:
-        """For which there is room, resets included: for all of them where episodes have twenty decisions or more."""
+        """For which there is room, resets included: for all of them where episodes have twenty decisions or more.
+
+        Only there is a run that was extended the same as one that was as long from the start.
+        """
         return min(self.capacity, self.steps + self.steps // 20 + len(self.legs_until(self.steps)))
 
     def description(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from synther.experiments.online_pixels.film import Film, replayed
 from synther.experiments.online_pixels.plan import PixelPlan
 from synther.experiments.online_pixels.refreshing import Refreshing
 from synther.experiments.record import Record
-from synther.folder import alone_in, claim, write_object
+from synther.folder import RunFolder
 from synther.pixels import evaluation
 from synther.pixels.learner import PixelLearner
 from synther.pixels.ring import Numbers
@@ -45,16 +45,17 @@ def train_to(
 ) -> Result:
     """Let every seed act and learn, and leave its log, agents, frames and `result.json` in `folder`.
 
-    Started again it goes on where it was stopped; with other options, or while another process trains there, it refuses
-    to touch the folder. In its log and result, `updates` are steps. `world` makes what is acted in, in other processes.
+    Started again it goes on where it was stopped, and with more steps where it ended; with other options, or while
+    another process trains there, it refuses to touch the folder. In its log and result, `updates` are steps. `world`
+    makes what is acted in, in other processes.
     """
     device = compute.pick_device(plan.device)
     described = plan.description() | {"device": device.type}
-    finished = folder / "result.json"
-    if finished.exists():
-        claim(folder, described)
+    run = RunFolder(folder, growth=plan.growth)
+    if Result.after(plan.steps, run.result) is not None:
+        run.claim(described)
         log.info("%s is finished already", folder)
-        return Result.read(finished)
+        return Result.read(run.result)
     for doubt in plan.doubts():
         log.warning(doubt)
     tracking.check(plan.tensorboard, plan.wandb)
@@ -70,13 +71,12 @@ def train_to(
             device=device,
             precision=plan.precision,
         )  # what is wrong with the plan is told before there is a folder
-        with alone_in(folder):
-            claim(folder, described)
-            if not finished.exists():  # as it may by now, if another process was at work
+        with run.work(described, lambda: Result.after(plan.steps, run.result) is not None) as unfinished:
+            if unfinished:
                 with tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
                     result = _Training(plan, worlds, learner, folder, tracked, world).run(resolve(progress))
-                write_object(finished, result.to_json())
-    return Result.read(finished)
+                run.finish(result.to_json())
+    return Result.read(run.result)
 
 
 class _Training:

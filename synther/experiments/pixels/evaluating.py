@@ -21,10 +21,10 @@ from synther.envs.scores import reference
 from synther.errors import ConfigError
 from synther.experiments.measurements import Result, Standing
 from synther.experiments.pixels.trained import POLICY, description, result_of
-from synther.folder import append_line, write_object
+from synther.folder import RunFolder, append_line, write_object
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
-from synther.pixels.policy import load_pixel_policy
+from synther.pixels.policy import PixelPolicy, load_pixel_policy
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
@@ -68,10 +68,24 @@ def evaluate(
     if repeat is None:
         repeat = REPEAT
         log.warning("the frames do not say how often each action was done: taken to be %d times (--repeat)", repeat)
+    with RunFolder(folder).lock():
+        return _evaluated(folder, policy, env_id, seeds, episodes, repeat, workers, resolve(progress))
+
+
+def _evaluated(
+    folder: Path,
+    policy: PixelPolicy,
+    env_id: str,
+    seeds: list[int],
+    episodes: int,
+    repeat: int,
+    workers: int | None,
+    progress: Progress,
+) -> Result:
     book = _Book(folder / "episodes.jsonl", _digest(folder / POLICY, env_id, repeat))
     total = len(seeds) * episodes
     found = {place: played for place, played in book.played.items() if place.episode < episodes}
-    with resolve(progress).phase("evaluate", total, len(found)) as phase:
+    with progress.phase("evaluate", total, len(found)) as phase:
         left = evaluation.play(
             policy,
             env_id,

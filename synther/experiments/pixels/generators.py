@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from synther import compute
 from synther.data import formats
@@ -13,7 +14,7 @@ from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import SyntherError
 from synther.experiments.pixels.rows import file_of, latents_in
-from synther.folder import claim
+from synther.folder import RunFolder
 from synther.presets import Settings
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
@@ -78,11 +79,12 @@ def upsample(
         "precision": Synthesizer(settings, device=device, precision=precision).precision,
         "samples": samples,
     }
-    claim(folder, description)
-    models = fit_to(folder / "models", latents, seeds, settings, device=device, precision=precision, progress=progress)
     files = [folder / f"seed-{seed}.hdf5" for seed in seeds]
-    for model, file, seed in zip(models, files, seeds, strict=True):
-        if not file.exists():
-            loaded = Synthesizer.load(model, device=device, precision=precision)
-            loaded.sample_to(file, samples, seed=seed, progress=progress)
+    how: dict[str, Any] = {"device": device, "precision": precision}
+    with RunFolder(folder).work(description, lambda: all(file.exists() for file in files)) as unfinished:
+        if unfinished:
+            models = fit_to(folder / "models", latents, seeds, settings, **how, progress=progress)
+            for model, file, seed in zip(models, files, seeds, strict=True):
+                if not file.exists():
+                    Synthesizer.load(model, **how).sample_to(file, samples, seed=seed, progress=progress)
     return files

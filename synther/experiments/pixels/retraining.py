@@ -30,7 +30,7 @@ from synther.experiments.pixels.course import Course, follow
 from synther.experiments.pixels.rows import LatentSource
 from synther.experiments.pixels.trained import CHECKPOINT, description, finish, identity, is_trained, result_of
 from synther.experiments.record import check_alive
-from synther.folder import alone_in, claim, unclaim
+from synther.folder import RunFolder
 from synther.pixels.agent import PixelConfig
 from synther.pixels.eyes import Features
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
@@ -77,28 +77,28 @@ def retrain_to(
         **course.description(),
         **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
     }
-    with nullcontext() if is_trained(folder) else alone_in(folder):
-        new = not (folder / "run.json").exists()
-        claim(folder, described)
-        if is_trained(folder):
+    written = RunFolder(folder)
+    new = not written.begun
+    with written.work(described, lambda: is_trained(folder)) as unfinished:
+        if unfinished:
+            others = len(groups) > 1
+            with _taken_back(written) if new else nullcontext():
+                result = _together(groups, [heads.train(group, resolve(progress), others) for group in groups])
+            check_alive(result.updates, [place in result.diverged[ARM] for place in range(len(seeds))])
+            finish(folder, result, policy.with_heads(_joined([heads.actor(group) for group in groups])))
+        else:
             log.info("%s is trained already", folder)
-            return result_of(folder)
-        others = len(groups) > 1
-        with _taken_back(folder) if new else nullcontext():
-            result = _together(groups, [heads.train(group, resolve(progress), others) for group in groups])
-        check_alive(result.updates, [place in result.diverged[ARM] for place in range(len(seeds))])
-        finish(folder, result, policy.with_heads(_joined([heads.actor(group) for group in groups])))
-    return result
+    return result_of(folder)
 
 
 @contextmanager
-def _taken_back(folder: Path) -> Iterator[None]:
+def _taken_back(written: RunFolder) -> Iterator[None]:
     """Rows that turn out to be wrong leave nothing in a folder just claimed, where the right ones would be refused."""
     try:
         yield
     except (ConfigError, DataError, FormatError):
-        if not any(folder.rglob(CHECKPOINT)):
-            unclaim(folder)
+        if not any(written.path.rglob(CHECKPOINT)):
+            written.release()
         raise
 
 
@@ -147,7 +147,7 @@ class _Retraining:
         folder, course = self.folder / group.name, self.course
         if is_trained(folder):
             return result_of(folder)
-        claim(folder, {"kind": "group", "seeds": group.seeds})
+        RunFolder(folder).claim({"kind": "group", "seeds": group.seeds})
         tables = (self._checked(source.rows(progress)) for source in group.sources)
         device = compute.pick_device(course.device)
         low, high = self.policy.low.numpy(), self.policy.high.numpy()

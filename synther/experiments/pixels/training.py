@@ -20,7 +20,7 @@ from synther.experiments.measurements import Result
 from synther.experiments.pixels.configs import all_features, to_json
 from synther.experiments.pixels.course import Course, follow
 from synther.experiments.pixels.trained import CHECKPOINT, POLICY, description, finish, identity, is_trained, result_of
-from synther.folder import alone_in, claim
+from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent, PixelConfig
 from synther.pixels.eyes import Features
 from synther.pixels.frames import Frames
@@ -66,23 +66,18 @@ def train_to(plan: Plan, frames: Frames, folder: Path, *, progress: Progress | b
     device = compute.pick_device(course.device)
     tracking.check(course.tensorboard, course.wandb)
     described = _description(plan, frames)
-    if _is_used(folder):
-        claim(folder, described)
+    run = RunFolder(folder)
+    run.check(described)
     if is_trained(folder):
         log.info("%s is trained already", folder)
         return result_of(folder)
     agent = PixelAgent(plan.agent, frames, plan.all_seeds, device=device, precision=course.precision)
-    with alone_in(folder):  # not before: what is wrong with plan or frames has been told, and leaves no folder
-        claim(folder, described)
-        if not is_trained(folder):  # as it may be by now, if another process was at work
+    # Not before: what is wrong with plan or frames has been told, and leaves no folder.
+    with run.work(described, lambda: is_trained(folder)) as unfinished:
+        if unfinished:
             result = follow(agent, course, folder, ARM, plan.all_seeds, resolve(progress))
             finish(folder, result, agent.policy())
     return result_of(folder)
-
-
-def _is_used(folder: Path) -> bool:
-    """Whether anything is there, for which the folder may be claimed or refused at once."""
-    return folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None)
 
 
 def _description(plan: Plan, frames: Frames) -> dict[str, Any]:
@@ -148,12 +143,15 @@ def encode_to(
     chosen = features or all_features(own["agent"]["algorithm"])
     seeds = own["seeds"]
     described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": digest(frames)}
-    if _is_used(folder):
-        claim(folder, described)
     files = [folder / f"seed-{each}.npz" for each in seeds]
-    if not all(file.exists() for file in files):
-        latents = latents_of(run, frames, chosen, seed=seed, device=device, progress=progress)
-        claim(folder, described)  # not before: frames or features that do not fit leave no folder
-        for rows, file in zip(latents, files, strict=True):
-            formats.write(file, rows)
+    written = RunFolder(folder)
+    written.check(described)
+    if all(file.exists() for file in files):
+        return files
+    # Not in the folder yet: frames or features that do not fit leave none behind.
+    latents = latents_of(run, frames, chosen, seed=seed, device=device, progress=progress)
+    with written.work(described, lambda: all(file.exists() for file in files)) as unfinished:
+        if unfinished:
+            for rows, file in zip(latents, files, strict=True):
+                formats.write(file, rows)
     return files

@@ -10,9 +10,10 @@ from synther.agents.learner import Learner
 from synther.data import formats
 from synther.envs.stepping import Worlds
 from synther.experiments.measurements import Log
-from synther.experiments.online import refitting, training
+from synther.experiments.online import refitting
 from synther.experiments.online.experience import Experience
 from synther.experiments.online.refreshing import Refreshing
+from synther.folder import RunFolder
 from synther.synthesizer import Synthesizer
 
 from ..pendulum import Guessed
@@ -42,7 +43,7 @@ STOPS = [
     (Learner, "save", True, 1),
     (Learner, "save", True, 1),  # the last step
     (formats, "write", True, 1),
-    (training, "write_object", False, 1),  # all is done but the result
+    (RunFolder, "finish", False, 1),  # all is done but the result
 ]
 """Whose call, by number, a run is stopped before or after, in the order of time."""
 

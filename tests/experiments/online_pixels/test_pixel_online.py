@@ -18,9 +18,10 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import record
 from synther.experiments.measurements import Log, Result
 from synther.experiments.online import refitting
-from synther.experiments.online_pixels import PixelPlan, refreshing, training
+from synther.experiments.online_pixels import PixelPlan, refreshing
 from synther.experiments.online_pixels.film import Film
 from synther.experiments.online_pixels.refreshing import Refreshing
+from synther.folder import RunFolder
 from synther.pixels.files import read
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import load_pixel_policy
@@ -71,6 +72,14 @@ def test_each_refresh_is_on_record(finished):
     assert [(entry["seed"], entry["added"]) for entry in found] == [(3, 12), (4, 12), (3, 24), (4, 24)]
     assert [entry["steps"] for entry in found] == [10, 10, 2, 2]  # the second fits are warm
     assert all(entry["kept"] and entry["rows"] > 3 and entry["held_out"] > 0 for entry in found)
+
+
+def test_more_steps_go_on_where_a_leg_ended(tmp_path):
+    """And come to what a run of so many steps comes to, refreshes included."""
+    run(tmp_path / "whole", world=Lamps)
+    run(tmp_path / "parts", replace(PLAN, steps=24), Lamps)
+    assert run(tmp_path / "parts", world=Lamps).updates == 30
+    assert same(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_a_finished_run_is_not_run_again_and_other_options_are_refused(finished, monkeypatch):
@@ -176,7 +185,7 @@ STOPS = [
     (Log, "append", True, 1),  # it was measured, and no checkpoint written
     (Refreshing, "_tidy", False, 1),
     (PixelWorlds, "step", True, 5),
-    (training, "write_object", False, 1),  # all is done but the result
+    (RunFolder, "finish", False, 1),  # all is done but the result
 ]
 """Whose call, by number, a run is stopped before or after, in the order of time."""
 
