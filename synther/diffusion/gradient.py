@@ -163,13 +163,13 @@ def written_out(
     """
     w, g = weights, gradient
     block_weights, block_biases = w["block_weight"].unbind(-3), w["block_bias"].unbind(-2)
-    blocks = len(block_weights)
+    blocks, several = len(block_weights), rows.ndim == 3
 
     # Forwards.
     level = _linear(features, w["level_in.weight"], w["level_in.bias"])
     level_hidden = functional.silu(level)
     embedding = _linear(level_hidden, w["level_out.weight"], w["level_out.bias"] + w["row_in.bias"])
-    (embedding.addmm_ if embedding.ndim == 2 else embedding.baddbmm_)(rows, w["row_in.weight"].mT)
+    (embedding.baddbmm_ if several else embedding.addmm_)(rows, w["row_in.weight"].mT)
     x = _linear(embedding, w["widen.weight"], w["widen.bias"])
     hidden = x.new_empty(blocks + 1, *x.shape)  # what enters each product: (L + 1, B, W)
     for block in range(blocks):
@@ -187,18 +187,17 @@ def written_out(
     d_x = torch.empty_like(hidden)  # the gradient of the first block's input and of each block's output: (1 + L, B, W)
     torch.mul(d_out @ w["row_out.weight"], active[blocks], out=d_x[blocks])
     for block in reversed(range(blocks)):
+        if several:
+            into = g["block_weight"][:, block], g["block_bias"][:, block]
+            _layer_gradient(d_x[block + 1], hidden[block], ones, *into)
         through = d_x[block + 1] @ block_weights[block]
         if skip:
             torch.addcmul(d_x[block + 1], through, active[block], out=d_x[block])
         else:
             torch.mul(through, active[block], out=d_x[block])
-    if x.ndim == 2:
+    if not several:
         torch.bmm(d_x[1:].mT, hidden[:blocks], out=g["block_weight"])
         torch.matmul(ones, d_x[1:], out=g["block_bias"].unsqueeze(1))
-    else:
-        for block in range(blocks):
-            into = g["block_weight"][:, block], g["block_bias"][:, block]
-            _layer_gradient(d_x[block + 1], hidden[block], ones, *into)
     _layer_gradient(d_x[0], embedding, ones, g["widen.weight"], g["widen.bias"])
     d_embedding = d_x[0] @ w["widen.weight"]
     _layer_gradient(d_embedding, rows, ones, g["row_in.weight"], g["row_in.bias"])
