@@ -13,6 +13,7 @@ from synther.diffusion.fit import fit, fit_together
 from synther.diffusion.start import Start
 
 from .test_own_network import GatedConfig, charbonnier
+from .watch import Stopped, Watch
 
 pytestmark = [
     pytest.mark.cuda,
@@ -26,29 +27,6 @@ COVARIANCE = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
 def gaussian(rows: int) -> torch.Tensor:
     normal = torch.randn(rows, 2, generator=torch.Generator().manual_seed(0))
     return (normal @ torch.linalg.cholesky(COVARIANCE).T).cuda()
-
-
-class Stop(Exception):
-    pass
-
-
-class StopAfter:
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def phase(self, name, total, start=0):
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        return None
-
-    def advance(self, amount, note=""):
-        self.left -= amount
-        if self.left <= 0:
-            raise Stop
 
 
 @pytest.mark.parametrize(("precision", "margin"), [("bf16", 2e-2), ("float32", 1e-4)])
@@ -88,8 +66,8 @@ def test_resumed_equals_uninterrupted(tmp_path, precision):
     config = FitConfig(steps=305, evaluate_every=50, checkpoint_every=100)
     rows, place = gaussian(10_000), tmp_path / "checkpoint"
     whole = fit(rows, NETWORK, config, NoiseConfig(), precision=precision)
-    with pytest.raises(Stop):
-        fit(rows, NETWORK, config, NoiseConfig(), precision=precision, checkpoint=place, progress=StopAfter(200))
+    with pytest.raises(Stopped):
+        fit(rows, NETWORK, config, NoiseConfig(), precision=precision, checkpoint=place, progress=Watch(200))
     resumed = fit(rows, NETWORK, config, NoiseConfig(), precision=precision, checkpoint=place)
     for a, b in zip(whole.network.parameters(), resumed.network.parameters(), strict=True):
         assert torch.equal(a, b)

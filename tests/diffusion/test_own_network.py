@@ -16,6 +16,8 @@ from synther.diffusion.fit import FitResult, fit, fit_together
 from synther.diffusion.networks import DenoisingNetwork
 from synther.errors import ConfigError
 
+from .watch import Stopped, Watch
+
 NOISE = NoiseConfig()
 COVARIANCE = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
 
@@ -82,33 +84,10 @@ def test_several_are_each_alone():
         torch.testing.assert_close(weights(result), weights(run(given, seed)), rtol=0, atol=1e-6)
 
 
-class Killed(Exception):
-    pass
-
-
-class KilledAt:
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def phase(self, name, total, start=0):
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        return None
-
-    def advance(self, amount, note=""):
-        self.left -= amount
-        if self.left <= 0:
-            raise Killed
-
-
 def test_a_killed_fit_is_resumed_and_another_refused(tmp_path):
     data, options, path = rows(300), {"checkpoint_every": 20}, tmp_path / "fit"
-    with pytest.raises(Killed):
-        run(data, how={"checkpoint": path, "progress": KilledAt(40)}, **options)
+    with pytest.raises(Stopped):
+        run(data, how={"checkpoint": path, "progress": Watch(40)}, **options)
     assert torch.equal(weights(run(data, how={"checkpoint": path}, **options)), weights(run(data, **options)))
     with pytest.raises(ConfigError, match="other data or options"):
         run(data, network=GatedConfig(width=16), how={"checkpoint": path}, **options)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,31 +18,11 @@ from synther.diffusion.fit import FitResult, fit
 from synther.errors import ConfigError
 
 from ..slow import SLOW
+from .watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 OPTIONS = {"steps": 205, "batch": 16, "evaluate_every": 10, "checkpoint_every": 30}
 ROWS = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
-
-
-class Killed(Exception):
-    pass
-
-
-class KilledAt:
-    """A progress display that brings the process down once `step` is reached."""
-
-    def __init__(self, step: int) -> None:
-        self.step, self.began = step, 0
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        self.done = self.began = start
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-        if self.done >= self.step:
-            raise Killed
 
 
 def run(checkpoint: Path | None = None, progress=None, rows: Tensor = ROWS, seed: int = 0, **options) -> FitResult:
@@ -72,9 +51,9 @@ def test_a_checkpoint_changes_nothing(tmp_path, uninterrupted):
 @pytest.mark.parametrize("killed_at", [[10], [100], [205], [60, 130, 140]])
 def test_killed_between_rounds(killed_at, tmp_path, uninterrupted):
     for step in killed_at:
-        with pytest.raises(Killed):
-            run(tmp_path / "fit", KilledAt(step))
-    watch = KilledAt(10**9)
+        with pytest.raises(Stopped):
+            run(tmp_path / "fit", Watch(step))
+    watch = Watch()
     assert_same(run(tmp_path / "fit", watch), uninterrupted)
     # A checkpoint is written after the report of every third measurement, so the one under way is lost.
     assert watch.began == (killed_at[-1] - 1) // 30 * 30
@@ -82,7 +61,7 @@ def test_killed_between_rounds(killed_at, tmp_path, uninterrupted):
 
 def test_a_finished_fit_is_not_run_again(tmp_path, uninterrupted):
     run(tmp_path / "fit")
-    again = run(tmp_path / "fit", KilledAt(0))
+    again = run(tmp_path / "fit", Watch(0))
     assert_same(again, uninterrupted)
 
 
@@ -90,15 +69,15 @@ def test_early_stop_is_remembered(tmp_path):
     options = {"patience": 1, "learning_rate": 0.05, "holdout": 0.5, "steps": 5000}
     stopped = run(**options)
     assert stopped.steps < 5000
-    with pytest.raises(Killed):
-        run(tmp_path / "fit", KilledAt(stopped.steps), **options)
+    with pytest.raises(Stopped):
+        run(tmp_path / "fit", Watch(stopped.steps), **options)
     assert_same(run(tmp_path / "fit", **options), stopped)
-    assert_same(run(tmp_path / "fit", KilledAt(0), **options), stopped)
+    assert_same(run(tmp_path / "fit", Watch(0), **options), stopped)
 
 
 def test_time_goes_on(tmp_path):
-    with pytest.raises(Killed):
-        run(tmp_path / "fit", KilledAt(100))
+    with pytest.raises(Stopped):
+        run(tmp_path / "fit", Watch(100))
     result = run(tmp_path / "fit")
     seconds = [entry["seconds"] for entry in result.history]
     assert seconds == sorted(seconds)

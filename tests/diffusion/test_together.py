@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,8 @@ from synther.diffusion.fit import Diverged, FitResult, fit, fit_together
 from synther.diffusion.gradient import FlatWeights
 from synther.diffusion.networks import Network
 from synther.errors import ConfigError
+
+from .watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 OPTIONS = {"steps": 45, "batch": 16, "evaluate_every": 10}
@@ -111,22 +112,6 @@ def test_members_begin_and_hold_out_as_they_are_told():
     assert ["held_out" in result.history[0] for result in results] == [True, True, False]
 
 
-class Watch:
-    """A progress display that remembers."""
-
-    def __init__(self) -> None:
-        self.amounts: list[int] = []
-        self.notes: list[str] = []
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.amounts.append(amount)
-        self.notes.append(note)
-
-
 LONG = {"steps": 4000, "learning_rate": 3e-3, "holdout": 0.5, "evaluate_every": 50, "ema_decay": 0.9}
 PATIENT = {**LONG, "patience": 2}
 
@@ -148,21 +133,6 @@ def test_each_ends_when_it_would_alone(ending):
     assert [note.split(", ")[-1] for note in watch.notes[:: len(watch.notes) - 1]] == ["3 going", "1 going"]
 
 
-class Stopped(Exception):
-    pass
-
-
-class StopAt(Watch):
-    def __init__(self, report: int) -> None:
-        super().__init__()
-        self.report = report
-
-    def advance(self, amount: int, note: str = "") -> None:
-        super().advance(amount, note)
-        if len(self.amounts) == self.report:
-            raise Stopped
-
-
 def test_stopped_and_taken_up_it_is_the_same(tmp_path, monkeypatch):
     """Of members of which the first runs out of patience and the second diverges, while the last goes on."""
     data = [rows(40), torch.full((60, 3), torch.nan), rows(400, 2)]
@@ -173,13 +143,16 @@ def test_stopped_and_taken_up_it_is_the_same(tmp_path, monkeypatch):
     stops, again = 0, None
     while again is None:  # after every third measurement
         try:
-            again = run(data, how={"progress": StopAt(3), "checkpoint": path}, **options)
+            again = run(data, how={"progress": Watch(report=3), "checkpoint": path}, **options)
         except Stopped:
             stops += 1
     assert stops > 3
     assert str(again[1]) == str(whole[1])
-    for one, other in ((again[0], whole[0]), (again[2], whole[2])):
-        assert_same(one, other, margin=0)
+    finished = run(data, how={"progress": Watch(step=0), "checkpoint": path}, **options)
+    assert str(finished[1]) == str(whole[1])
+    for place in (0, 2):
+        assert_same(again[place], whole[place], margin=0)
+        assert_same(finished[place], whole[place], margin=0)
 
 
 def test_a_checkpoint_of_others_is_refused(tmp_path, monkeypatch):
@@ -242,7 +215,7 @@ def test_a_budget_of_minutes_goes_on_where_it_was(monkeypatch, tmp_path):
     monkeypatch.setattr(fit_module, "SAVE_SECONDS", 0)
     options = {"steps": 5000, "ema_every": 1, "evaluate_every": 1, "minutes": 0.5}
     with pytest.raises(Stopped):
-        run(how={"progress": StopAt(12), "checkpoint": tmp_path / "fits"}, **options)
+        run(how={"progress": Watch(report=12), "checkpoint": tmp_path / "fits"}, **options)
     results = run(how={"checkpoint": tmp_path / "fits"}, **options)
     assert [(result.steps, result.seconds) for result in results] == [(30, 30.0)] * 3
 

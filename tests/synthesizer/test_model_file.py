@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from safetensors.torch import save_file
 
 from synther import Synthesizer
 from synther.data.fingerprint import fingerprint
+from synther.diffusion.config import SAMPLERS
 from synther.errors import FormatError
 
 from .rows import ACTIONS, OBSERVATIONS, ROWS, made, plain
@@ -154,3 +156,25 @@ def test_seeds_of_numpy(tmp_path):
     assert Synthesizer.load(tmp_path / "m.safetensors").seed == 3
     rows = model.sample_to(tmp_path / "x.npz", 4, seed=np.int64(1), progress=False)
     assert rows.equals(model.sample(4, seed=1, progress=False))
+
+
+def test_a_file_may_name_an_installed_sampler_and_no_other_code(tmp_path, monkeypatch):
+    folder, path = tmp_path / "my_samplers-1.0.dist-info", tmp_path / "model.safetensors"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: my-samplers\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[synther.samplers]\nmine = my_samplers:MINE\n")
+    source = "from synther.diffusion import config, samplers\nMINE = config.Sampler(samplers.euler)\n"
+    (tmp_path / "my_samplers.py").write_text(source)
+    with monkeypatch.context() as installed:
+        installed.syspath_prepend(tmp_path)
+        settings = {**QUICK, "sampler": {"kind": "mine", "steps": 2}}
+        model = Synthesizer("laptop", **settings, device="cpu").fit(plain(), progress=False)
+        drawn = model.sample(50, seed=0, progress=False)
+        model.save(path)
+        assert Synthesizer.load(path).sample(50, seed=0, progress=False).equals(drawn)
+        assert model.sample(50, seed=0, sampler={"kind": "euler"}, progress=False).equals(drawn)
+    SAMPLERS.remove("mine")
+    sys.modules.pop("my_samplers")
+    with pytest.raises(FormatError, match=r"sampler\.kind must be one of sde, .*, got 'mine'"):
+        Synthesizer.load(path)
+    assert "my_samplers" not in sys.modules
