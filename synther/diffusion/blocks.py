@@ -1,6 +1,6 @@
 """Rows drawn in fixed blocks, each a function of (seed, block number).
 
-So the same rows come whichever process draws a block, in whatever order, and however often the work was interrupted.
+The rows are therefore the same whichever process draws a block, in whatever order, and however often it is interrupted.
 """
 
 from __future__ import annotations
@@ -45,54 +45,54 @@ class BlockSampler:
         return self._draw(seed, block, partial(self._solved, self.denoiser))
 
     def captured(self) -> Callable[[int, int], Tensor]:
-        """`draw` with the thousand operations of a block as one, which takes the time of a few blocks to prepare.
+        """`draw` with the thousand operations of a block captured as one. Capturing takes the time of a few blocks.
 
         A GPU then need not wait for Python, which other threads keep busy.
         """
-        begun = torch.zeros(self.block_rows, self.columns, device=self.device, dtype=torch.float32)
-        rows = torch.zeros_like(begun)
+        start = torch.zeros(self.block_rows, self.columns, device=self.device, dtype=torch.float32)
+        rows = torch.zeros_like(start)
 
         def solve() -> None:
-            rows.copy_(self._solved(self.denoiser, begun))
+            rows.copy_(self._solved(self.denoiser, start))
 
         with self._working():
             run = compute.capture(solve, self.device, [rows], [self._source])
 
         def solved(x: Tensor) -> Tensor:
-            begun.copy_(x)
+            start.copy_(x)
             run()
-            return rows.clone()  # the next block takes their place
+            return rows.clone()  # the next block overwrites them
 
         return partial(self._draw, solved=solved)
 
     def trace(self, seed: int, rows: int) -> list[tuple[float, Tensor]]:
-        """The first `rows` of block 0 on their way to data: falling noise levels, and the rows there (rows, D).
+        """The first `rows` of block 0 on their way to data: noise levels sigma, falling to 0, and x (rows, D) at each.
 
-        They are scaled by sigma_data c_in, so that they have the data's deviation all the way. The last level is 0.
-        Levels that a sampler returns to are left out.
+        x is scaled by sigma_data c_in, so that it has the data's deviation at every level. Levels to which a sampler
+        returns are left out.
         """
         seen: list[tuple[float, Tensor]] = []
-        data = self.denoiser.sigma_data
+        sigma_data = self.denoiser.sigma_data
 
-        def watching(x: Tensor, sigma: float) -> Tensor:
+        def denoise(x: Tensor, sigma: float) -> Tensor:
             if not seen or sigma < seen[-1][0]:
-                seen.append((sigma, data * edm.c_in(sigma, data) * x[:rows]))
+                seen.append((sigma, sigma_data * edm.c_in(sigma, sigma_data) * x[:rows]))
             return self.denoiser(x, sigma)
 
-        final = self._draw(seed, 0, partial(self._solved, watching))
+        final = self._draw(seed, 0, partial(self._solved, denoise))
         return [*seen, (0.0, final[:rows])]
 
     def _draw(self, seed: int, block: int, solved: Callable[[Tensor], Tensor]) -> Tensor:
         with self._working():
             compute.reseed(self._source, seed, _STREAM, block)
             size = self.block_rows, self.columns
-            x = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
+            eps = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
             if self.start is not None:
-                x = self.start.draw(x)
-            return solved(x * (self.sigmas[0] * self._start_scale))
+                eps = self.start.draw(eps)
+            return solved(eps * (self.sigmas[0] * self._start_scale))
 
     def _solved(self, denoise: samplers.Denoise, x: Tensor) -> Tensor:
-        """Rows from where they begin, with what is random on their way."""
+        """The sampler's rows from x at sigmas[0]; stochastic samplers draw from the block's own generator."""
         return samplers.sample(self.config, denoise, x, self.sigmas, self._source)
 
     @contextmanager

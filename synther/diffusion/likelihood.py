@@ -38,9 +38,9 @@ def _flow(denoise: Denoise, x: Tensor, u: float) -> tuple[Tensor, Tensor]:
     """The velocity x - D(x; e^u) (N, D) and its divergence (N,)."""
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
-        clean = denoise(x, math.exp(u))
+        denoised = denoise(x, math.exp(u))
         trace = torch.zeros(len(x), dtype=x.dtype, device=x.device)
         for column in range(x.shape[1]):
-            (row,) = torch.autograd.grad(clean[:, column].sum(), x, retain_graph=True)
+            (row,) = torch.autograd.grad(denoised[:, column].sum(), x, retain_graph=True)
             trace = trace + row[:, column]
-    return (x - clean).detach(), x.shape[1] - trace
+    return (x - denoised).detach(), x.shape[1] - trace

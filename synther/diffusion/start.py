@@ -2,7 +2,7 @@
 
 A fitted denoiser shrinks a little towards the middle of the data, as every regression does, so that generated columns
 are a per cent or two too narrow and a little too correlated. The flow from noise to data is smooth, and along the
-data's main directions nearly linear: a Gaussian of standard deviation s comes out of noise sigma n as s n. So what is
+data's main directions nearly linear: a Gaussian of standard deviation s comes out of sigma eps as s eps. So what is
 missing in the result can be put into the noise, and every row still follows the flow.
 
 NOTE[paper]: the reference begins from plain noise. Its stochastic sampler has S_noise above 1 for the same reason.
@@ -51,7 +51,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Start:
-    """Rows begin at sigma_max (matrix n + shift), n standard normal."""
+    """Rows begin as sigma_max (matrix eps + shift), with eps standard normal."""
 
     matrix: Tensor
     shift: Tensor
@@ -60,9 +60,9 @@ class Start:
     def plain(cls, columns: int) -> Start:
         return cls(torch.eye(columns, dtype=torch.float64), torch.zeros(columns, dtype=torch.float64))
 
-    def draw(self, normal: Tensor) -> Tensor:
-        """(N, D) of standard normal numbers to the same of unit noise to begin from."""
-        return torch.addmm(self.shift.to(normal), normal, self.matrix.t().to(normal))
+    def draw(self, eps: Tensor) -> Tensor:
+        """Standard normal numbers (N, D) to the noise to begin from, as yet without the factor sigma_max."""
+        return torch.addmm(self.shift.to(eps), eps, self.matrix.t().to(eps))
 
     def corrected(self, real: Moments, generated: Moments, free: Sequence[int]) -> Start:
         """The start that gives `real`, if what comes out is linear in what goes in.
