@@ -19,8 +19,8 @@ from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, preset, read
 from synther.compute import pick_device
-from synther.experiments.measurements import Spread
 from synther.experiments.offline import Plan, train_to
+from synther.experiments.results import Spread
 from synther.experiments.sources import Given, Material
 
 EPOCHS = (50, 100, 200, 400, 800)

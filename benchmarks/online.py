@@ -32,7 +32,7 @@ from synther.agents.sac import SACConfig
 from synther.compute import pick_device, synchronize
 from synther.envs.stepping import Worlds
 from synther.experiments.online import Plan, Upsampling, train_to
-from synther.experiments.online.refreshing import Refreshing
+from synther.experiments.refresh import Refreshing
 from synther.presets import Settings, preset
 
 _STEPS = 100_000
@@ -134,7 +134,7 @@ def _extrapolated(plan: Plan, device: torch.device) -> Parts:
         result = train_to(plan, Path(folder) / "run", progress=False)
         returned = time.perf_counter()
         refreshes = json.loads((Path(folder) / "run" / "refreshes.json").read_text())["refreshes"]
-    saving = result.seconds_of["checkpoints"] / len(plan.legs_until(plan.steps))
+    saving = result.seconds_of["checkpoints"] / len(plan.segments_until(plan.steps))
     waiting = result.seconds_of["waiting"]
     stepped = watch.began[_STEPPING]
     outside = stepped[0] - called + returned - stepped[-1]
@@ -148,14 +148,14 @@ def _extrapolated(plan: Plan, device: torch.device) -> Parts:
     return {
         **parts,
         "waiting for evaluations": waiting + late,
-        "checkpoints": saving * len(whole.legs_until(_STEPS)),
+        "checkpoints": saving * len(whole.segments_until(_STEPS)),
         "beginning and end": outside - waiting - saving,
     }
 
 
 def _of_a_step(watch: Watch, plan: Plan) -> Parts:
     """Seconds, on average over the last leg, in which half of every batch is synthetic."""
-    count = plan.steps - plan.legs_until(plan.steps)[-2] - _WARM_UP
+    count = plan.steps - plan.segments_until(plan.steps)[-2] - _WARM_UP
     began = watch.began[_STEPPING][-count:]
     # From the one stepping to the next: it, the training after it, and the acting before the next.
     each = {name: float(np.mean(watch.seconds[name][-count:-1])) for name in (_STEPPING, _TRAINING)}

@@ -42,8 +42,8 @@ from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import opened
 from synther.envs.policies import UniformPolicy
-from synther.experiments.measurements import Result
 from synther.experiments.offline import Plan, train_to
+from synther.experiments.results import Result
 from synther.experiments.sources import REAL, Given, Material, Source
 
 

@@ -14,18 +14,20 @@ from synther.errors import ConfigError
 from synther.plain import whole_seed
 
 if TYPE_CHECKING:
-    from synther.experiments.measurements import Standing
+    from synther.experiments.results import Standing
 
 
 @dataclass
 class Evaluate(options.Output):
     """Play episodes with trained agents and say how good they are, in their own environment or in another.
 
+    The run may be offline, online or on pixels, finished or not.
+
     Nothing is written: --json prints every episode.
     """
 
     agents: tyro.conf.Positional[Path] = tyro.MISSING
-    """Folder of `synther train` or `synther online`, or a file of agents (.safetensors)."""
+    """Folder of `synther train`, `online` or `pixels train`, or a file of agents (.safetensors)."""
     episodes: int | None = None
     """Of each agent; as many as in training unless said, or 10."""
     env_id: str | None = None
@@ -43,7 +45,7 @@ def run(arguments: list[str]) -> None:
     whole_seed(chosen.seed, "--seed")
     if chosen.episodes is not None and chosen.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, got {chosen.episodes}")
-    from synther.experiments.scoring import score
+    from synther.experiments.evaluation import score
 
     found = score(
         chosen.agents,

@@ -45,7 +45,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _run(chosen: Inspect, folder: Path) -> None:
-    from synther.experiments.measurements import Result
+    from synther.experiments.results import Result
     from synther.folder import read_object
 
     described = read_object(folder / "run.json")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.agents.drq_v2 import DrQv2Config
     from synther.agents.sac import SACConfig
-    from synther.experiments.measurements import Result
     from synther.experiments.online import Plan
+    from synther.experiments.results import Result
 
 _Verb = TypeVar("_Verb", bound="Online")
 

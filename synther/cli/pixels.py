@@ -14,8 +14,8 @@ from synther.cli import options
 from synther.cli.answer import answer, seeds, standing
 
 if TYPE_CHECKING:
-    from synther.experiments.measurements import Result
-    from synther.experiments.pixels.course import Course
+    from synther.experiments.pixels.stage_one import Course
+    from synther.experiments.results import Result
     from synther.pixels.agent import PixelConfig
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Training(options.Output):
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
 
     def course(self, **more: Any) -> Course:
-        from synther.experiments.pixels.course import Course
+        from synther.experiments.pixels.stage_one import Course
         from synther.plain import check_least
 
         check_least(self, episodes=1, workers=1)  # which nobody looks at before all is trained
@@ -174,7 +174,7 @@ def run(arguments: list[str]) -> None:
 def _train(arguments: list[str]) -> None:
     chosen, agent = _parse_train(arguments)
     from synther.envs.pixels import check_task
-    from synther.experiments.pixels.training import Plan, train_to
+    from synther.experiments.pixels.stage_one import Plan, train_to
     from synther.pixels import files
 
     plan = Plan(agent, chosen.seeds, chosen.seed, chosen.course(precision=chosen.precision), chosen.env_id)
@@ -190,7 +190,7 @@ def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
     if set(arguments) <= {"-h", "--help"}:
         options.parse("pixels train", Train, arguments)  # which leaves, without waiting for PyTorch
     from synther.agents.drq_bc import DrQBCConfig
-    from synther.experiments.pixels.configs import kind_of
+    from synther.experiments.pixels.stage_one import kind_of
     from synther.pixels.agent import PIXEL_ALGORITHMS
 
     config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
@@ -206,7 +206,7 @@ def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
 
 def _encode(arguments: list[str]) -> None:
     chosen = options.parse("pixels encode", Encode, arguments)
-    from synther.experiments.pixels.training import encode_to
+    from synther.experiments.pixels.stage_one import encode_to
     from synther.pixels import files
 
     frames = files.read(chosen.frames, not chosen.quiet)
@@ -226,7 +226,7 @@ def _encode(arguments: list[str]) -> None:
 
 def _upsample(arguments: list[str]) -> None:
     chosen = options.parse("pixels upsample", Upsample, arguments)
-    from synther.experiments.pixels.generators import upsample
+    from synther.experiments.pixels.latents import upsample
 
     settings, quiet = chosen.settings(), chosen.quiet
     written = upsample(
@@ -245,9 +245,9 @@ def _upsample(arguments: list[str]) -> None:
 
 def _retrain(arguments: list[str]) -> None:
     chosen = options.parse("pixels retrain", Retrain, arguments)
-    from synther.experiments.pixels.retraining import retrain_to
-    from synther.experiments.pixels.rows import stored
-    from synther.experiments.pixels.trained import identity
+    from synther.experiments.pixels.heads import retrain_to
+    from synther.experiments.pixels.latents import stored
+    from synther.experiments.pixels.stage_one import identity
 
     features, sources = stored(chosen.data, identity(chosen.run))
     course = chosen.course(precision=chosen.precision)
@@ -257,7 +257,7 @@ def _retrain(arguments: list[str]) -> None:
 
 def _evaluate(arguments: list[str]) -> None:
     chosen = options.parse("pixels evaluate", Evaluate, arguments)
-    from synther.experiments.pixels.evaluating import evaluate
+    from synther.experiments.evaluation import evaluate
 
     found = evaluate(
         chosen.run,
@@ -272,7 +272,7 @@ def _evaluate(arguments: list[str]) -> None:
 
 def _evaluated(chosen: Training, trained: Result) -> Result:
     """With what its agents are worth, where that can be found out here."""
-    from synther.experiments.pixels.evaluating import evaluate, why_not
+    from synther.experiments.evaluation import evaluate, why_not
 
     if not chosen.evaluate:
         return trained

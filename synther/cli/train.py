@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.measurements import Result
     from synther.experiments.offline import Plan
+    from synther.experiments.results import Result
     from synther.experiments.sources import Source
 
 SAMPLES = 5_000_000
@@ -178,8 +178,7 @@ def _is_model(synthetic: str | None) -> bool:
 
 
 def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None:
-    from synther.experiments.rewarded import Rewarded
-    from synther.experiments.sources import Augmented, Given, Sampled
+    from synther.experiments.sources import Augmented, Given, Rewarded, Sampled
 
     samples = SAMPLES if chosen.samples is None else chosen.samples
     if chosen.augment is not None:

@@ -1,15 +1,8 @@
-"""Offline training as one resumable run in a folder: all arms and seeds at once, evaluated while they train.
-
-A few evaluations may be under way while the next updates are made. A checkpoint is written when it is time and the log
-has all that was measured before: at a measurement, which the players have left to play meanwhile, or between two while
-they have nothing to do. So a run that was killed goes on from its checkpoint, makes the evaluation there again if need
-be, and comes to the same result.
-"""
+"""Offline training as one resumable run in a folder: all arms and seeds at once, evaluated while they train."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -34,25 +27,19 @@ from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.experiments import tracking
-from synther.experiments.clock import Checkpoints
-from synther.experiments.evaluations import Evaluations
-from synther.experiments.measurements import Result
-from synther.experiments.record import Record
-from synther.experiments.schedule import Schedule
+from synther.experiments import loop, tracking
+from synther.experiments.record import Record, Schedule
+from synther.experiments.results import Result
 from synther.experiments.sources import Material
 from synther.folder import Growth, RunFolder
 from synther.plain import check_env_options, check_least
-from synther.progress import Phase, Progress, resolve
+from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
 
 Bounds = tuple[NDArray[Any], NDArray[Any]]
 
 GROWTH = Growth("updates")
-
-_SHOWN_UPDATES = {"cpu": 100, "cuda": 1_000}
-"""Updates between two movements of the display."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +126,12 @@ def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress
                 rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
                 members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
                 agent = Agent(plan.agent, rows, members, precision=plan.precision)
+                checkpoint = folder / "checkpoint.safetensors"
+                loop.take_up(agent, checkpoint)
+                record = Record(folder, plan.measured, agent.updates, arms, plan.all_seeds, tracked, again=True)
+                seconds = plan.checkpoint_seconds
                 with _players(plan, env_id, members) as evaluator:
-                    result = _Training(plan, agent, evaluator, arms, folder, tracked).run(progress)
+                    result = loop.train(agent, record, checkpoint, evaluator, progress, checkpoint_seconds=seconds)
             run.finish(result.to_json())
         else:
             log.info("%s is finished already", folder)
@@ -157,64 +148,6 @@ def _players(plan: Plan, env_id: str | None, members: list[Member]) -> AbstractC
         return nullcontext()
     seeds = [member.seed for member in members]
     return Evaluator(env_id, seeds, episodes=plan.episodes, workers=plan.workers, options=plan.env_options)
-
-
-class _Training:
-    """From wherever the folder's checkpoint stands to the end."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        agent: Agent,
-        evaluator: Evaluator | None,
-        arms: list[str],
-        folder: Path,
-        tracked: tracking.Tracking,
-    ) -> None:
-        self.plan, self.agent = plan, agent
-        self.checkpoint = folder / "checkpoint.safetensors"
-        if self.checkpoint.exists():
-            agent.load(self.checkpoint)
-            log.info("going on after %s updates", f"{agent.updates:,}")
-        self.record = Record(folder, plan.measured, agent.updates, arms, plan.all_seeds, tracked, again=True)
-        self.evaluations = Evaluations(evaluator, self.record)
-        self.checkpoints = Checkpoints(self.record.clock, plan.checkpoint_seconds)
-        self.began, self.first = time.monotonic(), agent.updates
-
-    def run(self, progress: Progress) -> Result:
-        agent, plan = self.agent, self.plan
-        if not self.record.has_all(agent.updates):  # stopped before it was evaluated
-            self.evaluations.begin(agent, agent.updates)
-        with progress.phase("train", plan.updates, agent.updates) as phase:
-            while agent.updates < plan.updates:
-                self._train(plan.measured.after(agent.updates), phase)
-                self.evaluations.begin(agent, agent.updates)
-                self._save()
-            self.evaluations.wait(0)
-        self.record.clock.save()
-        return self.record.result(agent.device)
-
-    def _train(self, end: int, phase: Phase) -> None:
-        while self.agent.updates < end:
-            count = min(_SHOWN_UPDATES[self.agent.device.type], end - self.agent.updates)
-            self.agent.train(count)
-            self.evaluations.collect()
-            rate = (self.agent.updates - self.first) / (time.monotonic() - self.began)
-            phase.advance(count, f"{rate:,.0f} updates a second{self.record.latest}")
-            if self.agent.updates < end:
-                self._save()
-
-    def _save(self) -> None:
-        """Where it is time. The last checkpoint is the agent that the run leaves behind."""
-        plan, updates = self.plan, self.agent.updates
-        if updates < plan.updates and not self.checkpoints.are_due():
-            return
-        if plan.measured.includes(updates):
-            self.evaluations.wait(1)
-        elif not self.record.has_all(updates):  # nobody could evaluate again what was measured some updates ago
-            return
-        compute.synchronize(self.agent.device)
-        self.checkpoints.write(lambda: self.agent.save(self.checkpoint))
 
 
 def _environment(plan: Plan, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from synther.errors import ConfigError, SyntherError
-from synther.experiments.measurements import Result
+from synther.experiments.results import Result
 from synther.experiments.runs import Changes, Place, Recipe, given
 from synther.folder import RunFolder, write_object
 from synther.plain import check_least, check_one_of
@@ -21,8 +21,8 @@ from synther.progress import Progress
 
 if TYPE_CHECKING:
     from synther.data.transitions import Transitions
-    from synther.experiments.pixels.course import Course
-    from synther.experiments.pixels.rows import LatentSource
+    from synther.experiments.pixels.latents import LatentSource
+    from synther.experiments.pixels.stage_one import Course
     from synther.pixels.frames import Frames
 
 Algorithm = Literal["drq_bc", "bc"]
@@ -101,8 +101,8 @@ class PixelRun:
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there, then evaluate."""
-        from synther.experiments.pixels.evaluating import evaluate, why_not
-        from synther.experiments.pixels.trained import is_trained
+        from synther.experiments.evaluation import evaluate, why_not
+        from synther.experiments.pixels.stage_one import is_trained
 
         RunFolder(folder).check(self.to_json())
         arms = (STAGE_ONE, *self.arms)
@@ -123,9 +123,8 @@ class PixelRun:
         return folder / "result.json"
 
     def _train(self, folder: Path, place: Place, progress: Progress) -> None:
-        from synther.experiments.pixels.configs import pixel_config
-        from synther.experiments.pixels.finding import frames_of
-        from synther.experiments.pixels.training import Plan, train_to
+        from synther.experiments.pixels.latents import frames_of
+        from synther.experiments.pixels.stage_one import Plan, pixel_config, train_to
         from synther.pixels import files
 
         plan = Plan(pixel_config(self.algorithm, self.agent), self.seeds, self.seed, self._course(place), self.env_id)
@@ -145,9 +144,8 @@ class PixelRun:
     def _retrain(
         self, arm: str, retraining: Retraining, frames: Frames, folder: Path, place: Place, progress: Progress
     ) -> None:
-        from synther.experiments.pixels.retraining import retrain_to
-        from synther.experiments.pixels.trained import is_trained
-        from synther.experiments.pixels.training import latents_of
+        from synther.experiments.pixels.heads import retrain_to
+        from synther.experiments.pixels.stage_one import is_trained, latents_of
 
         if is_trained(folder / arm):
             return
@@ -167,8 +165,7 @@ class PixelRun:
     def _sources(
         self, folder: Path, latents: list[Transitions], recipe: Recipe | None, place: Place, progress: Progress
     ) -> list[LatentSource]:
-        from synther.experiments.pixels.generators import fit_to
-        from synther.experiments.pixels.rows import Drawn, Held
+        from synther.experiments.pixels.latents import Drawn, Held, fit_to
 
         if recipe is None:
             return [Held(rows) for rows in latents]
@@ -178,7 +175,7 @@ class PixelRun:
         return [Drawn(model, recipe.samples, seed, place.device) for model, seed in drawn]
 
     def _course(self, place: Place) -> Course:
-        from synther.experiments.pixels.course import Course
+        from synther.experiments.pixels.stage_one import Course
 
         return Course(self.updates, device=place.device)
 

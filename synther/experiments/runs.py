@@ -239,8 +239,7 @@ class Run:
 
     def _material(self, dataset: Dataset, place: Place) -> Material:
         """Sources imitate rows as they are in the data, so that algorithms share them: rewards change after that."""
-        from synther.experiments.rewarded import Rewarded
-        from synther.experiments.sources import Material
+        from synther.experiments.sources import Material, Rewarded
 
         rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
         others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 
 from synther.errors import ConfigError, MissingExtra, SyntherError
-from synther.experiments.measurements import Measurement, by_arm
+from synther.experiments.results import Measurement, by_arm
 from synther.folder import read_object, write_object
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from synther.experiments.measurements import Standing
+from synther.experiments.results import Standing
 from synther.paper.comparisons import Comparison
 from synther.paper.experiment import Experiment, Lines
 from synther.paper.findings import Entry, Finding

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synther.experiments.measurements import Result, Spread
 from synther.experiments.online_runs import OnlineRun, Synthetic
 from synther.experiments.pixel_runs import PixelRun
+from synther.experiments.results import Result, Spread
 from synther.experiments.runs import Job, Recipe, Run
 from synther.folder import Difference, differences, read_object
 from synther.paper.experiment import Average, Cell, Experiment, Figure

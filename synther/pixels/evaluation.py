@@ -87,6 +87,7 @@ def play(
     seeds: Sequence[int],
     *,
     episodes: int = 10,
+    number: int = 0,
     repeat: int = 2,
     workers: int | None = None,
     done: Collection[Place] = (),
@@ -94,7 +95,8 @@ def play(
 ) -> Iterator[tuple[Place, Played]]:
     """So many episodes of each member, one a seed, but for those that are `done`, as they come to their ends.
 
-    `workers` of None are as many as there are cores. `world` makes what is played in, in a worker.
+    Episodes of another `number` have other starts. `workers` of None are as many as there are cores. `world` makes
+    what is played in, in a worker.
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
@@ -107,15 +109,15 @@ def play(
     with Workers(max(1, min(len(left), cores() if workers is None else workers))) as pool:
         waited = {}
         for place in left:
-            start = _start(seeds[place.member], place.episode)
+            start = _start(seeds[place.member], number, place.episode)
             waited[pool.submit(_played, world, env_id, repeat, frozen[place.member], start)] = place
         for future in as_completed(waited):
             yield waited[future], answer(future)
 
 
-def _start(seed: int, episode: int) -> int:
+def _start(seed: int, number: int, episode: int) -> int:
     """What the world of an episode is reset with."""
-    return int(np.random.SeedSequence((_STREAM, seed, 0, episode)).generate_state(1)[0])
+    return int(np.random.SeedSequence((_STREAM, seed, number, episode)).generate_state(1)[0])
 
 
 @cache

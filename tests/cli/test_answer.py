@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synther.cli.answer import over, say, standing, table
-from synther.experiments.measurements import Standing
+from synther.experiments.results import Standing
 
 
 @pytest.fixture

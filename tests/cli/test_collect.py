@@ -14,7 +14,7 @@ from synther import Transitions, read, write
 from synther.cli import collect
 from synther.collect.footage import Footage
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments.measurements import Result
+from synther.experiments.results import Result
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
 

@@ -18,7 +18,7 @@ from synther.cli import pixels
 from synther.cli.online import Seeing
 from synther.cli.options import parse
 from synther.errors import ConfigError, FormatError, SyntherError
-from synther.experiments.pixels.training import Plan
+from synther.experiments.pixels.stage_one import Plan
 from synther.pixels import evaluation, files
 from synther.pixels.frames import Frames
 from synther.presets import preset
@@ -50,7 +50,7 @@ def _play_here(policy, env_id, seeds, *, episodes, done, **options):
         for episode in range(episodes):
             place = evaluation.Place(member, episode)
             if place not in done:
-                start = evaluation._start(seeds[member], episode)
+                start = evaluation._start(seeds[member], 0, episode)
                 frozen = evaluation.pickle.dumps(policy.member(member))
                 yield place, evaluation._played(Wall, env_id, options["repeat"], frozen, start)
 
@@ -125,7 +125,7 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
         found.append(plan)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("synther.experiments.pixels.training.train_to", kept)
+    monkeypatch.setattr("synther.experiments.pixels.stage_one.train_to", kept)
     words = (
         "--seeds",
         3,

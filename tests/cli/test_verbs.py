@@ -16,7 +16,7 @@ from synther.agents.rows import Member, Rows
 from synther.cli import VERBS
 from synther.data import shipped
 from synther.envs.rollout import rollout
-from synther.experiments.measurements import Measurement, Result
+from synther.experiments.results import Measurement, Result
 from synther.pixels import files
 from synther.pixels.frames import Frames
 from synther.presets import ABOUT, PRESETS

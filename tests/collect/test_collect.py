@@ -30,7 +30,7 @@ from synther.datasets.regenerated import regenerated
 from synther.datasets.settings import returns
 from synther.envs import evaluation, recording, stepping
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
-from synther.experiments.online import training
+from synther.experiments import online as training
 
 from ..experiments.online.runs import PLAN, Guess
 from ..experiments.online.runs import run as train_online

@@ -20,7 +20,7 @@ from synther.collect.frames import film, film_run
 from synther.envs.camera import graphics
 from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments.measurements import Result
+from synther.experiments.results import Result
 from synther.pixels.frames import Frames
 
 from ..experiments.counter import TASK, Counter, stand_in

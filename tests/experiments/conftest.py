@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synther.experiments import clock, offline
+from synther.experiments import offline, record
 
 from .pendulum import Guess
 from .trainings import run
@@ -15,7 +15,7 @@ from .trainings import run
 @pytest.fixture
 def saved_every_time(monkeypatch) -> None:
     """However long it takes, against the rest of so short a training."""
-    monkeypatch.setattr(clock, "_CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import numpy as np
 
 from synther.agents.drq_bc import DrQBCConfig
 from synther.agents.noisy_bc import NoisyBCConfig
-from synther.experiments.pixels.course import Course
-from synther.experiments.pixels.training import Plan
+from synther.experiments.pixels.stage_one import Course, Plan
 from synther.pixels.frames import Frames
 from synther.presets import PRESETS
 

@@ -14,10 +14,9 @@ from synther.agents.rows import Member, Rows
 from synther.envs.evaluation import Evaluation
 from synther.errors import SyntherError
 from synther.experiments import offline
-from synther.experiments.evaluations import Evaluations
-from synther.experiments.measurements import Log
-from synther.experiments.record import Record
-from synther.experiments.schedule import Schedule
+from synther.experiments.loop import Evaluations
+from synther.experiments.record import Record, Schedule
+from synther.experiments.results import Log
 from synther.experiments.sources import Given, Material
 from synther.experiments.tracking import Tracking
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from synther import read, write
-from synther.experiments.pixels.retraining import retrain_to
-from synther.experiments.pixels.rows import Held
-from synther.experiments.pixels.training import latents_of
-from synther.experiments.pixels.training import train_to as train_on_frames
+from synther.experiments.pixels.heads import retrain_to
+from synther.experiments.pixels.latents import Held
+from synther.experiments.pixels.stage_one import latents_of
+from synther.experiments.pixels.stage_one import train_to as train_on_frames
 from synther.experiments.sources import Material
 from synther.pixels import files as pictures
 from synther.upsample import upsample
@@ -37,19 +37,20 @@ import torch, torch.utils.tensorboard
 import torch.fx.experimental.symbolic_shapes  # as the first update does, in every life
 import synther.upsample, synther.synthesizer
 from synther import Synthesizer, read
-from synther.experiments import clock
+from synther.experiments import record
 from synther.experiments.offline import train_to
-from synther.experiments.pixels import course, training
-from synther.experiments.pixels.retraining import retrain_to
-from synther.experiments.pixels.rows import Held
+from synther.experiments import loop
+from synther.experiments.pixels import stage_one as training
+from synther.experiments.pixels.heads import retrain_to
+from synther.experiments.pixels.latents import Held
 from synther.experiments.sources import Material
 from synther.upsample import upsample
 from synther.pixels import files
 
 torch.set_num_threads(1)
 os.fsync = lambda handle: None
-clock._CHECKPOINT_SHARE = float("inf")
-course._SHOWN_UPDATES["cpu"] = 4
+record._CHECKPOINT_SHARE = float("inf")
+loop.SHOWN_UPDATES["cpu"] = 4
 synther.synthesizer._SHARD_BLOCKS = 1
 synther.upsample.draw = lambda real, fake, path, found: path.write_bytes(b"")
 folder, slow = Path(sys.argv[1]), Slow(0.02)

@@ -9,7 +9,7 @@ import pytest
 
 from synther.envs.evaluation import Evaluation
 from synther.errors import ConfigError
-from synther.experiments.measurements import Log, Measurement, Result, Spread
+from synther.experiments.results import Log, Measurement, Result, Spread
 
 
 def measured(updates: int, returns: list[list[float] | None] | None = None) -> Measurement:

@@ -21,8 +21,8 @@ from synther.data.spaces import Box
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import offline
-from synther.experiments.measurements import Result
 from synther.experiments.offline import Plan
+from synther.experiments.results import Result
 from synther.experiments.sources import Augmented, Given, Material, Sampled
 from synther.locks import driver_lock, owned, worker_lock
 

@@ -10,9 +10,10 @@ import pytest
 
 from synther.agents.agent import Agent
 from synther.durable import replacing
-from synther.experiments import offline
-from synther.experiments.evaluations import MOST_UNDER_WAY
-from synther.experiments.measurements import Log
+from synther.experiments import loop
+from synther.experiments.loop import MOST_UNDER_WAY
+from synther.experiments.record import Checkpoints
+from synther.experiments.results import Log
 from synther.folder import RunFolder
 
 from .pendulum import Guess, Guessed
@@ -42,7 +43,7 @@ def test_stopped_while_it_trains(done, places, kept, slow, tmp_path, monkeypatch
 )
 def test_stopped_between_measurements(done, places, kept, kept_slow, slow, tmp_path, monkeypatch):
     """A checkpoint there waits until evaluations are over, or for the next measurement."""
-    monkeypatch.setitem(offline._SHOWN_UPDATES, "cpu", 4)
+    monkeypatch.setitem(loop.SHOWN_UPDATES, "cpu", 4)
     monkeypatch.setattr(Guess, "slow", slow)
     for place in places:
         with pytest.raises(Stopped):
@@ -81,9 +82,15 @@ def test_stopped_again_and_again(done, tmp_path):
 
 def test_stopped_with_several_evaluations_under_way(done, tmp_path, monkeypatch):
     """Three are when the first checkpoint is due."""
-    whole = offline._Training._save
+    trained, train = [0], Agent.train
+
+    def counted(agent: Agent, updates: int) -> None:
+        train(agent, updates)
+        trained[0] = agent.updates
+
     monkeypatch.setattr(Guess, "slow", True)
-    monkeypatch.setattr(offline._Training, "_save", lambda own: whole(own) if own.agent.updates in (30, 45) else None)
+    monkeypatch.setattr(Agent, "train", counted)
+    monkeypatch.setattr(Checkpoints, "are_due", lambda own: trained[0] == 30)
     known = []
     for place in (
         (Guessed, "result", False, 1),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.measurements import Result, Standing
-from synther.experiments.pixels.evaluating import _digest, _result, evaluate, why_not
-from synther.experiments.pixels.training import train_to
+from synther.experiments.evaluation import _digest, _result, evaluate, why_not
+from synther.experiments.pixels.stage_one import train_to
+from synther.experiments.results import Result, Standing
 from synther.folder import RunFolder
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played

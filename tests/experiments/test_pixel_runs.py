@@ -13,11 +13,10 @@ import pytest
 import torch
 
 from synther.errors import ConfigError, FormatError, SyntherError
-from synther.experiments import clock
-from synther.experiments.measurements import Result
+from synther.experiments import loop, record
 from synther.experiments.pixel_runs import STAGE_ONE, PixelRun, Retraining
-from synther.experiments.pixels import course
-from synther.experiments.pixels.course import Course
+from synther.experiments.pixels.stage_one import Course
+from synther.experiments.results import Result
 from synther.experiments.runs import Place, Recipe
 from synther.pixels import evaluation, files
 from synther.progress import Silent
@@ -74,8 +73,8 @@ def short():
     """Measured and saved every three updates."""
     often = partial(Course, measure_every=3, checkpoint_seconds=0, tensorboard="off")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(clock, "_CHECKPOINT_SHARE", float("inf"))
-        patched.setitem(course._SHOWN_UPDATES, "cpu", 3)
+        patched.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
+        patched.setitem(loop.SHOWN_UPDATES, "cpu", 3)
         patched.setattr(PixelRun, "_course", lambda own, place: often(own.updates, device=place.device))
         yield
 

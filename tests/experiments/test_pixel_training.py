@@ -15,14 +15,12 @@ from synther import read
 from synther.agents.agent import Agent
 from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
-from synther.experiments import clock
-from synther.experiments.pixels import course, retraining, training
-from synther.experiments.pixels.finding import frames_of
-from synther.experiments.pixels.generators import fit_to, upsample
-from synther.experiments.pixels.retraining import retrain_to
-from synther.experiments.pixels.rows import Drawn, Held, stored
-from synther.experiments.pixels.trained import identity
-from synther.experiments.pixels.training import Plan, encode_to, latents_of, train_to
+from synther.experiments import loop, record
+from synther.experiments.pixels import heads as retraining
+from synther.experiments.pixels import stage_one as training
+from synther.experiments.pixels.heads import retrain_to
+from synther.experiments.pixels.latents import Drawn, Held, fit_to, frames_of, stored, upsample
+from synther.experiments.pixels.stage_one import Plan, encode_to, identity, latents_of, train_to
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
 from synther.pixels.policy import load_pixel_policy
@@ -36,8 +34,8 @@ LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors
 
 @pytest.fixture(autouse=True)
 def saved_every_time(monkeypatch) -> None:
-    monkeypatch.setattr(clock, "_CHECKPOINT_SHARE", float("inf"))
-    monkeypatch.setitem(course._SHOWN_UPDATES, "cpu", 4)
+    monkeypatch.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setitem(loop.SHOWN_UPDATES, "cpu", 4)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from synther.data.transitions import Transitions
-from synther.experiments.pixels import retraining
+from synther.experiments.pixels import heads as retraining
 from synther.progress import Silent
 
 from .seeing import BC, COURSE

@@ -9,8 +9,7 @@ import pytest
 
 from synther.datasets import Dataset
 from synther.errors import DataError
-from synther.experiments.rewarded import Rewarded
-from synther.experiments.sources import Given
+from synther.experiments.sources import Given, Rewarded
 from synther.progress import Silent
 
 from .pendulum import swings

@@ -14,7 +14,7 @@ from synther import datasets, write
 from synther.agents.agent import Agent
 from synther.errors import ConfigError
 from synther.experiments import offline
-from synther.experiments.measurements import Result
+from synther.experiments.results import Result
 from synther.experiments.runs import Place, Recipe, Run, execute_all
 from synther.progress import Silent
 from synther.synthesizer import Synthesizer

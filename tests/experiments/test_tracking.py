@@ -14,7 +14,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from synther.errors import ConfigError, MissingExtra
-from synther.experiments.measurements import Measurement
+from synther.experiments.results import Measurement
 from synther.experiments.sources import Given, Material
 from synther.experiments.tracking import figures
 

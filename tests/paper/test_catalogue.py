@@ -11,7 +11,7 @@ from synther.agents.agent import ALGORITHMS
 from synther.errors import ConfigError
 from synther.experiments.online_runs import OnlineRun
 from synther.experiments.pixel_runs import STAGE_ONE, PixelRun, Retraining
-from synther.experiments.pixels.configs import pixel_config
+from synther.experiments.pixels.stage_one import pixel_config
 from synther.experiments.runs import Run
 from synther.paper import published
 from synther.paper.catalogue import EXPERIMENTS, experiment

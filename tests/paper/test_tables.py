@@ -11,7 +11,7 @@ import pytest
 
 from synther import Transitions, write
 from synther.errors import ConfigError, MissingExtra
-from synther.experiments.measurements import Result, Standing
+from synther.experiments.results import Result, Standing
 from synther.experiments.runs import Place, Recipe, Run
 from synther.folder import Difference, write_object
 from synther.paper import comparisons, findings

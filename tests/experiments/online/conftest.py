@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from synther.envs import stepping
-from synther.experiments.online import training
+from synther.experiments import online as training
 
 from ...envs.places import register
 from .runs import Guess, run

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synther.experiments.online.experience import Experience
+from synther.experiments.experience import Experience
 from synther.replay.columns import Columns
 
 COLUMNS = Columns(1, 1)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.measurements import Result
-from synther.experiments.online import training
+from synther.experiments import online as training
 from synther.experiments.online_runs import OnlineRun, Synthetic
+from synther.experiments.results import Result
 from synther.experiments.runs import Place, execute_all
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -89,7 +89,7 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     assert (sac["env_id"], sac["steps"], sac["seeds"], sac["random_steps"]) == ("Pendulum-v1", 30, 2, 10)
     assert (sac["upsampling"]["samples"], sac["upsampling"]["settings"]["network"]["width"]) == (20, 8)
     assert redq["upsampling"] is None
-    monkeypatch.setattr(training, "_Training", pytest.fail)
+    monkeypatch.setattr(training, "_Acting", pytest.fail)
     assert [outcome.was_done for outcome in execute([RUN, REDQ], tmp_path)] == [True, True]
     (refused,) = execute([RUN.changed(updates=40)], tmp_path)
     assert "holds a run with another steps (" in str(refused.error)
@@ -101,7 +101,7 @@ def test_killed_and_started_again_it_comes_to_the_same(tmp_path, monkeypatch):
 
     execute([RUN], tmp_path / "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(training._Training, "_refresh", killed)
+        patched.setattr(training._Acting, "refresh", killed)
         with pytest.raises(KeyboardInterrupt):
             execute([RUN], tmp_path / "killed")
     assert [outcome.error for outcome in execute([RUN], tmp_path / "killed")] == [None]

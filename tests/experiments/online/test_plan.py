@@ -9,15 +9,15 @@ import pytest
 from synther.agents.sac import REDQ_CONFIG
 from synther.errors import ConfigError
 from synther.experiments.online import Plan, Upsampling
-from synther.experiments.online.plan import for_environment
+from synther.experiments.refresh import for_environment
 from synther.presets import PRESETS
 
 from .runs import LEGS, PLAN, TIMES, UPSAMPLING
 
 
 def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
-    assert PLAN.legs_until(55) == LEGS
-    assert replace(PLAN, upsampling=None).legs_until(55) == [15, 30, 45, 55]
+    assert PLAN.segments_until(55) == LEGS
+    assert replace(PLAN, upsampling=None).segments_until(55) == [15, 30, 45, 55]
     assert [step for step in LEGS if PLAN.is_refreshed(step)] == [20, 40]
     assert not replace(PLAN, steps=40).is_refreshed(40)  # nobody would learn from it
     assert not replace(PLAN, upsampling=None).is_refreshed(20)

@@ -9,10 +9,10 @@ import pytest
 from synther.agents.learner import Learner
 from synther.data import formats
 from synther.envs.stepping import Worlds
-from synther.experiments.measurements import Log
-from synther.experiments.online import refitting
-from synther.experiments.online.experience import Experience
-from synther.experiments.online.refreshing import Refreshing
+from synther.experiments import refresh as refitting
+from synther.experiments.experience import Experience
+from synther.experiments.refresh import Refreshing
+from synther.experiments.results import Log
 from synther.folder import RunFolder
 from synther.synthesizer import Synthesizer
 

@@ -18,10 +18,12 @@ from synther.agents.policy import load_policy
 from synther.agents.sac import SACConfig
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.experiments.measurements import Result
-from synther.experiments.online import Plan, refitting, training
-from synther.experiments.online.experience import Experience
-from synther.experiments.online.refreshing import Refreshing
+from synther.experiments import online as training
+from synther.experiments import refresh as refitting
+from synther.experiments.experience import Experience
+from synther.experiments.online import Plan
+from synther.experiments.refresh import Refreshing
+from synther.experiments.results import Result
 from synther.synthesizer.together import fit_models
 
 from .. import pendulum
@@ -118,7 +120,7 @@ def test_each_refresh_is_on_record(finished):
 
 
 def test_a_finished_run_is_not_run_again(finished, monkeypatch):
-    monkeypatch.delattr("synther.experiments.online.training._Training")
+    monkeypatch.delattr("synther.experiments.online._Acting")
     assert run(finished).updates == 55
 
 
@@ -175,7 +177,7 @@ def test_rows_that_were_meddled_with_are_not_gone_on_from(tmp_path):
 
 def test_lost_rows_are_noticed(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("synther.experiments.online.training._Training._write_rows", lambda own: 1 / 0)
+        patched.setattr("synther.experiments.online._Acting._write_rows", lambda own: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(tmp_path, POINT)
     (tmp_path / "experience" / "0000000008.safetensors").unlink()
@@ -235,7 +237,7 @@ def test_stopped_after_a_generator_has_diverged(tmp_path, spoil, monkeypatch):
 
 def test_a_lost_record_of_refreshes_is_no_end(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr("synther.experiments.online.training._Training._write_rows", lambda own: 1 / 0)
+        patched.setattr("synther.experiments.online._Acting._write_rows", lambda own: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(tmp_path)
     (tmp_path / "refreshes.json").unlink()

@@ -16,11 +16,12 @@ from synther.agents.rows import Arm
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import record
-from synther.experiments.measurements import Log, Result
-from synther.experiments.online import refitting
-from synther.experiments.online_pixels import PixelPlan, refreshing
-from synther.experiments.online_pixels.film import Film
-from synther.experiments.online_pixels.refreshing import Refreshing
+from synther.experiments import refresh as refitting
+from synther.experiments import refresh_latents as refreshing
+from synther.experiments.experience import Film
+from synther.experiments.online_pixels import PixelPlan
+from synther.experiments.refresh_latents import LatentRefreshing as Refreshing
+from synther.experiments.results import Log, Result
 from synther.folder import RunFolder
 from synther.pixels.files import read
 from synther.pixels.learner import PixelLearner
@@ -83,7 +84,7 @@ def test_more_steps_go_on_where_a_leg_ended(tmp_path):
 
 
 def test_a_finished_run_is_not_run_again_and_other_options_are_refused(finished, monkeypatch):
-    monkeypatch.delattr("synther.experiments.online_pixels.training._Training")
+    monkeypatch.delattr("synther.experiments.online_pixels._Acting")
     assert run(finished).updates == 30
     for change in ({"steps": 31}, {"upsampling": None}, {"repeat": 1}, {"update_every": 1}, {"size": 16}):
         with pytest.raises(ConfigError, match=f"another {next(iter(change))}"):

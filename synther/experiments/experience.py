@@ -1,8 +1,8 @@
-"""All real rows of a run: in memory, and in files that each hold the rows of one leg."""
+"""What online runs have seen, on disk: a file for each segment, of rows or of frames, written once and never again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,11 @@ from safetensors.numpy import load_file, save_file
 from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.durable import replacing
-from synther.errors import ConfigError, DataError
+from synther.errors import ConfigError, DataError, SyntherError
+from synther.pixels.files import read, write
+from synther.pixels.frames import Frames
+from synther.pixels.ring import Numbers
+from synther.pixels.worlds import PixelWorlds, Records
 from synther.replay.columns import Columns
 
 Array = NDArray[np.float32]
@@ -30,7 +34,7 @@ class Experience:
     def __init__(self, folder: Path, columns: Columns) -> None:
         self.folder, self.columns = folder, columns
         self.steps = 0
-        self._legs: list[Array] = []  # (S, N, width + 1): the last column is the mark
+        self._segments: list[Array] = []  # (S, N, width + 1): the last column is the mark
         self._since: list[Array] = []  # (S, width + 1) each
 
     def append(self, rows: Array, timeouts: NDArray[np.bool_]) -> None:
@@ -46,25 +50,25 @@ class Experience:
     def save(self) -> None:
         """Write what came since the last file was written."""
         if self._since:
-            self._legs.append(np.stack(self._since, axis=1))
+            self._segments.append(np.stack(self._since, axis=1))
             self._since = []
-            self._write(self.steps, self._legs[-1])
+            self._write(self.steps, self._segments[-1])
 
     def load(self, ends: Sequence[int], seeds: int, replay: Path) -> None:
-        """Go on after legs that ended after so many steps each. Those of a run that has ended are in its `replay`."""
+        """Go on after segments that ended after so many steps each; a run that has ended keeps them in its `replay`."""
         try:
             if replay.exists() and not all(self._file(end).exists() for end in ends):
                 self._take_apart(formats.read(replay), ends, seeds)
-            self._legs = [load_file(self._file(end))["rows"] for end in ends]
+            self._segments = [load_file(self._file(end))["rows"] for end in ends]
         except (OSError, SafetensorError, KeyError, DataError) as error:
             raise ConfigError(
                 f"{self.folder} has lost rows ({error}): choose another --out, or remove the run's folder"
             ) from None
-        self.steps = sum(leg.shape[1] for leg in self._legs)
+        self.steps = sum(segment.shape[1] for segment in self._segments)
         self._since = []
 
     def _take_apart(self, every: Transitions, ends: Sequence[int], seeds: int) -> None:
-        """Write the files of legs again, from what `transitions` has put together."""
+        """Write the files of segments again, from what `transitions` has put together."""
         steps, rest = divmod(len(every), seeds)
         if rest or steps < ends[-1] or every.timeout is None:
             raise DataError(f"{len(every):,} rows are not {ends[-1]:,} of each of {seeds} seeds, or have no time-outs")
@@ -85,7 +89,7 @@ class Experience:
         return replace(self.columns.transitions(flat[:, :-1], timeout=flat[:, -1] > 0), env_id=env_id)
 
     def _all(self) -> Array:
-        parts = [*self._legs, *([np.stack(self._since, axis=1)] if self._since else [])]
+        parts = [*self._segments, *([np.stack(self._since, axis=1)] if self._since else [])]
         return np.concatenate(parts, axis=1)
 
     def _write(self, end: int, rows: Array) -> None:
@@ -94,3 +98,44 @@ class Experience:
 
     def _file(self, end: int) -> Path:
         return self.folder / f"{end:010}.safetensors"
+
+
+class Film:
+    """Frames of the `seeds` in `folder`, and in memory those of the segment that has not been written yet."""
+
+    def __init__(self, folder: Path, seeds: Sequence[int], worlds: PixelWorlds, env_id: str, repeat: int) -> None:
+        self.folder, self.seeds = folder, seeds
+        self._known = {"env_id": env_id, "action_repeat": repeat, "low": worlds.low, "high": worlds.high}
+        self._segment: list[list[Records]] = [[] for _ in seeds]
+
+    def append(self, records: Records, who: Numbers) -> None:
+        for place, member in enumerate(who):
+            self._segment[member].append(records.some(slice(place, place + 1)))
+
+    def save(self, end: int) -> None:
+        """Write the segment that ends after so many steps."""
+        for seed, segment in zip(self.seeds, self._segment, strict=True):
+            frames = Frames(*Records.joined(segment), **self._known)
+            write(self._file(seed, end), frames)
+            segment.clear()
+
+    def segments(self, ends: Sequence[int]) -> Iterator[list[Frames]]:
+        """The frames of every seed in segments that ended after so many steps each, segment by segment."""
+        for end in ends:
+            try:
+                yield [read(self._file(seed, end)) for seed in self.seeds]
+            except SyntherError as error:
+                raise ConfigError(
+                    f"{self.folder} has lost frames ({error}): choose another --out, or remove the run's folder"
+                ) from None
+
+    def _file(self, seed: int, end: int) -> Path:
+        return self.folder / f"seed-{seed}" / f"{end:010}.hdf5"
+
+
+def replayed(segment: Sequence[Frames]) -> Iterator[tuple[Records, Numbers]]:
+    """The records of all seeds as they came, each time with the members that have one more."""
+    every = [Records(f.image, f.action, f.reward, f.discount, f.first) for f in segment]
+    for number in range(max(map(len, segment))):
+        who = np.flatnonzero([number < len(frames) for frames in segment])
+        yield Records.joined([every[int(member)].some(slice(number, number + 1)) for member in who]), who

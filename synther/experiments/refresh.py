@@ -1,28 +1,118 @@
-"""Generators of all seeds, fitted again on what has come in, and the synthetic rows that agents learn from.
-
-All seeds are fitted together, and a model is a file of its own as soon as they are. A run that was stopped before all
-files are there fits all of them again, since rounding depends on who is fitted with whom; one that was stopped later
-draws the same rows from the same models again.
-"""
+"""Generators that are fitted again as experience comes in, and the synthetic rows or latents agents learn from."""
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from synther.agents.learner import Learner
-from synther.experiments.online.experience import Experience
-from synther.experiments.online.plan import Upsampling, for_environment
-from synther.experiments.online.refitting import FITS, Own, refit, seed_of
+from synther.data.transitions import Transitions
+from synther.errors import ConfigError, SyntherError
+from synther.experiments.experience import Experience
 from synther.folder import read_object, write_object
+from synther.plain import check_least
+from synther.presets import Settings
 from synther.progress import Progress
-from synther.replay.refit import Refresh
+from synther.replay.refit import Refit, Refresh, settings_for
 from synther.synthesizer import Synthesizer
+from synther.synthesizer.together import fit_models
 
 log = logging.getLogger(__name__)
+
+FITS, HELD_OUT, HEADS = 4, 5, 6
+"""Streams of random numbers, beside those of agents and worlds."""
+
+
+@dataclass(frozen=True)
+class Upsampling:
+    """A generator of each seed's own rows, fitted anew as they come in."""
+
+    settings: Settings
+    refresh_every: int = 10_000
+    """Steps after which it is fitted again and all synthetic rows are replaced."""
+    samples: int = 1_000_000
+    """Synthetic rows of each seed."""
+    ratio: float = 0.5
+    """Their share in every batch, once there are some."""
+    refit: Refit = "warm"
+    """From the weights of the fit before, stopped early, or from scratch as in the paper."""
+
+    def __post_init__(self) -> None:
+        check_least(self, refresh_every=1, samples=1)
+        if not 0 < self.ratio <= 1:
+            raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
+        if self.refit not in get_args(Refit):
+            raise ConfigError(f"refit must be one of {', '.join(get_args(Refit))}, got {self.refit!r}")
+        if self.settings.fit.minutes is not None:
+            raise ConfigError("fit.minutes ends a fit by the clock, and no run comes out like another: set fit.steps")
+
+
+def for_environment(settings: Settings, env_id: str) -> Settings:
+    """What the paper changes for the dm_control suite, whose rewards lie in [0, 1]: they are not scaled.
+
+    Its episodes never end in a terminal state; a column that never changes is not modelled anyway.
+    """
+    if not env_id.startswith("dm_control/"):
+        return settings
+    scaling = settings.data.scaling
+    named = {"default": scaling} if isinstance(scaling, str) else dict(scaling)
+    return replace(settings, data=replace(settings.data, scaling={"reward": "none", **named}))
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """What the generator of one seed is fitted on."""
+
+    seed: int
+    rows: Transitions
+    gone: int
+    """Rows of the seed before them, which are not kept any more."""
+    before: Synthesizer | None
+    """Its generator of the refresh before."""
+
+    def held_out(self, share: float) -> NDArray[np.bool_]:
+        """Which rows no fit may learn from: once and for all, so that a warm start has not seen them either."""
+        draws = np.random.PCG64([self.seed, HELD_OUT])
+        draws.advance(self.gone)
+        chosen: NDArray[np.bool_] = np.random.Generator(draws).random(len(self.rows)) < share
+        return chosen & (not chosen.all())
+
+
+def refit(
+    how: Upsampling, settings: Settings, step: int, every: Sequence[Own], device: str, progress: Progress
+) -> list[tuple[Refresh, Synthesizer | None]]:
+    """Of each seed the record of the refresh after so many steps, and its generator, unless the fit has failed."""
+    models, starts, marks = [], [], []
+    for own in every:
+        start, held_out = own.before if how.refit == "warm" else None, own.held_out(settings.fit.holdout)
+        fit = settings_for(settings, how.refit, first=start is None, measured=bool(held_out.any()))
+        models.append(Synthesizer(fit, device=device, seed=seed_of(FITS, own.seed, step)))
+        starts.append(start)
+        marks.append(held_out)
+    began = time.monotonic()
+    made = fit_models(models, [own.rows for own in every], starts=starts, held_out=marks, progress=progress)
+    seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
+    found: list[tuple[Refresh, Synthesizer | None]] = []
+    for own, model in zip(every, made, strict=True):
+        begun = Refresh(step // how.refresh_every - 1, step, len(own.rows), how.samples, fit_seconds=seconds)
+        if isinstance(model, SyntherError):
+            found.append((replace(begun, reason=str(model)), None))
+        else:
+            held = model.measured.get("held_out")
+            found.append((replace(begun, kept=True, steps=model.record.steps, held_out=held), model))
+    return found
+
+
+def seed_of(stream: int, seed: int, step: int) -> int:
+    """Below 2**31, where a `Synthesizer` keeps streams of its own."""
+    return int(np.random.SeedSequence([stream, seed, step]).generate_state(1)[0]) >> 1
 
 
 class Refreshing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,8 @@ from synther.agents.agent import Agent
 from synther.agents.rows import Arm, Member, Rows
 from synther.data.transitions import Transitions
 from synther.durable import replacing
-from synther.experiments.online.refitting import FITS, HEADS, Own, refit, seed_of
-from synther.experiments.online_pixels.plan import LatentUpsampling
+from synther.errors import ConfigError
+from synther.experiments.refresh import FITS, HEADS, Own, Upsampling, refit, seed_of
 from synther.folder import read_object, write_object
 from synther.pixels.learner import PixelLearner
 from synther.pixels.own_latents import encode_own
@@ -32,7 +32,25 @@ _SHOWN_UPDATES = 100
 """Updates between two movements of the display."""
 
 
-class Refreshing:
+@dataclass(frozen=True)
+class LatentUpsampling(Upsampling):
+    """A generator of each seed's own latents, fitted anew as its frames come in and as it learns to see them.
+
+    After every refresh the heads alone learn from real and synthetic latents, and are given back. Then all latents are
+    dropped, so that none is older than the eyes that it is learned with.
+    """
+
+    samples: int = 250_000
+    updates: int = 5_000
+    """Of the heads, after every refresh."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.updates < 1:
+            raise ConfigError(f"updates, of the heads after a refresh, must be at least 1, got {self.updates}")
+
+
+class LatentRefreshing:
     """The generators of a run, in `folder`, and the record of every refresh in `refreshes.json`."""
 
     def __init__(

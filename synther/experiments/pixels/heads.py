@@ -24,12 +24,20 @@ from synther.agents.stacked import Stack
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import tracking
-from synther.experiments.measurements import Result
-from synther.experiments.pixels.configs import heads_of
-from synther.experiments.pixels.course import Course, follow
-from synther.experiments.pixels.rows import LatentSource
-from synther.experiments.pixels.trained import CHECKPOINT, description, finish, identity, is_trained, result_of
+from synther.experiments.pixels.latents import LatentSource
+from synther.experiments.pixels.stage_one import (
+    CHECKPOINT,
+    Course,
+    description,
+    finish,
+    follow,
+    heads_of,
+    identity,
+    is_trained,
+    result_of,
+)
 from synther.experiments.record import check_alive
+from synther.experiments.results import Result
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelConfig
 from synther.pixels.eyes import Features

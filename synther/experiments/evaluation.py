@@ -1,0 +1,346 @@
+"""How good trained agents are: of rows or of frames, in the environment of their run or in another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synther.agents import policy
+from synther.collect.frozen import frozen
+from synther.collect.rows import check_fits
+from synther.durable import replacing
+from synther.envs.evaluation import Evaluation, Evaluator
+from synther.envs.making import Trusted
+from synther.envs.pixels import REPEAT, PixelWorld
+from synther.envs.scores import reference
+from synther.errors import ConfigError, FormatError
+from synther.experiments.pixels.stage_one import POLICY, description, result_of
+from synther.experiments.results import Measurement, Result, Standing, episodes_of
+from synther.folder import RunFolder, append_line, read_object, write_object
+from synther.pixels import evaluation
+from synther.pixels.evaluation import Place, Played
+from synther.pixels.policy import PixelPolicy, load_pixel_policy
+from synther.plain import check_env_options
+from synther.progress import Phase, Progress, resolve
+
+log = logging.getLogger(__name__)
+
+AGENTS = "checkpoint.safetensors"
+EPISODES = 10
+
+_PATIENCE = 0.2
+"""Seconds between two movements of the display."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """How good the agents of a file are."""
+
+    file: Path
+    env_id: str
+    env_options: dict[str, Any]
+    seeds: tuple[int, ...]
+    """Of each arm."""
+    arms: dict[str, Standing]
+    unit: str
+    """What the `updates` of these are: updates, or steps of agents that act while they learn."""
+    evaluation: Evaluation
+    """Every episode; the members of the first arm come first."""
+
+    def to_json(self) -> dict[str, Any]:
+        made = {"file": str(self.file), "env_id": self.env_id, "env_options": self.env_options}
+        arms = {arm: standing.to_json() for arm, standing in self.arms.items()}
+        lengths = self.evaluation.lengths.tolist()
+        returns = episodes_of(self.evaluation.returns)
+        return {**made, "seeds": self.seeds, "arms": arms, "returns": returns, "lengths": lengths}
+
+
+def score(
+    agents: Path,
+    *,
+    env_id: str | None = None,
+    env_options: Mapping[str, Any] | None = None,
+    episodes: int | None = None,
+    number: int = 0,
+    workers: int | None = None,
+    progress: Progress | bool = True,
+    world: Callable[..., PixelWorld] = PixelWorld,
+) -> Scored:
+    """Play `episodes` episodes with each of the `agents`: those of a run's folder, or of a file that a run has written.
+
+    The run may be offline, online or on pixels. The environment, its options and the number of episodes are those of
+    the run where they are not given; options belong to their environment, so that another one has none of them.
+    Episodes of another `number` have other starts; those of an evaluation of agents of states after so many updates had
+    that number. `world` draws what pixel agents see, in other processes.
+    """
+    file = _file_of(agents)
+    described = policy.read(file, "actor")[0]
+    beside = file.parent / "run.json"
+    run = read_object(beside) if beside.is_file() else {}
+    if env_options is None:
+        env_options = (run.get("env_options") if env_id is None else None) or {}
+    env_id = run.get("env_id") if env_id is None else Trusted(env_id)
+    if env_id is None:
+        raise ConfigError(f"nothing says which environment the agents of {file} are for: name it with --env-id")
+    check_env_options(env_options)
+    wanted = run.get("episodes", EPISODES) if episodes is None else episodes
+    seeds, shown = _seeds_of(described, run), resolve(progress)
+    if "frame" in described:
+        if env_options:
+            raise ConfigError(f"pixel agents take no environment options, got {env_options}: leave --env-options out")
+        repeat = run.get("action_repeat") or run.get("repeat") or REPEAT
+        seeing, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if world is PixelWorld else None
+        if obstacle is not None:
+            raise ConfigError(obstacle)
+        how: dict[str, Any] = {"episodes": wanted, "repeat": repeat, "workers": workers, "world": world}
+        with shown.phase("evaluate", len(seeds) * wanted) as phase:
+            found = evaluate_pixels(seeing, env_id, seeds, number, **how, starts=number, phase=phase)
+    else:
+        found = _play_rows(file, env_id, env_options, seeds, wanted, number, workers, shown)
+    arms = list(run.get("arms") or ["agents"])
+    done, unit = _trained(file, described, run)
+    result = Result.of([Measurement.of(done, 0.0, {}, found)], arms)
+    standings = {arm: curve[0] for arm, curve in result.curves.items()}
+    return Scored(file, env_id, dict(env_options), tuple(seeds[: len(seeds) // len(arms)]), standings, unit, found)
+
+
+def _trained(file: Path, described: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[int, str]:
+    """How long the agents had trained when the file was written, and in which unit."""
+    if run.get("kind") == "online_pixels":
+        return int(policy.read(file, "decisions")[1]["decisions"]), "steps"
+    if "added" in described:
+        return described["added"], "steps"
+    return described.get("updates", run.get("updates", 0)), "updates"
+
+
+def _seeds_of(described: Mapping[str, Any], run: Mapping[str, Any]) -> list[int]:
+    """Of all members: as their file says, or their run."""
+    if described.get("seeds"):
+        return list(described["seeds"])
+    if "members" in described:
+        return [member["seed"] for member in described["members"]]
+    if isinstance(run.get("seeds"), list):
+        return list(run["seeds"])
+    raise FormatError("nothing says which seeds these agents have: evaluate them in the folder of their run")
+
+
+def _play_rows(
+    file: Path,
+    env_id: str,
+    env_options: Mapping[str, Any],
+    seeds: list[int],
+    episodes: int,
+    number: int,
+    workers: int | None,
+    progress: Progress,
+) -> Evaluation:
+    actors = frozen(policy.load_policy(file))
+    check_fits(env_id, str(file), actors[0].layers, actors[0].layers[-1][0].shape[1], env_options)
+    with (
+        Evaluator(env_id, seeds, episodes=episodes, workers=workers, options=env_options) as evaluator,
+        progress.phase("evaluate", len(seeds) * episodes) as phase,
+    ):
+        pending, shown = evaluator.start(actors, number), 0
+        while not pending.done():
+            over = round(pending.wait(_PATIENCE) * len(seeds) * episodes)
+            phase.advance(over - shown)
+            shown = over
+        found = pending.result()
+        phase.advance(len(seeds) * episodes - shown)
+    return found
+
+
+def evaluate_pixels(
+    seeing: PixelPolicy,
+    env_id: str,
+    seeds: Sequence[int],
+    number: int,
+    *,
+    episodes: int,
+    repeat: int,
+    workers: int | None,
+    world: Callable[..., PixelWorld] = PixelWorld,
+    starts: int = 0,
+    phase: Phase | None = None,
+) -> Evaluation:
+    """Play episodes with every seed of agents of frames, and call the evaluation so."""
+    how: dict[str, Any] = {"episodes": episodes, "repeat": repeat, "workers": workers, "world": world, "number": starts}
+    returns, lengths = np.full((len(seeds), episodes), np.nan), np.zeros((len(seeds), episodes), np.int64)
+    for place, episode in evaluation.play(seeing, env_id, seeds, **how):
+        lengths[place] = episode.length
+        if episode.total is not None:
+            returns[place] = episode.total
+        if phase is not None:
+            phase.advance(1)
+    known = reference(env_id)
+    return Evaluation(number, returns, lengths, None if known is None else known.score(returns))
+
+
+@dataclass(frozen=True)
+class Over:
+    """An evaluation that nobody has to wait for."""
+
+    found: Evaluation
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Evaluation:
+        return self.found
+
+
+def _file_of(agents: Path) -> Path:
+    if not agents.is_dir():
+        return agents
+    places = (agents / POLICY, agents / AGENTS, agents / "training" / AGENTS)  # the last of the paper's runs
+    for file in places:
+        if file.is_file():
+            return file
+    raise FormatError(f"{agents} has no {AGENTS}: expected the folder of `synther train`, `online` or `pixels train`")
+
+
+def why_not(folder: Path, env_id: str | None = None) -> str | None:
+    """What keeps the run in `folder` from being evaluated here, in words; None where nothing does.
+
+    The environment is that of its frames, unless `env_id` names it.
+    """
+    wanted = env_id or description(folder)["env_id"]
+    if wanted is None:
+        return f"its frames name no environment: `synther pixels evaluate {folder} --env-id` does"
+    try:
+        evaluation.check_sight(load_pixel_policy(folder / POLICY).encoder.frame)
+    except ConfigError as error:
+        return str(error)
+    return evaluation.obstacle(wanted)
+
+
+def evaluate(
+    folder: Path,
+    *,
+    episodes: int = 10,
+    env_id: str | None = None,
+    repeat: int | None = None,
+    workers: int | None = None,
+    progress: Progress | bool = True,
+) -> Result:
+    """Play `episodes` episodes with every seed of the run in `folder`, and write its `result.json`.
+
+    They are played in `env_id`, or where that is None in the environment of the run's frames, every action `repeat`
+    times, or as often as for those. Episodes that were played before are not played again, also where fewer of them
+    were asked for then.
+    """
+    about, obstacle = description(folder), why_not(folder, env_id)
+    if obstacle is not None:
+        raise ConfigError(obstacle)
+    env_id, seeds = env_id or about["env_id"], about["seeds"]
+    policy, repeat = load_pixel_policy(folder / POLICY), about["action_repeat"] if repeat is None else repeat
+    if repeat is None:
+        repeat = REPEAT
+        log.warning("the frames do not say how often each action was done: taken to be %d times (--repeat)", repeat)
+    with RunFolder(folder).lock():
+        return _evaluated(folder, policy, env_id, seeds, episodes, repeat, workers, resolve(progress))
+
+
+def _evaluated(
+    folder: Path,
+    policy: PixelPolicy,
+    env_id: str,
+    seeds: list[int],
+    episodes: int,
+    repeat: int,
+    workers: int | None,
+    progress: Progress,
+) -> Result:
+    book = _Book(folder / "episodes.jsonl", _digest(folder / POLICY, env_id, repeat))
+    total = len(seeds) * episodes
+    found = {place: played for place, played in book.played.items() if place.episode < episodes}
+    with progress.phase("evaluate", total, len(found)) as phase:
+        left = evaluation.play(
+            policy,
+            env_id,
+            seeds,
+            episodes=episodes,
+            repeat=repeat,
+            workers=workers,
+            done=found.keys(),
+        )
+        for place, played in left:
+            book.add(place, played)
+            found[place] = played
+            phase.advance(1, "diverged" if played.total is None else f"return {played.total:,.1f}")
+    result = _result(result_of(folder), env_id, len(seeds), found)
+    where = f"{env_id}, {episodes} episodes of each seed, every action {repeat} times"
+    result = replace(result, origin={**result.origin, "environment": where})
+    write_object(folder / "result.json", result.to_json())
+    return result
+
+
+def _result(trained: Result, env_id: str, members: int, found: dict[Place, Played]) -> Result:
+    """The training with how its agents stood at the end."""
+    (arm,) = trained.curves
+    known, returns = reference(env_id), []
+    for member in range(members):
+        own = [played.total for place, played in found.items() if place.member == member]
+        there = [total for total in own if total is not None]
+        # Sorted: they came to their ends in any order, and sums are rounded by it.
+        returns.append(float(np.mean(sorted(there))) if len(there) == len(own) else None)
+    scores = None
+    if known is not None:
+        scores = tuple(None if value is None else float(known.score(value)) for value in returns)
+    lost = set(trained.diverged[arm]) | {member for member, value in enumerate(returns) if value is None}
+    standing = Standing(trained.updates, tuple(returns), scores)
+    return replace(trained, curves={arm: (standing,)}, diverged={arm: tuple(sorted(lost))})
+
+
+def _digest(policy: Path, env_id: str, repeat: int) -> str:
+    """By what is known whether an episode is of this policy, in this environment."""
+    with policy.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256")
+    found.update(f"{env_id} {repeat}".encode())
+    return found.hexdigest()[:16]
+
+
+class _Book:
+    """The episodes of `policy` that are over, one a line, each on the disk before anything builds on it.
+
+    Those of other policies, or in other environments, stay where they are.
+    """
+
+    def __init__(self, path: Path, policy: str) -> None:
+        self.path, self.policy = path, policy
+        text = path.read_text() if path.exists() else ""
+        self.played: dict[Place, Played] = {}
+        lines = [(line, _parsed(line)) for line in text.splitlines(keepends=True)]
+        for _, found in lines:
+            if found is not None and found[0] == policy:
+                self.played[found[1]] = found[2]
+        kept = "".join(line for line, found in lines if found is not None)
+        if kept != text:
+            with replacing(path) as beside:
+                beside.write_text(kept)
+
+    def add(self, place: Place, played: Played) -> None:
+        append_line(self.path, _line(self.policy, place, played))
+        self.played[place] = played
+
+
+def _line(policy: str, place: Place, played: Played) -> str:
+    entry = {**place._asdict(), "return": played.total, "length": played.length, "policy": policy}
+    return json.dumps(entry) + "\n"
+
+
+def _parsed(line: str) -> tuple[str, Place, Played] | None:
+    """The policy that was played, and what came of it; None where the line was cut or is none of ours."""
+    try:
+        found = json.loads(line)
+        place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])
+        return (found["policy"], place, played) if _line(found["policy"], place, played) == line else None
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,293 @@
+"""The training loops of all runs: agents are trained, measured, saved, and taken up again where they were stopped.
+
+`train` makes updates on data that is there. `Acting` is for agents that act and learn. Both measure through
+`Evaluations`, a few of which may be under way while training goes on. A checkpoint is written when the log has all that
+was measured before it. So a run that was killed goes on from its checkpoint, evaluates again what is missing there, and
+comes to the same result.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from synther import compute
+from synther.collect.frozen import frozen
+from synther.envs.evaluation import Evaluation
+from synther.experiments.record import Checkpoints, Record, log
+from synther.experiments.results import Measurement, Result
+from synther.progress import Phase, Progress
+
+MOST_UNDER_WAY = 4
+"""Evaluations. Each holds a copy of all policies; more would only hide longer that the players are too slow."""
+
+SHOWN_UPDATES = {"cpu": 20, "cuda": 1_000}
+"""Updates between two movements of the display."""
+
+
+class Pending(Protocol):
+    """An evaluation that may be under way."""
+
+    def done(self) -> bool: ...
+    def result(self) -> Evaluation: ...
+
+
+class Evaluator(Protocol):
+    def start(self, policies: Any, number: int) -> Pending:
+        """Play episodes with these policies."""
+
+
+class Measured(Protocol):
+    """Agents in training."""
+
+    @property
+    def device(self) -> torch.device: ...
+    def policy(self) -> Any: ...
+    def losses(self) -> dict[str, NDArray[np.float32]]: ...
+
+
+class Learner(Measured, Protocol):
+    """Agents that train on data that is there."""
+
+    updates: int
+
+    def train(self, updates: int) -> None: ...
+    def save(self, path: str | os.PathLike[str]) -> None: ...
+    def load(self, path: str | os.PathLike[str]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A measurement whose episodes are being played, unless nobody evaluates."""
+
+    updates: int
+    seconds: float
+    losses: dict[str, NDArray[Any]]
+    evaluation: Pending | None
+
+    def done(self) -> bool:
+        return self.evaluation is None or self.evaluation.done()
+
+    def measurement(self) -> Measurement:
+        """Wait for its episodes."""
+        evaluation = None if self.evaluation is None else self.evaluation.result()
+        return Measurement.of(self.updates, self.seconds, self.losses, evaluation)
+
+
+class Evaluations:
+    """Measurements are begun, and written down in that order as soon as they and those before them are done.
+
+    `freeze` makes of the agents' policy what the evaluator plays with.
+    """
+
+    def __init__(self, evaluator: Evaluator | None, record: Record, freeze: Callable[[Any], Any] = frozen) -> None:
+        self._evaluator, self._record, self._freeze = evaluator, record, freeze
+        self._begun: deque[_Begun] = deque()
+
+    def begin(self, agent: Measured, updates: int) -> None:
+        """Measure the agent as it is now, after so many updates, as soon as few enough are under way."""
+        compute.synchronize(agent.device)
+        seconds = self._record.clock.seconds
+        self.wait(MOST_UNDER_WAY - 1)
+        # Numbered by the updates: the last evaluation is the same however many there were before.
+        pending = None if self._evaluator is None else self._evaluator.start(self._freeze(agent.policy()), updates)
+        self._begun.append(_Begun(updates, seconds, agent.losses(), pending))
+
+    def collect(self) -> None:
+        """Write down what is done."""
+        while self._begun and self._begun[0].done():
+            self._write_down()
+
+    def wait(self, left: int) -> None:
+        """Until at most so many are under way."""
+        with self._record.clock.counting("waiting"):
+            while len(self._begun) > left:
+                self._write_down()
+
+    def _write_down(self) -> None:
+        measurement = self._begun[0].measurement()
+        self._begun.popleft()
+        self._record.add(measurement)
+
+
+class Rate:
+    """What the display says of the speed of this process, and of the latest scores."""
+
+    def __init__(self, unit: str, first: int, record: Record) -> None:
+        self._unit, self._first, self._record, self._began = unit, first, record, time.monotonic()
+
+    def text(self, now: int) -> str:
+        rate = (now - self._first) / (time.monotonic() - self._began)
+        return f"{rate:,.{0 if rate >= 10 else 1}f} {self._unit} a second{self._record.latest}"
+
+
+def train(
+    learner: Learner,
+    record: Record,
+    checkpoint: Path,
+    evaluator: Evaluator | None,
+    progress: Progress,
+    *,
+    label: str = "train",
+    checkpoint_seconds: float = 30.0,
+) -> Result:
+    """Train to the last update of the record's schedule, from where the learner stands."""
+    evaluations, schedule = Evaluations(evaluator, record), record.schedule
+    checkpoints, rate = Checkpoints(record.clock, checkpoint_seconds), Rate("updates", learner.updates, record)
+
+    def save() -> None:
+        """Where it is time. The last checkpoint is the agent that the run leaves behind."""
+        if learner.updates < schedule.last and not checkpoints.are_due():
+            return
+        if schedule.includes(learner.updates):
+            evaluations.wait(1)
+        elif not record.has_all(learner.updates):  # nobody could evaluate again what was measured some updates ago
+            return
+        compute.synchronize(learner.device)
+        checkpoints.write(lambda: learner.save(checkpoint))
+
+    def until(end: int, phase: Phase) -> None:
+        while learner.updates < end:
+            count = min(SHOWN_UPDATES[learner.device.type], end - learner.updates)
+            learner.train(count)
+            evaluations.collect()
+            phase.advance(count, rate.text(learner.updates))
+            if learner.updates < end:
+                save()
+
+    if not record.has_all(learner.updates):  # stopped before it was evaluated
+        evaluations.begin(learner, learner.updates)
+    with progress.phase(label, schedule.last, learner.updates) as phase:
+        while learner.updates < schedule.last:
+            until(schedule.after(learner.updates), phase)
+            evaluations.begin(learner, learner.updates)
+            save()
+        evaluations.wait(0)
+    record.clock.save()
+    return record.result(learner.device)
+
+
+def take_up(learner: Learner, checkpoint: Path) -> None:
+    """Bring the learner to where its checkpoint was written, if there is one."""
+    if checkpoint.exists():
+        learner.load(checkpoint)
+        log.info("going on after %s updates", f"{learner.updates:,}")
+
+
+class Steps(Protocol):
+    """When an online run does what; a segment is what lies between two resets of all environments."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def random_steps(self) -> int: ...
+    def is_refreshed(self, step: int) -> bool: ...
+    def segment_after(self, step: int) -> int: ...
+
+
+class Acting(ABC):
+    """Agents that act and learn, from wherever their checkpoint stands to the last step.
+
+    Where a segment ends the environments start over, a checkpoint is written, and generators are fitted if that is due,
+    in this order: no state of a simulator has to be kept for a run to be taken up again.
+    """
+
+    shown: ClassVar[int]
+    """Steps between two movements of the display."""
+
+    def __init__(self, plan: Steps, learner: Any, record: Record, evaluations: Evaluations) -> None:
+        self.plan, self.learner, self.record, self.evaluations = plan, learner, record, evaluations
+        self.clock = record.clock
+
+    @property
+    @abstractmethod
+    def step(self) -> int:
+        """Steps that were taken."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """All environments start over."""
+
+    @abstractmethod
+    def choose(self) -> NDArray[np.float32]:
+        """What the agents do now."""
+
+    @abstractmethod
+    def take(self, actions: NDArray[np.float32], end: int) -> None:
+        """One step of all environments, in a segment that ends after so many."""
+
+    @abstractmethod
+    def learn(self, step: int) -> None:
+        """After a step that began after so many."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """A checkpoint, and before it what it could not be taken up without."""
+
+    @abstractmethod
+    def restore(self, progress: Progress) -> None:
+        """What a refresh before the checkpoint has left to those that go on."""
+
+    @abstractmethod
+    def refresh(self, progress: Progress) -> None:
+        """Fit generators anew, and learn from their rows."""
+
+    def run(self, progress: Progress) -> Result:
+        plan, rate = self.plan, Rate("steps", self.step, self.record)
+        if self.step:
+            if not self.record.has_all(self.step):  # stopped before it was evaluated
+                self.evaluations.begin(self.learner, self.step)
+            self.restore(progress)
+            self._refresh(progress)
+        while self.step < plan.steps:
+            with progress.phase("online", plan.steps, self.step) as phase:
+                self._segment(phase, rate)
+                while self.step < plan.steps and not plan.is_refreshed(self.step):
+                    self._segment(phase, rate)
+            self._refresh(progress)
+        self.evaluations.wait(0)
+        return self.record.result(self.learner.device)
+
+    def _segment(self, phase: Phase, rate: Rate) -> None:
+        """Act and learn until the environments start over, and write a checkpoint there."""
+        end, shown = self.plan.segment_after(self.step), self.step
+        self.begin()
+        while self.step < end:
+            self._one_step(end)
+            if self.record.schedule.includes(self.step):
+                self.evaluations.begin(self.learner, self.step)
+            if self.step % self.shown == 0 or self.step == end:
+                self.evaluations.collect()
+                phase.advance(self.step - shown, rate.text(self.step))
+                shown = self.step
+        self.evaluations.wait(1 if self.record.schedule.includes(self.step) else 0)
+        with self.clock.counting("checkpoints"):
+            self.save()
+        self.clock.save()
+
+    def _one_step(self, end: int) -> None:
+        step = self.step
+        learning = step >= self.plan.random_steps
+        actions = self.learner.guess()
+        if learning:
+            chosen = self.choose()
+            # A seed that has diverged acts by chance: measurements tell of it, and the others go on.
+            actions = np.where(np.isfinite(chosen), chosen, actions)
+        self.take(actions, end)
+        if learning:
+            self.learn(step)
+
+    def _refresh(self, progress: Progress) -> None:
+        """Where that is due."""
+        if self.plan.is_refreshed(self.step):
+            self.refresh(progress)

@@ -1,0 +1,286 @@
+"""Online training as one resumable run in a folder: every seed acts in an environment and learns from rows of its own.
+
+They act and learn in segments (see `loop.Acting`).
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from synther import compute
+from synther.agents.drawing import precision_for
+from synther.agents.learner import Learner
+from synther.agents.sac import SAC_CONFIG, SACConfig
+from synther.data import formats
+from synther.envs.evaluation import Evaluator
+from synther.envs.making import Trusted
+from synther.envs.stepping import Worlds
+from synther.errors import DataError, SyntherError
+from synther.experiments import tracking
+from synther.experiments.experience import Experience
+from synther.experiments.loop import Acting, Evaluations
+from synther.experiments.record import Record, Schedule
+from synther.experiments.refresh import Refreshing, Upsampling
+from synther.experiments.results import Result
+from synther.folder import Growth, RunFolder
+from synther.plain import check_env_options, check_least
+from synther.progress import Progress, resolve
+from synther.replay.columns import Columns
+
+__all__ = ["Plan", "Upsampling", "train_to"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run acts, learns and evaluates.
+
+    A step is one decision in the environment of every seed. Where a segment ends, every `checkpoint_every` steps and at
+    every refresh, all environments start over, whether the run is stopped there or not: no state of a simulator has to
+    be kept for a run to be taken up again.
+    """
+
+    env_id: str
+    agent: SACConfig = SAC_CONFIG
+    steps: int = 100_000
+    seeds: int = 6
+    seed: int = 0
+    """The first of them; the others follow it."""
+    upsampling: Upsampling | None = None
+    random_steps: int = 5_000
+    """Steps at the beginning with uniform actions, from which nothing is learned yet."""
+    capacity: int = 1_000_000
+    """Real rows of each seed that are kept."""
+    checkpoint_every: int = 10_000
+    evaluate_every: int = 5_000
+    """Steps between two measurements; the last step is always measured."""
+    episodes: int = 10
+    """Of each seed and evaluation."""
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """That go to `gymnasium.make`."""
+    workers: int | None = None
+    """Processes that evaluate; None leaves one core to the agents."""
+    device: str = "auto"
+    precision: Literal["auto", "float32", "tf32"] = "auto"
+    tensorboard: tracking.Asked = "auto"
+    """Write events for TensorBoard; auto does where it is installed."""
+    wandb: str | None = None
+    """The project of Weights & Biases that follows the run."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "env_id", Trusted(self.env_id))
+        check_least(self, seed=0, random_steps=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
+        check_least(self, evaluate_every=1, episodes=1, workers=1)
+        check_env_options(self.env_options)
+
+    @property
+    def name(self) -> str:
+        """What the run is called in logs and tables."""
+        agent = "redq" if self.agent.smallest < self.agent.critics else "sac"
+        return agent if self.upsampling is None else f"{agent}_synther"
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+    def is_refreshed(self, step: int) -> bool:
+        """Whether generators are fitted after so many steps. At the very end nobody would learn from their rows."""
+        return self.upsampling is not None and 0 < step < self.steps and step % self.upsampling.refresh_every == 0
+
+    def doubts(self) -> Iterator[str]:
+        """What nobody means who plans so, but for a trial."""
+        if self.random_steps >= self.steps:
+            yield f"nothing is learned: {self.random_steps:,} steps (--random-steps) go before that, of {self.steps:,}"
+        if self.upsampling is not None:
+            every = self.upsampling.refresh_every
+            if not self.is_refreshed((self.steps - 1) // every * every):
+                yield f"no generator is fitted: that is done every {every:,} steps (--refresh-every), of {self.steps:,}"
+
+    def segment_after(self, step: int) -> int:
+        """Where the segment ends that begins after so many steps."""
+        every = [self.checkpoint_every, *([] if self.upsampling is None else [self.upsampling.refresh_every])]
+        return min(self.steps, *((step // length + 1) * length for length in every))
+
+    @property
+    def growth(self) -> Growth:
+        """A run can go on with more steps if a segment ends where it ended: there the environments start over."""
+        why = f"one can go on from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
+        return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
+
+    def segments_until(self, step: int) -> list[int]:
+        """Ends of the segments up to a step that is one of them."""
+        ends, end = [], 0
+        while end < step:
+            end = self.segment_after(end)
+            ends.append(end)
+        return ends
+
+    @property
+    def measured(self) -> Schedule:
+        return Schedule(self.evaluate_every, self.steps)
+
+    def description(self) -> dict[str, Any]:
+        """The options that the result depends on."""
+        names = ("env_id", "env_options", "steps", "seeds", "seed", "random_steps", "capacity", "checkpoint_every")
+        own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
+        upsampling = None if self.upsampling is None else asdict(self.upsampling)
+        return {**own, "agent": asdict(self.agent), "upsampling": upsampling}
+
+
+_ROWS = "experience"
+
+
+def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> Result:
+    """Let every seed act and learn, and leave its log, agents, rows (`replay.npz`) and `result.json` in `folder`.
+
+    Started again it goes on where it was stopped, and with more steps where it ended; with other options, or while
+    another process trains there, it refuses to touch the folder. In its log and result, `updates` are steps of the
+    environment.
+    """
+    progress = resolve(progress)
+    device = compute.pick_device(plan.device)
+    precision_for(plan.precision, device)  # which refuses others
+    described = plan.description() | {"device": device.type}
+    run = RunFolder(folder, growth=plan.growth)
+    if Result.after(plan.steps, run.result) is not None:
+        run.claim(described)
+        log.info("%s is finished already", folder)
+        return Result.read(run.result)
+    for doubt in plan.doubts():
+        log.warning(doubt)
+    with Worlds(plan.env_id, plan.all_seeds, options=plan.env_options) as worlds:
+        learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
+        tracking.check(plan.tensorboard, plan.wandb)
+        with run.work(described, lambda: Result.after(plan.steps, run.result) is not None) as unfinished:
+            if unfinished:
+                with (
+                    tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
+                    _players(plan) as evaluator,
+                ):
+                    result = _Acting(plan, worlds, learner, evaluator, folder, tracked).run(progress)
+                run.finish(result.to_json())
+                shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
+    return Result.read(run.result)
+
+
+def _players(plan: Plan) -> Evaluator:
+    return Evaluator(
+        plan.env_id, plan.all_seeds, episodes=plan.episodes, workers=plan.workers, options=plan.env_options
+    )
+
+
+def _learner(plan: Plan, worlds: Worlds, device: torch.device) -> Learner:
+    upsampling = plan.upsampling
+    return Learner(
+        plan.agent,
+        plan.all_seeds,
+        worlds.observation_size,
+        worlds.low,
+        worlds.high,
+        capacity=min(plan.capacity, plan.steps),
+        samples=0 if upsampling is None else upsampling.samples,
+        ratio=0.0 if upsampling is None else upsampling.ratio,
+        device=device,
+        precision=plan.precision,
+    )
+
+
+def _columns(worlds: Worlds) -> Columns:
+    return Columns(
+        worlds.observation_size,
+        len(worlds.low),
+        action_space=worlds.action_space,
+        observation_space=worlds.observation_space,
+    )
+
+
+class _Acting(Acting):
+    """Agents of states, whose rows are kept in `experience`."""
+
+    shown = 100
+
+    def __init__(
+        self,
+        plan: Plan,
+        worlds: Worlds,
+        learner: Learner,
+        evaluator: Evaluator,
+        folder: Path,
+        tracked: tracking.Tracking,
+    ) -> None:
+        self.worlds, self.own = worlds, plan
+        self.experience = Experience(folder / _ROWS, _columns(worlds))
+        self.checkpoint, self.replay = folder / "checkpoint.safetensors", folder / "replay.npz"
+        if self.checkpoint.exists():  # learner and experience are brought to where it was written
+            step = learner.load(self.checkpoint)
+            self.experience.load(plan.segments_until(step), plan.seeds, self.replay)
+            learner.add(self.experience.rows(step))
+            log.info("going on after %s steps", f"{step:,}")
+        how = plan.upsampling
+        self.refreshing = None if how is None else Refreshing(how, plan.env_id, self.experience, learner, folder)
+        record = Record(folder, plan.measured, self.step, [plan.name], plan.all_seeds, tracked, again=True)
+        super().__init__(plan, learner, record, Evaluations(evaluator, record))
+
+    @property
+    def step(self) -> int:
+        return self.experience.steps
+
+    def run(self, progress: Progress) -> Result:
+        """An environment that fails, here or in an evaluation, takes no rows with it."""
+        try:
+            result = super().run(progress)
+        except SyntherError as error:
+            if not self.step:
+                raise
+            self._write_rows()
+            raise DataError(f"{error}; the {self.step:,} steps before it are in {self.replay}") from error
+        self._write_rows()
+        return result
+
+    def begin(self) -> None:
+        self.worlds.begin(self.step)
+
+    def choose(self) -> NDArray[np.float32]:
+        chosen: NDArray[np.float32] = self.learner.act(self.worlds.observations)
+        return chosen
+
+    def take(self, actions: NDArray[np.float32], end: int) -> None:
+        began = time.monotonic()
+        stepped = self.worlds.step(actions, self.step)
+        self.clock.add("environments", time.monotonic() - began)
+        self.experience.append(stepped.rows, stepped.timeouts)
+        self.learner.add(stepped.rows)
+
+    def learn(self, step: int) -> None:
+        self.learner.train()
+
+    def save(self) -> None:
+        """Rows first: a checkpoint without them could not be taken up."""
+        self.experience.cut()
+        self.experience.save()
+        self.learner.save(self.checkpoint)
+
+    def restore(self, progress: Progress) -> None:
+        if self.refreshing is not None:
+            self.refreshing.restore(self.step, progress, rows=not self.plan.is_refreshed(self.step))
+
+    def refresh(self, progress: Progress) -> None:
+        if self.refreshing is not None:
+            began = time.monotonic()
+            self.refreshing.refresh(self.step, progress)
+            self.clock.add("generators", time.monotonic() - began)
+
+    def _write_rows(self) -> None:
+        rows = self.experience.transitions(self.own.env_id)
+        formats.write(self.replay, replace(rows, env_options=self.own.env_options))
