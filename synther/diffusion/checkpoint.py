@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def _described(part: Any) -> Any:
         return [list(part.shape), hashlib.sha256(part.cpu().contiguous().numpy().data).hexdigest()]
     if part is None or isinstance(part, str | int | float):
         return part
+    if isinstance(part, partial):
+        return _described([part.func, part.args, sorted(part.keywords.items())])
     named = part if hasattr(part, "__qualname__") else type(part)
     name = f"{named.__module__}.{named.__qualname__}"
     return [name, repr(part)] if is_dataclass(part) else name

@@ -78,7 +78,7 @@ def fit(
     `network` describes the architecture, such as a `NetworkConfig`, and `loss` is what is minimised. The fit begins
     from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) marks the rows to hold
     out; by default a random share is held out. With a `checkpoint` path the fit's state is kept there, and a fit with
-    the same arguments resumes from it; the caller removes the file.
+    the same arguments resumes from it (a loss is known by its name); the caller removes the file.
     """
     (outcome,) = fit_together(
         [rows], network, config, noise, seeds=[seed], precision=precision, start=[start], held_out=[held_out],

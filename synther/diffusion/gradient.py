@@ -9,7 +9,7 @@ kept that is not needed. A test compares both.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -81,7 +81,8 @@ def loss_and_gradient(
 
     `weights` (S, P) are float32; matrix products are to be done in `dtype`.
     """
-    made = FAST_PATHS.get((type(networks[0]), loss), ByAutograd)
+    known = isinstance(loss, Hashable)  # a loss may be any callable object
+    made = FAST_PATHS.get((type(networks[0]), loss), ByAutograd) if known else ByAutograd
     found: LossAndGradient = made(networks, flat, weights, loss, dtype)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NoiseConfig, SamplerConfig
-from synther.diffusion.edm import Problem
+from synther.diffusion.edm import Problem, squared_error
 from synther.diffusion.fit import FitResult, fit, fit_together
 from synther.diffusion.networks import DenoisingNetwork
 from synther.errors import ConfigError
@@ -45,10 +46,10 @@ class GatedConfig:
         return Gated(columns, self.width)
 
 
-def charbonnier(network: DenoisingNetwork, problem: Problem) -> Tensor:
+def charbonnier(network: DenoisingNetwork, problem: Problem, scale: float = 1.0) -> Tensor:
     """A smooth absolute error."""
     error = network(problem.inputs, problem.c_noise).float() - problem.target
-    return ((error**2 + 1).sqrt() - 1).mean()
+    return ((error**2 + scale**2).sqrt() - scale).mean()
 
 
 def rows(count: int = 4000, seed: int = 0) -> Tensor:
@@ -56,9 +57,14 @@ def rows(count: int = 4000, seed: int = 0) -> Tensor:
     return normal @ torch.linalg.cholesky(COVARIANCE).t()
 
 
-def run(data: Tensor, seed: int = 0, network: GatedConfig = GatedConfig(), how: dict | None = None, **options):  # noqa: B008
+GATED = GatedConfig()
+
+
+def run(
+    data: Tensor, seed: int = 0, network: GatedConfig = GATED, loss=charbonnier, how: dict | None = None, **options
+):
     config = FitConfig(**{"steps": 60, "batch": 64, "evaluate_every": 20, **options})
-    return fit(data, network, config, NOISE, seed=seed, loss=charbonnier, **(how or {}))
+    return fit(data, network, config, NOISE, seed=seed, loss=loss, **(how or {}))
 
 
 def weights(result: FitResult[Gated]) -> Tensor:
@@ -89,8 +95,10 @@ def test_a_killed_fit_is_resumed_and_another_refused(tmp_path):
     with pytest.raises(Stopped):
         run(data, how={"checkpoint": path, "progress": Watch(40)}, **options)
     assert torch.equal(weights(run(data, how={"checkpoint": path}, **options)), weights(run(data, **options)))
-    with pytest.raises(ConfigError, match="other data or options"):
-        run(data, network=GatedConfig(width=16), how={"checkpoint": path}, **options)
+    others = ({"network": GatedConfig(width=16)}, {"loss": squared_error}, {"loss": partial(charbonnier, scale=2.0)})
+    for other in others:
+        with pytest.raises(ConfigError, match="other data or options"):
+            run(data, **other, how={"checkpoint": path}, **options)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of CPUs without bf16, where something else serves
