@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Assess(options.Machine):
+class Assess(options.Named, options.Machine):
     """Say whether SYNTHETIC is good enough to train on, and show why.
 
     OUT receives report.html, one page to read in a browser, and assessment.json with every figure.
     """
 
     real: tyro.conf.Positional[str] = tyro.MISSING
-    """The rows that the generator was fitted on: a file, a Minari id or folder, or hopper-sac."""
+    """The rows that the generator was fitted on: a file, a Minari id or folder, or a name."""
     synthetic: tyro.conf.Positional[str] = tyro.MISSING
     """Rows that it made; or a model (.safetensors), which then makes some."""
     out: Path = tyro.MISSING
@@ -53,8 +53,8 @@ def run(arguments: list[str]) -> None:
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
         raise ConfigError(f"{source} is a model itself: leave --model out, or name rows that the model made")
-    real = options.read_rows(chosen.real)
-    held_out = None if chosen.held_out is None else options.read_rows(chosen.held_out)
+    real = chosen.read(chosen.real)
+    held_out = None if chosen.held_out is None else chosen.read(chosen.held_out)
     model_file = source if drawn else chosen.model or _beside(source)
     model = None
     if model_file is not None:
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> None:
     if model is not None and drawn:
         synthetic = model.sample(chosen.samples, seed=chosen.seed, progress=not chosen.quiet)
     else:
-        synthetic = options.read_rows(chosen.synthetic)
+        synthetic = chosen.read(chosen.synthetic)
     pair = Pair(real, synthetic, _name(chosen.real), _name(chosen.synthetic), held_out, model)
     done = assess_to(plan, pair, progress=not chosen.quiet)
     if chosen.json:

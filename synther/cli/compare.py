@@ -6,6 +6,7 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,15 +16,14 @@ from synther.errors import ConfigError
 
 
 @dataclass
-class Compare(options.Fitting):
+class Compare(options.Named, options.Fitting):
     """Fit several generators on DATA and say how close the rows of each come to the real ones.
 
     OUT receives comparison.md and comparison.json, and a folder for each generator with its settings and rows.
     Interrupted, the same command goes on where it stopped; with more --generators it adds them to the table.
     """
 
-    data: tyro.conf.Positional[str] = tyro.MISSING
-    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or hopper-sac, which ships with the package."""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
     generators: str = "diffusion,tvae,ctgan,noise"
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> None:
         precision=chosen.precision,
         seed=chosen.seed,
     )
-    rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
+    rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
     command = shlex.join(["synther", "compare", *arguments])
     done = compare_generators(rows, chosen.out, names, plan, command=command, progress=not chosen.quiet)
     if chosen.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -13,11 +14,10 @@ from synther.errors import ConfigError
 
 
 @dataclass
-class Fit(options.Fitting):
+class Fit(options.Named, options.Fitting):
     """Fit a model on DATA and save it as one file. Interrupted, the same command goes on where it stopped."""
 
-    data: tyro.conf.Positional[str] = tyro.MISSING
-    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or hopper-sac, which ships with the package."""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
     out: Path = tyro.MISSING
     """Where the model goes: a .safetensors file."""
 
@@ -29,7 +29,7 @@ def run(arguments: list[str]) -> None:
     from synther.synthesizer import Synthesizer
     from synther.upsample import fit_to
 
-    rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
+    rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
     model = fit_to(chosen.out, rows, model, not chosen.quiet)
     record = model.record

@@ -17,15 +17,15 @@ from synther.data.transitions import ROW_FIELDS, Transitions
 if TYPE_CHECKING:
     from synther.synthesizer import Synthesizer
 
-_FIGURES = ("mean", "deviation", "lowest", "highest")
+_FIGURES = ("mean", "std", "min", "max")
 
 
 @dataclass
-class Inspect(options.Output):
+class Inspect(options.Named):
     """Say what a file of data, a model, agents or the folder of a run holds."""
 
     file: tyro.conf.Positional[str] = tyro.MISSING
-    """Data in any format that can be read, a Minari id, frames (.hdf5), a model or agents (.safetensors), a run."""
+    """Data in any format or by its name, frames (.hdf5), a model or agents (.safetensors), the folder of a run."""
 
 
 def run(arguments: list[str]) -> None:
@@ -140,7 +140,7 @@ def _frames(chosen: Inspect) -> None:
         "size": list(size),
         "actions": frames.action.shape[1],
         "action_repeat": frames.action_repeat,
-        "return": {"mean": float(returns.mean()), "deviation": float(returns.std())},
+        "return": {"mean": float(returns.mean()), "std": float(returns.std())},
     }
     figures = [
         ("environment", frames.env_id or "-"),
@@ -154,7 +154,7 @@ def _frames(chosen: Inspect) -> None:
 
 
 def _data(chosen: Inspect) -> None:
-    rows = options.read_rows(chosen.file)
+    rows = chosen.read(chosen.file)
     columns = list(_columns(rows))
     if chosen.json:
         facts = {"kind": "data", "rows": len(rows), "env_id": rows.env_id, "terminal_rate": float(rows.terminal.mean())}
@@ -174,9 +174,9 @@ def _columns(rows: Transitions) -> Any:
             unit = values / largest  # so that the square of a large number is no infinity
             figures = {
                 "mean": unit.mean() * largest,
-                "deviation": unit.std() * largest,
-                "lowest": values.min(),
-                "highest": values.max(),
+                "std": unit.std() * largest,
+                "min": values.min(),
+                "max": values.max(),
             }
             label = name if array.ndim == 1 else f"{name}[{number}]"
             yield {"name": label, **{key: float(value) for key, value in figures.items()}}

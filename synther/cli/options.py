@@ -55,6 +55,33 @@ def env_options(given: str | None) -> dict[str, Any] | None:
     return found
 
 
+DATA = "A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper-sac (shipped), walker2d-medium ..."
+"""What may stand where a verb takes data."""
+
+
+@dataclass
+class Named(Output):
+    """Where data sets are found by their names."""
+
+    folder: Annotated[Path | None, tyro.conf.arg(name="data")] = None
+    """Folder in which data sets are looked for by their names, and kept if they are made."""
+    policies: Path | None = None
+    """File of policies (.npz) that data sets can be rolled out with where they are not there."""
+
+    def read(self, source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
+        """The rows of a file, a Minari id, or a data set by its name, or a share of them."""
+        from synther import datasets
+        from synther.data import formats
+
+        is_name = self.folder is not None or self.policies is not None or datasets.task_of(source) is not None
+        if is_name and not Path(source).expanduser().exists():
+            where: dict[str, Any] = {"data": self.folder, "policies": self.policies}
+            rows = datasets.read(source, **where, seed=seed, progress=not self.quiet).rows
+        else:
+            rows = formats.read(source)
+        return rows if fraction is None else rows.subsample(fraction, seed)
+
+
 @dataclass
 class Machine(Output):
     """Where the command works."""
@@ -139,14 +166,6 @@ def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
 def named(arguments: list[str]) -> list[str]:
     """The options among them, and what else there is, as help spells them: `--refresh_every=9` as `--refresh-every`."""
     return [word.partition("=")[0].replace("_", "-") for word in arguments]
-
-
-def read_rows(source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
-    """The rows of a file, a Minari id, or data that ships with the package, or a share of them."""
-    from synther.data import formats
-
-    rows = formats.read(source)
-    return rows if fraction is None else rows.subsample(fraction, seed)
 
 
 def parse_count(text: str) -> int:

@@ -26,7 +26,7 @@ SAMPLES = 5_000_000
 
 
 @dataclass
-class Train(options.Output):
+class Train(options.Named):
     """Train agents on DATA, or on synthetic rows, with several seeds at once, and say how good they become.
 
     OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. Interrupted, the same command
@@ -35,8 +35,7 @@ class Train(options.Output):
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
     """One of bc, td3_bc, iql, edac, cql."""
-    data: tyro.conf.Positional[str] = tyro.MISSING
-    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper-sac (shipped), walker2d-medium ..."""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
     seeds: int = 8
@@ -69,10 +68,6 @@ class Train(options.Output):
     """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
     wandb: str | None = None
     """Have Weights & Biases follow the run, in this project."""
-    folder: Annotated[Path | None, tyro.conf.arg(name="data")] = None
-    """Folder in which DATA is looked for by its name, and kept if it is made."""
-    policies: Path | None = None
-    """File of policies (.npz) with which DATA can be rolled out where it is not there."""
     device: str = "auto"
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
     precision: Literal["auto", "float32", "tf32"] = "auto"
@@ -186,7 +181,7 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
     if chosen.synthetic is None:
         return None
     if not _is_model(chosen.synthetic):
-        return Given(dataset.rows_for(chosen.algorithm, options.read_rows(chosen.synthetic)))
+        return Given(dataset.rows_for(chosen.algorithm, chosen.read(chosen.synthetic)))
     source = Sampled(Path(chosen.synthetic).expanduser(), samples, chosen.data_seed, chosen.device)
     return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -13,15 +13,14 @@ from synther.cli.answer import answer
 
 
 @dataclass
-class Upsample(options.Fitting):
+class Upsample(options.Named, options.Fitting):
     """Fit a model on DATA, write synthetic rows, and compare them with the real ones.
 
     OUT receives model.safetensors, synthetic.hdf5, comparison.json and comparison.png. Interrupted, the same command
     goes on where it stopped.
     """
 
-    data: tyro.conf.Positional[str] = tyro.MISSING
-    """A file (.npz, .hdf5, .parquet), a Minari id or folder, or hopper-sac, which ships with the package."""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
     samples: int = 1_000_000
@@ -35,7 +34,7 @@ def run(arguments: list[str]) -> None:
     from synther.synthesizer import Synthesizer
     from synther.upsample import upsample
 
-    rows = options.read_rows(chosen.data, chosen.fraction, chosen.seed)
+    rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
     suffix = f".{chosen.format}"
     done = upsample(rows, chosen.out, model, chosen.samples, suffix=suffix, progress=not chosen.quiet)

@@ -23,7 +23,7 @@ from synther.datasets.regenerated import ENV_IDS
 from synther.errors import ConfigError, DataError
 from synther.progress import Progress
 
-__all__ = ["Dataset", "read"]
+__all__ = ["Dataset", "read", "task_of"]
 
 log = logging.getLogger(__name__)
 

@@ -209,7 +209,7 @@ class TestInspect:
         columns = {column["name"]: column for column in found["columns"]}
         assert len(columns) == 7
         assert columns["reward"]["mean"] == pytest.approx(rows.reward.mean(dtype=float), rel=1e-12)
-        assert columns["reward"]["lowest"] == rows.reward.min()
+        assert columns["reward"]["min"] == rows.reward.min()
 
     def test_numbers_whose_squares_are_infinite(self, synther, tmp_path):
         values = np.array([[1e300], [-1e300], [1e308]])
@@ -217,7 +217,7 @@ class TestInspect:
             tmp_path / "x.npz", observation=values, next_observation=values, action=values / 1e308, reward=[0, 1, 2]
         )
         columns = one_object(synther("inspect", tmp_path / "x.npz", "--json").out)["columns"]
-        assert columns[0]["deviation"] == pytest.approx(1e308 * np.sqrt(2) / 3, rel=1e-6)
+        assert columns[0]["std"] == pytest.approx(1e308 * np.sqrt(2) / 3, rel=1e-6)
 
     def test_the_data_that_ships(self, synther):
         code, out, _ = synther("inspect", "hopper-sac")
