@@ -9,20 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from synther.agents.learner import Learner
-from synther.data.transitions import Transitions
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.experience import Experience
 from synther.folder import read_object, write_object
 from synther.plain import check_least
 from synther.presets import Settings
 from synther.progress import Progress
-from synther.replay.refit import Refit, Refresh, settings_for
+from synther.replay.refit import Job, Refit, Refresh, drawn, fit_all, recorded, seed_of
 from synther.synthesizer import Synthesizer
-from synther.synthesizer.together import fit_models
 
 log = logging.getLogger(__name__)
 
@@ -66,53 +61,17 @@ def for_environment(settings: Settings, env_id: str) -> Settings:
     return replace(settings, data=replace(settings.data, scaling={"reward": "none", **named}))
 
 
-@dataclass(frozen=True, eq=False)
-class Own:
-    """What the generator of one seed is fitted on."""
-
-    seed: int
-    rows: Transitions
-    gone: int
-    """Rows of the seed before them, which are not kept any more."""
-    before: Synthesizer | None
-    """Its generator of the refresh before."""
-
-    def held_out(self, share: float) -> NDArray[np.bool_]:
-        """Which rows no fit may learn from: once and for all, so that a warm start has not seen them either."""
-        draws = np.random.PCG64([self.seed, HELD_OUT])
-        draws.advance(self.gone)
-        chosen: NDArray[np.bool_] = np.random.Generator(draws).random(len(self.rows)) < share
-        return chosen & (not chosen.all())
-
-
-def refit(
-    how: Upsampling, settings: Settings, step: int, every: Sequence[Own], device: str, progress: Progress
+def refresh_all(
+    how: Upsampling, step: int, jobs: Sequence[Job], progress: Progress
 ) -> list[tuple[Refresh, Synthesizer | None]]:
-    """Of each seed the record of the refresh after so many steps, and its generator, unless the fit has failed."""
-    models, starts, marks = [], [], []
-    for own in every:
-        start, held_out = own.before if how.refit == "warm" else None, own.held_out(settings.fit.holdout)
-        fit = settings_for(settings, how.refit, first=start is None, measured=bool(held_out.any()))
-        models.append(Synthesizer(fit, device=device, seed=seed_of(FITS, own.seed, step)))
-        starts.append(start)
-        marks.append(held_out)
+    """Of each job the record of the refresh after so many steps, and its generator, unless the fit has failed."""
     began = time.monotonic()
-    made = fit_models(models, [own.rows for own in every], starts=starts, held_out=marks, progress=progress)
+    made = fit_all(jobs, progress)
     seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
-    found: list[tuple[Refresh, Synthesizer | None]] = []
-    for own, model in zip(every, made, strict=True):
-        begun = Refresh(step // how.refresh_every - 1, step, len(own.rows), how.samples, fit_seconds=seconds)
-        if isinstance(model, SyntherError):
-            found.append((replace(begun, reason=str(model)), None))
-        else:
-            held = model.measured.get("held_out")
-            found.append((replace(begun, kept=True, steps=model.record.steps, held_out=held), model))
-    return found
-
-
-def seed_of(stream: int, seed: int, step: int) -> int:
-    """Below 2**31, where a `Synthesizer` keeps streams of its own."""
-    return int(np.random.SeedSequence([stream, seed, step]).generate_state(1)[0]) >> 1
+    begun = [Refresh(step // how.refresh_every - 1, step, len(job.rows), job.samples) for job in jobs]
+    found = [recorded(one, model, fit_seconds=seconds) for one, model in zip(begun, made, strict=True)]
+    models = [None if isinstance(model, SyntherError) else model for model in made]
+    return list(zip(found, models, strict=True))
 
 
 class Refreshing:
@@ -158,12 +117,24 @@ class Refreshing:
         return failed or self._file(member, step).exists()
 
     def _fit(self, step: int, progress: Progress) -> None:
-        every = []
+        jobs = []
         for member, matrix in enumerate(self.experience.rows(self.learner.rows.capacity)):
             before = self._models[member][1] if member in self._models else None
-            rows = self.experience.columns.transitions(matrix)
-            every.append(Own(self.learner.seeds[member], rows, step - len(rows), before))
-        found = refit(self.upsampling, self.settings, step, every, self._where, progress)
+            columns, seed, how = self.experience.columns, self.learner.seeds[member], self.upsampling
+            job = Job.of(
+                columns,
+                columns.transitions(matrix),
+                self.settings,
+                how.refit,
+                stream=(seed, HELD_OUT),
+                gone=step - len(matrix),
+                before=before,
+                samples=how.samples,
+                seed=seed_of(FITS, seed, step),
+                device=self._where,
+            )
+            jobs.append(job)
+        found = refresh_all(self.upsampling, step, jobs, progress)
         for member, (refresh, model) in enumerate(found):
             seed = self.learner.seeds[member]
             self._known[step, seed] = {"seed": seed, **asdict(refresh)}
@@ -186,8 +157,8 @@ class Refreshing:
             return
         step, model = self._models[member]
         seed, samples, began = self.learner.seeds[member], self.upsampling.samples, time.monotonic()
-        blocks = model.sample_blocks(samples, seed=seed_of(FITS, seed, step), progress=progress)
-        self.learner.generate(member, self.experience.columns.pack_parts(blocks, samples))
+        rows = drawn(model, self.experience.columns, samples, seed_of(FITS, seed, step), progress)
+        self.learner.generate(member, rows)
         self._drawn[member] = step
         if (step, seed) in self._known:  # unless somebody has removed the record
             self._known[step, seed]["sample_seconds"] = time.monotonic() - began

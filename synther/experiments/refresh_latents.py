@@ -19,11 +19,13 @@ from synther.agents.rows import Arm, Member, Rows
 from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError
-from synther.experiments.refresh import FITS, HEADS, Own, Upsampling, refit, seed_of
+from synther.experiments.refresh import FITS, HEADS, HELD_OUT, Upsampling, refresh_all
 from synther.folder import read_object, write_object
 from synther.pixels.learner import PixelLearner
 from synther.pixels.own_latents import encode_own
 from synther.progress import Progress
+from synther.replay.columns import Columns
+from synther.replay.refit import Job, seed_of
 from synther.synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
@@ -92,9 +94,23 @@ class LatentRefreshing:
         self, step: int, latents: dict[int, Transitions], progress: Progress
     ) -> tuple[dict[int, Synthesizer], list[dict[str, Any]]]:
         how, before, seeds, gone = self.upsampling, self._before(step), self.learner.seeds, self.learner.store.gone
-        every = [Own(seeds[one], rows, int(gone[one]), before.get(one)) for one, rows in latents.items()]
+        jobs = [
+            Job.of(
+                Columns.of(rows),
+                rows,
+                how.settings,
+                how.refit,
+                stream=(seeds[one], HELD_OUT),
+                gone=int(gone[one]),
+                before=before.get(one),
+                samples=how.samples,
+                seed=self._seed(FITS, one, step),
+                device=self._where,
+            )
+            for one, rows in latents.items()
+        ]
         made, records = {}, []
-        found = refit(how, how.settings, step, every, self._where, progress)
+        found = refresh_all(how, step, jobs, progress)
         for member, (refresh, model) in zip(latents, found, strict=True):
             if model is None:
                 told = seeds[member], f"{step:,}", refresh.reason

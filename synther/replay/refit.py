@@ -1,9 +1,13 @@
-"""One refresh: fit a generator on the real rows and draw synthetic ones, as a function of what it is given."""
+"""A refresh: fit generators on real rows and draw synthetic ones, as a function of what it is given.
+
+`SyntheticReplay` refreshes one generator, online runs those of all seeds together.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +18,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from synther import compute
+from synther.data.transitions import Transitions
+from synther.errors import SyntherError
 from synther.presets import Settings
 from synther.progress import Progress
 from synther.replay.columns import Columns, Matrix
 from synther.synthesizer import Synthesizer
+from synther.synthesizer.together import fit_models
 
 Refit = Literal["warm", "scratch"]
 
@@ -66,14 +73,7 @@ class Generation:
 
     def recorded(self, begun: Refresh) -> Refresh:
         """The record of a refresh that came to this."""
-        return replace(
-            begun,
-            kept=True,
-            steps=self.model.record.steps,
-            held_out=self.model.measured.get("held_out"),
-            fit_seconds=self.fit_seconds,
-            sample_seconds=self.sample_seconds,
-        )
+        return recorded(begun, self.model, fit_seconds=self.fit_seconds, sample_seconds=self.sample_seconds)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Job:
     """All that a refresh depends on."""
 
     columns: Columns
-    real: Matrix
+    rows: Transitions
+    """The real ones."""
     held_out: NDArray[np.bool_]
     """Which of the real rows no fit may learn from."""
     settings: Settings
@@ -92,14 +93,35 @@ class Job:
     start: Synthesizer | None = None
     """Whose weights the fit begins from."""
 
+    @classmethod
+    def of(
+        cls,
+        columns: Columns,
+        rows: Transitions,
+        settings: Settings,
+        refit: Refit,
+        *,
+        stream: Sequence[int],
+        gone: int,
+        before: Synthesizer | None,
+        **how: Any,
+    ) -> Job:
+        """A refresh on `rows`, which follow `gone` others that are not kept any more.
+
+        `stream` is that of the random numbers which say what is held out, `before` the generator of the refresh before.
+        """
+        held_out = held_out_rows(stream, gone, len(rows), settings.fit.holdout)
+        start = before if refit == "warm" else None
+        fit = settings_for(settings, refit, first=start is None, measured=bool(held_out.any()))
+        return cls(columns, rows, held_out, fit, start=start, **how)
+
     def run(self, progress: Progress) -> Generation:
         began = time.monotonic()
-        model = Synthesizer(self.settings, device=self.device, precision=self.precision, seed=self.seed)
-        real = self.columns.transitions(self.real)
-        model.fit(real, start=self.start, held_out=self.held_out, progress=progress)
+        (model,) = fit_all([self], progress)
+        if isinstance(model, SyntherError):
+            raise model
         fitted = time.monotonic()
-        blocks = model.sample_blocks(self.samples, seed=self.seed, progress=progress)
-        rows = self.columns.pack_parts(blocks, self.samples)
+        rows = drawn(model, self.columns, self.samples, self.seed, progress)
         return Generation(model, rows, fitted - began, time.monotonic() - fitted)
 
     def save(self, folder: Path) -> None:
@@ -107,7 +129,7 @@ class Job:
         names = ("samples", "seed", "device", "precision")
         described: dict[str, Any] = {name: getattr(self, name) for name in names}
         described |= {"columns": self.columns.to_json(), "settings": self.settings.to_json()}
-        save_file({"real": self.real, "held_out": self.held_out}, folder / "real.safetensors")
+        save_file({"real": self.columns.pack(self.rows), "held_out": self.held_out}, folder / "real.safetensors")
         (folder / "job.json").write_text(json.dumps(described))
         if self.start is not None:
             self.start.save(folder / "start.safetensors")
@@ -119,7 +141,41 @@ class Job:
         start = folder / "start.safetensors"
         before = Synthesizer.load(start, device=described["device"]) if start.exists() else None
         tensors = load_file(folder / "real.safetensors")
-        return cls(columns, tensors["real"], tensors["held_out"], settings, start=before, **described)
+        rows = columns.transitions(tensors["real"])
+        return cls(columns, rows, tensors["held_out"], settings, start=before, **described)
+
+
+def fit_all(jobs: Sequence[Job], progress: Progress) -> list[Synthesizer | SyntherError]:
+    """The generator of each job, fitted together, or why its fit has failed."""
+    models = [Synthesizer(job.settings, device=job.device, precision=job.precision, seed=job.seed) for job in jobs]
+    starts, held_out = [job.start for job in jobs], [job.held_out for job in jobs]
+    return fit_models(models, [job.rows for job in jobs], starts=starts, held_out=held_out, progress=progress)
+
+
+def recorded(begun: Refresh, model: Synthesizer | SyntherError, **seconds: float) -> Refresh:
+    """The record of a refresh that came to this."""
+    if isinstance(model, SyntherError):
+        return replace(begun, reason=str(model), **seconds)  # type: ignore[arg-type]
+    held_out = model.measured.get("held_out")
+    return replace(begun, kept=True, steps=model.record.steps, held_out=held_out, **seconds)  # type: ignore[arg-type]
+
+
+def drawn(model: Synthesizer, columns: Columns, samples: int, seed: int, progress: Progress) -> Matrix:
+    """Synthetic rows, packed as a learner wants them."""
+    return columns.pack_parts(model.sample_blocks(samples, seed=seed, progress=progress), samples)
+
+
+def held_out_rows(stream: Sequence[int], gone: int, count: int, share: float) -> NDArray[np.bool_]:
+    """Which rows no fit may learn from: once and for all, so that a warm start has not seen them either."""
+    draws = np.random.PCG64(list(stream))
+    draws.advance(gone)
+    chosen: NDArray[np.bool_] = np.random.Generator(draws).random(count) < share
+    return chosen & (not chosen.all())
+
+
+def seed_of(*key: int) -> int:
+    """Of a fit and its samples: below 2**31, where a `Synthesizer` keeps streams of its own."""
+    return int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1
 
 
 def settings_for(settings: Settings, refit: Refit, *, first: bool, measured: bool) -> Settings:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from synther import compute
@@ -25,7 +25,7 @@ from synther.replay import files
 from synther.replay.background import Background, Failed
 from synther.replay.columns import Batch, Columns
 from synther.replay.mixture import Mixture
-from synther.replay.refit import Generation, Job, Refit, Refresh, settings_for, usual_samples
+from synther.replay.refit import Generation, Job, Refit, Refresh, seed_of, usual_samples
 from synther.replay.shortcut import Given
 from synther.replay.store import Store
 from synther.synthesizer import Synthesizer
@@ -272,27 +272,20 @@ class SyntheticReplay:
         return overdue and self._running is None and self.mixture.ratio > 0
 
     def _job(self) -> Job:
-        store, held_out = self.store, self._held_out()
-        start = self._model if self.refit == "warm" else None
-        settings = settings_for(self.settings, self.refit, first=start is None, measured=bool(held_out.any()))
-        return Job(
+        store = self.store
+        return Job.of(
             store.columns,
-            store.real.by_age().cpu().numpy(),
-            held_out,
-            settings,
+            store.columns.transitions(store.real.by_age().cpu().numpy()),
+            self.settings,
+            self.refit,
+            stream=(self.seed, _HELD_OUT),
+            gone=self.added - len(self),
+            before=self._model,
             samples=max(1, round(self.replace * self.samples)) if len(store.synthetic) else self.samples,
-            seed=_seed_of(self.seed, len(self._history)),
+            seed=seed_of(self.seed, _FITS, len(self._history)),
             device=str(self.device),
             precision=self.precision,
-            start=start,
         )
-
-    def _held_out(self) -> NDArray[np.bool_]:
-        """Which real rows no fit may learn from: once and for all, so that a warm start has not seen them either."""
-        draws = np.random.PCG64([self.seed, _HELD_OUT])
-        draws.advance(self.added - len(self))
-        chosen: NDArray[np.bool_] = np.random.Generator(draws).random(len(self)) < self.settings.fit.holdout
-        return chosen & (not chosen.all())
 
     def _collect(self) -> None:
         """Take over what a refresh in the background has come to, if it is over."""
@@ -319,11 +312,6 @@ class SyntheticReplay:
 
 def _one_row(value: Any) -> Any:
     return value[None] if isinstance(value, Tensor) else np.asarray(value)[None]
-
-
-def _seed_of(seed: int, number: int) -> int:
-    """Of a fit and its samples: below 2**31, where a `Synthesizer` keeps streams of its own."""
-    return int(np.random.SeedSequence([seed, _FITS, number]).generate_state(1)[0]) >> 1
 
 
 def _whole(name: str, value: int, least: int = 1) -> int:

@@ -9,6 +9,7 @@ import torch
 from synther import Synthesizer, Transitions
 from synther.data.spaces import Box
 from synther.errors import ConfigError
+from synther.replay import refit as refitting
 from synther.replay.refit import PATIENCE, WARM_SHARE, WARM_STEPS, Generation, Job, Refresh, settings_for
 
 from .rows import TINY, numbered, tiny
@@ -39,13 +40,13 @@ def test_another_network_is_no_start():
 
 @pytest.mark.parametrize("refit", ["warm", "scratch"])
 def test_what_a_refresh_starts_from(refit, monkeypatch):
-    starts, fit = [], Synthesizer.fit
+    starts, fit = [], refitting.fit_models
 
-    def spy(self, rows, *, start=None, **options):
-        starts.append(start)
-        return fit(self, rows, start=start, **options)
+    def spy(models, rows, **options):
+        starts.extend(options["starts"])
+        return fit(models, rows, **options)
 
-    monkeypatch.setattr(Synthesizer, "fit", spy)
+    monkeypatch.setattr(refitting, "fit_models", spy)
     replay = tiny(refit=refit, preset=TINY.changed(fit={"steps": 100}, data={"residuals": "none"}))
     replay.add(**numbered(0, 100))
     first = replay.model
@@ -72,7 +73,7 @@ def test_another_process_is_given_the_same_job(tmp_path):
     given = Job.load(tmp_path)
     for name in ("columns", "settings", "samples", "seed", "device", "precision"):
         assert getattr(given, name) == getattr(job, name), name
-    assert np.array_equal(given.real, job.real)
+    assert np.array_equal(job.columns.pack(given.rows), job.columns.pack(job.rows))
     assert np.array_equal(given.held_out, job.held_out)
     assert job.held_out.any()
     for (name, one), other in zip(job.start.network.named_parameters(), given.start.network.parameters(), strict=True):
@@ -107,15 +108,15 @@ def test_a_held_out_row_is_held_out_for_good():
     replay = tiny(capacity=150, ratio=0)
     replay.settings = TINY.changed(fit={"holdout": 0.3})
     replay.add(**numbered(0, 100))
-    first = replay._held_out()
+    first = replay._job().held_out
     replay.add(**numbered(100, 150))
-    second = replay._held_out()
+    second = replay._job().held_out
     assert len(second) == 150
     # No row older than 100 is left of the first hundred: compare with one that forgets nothing.
     whole = tiny(capacity=1000, ratio=0)
     whole.settings = replay.settings
     whole.add(**numbered(0, 250))
-    everything = whole._held_out()
+    everything = whole._job().held_out
     assert np.array_equal(first, everything[:100])
     assert np.array_equal(second, everything[100:])
     # Five standard deviations of 250 draws at 0.3.
@@ -126,7 +127,7 @@ def test_few_rows_are_never_all_held_out():
     replay = tiny(ratio=0)
     replay.settings = TINY.changed(fit={"holdout": 0.999})
     replay.add(**numbered(0, 2))
-    assert not replay._held_out().any()
+    assert not replay._job().held_out.any()
 
 
 def test_two_rows_are_enough_for_a_refresh():

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
+from synther.replay import refit
 from synther.replay.refit import usual_samples
 from synther.replay.synthetic import SyntheticReplay
 
@@ -218,7 +218,7 @@ def test_a_machine_on_which_a_fit_does_not_succeed_stops_nobody(caplog, monkeypa
     def full(*given, **options):
         raise ConfigError("the memory of GPU does not suffice")
 
-    monkeypatch.setattr(Synthesizer, "fit", full)
+    monkeypatch.setattr(refit, "fit_models", full)
     replay = tiny()
     replay.add(**numbered(0, 100))
     assert "failed, batches stay real: the memory of GPU does not suffice" in caplog.text

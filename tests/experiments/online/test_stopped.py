@@ -9,11 +9,11 @@ import pytest
 from synther.agents.learner import Learner
 from synther.data import formats
 from synther.envs.stepping import Worlds
-from synther.experiments import refresh as refitting
 from synther.experiments.experience import Experience
 from synther.experiments.refresh import Refreshing
 from synther.experiments.results import Log
 from synther.folder import RunFolder
+from synther.replay import refit as refitting
 from synther.synthesizer import Synthesizer
 
 from ..pendulum import Guessed

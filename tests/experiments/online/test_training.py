@@ -19,11 +19,11 @@ from synther.agents.sac import SACConfig
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import online as training
-from synther.experiments import refresh as refitting
 from synther.experiments.experience import Experience
 from synther.experiments.online import Plan
 from synther.experiments.refresh import Refreshing
 from synther.experiments.results import Result
+from synther.replay import refit as refitting
 from synther.synthesizer.together import fit_models
 
 from .. import pendulum

@@ -16,7 +16,6 @@ from synther.agents.rows import Arm
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import record
-from synther.experiments import refresh as refitting
 from synther.experiments import refresh_latents as refreshing
 from synther.experiments.experience import Film
 from synther.experiments.online_pixels import PixelPlan
@@ -27,6 +26,7 @@ from synther.pixels.files import read
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import load_pixel_policy
 from synther.pixels.worlds import PixelWorlds
+from synther.replay import refit as refitting
 from synther.synthesizer.together import fit_models
 
 from ...pixels.lamps import Lamps
@@ -136,7 +136,7 @@ def test_no_fit_learns_what_another_is_measured_on():
     """A decision is held out or not, however many before it are gone."""
 
     def marks(gone: int, rows: int) -> np.ndarray:
-        return refitting.Own(7, range(rows), gone, None).held_out(0.2)
+        return refitting.held_out_rows((7, 5), gone, rows, 0.2)
 
     every = marks(0, 40)
     assert 0 < every.sum() < 20
