@@ -29,7 +29,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 
 VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
     # name of a fit: preset, what is changed, and further ways to draw from the same fit
-    "paper": ("paper", {}, {"paper, 32 calls": {"sampler": {"kind": "dpm++2m", "steps": 32}}}),
+    "paper": ("paper", {}, {"paper, 32 calls": {"sampler": {"kind": "unipc", "steps": 32}}}),
     "best": (
         "best",
         {},

@@ -27,8 +27,8 @@ from synther.diffusion.config import SamplerConfig
 SAMPLERS = {
     "paper: SDE, 128 steps": SamplerConfig(),
     "SDE, 32 steps": SamplerConfig(steps=32),
-    "fast: DPM-Solver++(2M), 32 steps": SamplerConfig(kind="dpm++2m", steps=32),
-    "DPM-Solver++(2M), 20 steps": SamplerConfig(kind="dpm++2m", steps=20),
+    "fast: UniPC, 32 steps": SamplerConfig(kind="unipc", steps=32),
+    "UniPC, 20 steps": SamplerConfig(kind="unipc", steps=20),
     "Heun, 18 steps": SamplerConfig(kind="heun", steps=18),
     "Euler, 64 steps": SamplerConfig(kind="euler", steps=64),
 }

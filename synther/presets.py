@@ -98,15 +98,15 @@ PRESETS: dict[str, Settings] = {
     "best": Settings(
         noise=NoiseConfig(p_mean=-2.0),
         fit=FitConfig(batch=1024, overfit=OVERFIT),
-        sampler=SamplerConfig(kind="dpm++2m", steps=20, matched=True, restarts=2),
+        sampler=SamplerConfig(kind="unipc", steps=20, matched=True, restarts=2),
         data=_NEAREST,
     ),
     "paper": Settings(),
-    "fast": Settings(sampler=SamplerConfig(kind="dpm++2m", steps=32)),
+    "fast": Settings(sampler=SamplerConfig(kind="unipc", steps=32)),
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, overfit=OVERFIT, checkpoint_every=500),
-        sampler=SamplerConfig(kind="dpm++2m", steps=16, matched=True),
+        sampler=SamplerConfig(kind="unipc", steps=16, matched=True),
         data=replace(_NEAREST, scaling="quantile", residuals="bent"),
     ),
 }

@@ -47,7 +47,7 @@ def test_fast_differs_from_the_paper_in_the_sampler_alone():
     assert [part.name for part in fields(Settings) if getattr(paper, part.name) != getattr(fast, part.name)] == [
         "sampler"
     ]
-    assert (fast.sampler.kind, fast.sampler.steps) == ("dpm++2m", 32)
+    assert (fast.sampler.kind, fast.sampler.steps) == ("unipc", 32)
     assert fast.sampler.network_calls * 7 < paper.sampler.network_calls < fast.sampler.network_calls * 9
 
 
@@ -162,7 +162,7 @@ def test_a_change_changes_that_option_alone():
         ({"network": 3}, r"network must be a dict of some of its options \(kind, width, .*\), got 3"),
         ({"fit": {"learning_rate": 0.0}}, r"fit\.learning_rate must be positive, got 0"),
         ({"network": {"kind": "unet"}}, r"network\.kind must be one of residual, mlp, got 'unet'"),
-        ({"sampler": {"kind": "ddim"}}, r"sampler\.kind must be one of sde, heun, euler, dpm\+\+2m, got 'ddim'"),
+        ({"sampler": {"kind": "ddim"}}, r"sampler\.kind must be one of sde, heun, euler, unipc, got 'ddim'"),
         ({"noise": {"rho": -1.0}}, r"noise\.rho must be positive, got -1"),
         (
             {"data": {"scaling": "log"}},

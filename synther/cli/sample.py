@@ -25,7 +25,7 @@ class Sample(options.Machine):
     samples: int = 1_000_000
     """Rows to write; 5M and 100K are understood."""
     sampler: str | None = None
-    """Another sampler than the model was made with: sde, heun, euler, dpm++2m, or a registered one."""
+    """Another sampler than the model was made with: sde, heun, euler, unipc, or a registered one."""
     steps: int | None = None
     """Another number of sampler steps."""
 

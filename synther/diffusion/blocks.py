@@ -36,7 +36,6 @@ class BlockSampler:
         self.precision = compute.pick_precision(precision, self.device)
         self.columns, self.config, self.start = network.columns, config, start
         self.sigmas = samplers.sigmas_of(config, noise)
-        self._start_scale = samplers.start_scale(config, self.sigmas, noise.sigma_data)
         self.denoiser = edm.Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
         self._source = torch.Generator(self.device)
@@ -89,7 +88,7 @@ class BlockSampler:
             eps = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
             if self.start is not None:
                 eps = self.start.draw(eps)
-            return solved(eps * (self.sigmas[0] * self._start_scale))
+            return solved(eps * self.sigmas[0])
 
     def _solved(self, denoise: samplers.Denoise, x: Tensor) -> Tensor:
         """The sampler's rows from x at sigmas[0]; stochastic samplers draw from the block's own generator."""

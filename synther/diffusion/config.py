@@ -103,7 +103,7 @@ SAMPLERS: Registry[Sampler] = Registry(
         "sde": Sampler(_own("churned"), calls_per_step=2, stochastic=True),
         "heun": Sampler(_own("heun"), calls_per_step=2),
         "euler": Sampler(_own("euler")),
-        "dpm++2m": Sampler(_own("dpm_solver_pp_2m"), sigmas=_own("log_sigmas")),
+        "unipc": Sampler(_own("unipc"), sigmas=_own("log_sigmas")),
     },
 )
 """Samplers by the names of `SamplerConfig.kind`. Others can be registered here, or installed: see `Registry`."""
@@ -114,7 +114,7 @@ class SamplerConfig:
     """How rows are drawn. The s_ parameters belong to the stochastic sampler (`sde`)."""
 
     kind: str = "sde"
-    """sde (the paper's), heun, euler, dpm++2m, or the name of a registered sampler."""
+    """sde (the paper's), heun, euler, unipc, or the name of a registered sampler."""
     steps: int = 128
     s_churn: float = 80.0
     s_tmin: float = 0.05

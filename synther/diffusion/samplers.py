@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -81,21 +82,48 @@ def churned(
     return stochastic_heun(denoise, x, sigmas, generator, **churn)
 
 
-def dpm_solver_pp_2m(denoise: Denoise, x: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """DPM-Solver++(2M) (Lu et al. 2022, Algorithm 2): second order from one call a step, as it remembers the last."""
-    denoised_last: Tensor | None = None
-    h_last = 0.0
+def unipc(denoise: Denoise, x: Tensor, sigmas: Sequence[float], order: int = 3) -> Tensor:
+    """A predictor-corrector for the same ODE, after UniPC (Zhao et al. 2023): one call a step.
+
+    With lambda = -ln sigma, the flow over a step h is x(lambda + h) = e^-h x + int_0^h e^(t - h) D(lambda + t) dt. The
+    integral is exact for the polynomial through the last `order` denoised rows. Once the network has denoised the rows
+    that this predicts, the step is taken again with that value among them, which costs no further call.
+    """
+    known: list[tuple[float, Tensor]] = []  # (lambda, denoised rows), the latest first
+    x_last = x
     for sigma, sigma_next in pairwise(sigmas):
         denoised = denoise(x, sigma)
         if sigma_next == 0:
             return denoised
-        # Extrapolate the denoised rows to the middle of the step, in ln sigma.
-        h = math.log(sigma / sigma_next)
-        middle = denoised if denoised_last is None else torch.lerp(denoised_last, denoised, 1 + h / (2 * h_last))
-        # Step down to sigma_next.
-        x = torch.add((sigma_next / sigma) * x, middle, alpha=-math.expm1(-h))
-        denoised_last, h_last = denoised, h
+        # Correct the step that led here.
+        last, known = known, [(-math.log(sigma), denoised), *known][:order]
+        if last:
+            x = _exponential_step(x_last, last[0][0], known[0][0], known)
+        # Predict the next one.
+        x_last, x = x, _exponential_step(x, known[0][0], -math.log(sigma_next), known)
     return x
+
+
+def _exponential_step(x: Tensor, start: float, end: float, known: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """x from lambda = `start` to `end`, where D is the polynomial through the `known` values."""
+    h = end - start
+    x = math.exp(-h) * x
+    for weight, (_, denoised) in zip(_weights([place - start for place, _ in known], h), known, strict=True):
+        x = torch.add(x, denoised, alpha=weight)
+    return x
+
+
+def _weights(nodes: Sequence[float], h: float) -> list[float]:
+    """int_0^h e^(t - h) l_j(t) dt, where l_j is the polynomial that is 1 at nodes[j] and 0 at the others."""
+    moments = [-math.expm1(-h)]  # int_0^h e^(t - h) t^k dt, by parts
+    for k in range(1, len(nodes)):
+        moments.append(h**k - k * moments[-1])
+    weights = []
+    for j, node in enumerate(nodes):
+        others = [other for i, other in enumerate(nodes) if i != j]
+        coefficients = numpy.atleast_1d(numpy.poly(others))[::-1] / math.prod(node - other for other in others)
+        weights.append(float(coefficients @ moments))
+    return weights
 
 
 def restart(denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: torch.Generator, *, times: int) -> Tensor:
@@ -108,35 +136,18 @@ def restart(denoise: Denoise, x: Tensor, sigmas: Sequence[float], generator: tor
     """
     for _ in range(times):
         eps = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
-        x = dpm_solver_pp_2m(denoise, torch.add(x, eps, alpha=sigmas[0]), sigmas)
+        x = unipc(denoise, torch.add(x, eps, alpha=sigmas[0]), sigmas, order=2)
     return x
 
 
 def log_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
-    """Noise levels in even steps of ln sigma, in which DPM-Solver++ is at home.
-
-    Its error is then the same for every scale of the data, and `start_scale` can remove it at all scales at once.
-    """
+    """Noise levels in even steps of ln sigma: a multistep method then errs alike at every scale of the data."""
     return edm.geometric_sigmas(steps, noise.sigma_max, noise.sigma_min)
 
 
 def sigmas_of(config: SamplerConfig, noise: NoiseConfig) -> list[float]:
     """The noise levels that the sampler steps through."""
     return (SAMPLERS.get(config.kind).sigmas or edm.karras_sigmas)(config.steps, noise)
-
-
-def start_scale(config: SamplerConfig, sigmas: Sequence[float], sigma_data: float) -> float:
-    """What the noise that rows begin from is multiplied with, so that few steps make no column too wide.
-
-    On Gaussian data of deviation sigma_data a deterministic sampler is a multiplication. With 16 steps of
-    DPM-Solver++(2M) rows come out 2.5 % too wide; this begins with noise that is as much too narrow.
-    """
-    sampler = SAMPLERS.get(config.kind)
-    if sampler.stochastic:  # its own noise makes up for what is too wide or too narrow
-        return 1.0
-    one = torch.full((1, 1), sigmas[0], dtype=torch.float64)
-    wide = sampler.solve(lambda x, sigma: edm.c_skip(sigma, sigma_data) * x, one, sigmas)
-    return min(max(sigma_data / float(wide), 0.9), 1.1)  # where steps are so few that this is not enough, none helps
 
 
 def sample(

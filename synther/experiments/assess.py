@@ -183,8 +183,8 @@ def _efforts(
 ) -> tuple[tuple[Effort, ...], tuple[str, ...]]:
     """What a few samplers reach for their network calls, and how to read it."""
     own = model.settings.sampler
-    plain = own.kind == "dpm++2m" and not own.matched and not own.restarts
-    others = [SamplerConfig("dpm++2m", calls) for calls in CALLS if not plain or calls != own.steps]
+    plain = own.kind == "unipc" and not own.matched and not own.restarts
+    others = [SamplerConfig("unipc", calls) for calls in CALLS if not plain or calls != own.steps]
     samplers = [*others, own]
     calls = sum(sampler.network_calls for sampler in samplers)
     count = int(np.clip(EFFORT[model.device.type] / (calls * _parameters(model)), FEWEST, MOST))

@@ -88,7 +88,7 @@ def test_it_loads_without_a_word_and_fits(browser: Browser, file: Path, width: i
 
 def test_long_names_of_samplers_push_no_figures_out_of_sight(page: Page) -> None:
     page.run("""document.querySelectorAll("#efforts td:first-child").forEach(
-        cell => { cell.textContent = "the model's own: dpm++2m, 20 steps and 12 of refinement" })""")
+        cell => { cell.textContent = "the model's own: unipc, 20 steps and 12 of refinement" })""")
     assert page.run('[...document.querySelectorAll("#efforts .scroll")].map(b => b.scrollWidth - b.clientWidth)') == [0]
 
 

@@ -261,7 +261,7 @@ class TestInspect:
     def test_a_model(self, synther, model):
         code, out, err = synther("inspect", model)
         assert (code, err) == (0, "")
-        for text in ("Made-v0", "residual, 1 x 16", "300 rows, 20 steps", "dpm++2m, 2 steps", "terminal > 0."):
+        for text in ("Made-v0", "residual, 1 x 16", "300 rows, 20 steps", "unipc, 2 steps", "terminal > 0."):
             assert text in out
 
     def test_a_model_as_json(self, synther, model):

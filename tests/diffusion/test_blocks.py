@@ -21,7 +21,7 @@ def sampler(kind: str = "sde", steps: int = 4, net: Network | None = None) -> Bl
     return BlockSampler(net or network(), NoiseConfig(), SamplerConfig(kind, steps))
 
 
-@pytest.mark.parametrize("kind", ["sde", "heun", "euler", "dpm++2m"])
+@pytest.mark.parametrize("kind", ["sde", "heun", "euler", "unipc"])
 def test_rows_depend_on_seed_and_block_alone(kind):
     one, other = sampler(kind), sampler(kind)
     forwards = [one.draw(7, block) for block in range(3)]
@@ -33,7 +33,7 @@ def test_rows_depend_on_seed_and_block_alone(kind):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["sde", "dpm++2m"])
+@pytest.mark.parametrize("kind", ["sde", "unipc"])
 def test_captured_blocks_are_those_of_plain_calls(kind):
     one = BlockSampler(
         network(), NoiseConfig(), SamplerConfig(kind, 4, restarts=2, restart_steps=2), start=Start.plain(3)
@@ -59,7 +59,7 @@ def test_drawing_leaves_the_global_stream_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("kind", ["sde", "heun", "dpm++2m"])
+@pytest.mark.parametrize("kind", ["sde", "heun", "unipc"])
 def test_moments(kind):
     # F = 0 is exact where the scaled rows are N(0, I): D = c_skip x = x / (1 + sigma^2).
     net = network()

@@ -39,7 +39,7 @@ def test_learns_a_correlated_gaussian():
     data = rows(4000, 2) @ torch.linalg.cholesky(covariance).t()
     config = FitConfig(steps=600, batch=256, learning_rate=3e-3, evaluate_every=300)
     result = fit(data, NetworkConfig(width=64, depth=2, embedding=32), config, NOISE)
-    sampler = BlockSampler(result.network, NOISE, SamplerConfig("dpm++2m", 20))
+    sampler = BlockSampler(result.network, NOISE, SamplerConfig("unipc", 20))
     drawn = torch.cat([sampler.draw(0, block) for block in range(16)])
     # Five standard errors of 4,000 rows and of 8,192 drawn: 0.11 + 0.08 for a variance, 0.10 + 0.07 for the covariance.
     # An unfitted network (F about 0) gives covariance 0.

@@ -9,7 +9,7 @@ from torch import Tensor
 from synther.diffusion import start as start_module
 from synther.diffusion.config import NoiseConfig
 from synther.diffusion.edm import karras_sigmas
-from synther.diffusion.samplers import Denoise, dpm_solver_pp_2m
+from synther.diffusion.samplers import Denoise, unipc
 from synther.diffusion.start import Moments, Start, match
 
 COLUMNS, ROWS = 4, 100_000
@@ -33,7 +33,7 @@ def denoiser(moments: Moments) -> Denoise:
 def generated(denoise: Denoise, start: Start, seed: int) -> Moments:
     sigmas = karras_sigmas(40, NoiseConfig())
     normal = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return Moments.of(dpm_solver_pp_2m(denoise, start.draw(normal) * sigmas[0], sigmas))
+    return Moments.of(unipc(denoise, start.draw(normal) * sigmas[0], sigmas))
 
 
 def test_the_moments_of_rows():

@@ -92,8 +92,8 @@ class TestEfforts:
     def test_plain_samplers_and_the_models_own(self, model, hopper):
         efforts, _ = module._efforts(model, hopper, partial(simulate, "Hopper-v5"), 0, Silent())
         assert [effort.calls for effort in efforts] == [4, 5, 8, 16, 32, 64]
-        assert [effort.sampler for effort in efforts if effort.calls != 5] == ["dpm++2m"] * 5
-        assert efforts[1].sampler == "the model's own: dpm++2m, 5 steps"
+        assert [effort.sampler for effort in efforts if effort.calls != 5] == ["unipc"] * 5
+        assert efforts[1].sampler == "the model's own: unipc, 5 steps"
         for effort in efforts:
             assert 0 < effort.marginal < 1
             assert 0 < effort.correlation < 1
@@ -109,7 +109,7 @@ class TestEfforts:
         model = small(**{**PLAIN, "sampler": {"steps": 8, "restarts": 0, "matched": False}}).fit(hopper, progress=False)
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())
         assert [effort.calls for effort in efforts] == [4, 8, 16, 32, 64]
-        assert efforts[1].sampler == "the model's own: dpm++2m, 8 steps"
+        assert efforts[1].sampler == "the model's own: unipc, 8 steps"
         assert all(effort.dynamics is None for effort in efforts)
 
     def test_matched_and_restarted(self, hopper):
@@ -120,10 +120,10 @@ class TestEfforts:
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())
         assert [effort.calls for effort in efforts] == [4, 8, 8, 16, 32, 64]
         assert [effort.sampler for effort in efforts if effort.calls == 8] == [
-            "dpm++2m", "the model's own: dpm++2m, 5 steps and 3 in a restart",
+            "unipc", "the model's own: unipc, 5 steps and 3 in a restart",
         ]  # fmt: skip
 
-    @pytest.mark.parametrize("sampler", [SamplerConfig("dpm++2m", 5), SamplerConfig("dpm++2m", 3)])
+    @pytest.mark.parametrize("sampler", [SamplerConfig("unipc", 5), SamplerConfig("unipc", 3)])
     def test_the_rows_are_those_of_the_model(self, model, sampler):
         ours, its = module._drawn(model, sampler, 600, 3), model.sample(600, seed=3, sampler=sampler, progress=False)
         for name, array in its.arrays().items():
@@ -132,7 +132,7 @@ class TestEfforts:
     def test_other_samplers_are_not_calibrated(self, hopper, monkeypatch):
         model = small(sampler={"steps": 5}).fit(hopper, progress=False)
         monkeypatch.setattr(Drawing, "_raw_flags", None)
-        assert len(module._drawn(model, SamplerConfig("dpm++2m", 3), 20, 0)) == 20
+        assert len(module._drawn(model, SamplerConfig("unipc", 3), 20, 0)) == 20
         assert len(module._drawn(model, model.settings.sampler, 20, 0)) == 20
 
     @pytest.mark.parametrize(("effort", "rows"), [(0.0, 500), (600.5, 600), (1e30, 50_000)])

@@ -14,7 +14,7 @@ from synther.diffusion.config import SamplerConfig
 from .settings import SHORT
 from .watch import Watch
 
-SAMPLER = {"kind": "dpm++2m", "steps": 8, "matched": True, "restarts": 1, "restart_steps": 4}
+SAMPLER = {"kind": "unipc", "steps": 8, "matched": True, "restarts": 1, "restart_steps": 4}
 DATA = {"scaling": "blend", "spikes": True, "terminals": "decided"}
 
 
