@@ -55,7 +55,7 @@ def test_order_of_convergence(kind, order, gaussian, generator):
         errors.append(float((DETERMINISTIC[kind](gaussian.denoise, x, sigmas) - exact).norm() / exact.norm()))
     orders = [math.log2(coarse / fine) for coarse, fine in pairwise(errors)]
     # An error c n^-p (1 + a / n) is seen with order p + a / (2 n ln 2), twice as close to p at each doubling.
-    assert orders[-1] == pytest.approx(order, abs=0.05 if kind == "unipc" else 0.01)
+    assert orders[-1] == pytest.approx(order, abs=0.1 if kind == "unipc" else 0.01)
     assert abs(orders[1] - order) < 0.75 * abs(orders[0] - order)
     assert errors[-1] < {1: 1e-2, 2: 1e-4, 3: 1e-9}[order]
 
@@ -70,7 +70,7 @@ def test_unipc_has_its_order_on_uneven_steps(order, gaussian, generator):
         sigmas = [20 * math.exp(-pair * (i + part)) for i in range(pairs) for part in (0, 0.25)] + [0.1]
         errors.append(float((unipc(gaussian.denoise, x, sigmas, order) - exact).norm() / exact.norm()))
     orders = [math.log2(coarse / fine) for coarse, fine in pairwise(errors)]
-    assert orders[-1] == pytest.approx(order, abs=0.1)
+    assert orders[-1] == pytest.approx(order, abs=0.15)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
