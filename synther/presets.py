@@ -102,7 +102,7 @@ PRESETS: dict[str, Settings] = {
     "best": Settings(
         noise=NoiseConfig(p_mean=-2.0, sigma_max=20),
         fit=FitConfig(batch=1024, overfit=OVERFIT),
-        sampler=SamplerConfig(kind="unipc", steps=17, matched=True, restarts=3, restart_steps=5, restart_to=0.004),
+        sampler=SamplerConfig(kind="unipc", steps=16, matched=True, restarts=4),
         data=_NEAREST,
     ),
     "paper": Settings(),

@@ -124,11 +124,11 @@ class SamplerConfig:
     """Begin from noise stretched a little, so that rows have the mean and the covariance of the real ones."""
     restarts: int = 0
     """Times that a finished row is noised a little and denoised once more, which brings it nearer to the data."""
-    restart_steps: int = 6
+    restart_steps: int = 4
     """Network calls of each of them."""
     restart_from: float = 0.1
     """Noise level that rows are raised to."""
-    restart_to: float = 0.003
+    restart_to: float = 0.005
     """Noise level of the last call."""
 
     def __post_init__(self) -> None:
