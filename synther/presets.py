@@ -109,6 +109,7 @@ PRESETS: dict[str, Settings] = {
     "fast": Settings(sampler=SamplerConfig(kind="unipc", steps=32)),
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
+        noise=NoiseConfig(sigma_max=20),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, overfit=OVERFIT, checkpoint_every=500),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True),
         data=replace(_NEAREST, scaling="quantile", residuals="bent"),

@@ -126,9 +126,9 @@ class SamplerConfig:
     """Times that a finished row is noised a little and denoised once more, which brings it nearer to the data."""
     restart_steps: int = 4
     """Network calls of each of them."""
-    restart_from: float = 0.1
+    restart_from: float = 0.08
     """Noise level that rows are raised to."""
-    restart_to: float = 0.005
+    restart_to: float = 0.006
     """Noise level of the last call."""
 
     def __post_init__(self) -> None:

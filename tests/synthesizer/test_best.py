@@ -67,14 +67,16 @@ def test_terminals_are_where_the_limit_is(best):
 
 
 def test_the_moments_are_matched(best):
+    """Of a sampler that makes rows too wide: thirty steps of Euler's method."""
     model, real = best[0], falling()
-    matched = model.sample(10_000, seed=0, progress=False)
-    plain = model.sample(10_000, seed=0, sampler=SamplerConfig(**SAMPLER | {"matched": False}), progress=False)
+    coarse = {"kind": "euler", "steps": 30}
+    matched = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse, matched=True), progress=False)
+    plain = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse), progress=False)
 
     def off(fake: Transitions) -> float:
         return float(np.abs(fake.observation.std(0) / real.observation.std(0) - 1).max())
 
-    assert off(matched) < off(plain)
+    assert off(matched) < 0.5 * off(plain)
     assert off(matched) < 0.04
 
 

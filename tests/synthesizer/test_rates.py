@@ -52,10 +52,10 @@ def test_every_sampler_is_calibrated_once(real, saved):
     assert [phase[0] for phase in again.phases] == ["sample", "sample"]
 
 
-@pytest.mark.parametrize(("steps", "blocks"), [(1, 1), (32, 6), (64, 8)])
+@pytest.mark.parametrize(("steps", "blocks"), [(1, 1), (32, 6), (256, 39)])
 def test_calibration_takes_no_longer_than_the_fit(steps, blocks):
     """A step costs three evaluations of its 256 rows, a sampled row 8: 3 x 32 x 256 / 8 rows are 6 blocks of 512.
-    After 64 steps one can afford 12, but a quarter of 8 blocks are 1,024 events, and more are not needed."""
+    After 256 steps one can afford 48, but a quarter of 39 blocks are 5,000 events, and more are not needed."""
     watch = Watch()
     Synthesizer("laptop", **{**SHORT, "fit": {"steps": steps}}, device="cpu").fit(
         made(320, terminal=np.arange(320) % 4 == 0), progress=watch
