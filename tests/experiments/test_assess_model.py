@@ -50,7 +50,7 @@ class TestProcess:
     def test_from_noise_to_data(self, model, hopper):
         process, notes = module._process(model, hopper, "Hopper-v5", 0)
         assert notes == ()
-        assert process.sigmas[0] == 80.0
+        assert process.sigmas[0] == 20.0
         assert process.sigmas[-1] == 0.0
         assert list(process.sigmas) == sorted(set(process.sigmas), reverse=True)
         assert {len(rows) for rows in process.steps} == {300}
