@@ -101,9 +101,7 @@ def _list(chosen: Paper) -> None:
 
 
 def _run(chosen: Paper, command: str) -> None:
-    from synther.experiments.online_runs import OnlineRun
-    from synther.experiments.pixel_runs import PixelRun
-    from synther.experiments.runs import Changes, Place, Run, execute_all
+    from synther.experiments.spec import Changes, Place, execute_all
     from synther.paper.catalogue import experiment
     from synther.paper.tables import RUNS
 
@@ -119,7 +117,7 @@ def _run(chosen: Paper, command: str) -> None:
     data, policies = (path and _absolute(path) for path in (chosen.data, chosen.policies))
     place = Place(chosen.out / "models", data, policies, chosen.device, chosen.workers, command)
     outcomes = execute_all(
-        [job.changed(**changes) if isinstance(job, Run | OnlineRun | PixelRun) else job for job in jobs],
+        [job.changed(**changes) for job in jobs],
         chosen.out / RUNS,
         place,
         engine=chosen.engine,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from synther.experiments.runs import Recipe, Run
+from synther.experiments.spec import Recipe
+from synther.experiments.specs import OfflineRun
 from synther.paper.experiment import Cell, Experiment, Lines
 from synther.paper.parts import (
     HALF,
@@ -35,7 +36,7 @@ OWN = {**MIXED, **{name: name for name in MEDIUM}}
 _BEST = Recipe(preset="best")
 
 
-def _on_original(data: str, algorithm: str) -> Run:
+def _on_original(data: str, algorithm: str) -> OfflineRun:
     return run_of(data, algorithm, REAL_ARM, _BEST, "-real")
 
 
@@ -48,7 +49,7 @@ def agents() -> Experiment:
     return Experiment("agents", "", about, tuple(runs), table, bars="rows", remarks=(OTHER_DATA,))
 
 
-def _mixed_subset(algorithm: str, fraction: float = 0.15) -> Run:
+def _mixed_subset(algorithm: str, fraction: float = 0.15) -> OfflineRun:
     arms = REAL_ARM | SYNTHETIC_ARM | (NOISE_ARMS if fraction == 0.15 else {})
     return run_of("walker2d-mixed", algorithm, arms, _BEST, "-ours", fraction=fraction)
 
@@ -62,7 +63,7 @@ def mixed_subsample() -> Experiment:
 
 
 def _on_all(
-    name: str, about: str, runs: tuple[Run, ...], figures: dict[tuple[str, str], tuple[Pair, Pair]]
+    name: str, about: str, runs: tuple[OfflineRun, ...], figures: dict[tuple[str, str], tuple[Pair, Pair]]
 ) -> Experiment:
     """A row a data set; the paper's figures, of original data and SynthER's by data set and algorithm, are those of
     D4RL's set of the same kind."""
@@ -80,7 +81,7 @@ def _on_all(
 def mixed_eval() -> Experiment:
     """Of medium sets the original data is the experiment `agents`, which is not trained again."""
     generated = SYNTHETIC_ARM | HALF_ARM
-    runs: list[Run] = []
+    runs: list[OfflineRun] = []
     for name in ("td3_bc", "iql"):
         runs += [run_of(data, name, REAL_ARM | generated, _BEST, "-ours") for data in MIXED]
         for data in MEDIUM:

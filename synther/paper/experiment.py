@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from synther.experiments.online_runs import OnlineRun
-from synther.experiments.runs import Job
+from synther.experiments.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Experiment:
     label: str
     """Of the table or figure in the paper, or "" for one of our own."""
     about: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[RunSpec, ...]
     table: dict[str, dict[str, Cell]]
     """Row to column to cell; a column may be missing from a row."""
     averages: tuple[Average, ...] = ()
@@ -83,8 +82,8 @@ class Experiment:
     @property
     def is_online(self) -> bool:
         """Whether agents learn while they act: tables then show returns, after steps, as the paper does."""
-        return any(isinstance(job, OnlineRun) for job in self.jobs)
+        return any(job.shown == "returns" for job in self.jobs)
 
-    def chosen(self, only: Sequence[str]) -> list[Job]:
+    def chosen(self, only: Sequence[str]) -> list[RunSpec]:
         """The jobs whose name has one of these texts in it; all, where there are none."""
         return [job for job in self.jobs if not only or any(text in job.name for text in only)]

@@ -9,13 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synther.experiments.online_runs import OnlineRun, Synthetic
-from synther.experiments.pixel_runs import PixelRun
 from synther.experiments.results import Result, Spread
-from synther.experiments.runs import Job, Recipe, Run
+from synther.experiments.spec import PROVENANCE, RunSpec
 from synther.folder import Difference, differences, read_object
 from synther.paper.experiment import Average, Cell, Experiment, Figure
-from synther.paper.sizes import Sizes
 from synther.plots.curves import count
 from synther.presets import Settings
 
@@ -79,7 +76,7 @@ def findings(experiment: Experiment, runs: Path) -> dict[str, Finding]:
     return {name: finding for name, finding in found.items() if finding is not None}
 
 
-def _finding(job: Job, folder: Path) -> Finding | None:
+def _finding(job: RunSpec, folder: Path) -> Finding | None:
     if not job.result(folder).exists():
         return None
     # How often a run was evaluated on its way changes nothing of where it ends, its last evaluation included.
@@ -90,42 +87,23 @@ def _finding(job: Job, folder: Path) -> Finding | None:
     # The number of updates says more than that of a source's samples: the outermost come first.
     every = [*differences(done, wanted), *_outdated(job, done, folder)]
     departures = tuple(sorted(every, key=lambda departure: len(departure.place)))
-    if isinstance(job, Sizes):
+    if not job.is_training:
         return Finding({arm: (value,) for arm, value in read_object(job.result(folder)).items()}, departures)
-    result = Result.read(job.result(folder))
-    shown: Literal["scores", "returns"] = "returns" if isinstance(job, OnlineRun) else "scores"
-    sources = {arm: set(shares) for arm, shares in done["arms"].items()} if isinstance(job, Run) else {}
-    return Finding(_finals(result, shown), departures, read_object(folder / "facts.json"), result, shown, sources)
+    result, provenance = Result.read(job.result(folder)), read_object(folder / PROVENANCE)
+    return Finding(_finals(result, job.shown), departures, provenance, result, job.shown, job.sources_of(done))
 
 
-def _outdated(job: Job, done: Mapping[str, Any], folder: Path) -> Iterator[Difference]:
+def _outdated(job: RunSpec, done: Mapping[str, Any], folder: Path) -> Iterator[Difference]:
     """A difference for each preset whose settings have changed since the run was made."""
-    trained = folder / ("facts.json" if isinstance(job, PixelRun) else "training/run.json")
-    for place, recipe, then in _generators(job, done, read_object(trained)) if trained.exists() else ():
-        now = recipe.settings().to_json()
-        if any(differences(_completed(then), now)):
-            yield Difference((*place, recipe.preset), OLDER, None)
+    for place, generator, then in job.generators(done, folder):
+        if any(differences(_completed(then), generator.settings().to_json())):
+            yield Difference((*place, generator.preset), OLDER, None)
 
 
 def _completed(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The settings of a run with the defaults of options that were added later. Options that are gone remain."""
     defaults = Settings().to_json()
     return {part: {**options, **settings.get(part, {})} for part, options in defaults.items()}
-
-
-def _generators(
-    job: Job, done: Mapping[str, Any], trained: Mapping[str, Any]
-) -> Iterator[tuple[tuple[str, ...], Recipe | Synthetic, dict[str, Any]]]:
-    """Of the diffusion models of a run: where they are named, how they are described, the settings that were meant."""
-    if isinstance(job, Run):
-        for name, recipe in done["sources"].items():
-            if recipe["generator"] == "diffusion":
-                yield ("sources", name), Recipe(**recipe), trained["synthetic"][name]["settings"]
-    elif isinstance(job, OnlineRun) and done["synthetic"] is not None:
-        yield ("synthetic",), Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
-    elif isinstance(job, PixelRun):
-        for arm, settings in trained.get("generators", {}).items():
-            yield ("arms", arm), Recipe(**done["arms"][arm]["recipe"]), settings
 
 
 def _finals(result: Result, shown: Literal["scores", "returns"]) -> Values:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from synther.experiments.runs import Recipe, Run
+from synther.experiments.spec import Recipe
+from synther.experiments.specs import OfflineRun
 from synther.paper import published
 from synther.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
 from synther.paper.parts import (
@@ -30,7 +31,7 @@ from synther.paper.published import FULL_EVAL, LARGER, LOCOMOTION, MAZES
 from synther.paper.sizes import NUMBERS, PARAMETERS, RATIO, Sizes
 
 
-def _full_runs() -> dict[tuple[str, str], Run]:
+def _full_runs() -> dict[tuple[str, str], OfflineRun]:
     arms = REAL_ARM | SYNTHETIC_ARM
     return {
         (data, algorithm): run_of(data, algorithm, arms, papers_recipe(data))
@@ -96,7 +97,7 @@ SUBSAMPLED = {
 
 def subsample() -> Experiment:
     arms = REAL_ARM | SYNTHETIC_ARM | ADDITIVE_ARM
-    runs: list[Run] = []
+    runs: list[OfflineRun] = []
     table: dict[str, dict[str, Cell]] = {}
     lines: list[Lines] = []
     for data, fractions in SUBSAMPLED.items():
@@ -131,7 +132,7 @@ def barchart() -> Experiment:
     )
 
 
-def _larger_runs() -> dict[str, Run]:
+def _larger_runs() -> dict[str, OfflineRun]:
     arms = REAL_ARM | SYNTHETIC_ARM
     return {data: run_of(data, "td3_bc", arms, papers_recipe(data), "-larger", agent=LARGER_NETWORK) for data in LARGER}
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from synther.experiments.online_runs import Algorithm, OnlineRun, Synthetic
+from synther.experiments.specs import OnlineAlgorithm as Algorithm
+from synther.experiments.specs import OnlineRun, Synthetic
 from synther.paper.experiment import Cell, Contrast, Experiment
 from synther.paper.published import HOURS, NEIGHBOURS
 
@@ -41,7 +42,7 @@ OURS = {
     "REDQ (UTD 20)": Method("redq-utd20", "redq", 20),
     SYNTHER: Method("synther-utd20", "sac", 20, Synthetic()),
 }
-_PAPERS = Synthetic("paper", {"network": {"embedding": 256}}, refit="scratch")
+_PAPERS = Synthetic("paper", changes={"network": {"embedding": 256}}, refit="scratch")
 PAPERS = {title: method for title, method in OURS.items() if title != "SAC (UTD 20)"}
 PAPERS |= {SYNTHER: Method("synther-utd20-paper", "sac", 20, _PAPERS)}
 

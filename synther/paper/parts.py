@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from synther.baselines.augmentation import AUGMENTATIONS
-from synther.experiments.runs import Recipe, Run
+from synther.experiments.spec import Recipe
+from synther.experiments.specs import OfflineRun
 from synther.paper.experiment import Cell, Contrast, Figure
 from synther.paper.published import Pair
 
@@ -43,13 +44,13 @@ def run_of(
     fraction: float | None = None,
     agent: dict[str, Any] | None = None,
     seeds: int = 8,
-) -> Run:
+) -> OfflineRun:
     """With the sources that the arms ask for, of which `recipe` makes the synthetic ones."""
     made = {"synthetic": recipe, "as_many": replace(recipe, samples=None)}
     made |= {name: Recipe(name, recipe.samples) for name in AUGMENTATIONS}
     wanted = {source for shares in arms.values() for source in shares}
     part = "" if fraction is None else f"{100 * fraction:g}pct-"
-    return Run(
+    return OfflineRun(
         f"{data}-{part}{algorithm}{suffix}",
         data,
         algorithm,
@@ -62,12 +63,12 @@ def run_of(
     )
 
 
-def run_of_all(name: str, data: str, algorithm: str, sources: dict[str, Recipe], seeds: int = 8) -> Run:
+def run_of_all(name: str, data: str, algorithm: str, sources: dict[str, Recipe], seeds: int = 8) -> OfflineRun:
     """An arm for each source alone."""
-    return Run(name, data, algorithm, {source: {source: 1.0} for source in sources}, sources, seeds=seeds)
+    return OfflineRun(name, data, algorithm, {source: {source: 1.0} for source in sources}, sources, seeds=seeds)
 
 
-def cells_of(run: Run, *figures: Pair, title: str = "") -> dict[str, Cell]:
+def cells_of(run: OfflineRun, *figures: Pair, title: str = "") -> dict[str, Cell]:
     """A column an arm of the run, with the paper's figures in the same order, as far as there are any."""
     known = [*(Figure(*pair) for pair in figures), *[None] * (len(run.arms) - len(figures))]
     return {
@@ -80,7 +81,7 @@ def contrasts_of(titles: Iterable[str], one: str = SYNTHER, other: str = ORIGINA
     return tuple(Contrast(f"{title} {one}", f"{title} {other}") for title in titles)
 
 
-def rows_by_arm(runs: Iterable[Run]) -> dict[str, dict[str, Cell]]:
+def rows_by_arm(runs: Iterable[OfflineRun]) -> dict[str, dict[str, Cell]]:
     """A row an arm, a column an algorithm."""
     table: dict[str, dict[str, Cell]] = {}
     for run in runs:

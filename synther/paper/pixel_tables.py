@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from synther.experiments.pixel_runs import STAGE_ONE, Algorithm, Features, PixelRun, Retraining
-from synther.experiments.runs import Recipe
+from synther.experiments.spec import Recipe
+from synther.experiments.specs import STAGE_ONE, Features, PixelRun, Retraining
+from synther.experiments.specs import PixelAlgorithm as Algorithm
 from synther.paper.experiment import Average, Cell, Experiment, Figure
 from synther.paper.parts import ORIGINAL, SYNTHER, contrasts_of
 from synther.paper.published import REPRESENTATION, VD4RL, VD4RL_AVERAGE, Pair

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from synther.errors import MissingExtra
-from synther.experiments.pixel_runs import PixelRun
-from synther.experiments.runs import Run
 from synther.paper.comparisons import Comparison, Summary, comparison, summary
 from synther.paper.experiment import Experiment
 from synther.paper.findings import Entry, Finding, average, entry, findings, told
@@ -126,11 +124,11 @@ class Table:
                     yield f"{values.count(None)} of {len(values)} seeds of {arm} in {name} diverged and are left out."
 
     def _data(self) -> Iterable[str]:
-        jobs = {job.name: job for job in self.experiment.jobs if isinstance(job, Run | PixelRun)}
+        data_sets = {job.name: job.data_set for job in self.experiment.jobs if job.data_set is not None}
         rows: dict[tuple[str, str], set[int]] = {}
         for name, finding in self.found.items():
-            if name in jobs:
-                rows.setdefault((jobs[name].data, finding.facts["data"]), set()).add(finding.facts["rows"])
+            if name in data_sets:
+                rows.setdefault((data_sets[name], finding.facts["data"]), set()).add(finding.facts["rows"])
         for (data, source), counts in sorted(rows.items()):
             yield f"{data}: {' or '.join(f'{count:,}' for count in sorted(counts))} rows, {source}."
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from synther.experiments.runs import Run
+from synther.experiments.specs import OfflineRun
 from synther.paper import catalogue
 from synther.paper.experiment import Cell, Experiment, Figure
 
 SMALL = {"width": 8, "depth": 1, "batch": 8}
-REAL = Run(
+REAL = OfflineRun(
     "hopper-bc",
     "hopper-sac",
     "bc",

@@ -136,7 +136,7 @@ def test_paper(reached, tmp_path):
     changes = {"updates": 20, "seeds": 2, "evaluate-every": 5, "samples": 300, "preset": "best"}
     named = [word for name, value in changes.items() for word in (f"--{name}", value)]
     place = ("--data", tmp_path, "--device", "cpu", "--workers", 3)
-    target = "synther.experiments.runs.execute_all"
+    target = "synther.experiments.spec.execute_all"
     found = reached(target, "paper", "run", "full_eval", "--out", tmp_path / "paper", "--only", "iql", *named, *place)
     jobs, folder, where = found.given
     out = (tmp_path / "paper").resolve()

@@ -14,10 +14,10 @@ import torch
 
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments import loop, record
-from synther.experiments.pixel_runs import STAGE_ONE, PixelRun, Retraining
 from synther.experiments.pixels.stage_one import Course
 from synther.experiments.results import Result
-from synther.experiments.runs import Place, Recipe
+from synther.experiments.spec import Place, Recipe
+from synther.experiments.specs import STAGE_ONE, PixelRun, Retraining
 from synther.pixels import evaluation, files
 from synther.progress import Silent
 

@@ -15,7 +15,8 @@ from synther.agents.agent import Agent
 from synther.errors import ConfigError
 from synther.experiments import offline
 from synther.experiments.results import Result
-from synther.experiments.runs import Place, Recipe, Run, execute_all
+from synther.experiments.spec import Place, Recipe, execute_all
+from synther.experiments.specs import OfflineRun
 from synther.progress import Silent
 from synther.synthesizer import Synthesizer
 
@@ -27,7 +28,7 @@ TINY = {
     "sampler": {"steps": 2},
     "data": {"threshold": "half"},
 }
-RUN = Run(
+RUN = OfflineRun(
     "swings-td3_bc",
     "swings",
     "td3_bc",
@@ -50,7 +51,7 @@ def place(tmp_path, monkeypatch) -> Place:
     return Place(tmp_path / "models", tmp_path / "data", device="cpu", command="synther paper run x")
 
 
-def execute(run: Run, tmp_path: Path, place: Place) -> str | None:
+def execute(run: OfflineRun, tmp_path: Path, place: Place) -> str | None:
     """What went wrong."""
     (outcome,) = execute_all([run], tmp_path / "runs", place, progress=False)
     return outcome.error
@@ -61,10 +62,10 @@ def read(path: Path) -> dict:
 
 
 def test_to_json_and_back():
-    assert Run.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
+    assert OfflineRun.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
     assert pickle.loads(pickle.dumps(RUN)) == RUN
-    with pytest.raises(ConfigError, match="this is no run that this version knows: colour, seeds is missing, or new"):
-        Run.from_json({name: value for name, value in RUN.to_json().items() if name != "seeds"} | {"colour": 1})
+    with pytest.raises(ConfigError, match="colour, seeds"):
+        OfflineRun.from_json({name: value for name, value in RUN.to_json().items() if name != "seeds"} | {"colour": 1})
 
 
 def test_what_is_changed_and_what_is_not():
@@ -111,7 +112,7 @@ def test_all_arms_train_together_on_a_share_of_the_rows(tmp_path, place):
     assert execute(RUN, tmp_path, place) is None
     folder = tmp_path / "runs" / RUN.name
     assert sorted(file.name for file in folder.iterdir()) == ["facts.json", "run.json", "training"]
-    assert Run.from_json(read(folder / "run.json")) == RUN
+    assert OfflineRun.from_json(read(folder / "run.json")) == RUN
     assert read(folder / "facts.json") == {"command": "synther paper run x", "data": "read from swings.npz", "rows": 30}
     result = Result.from_json(read(RUN.result(folder)))
     assert {arm: len(curve) for arm, curve in result.curves.items()} == {"real": 2, "half": 2, "noise": 2}
@@ -142,7 +143,7 @@ def test_a_longer_run_goes_on_unless_its_learning_rate_has_fallen(algorithm, tmp
         assert told is not None
         assert f"decay_updates {RUN.updates}, not {longer.updates}" in told
     kept = short if algorithm == "iql" else longer
-    assert Run.from_json(read(folder / "run.json")) == kept
+    assert OfflineRun.from_json(read(folder / "run.json")) == kept
     assert Result.read(RUN.result(folder)).updates == kept.updates
 
 

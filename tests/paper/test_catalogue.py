@@ -9,10 +9,8 @@ import pytest
 
 from synther.agents.agent import ALGORITHMS
 from synther.errors import ConfigError
-from synther.experiments.online_runs import OnlineRun
-from synther.experiments.pixel_runs import STAGE_ONE, PixelRun, Retraining
 from synther.experiments.pixels.stage_one import pixel_config
-from synther.experiments.runs import Run
+from synther.experiments.specs import STAGE_ONE, OfflineRun, OnlineRun, PixelRun, Retraining
 from synther.paper import published
 from synther.paper.catalogue import EXPERIMENTS, experiment
 from synther.paper.experiment import Experiment
@@ -31,9 +29,9 @@ def test_runs_are_plain_data_whose_arms_have_their_sources(wanted: Experiment):
         if isinstance(job, PixelRun):
             pixel_config(job.algorithm, job.agent)
             assert job.algorithm == "drq_bc" or {arm.features for arm in job.arms.values()} == {"actor"}
-        if not isinstance(job, Run):
+        if not isinstance(job, OfflineRun):
             continue
-        assert Run.from_json(plain) == job
+        assert OfflineRun.from_json(plain) == job
         asked = {source for shares in job.arms.values() for source in shares}
         assert asked - {"real"} == job.sources.keys()
         assert all(sum(shares.values()) == 1 for shares in job.arms.values())
@@ -44,7 +42,7 @@ def test_runs_are_plain_data_whose_arms_have_their_sources(wanted: Experiment):
 
 @ALL
 def test_every_cell_shows_an_arm_that_is_trained(wanted: Experiment):
-    arms = {job.name: set(job.arms) for job in wanted.jobs if isinstance(job, Run)}
+    arms = {job.name: set(job.arms) for job in wanted.jobs if isinstance(job, OfflineRun)}
     arms |= {job.name: {job.arm} for job in wanted.jobs if isinstance(job, OnlineRun)}
     arms |= {job.name: {STAGE_ONE, *job.arms} for job in wanted.jobs if isinstance(job, PixelRun)}
     sizes = {job.name: {"numbers", "parameters", "ratio"} for job in wanted.jobs if job.name not in arms}
@@ -110,7 +108,7 @@ def test_the_papers_hyperparameters():
     wide = {
         run.data
         for run in EXPERIMENTS["full_eval"].jobs
-        if isinstance(run, Run) and run.sources["synthetic"].settings().network.width == 2048
+        if isinstance(run, OfflineRun) and run.sources["synthetic"].settings().network.width == 2048
     }
     assert wide == {"halfcheetah-medium-expert", "hopper-medium", "hopper-medium-expert"}
     assert runs["hopper-medium-edac"].updates == 3_000_000
@@ -220,3 +218,9 @@ def test_choosing_runs_and_experiments():
     assert block.chosen(["ant"]) == []
     with pytest.raises(ConfigError, match="unknown experiment 'tables': expected one of full_eval, vae_gan, subsample"):
         experiment("tables")
+
+
+def test_every_run_of_every_experiment_goes_to_json_and_back():
+    for one in EXPERIMENTS.values():
+        for job in one.jobs:
+            assert type(job).from_json(json.loads(json.dumps(job.to_json()))) == job

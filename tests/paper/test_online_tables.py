@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from synther.errors import MissingExtra
-from synther.experiments.online_runs import OnlineRun, Synthetic
 from synther.experiments.results import Result, Standing
+from synther.experiments.specs import OnlineRun, Synthetic
 from synther.folder import write_object
 from synther.paper import comparisons
 from synther.paper.experiment import Cell, Contrast, Experiment

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from synther.experiments.pixel_runs import STAGE_ONE, PixelRun
 from synther.experiments.results import Result, Standing
+from synther.experiments.specs import STAGE_ONE, PixelRun
 from synther.folder import read_object, write_object
 from synther.paper import tables
 from synther.paper.catalogue import experiment

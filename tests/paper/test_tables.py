@@ -12,7 +12,8 @@ import pytest
 from synther import Transitions, write
 from synther.errors import ConfigError, MissingExtra
 from synther.experiments.results import Result, Standing
-from synther.experiments.runs import Place, Recipe, Run
+from synther.experiments.spec import Place, Recipe
+from synther.experiments.specs import OfflineRun
 from synther.folder import Difference, write_object
 from synther.paper import comparisons, findings
 from synther.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
@@ -28,8 +29,8 @@ REAL, FAKE = {"real": {"real": 1.0}}, {"synthetic": {"synthetic": 1.0}}
 ORIGIN = {"synther": "0.1.0 abc", "machine": "a machine", "python": "3"}
 
 
-def run(name: str) -> Run:
-    return Run(name, f"data-{name}", "td3_bc", REAL | FAKE, {"synthetic": Recipe()}, seeds=2)
+def run(name: str) -> OfflineRun:
+    return OfflineRun(name, f"data-{name}", "td3_bc", REAL | FAKE, {"synthetic": Recipe()}, seeds=2)
 
 
 RUNS_OF_IT = (run("a"), run("b"), run("c"))
@@ -52,7 +53,9 @@ EXAMPLE = Experiment(
 )
 
 
-def finish(out: Path, done: Run, real: list[float | None], synthetic: list[float | None], before: float = 0.5) -> None:
+def finish(
+    out: Path, done: OfflineRun, real: list[float | None], synthetic: list[float | None], before: float = 0.5
+) -> None:
     """A finished run with these final scores, and half of them before. Returns are ten times the scores."""
 
     def standing(updates: int, scores: list[float | None]) -> Standing:
@@ -141,8 +144,8 @@ def test_a_shorter_run_is_never_shown_as_the_whole_one(out):
     assert table.lines()[3] == ["c", "2.0 ± 1.0* (10.0 ± 1.0)", "2.0 ± 0.0*"]
     assert table.lines()[5][1] == f"{(15 + 40 + 2) / 3:.1f} ± 2.0*"
     assert (
-        "* not as the experiment asks: updates 100 instead of 1,000,000, sources.synthetic.samples 1,000 instead of "
-        "5,000,000, sources.synthetic.preset fast instead of paper. So: c." in table.notes()
+        "* not as the experiment asks: updates 100 instead of 1,000,000, sources.synthetic.preset fast instead of "
+        "paper, sources.synthetic.samples 1,000 instead of 5,000,000. So: c." in table.notes()
     )
     assert table.notes()[0].endswith("over 2 seeds after 100 or 1,000,000 updates.")
     assert table.to_json({})["rows"]["c"]["original"]["departed"]

@@ -10,9 +10,9 @@ import pytest
 
 from synther.errors import ConfigError
 from synther.experiments import online as training
-from synther.experiments.online_runs import OnlineRun, Synthetic
 from synther.experiments.results import Result
-from synther.experiments.runs import Place, execute_all
+from synther.experiments.spec import Place, execute_all
+from synther.experiments.specs import OnlineRun, Synthetic
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -25,7 +25,7 @@ RUN = OnlineRun(
     "pendulum-synther",
     "Pendulum-v1",
     utd=3,
-    synthetic=Synthetic("laptop", TINY, samples=20, refresh_every=20),
+    synthetic=Synthetic("laptop", changes=TINY, samples=20, refresh_every=20),
     agent={"width": 8, "depth": 1, "batch": 8},
     steps=30,
     seeds=2,
@@ -49,7 +49,7 @@ def test_it_is_plain_data():
 
 def test_what_is_changed_and_what_is_not():
     changed = RUN.changed(updates=5, seeds=1, samples=7, preset="fast")
-    made = Synthetic("fast", TINY, samples=7, refresh_every=20)
+    made = Synthetic("fast", changes=TINY, samples=7, refresh_every=20)
     assert changed == replace(RUN, steps=5, seeds=1, synthetic=made)
     assert RUN.changed(samples=1_000) == RUN.changed() == RUN
     shorter = replace(RUN.synthetic, changes={**TINY, "fit": {**TINY["fit"], "steps": 1}})

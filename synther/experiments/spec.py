@@ -1,0 +1,249 @@
+"""What a run is, described once: plain data that goes to and comes from JSON, and that any machine can execute.
+
+A run has a folder: `run.json` is the spec itself, `provenance.json` says what became of its names here, and `training/`
+is what the training leaves behind. A folder that has been begun belongs to its run; another is refused there, but for
+one that differs in nothing but more updates or steps, which goes on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args, get_origin, get_type_hints
+
+from synther.baselines.augmentation import AUGMENTATIONS
+from synther.errors import ConfigError
+from synther.folder import Growth, RunFolder, read_object, same, write_object
+from synther.plain import check_least, check_one_of
+from synther.presets import PRESETS, Settings
+from synther.progress import Progress
+
+if TYPE_CHECKING:
+    from synther.data.transitions import Transitions
+    from synther.experiments.engines import Outcome
+    from synther.experiments.sources import Source
+
+PROVENANCE = "facts.json"
+"""Where the data of a run came from here, and what it was asked for with."""
+
+Training = Callable[[Path, Progress], object]
+"""What trains in a folder."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs find what they need, and how they work here."""
+
+    store: Path
+    """Folder of fitted generators, which all runs share."""
+    data: Path | None = None
+    """Folder of data sets."""
+    policies: Path | None = None
+    """File of policies that data sets can be rolled out with."""
+    device: str = "auto"
+    workers: int | None = None
+    command: str = ""
+    """What was asked for, for the record."""
+
+
+class Changes(TypedDict, total=False):
+    """What a run can have instead of its own; None is as if it were not said."""
+
+    updates: int | None
+    """Online: steps of the environment."""
+    seeds: int | None
+    evaluate_every: int | None
+    samples: int | None
+    """The most that a source makes."""
+    preset: str | None
+    """Of diffusion."""
+    fit_steps: int | None
+    """The most that a diffusion model is fitted."""
+
+
+def given(changes: Changes, *names: str) -> dict[str, Any]:
+    """Those of the changes."""
+    return {name: changes[name] for name in names if changes.get(name) is not None}  # type: ignore[literal-required]
+
+
+class RunSpec(ABC):
+    """A run as plain data; each kind is a frozen dataclass of its own."""
+
+    shown: ClassVar[Literal["scores", "returns"]] = "scores"
+    """What a table shows of it."""
+    is_training: ClassVar[bool] = True
+    """Whether its result is one of agents, or only numbers that were counted."""
+
+    name: str
+    """Of its folder, too."""
+
+    @property
+    def data_set(self) -> str | None:
+        """The name of what it learns from, if that was there before."""
+        return None
+
+    @property
+    def growth(self) -> Growth | None:
+        """What there may be more of in a run that goes on."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        built: Self = _built(cls, content)
+        return built
+
+    def changed(self, **changes: Unpack[Changes]) -> RunSpec:
+        """With less or more of what it has, as asked for."""
+        return self
+
+    def execute(self, folder: Path, place: Place, progress: Progress) -> None:
+        """Train in `folder`, or go on there."""
+        run = RunFolder(folder, growth=self.growth)
+        run.check(self.to_json())  # before the data is looked for, which may take long
+        provenance, train = self.prepared(place, progress)
+        if not run.begun:
+            run.claim(self.to_json())
+        write_object(folder / PROVENANCE, {"command": place.command, **provenance})
+        train(folder, progress)
+        run.claim(self.to_json())  # a shorter one is this one from here on
+
+    @abstractmethod
+    def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
+        """What is known of the data here, and what trains on it. What is not to be had leaves no folder behind."""
+
+    def result(self, folder: Path) -> Path:
+        """The file that is there when all is done."""
+        return folder / "training" / "result.json"
+
+    def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
+        """Of the arms of a run that is `done` what each learned from."""
+        return {}
+
+    def generators(
+        self, done: Mapping[str, Any], folder: Path
+    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
+        """Of the diffusion models of a run that is `done`: where its spec names them, how it describes them, and the
+        settings that were meant then."""
+        return iter(())
+
+
+def _built(kind: Any, value: Any) -> Any:
+    """A value of a kind, from what JSON holds of it."""
+    if value is None:
+        return None
+    if is_dataclass(kind):
+        names = {option.name for option in fields(kind)}
+        if not isinstance(value, Mapping) or value.keys() != names:
+            wrong = ", ".join(sorted(set(value) ^ names))
+            raise ConfigError(f"{getattr(kind, '__name__', kind)} has unknown or missing fields: {wrong}")
+        hints = get_type_hints(kind)
+        return kind(**{name: _built(hints[name], value[name]) for name in names})  # type: ignore[operator]
+    inner = [one for one in get_args(kind) if one is not NoneType]
+    if get_origin(kind) is dict:
+        return {name: _built(inner[1], one) for name, one in value.items()}
+    return _built(inner[0], value) if len(inner) == 1 and NoneType in get_args(kind) else value
+
+
+def execute_all(
+    specs: Sequence[RunSpec],
+    folder: Path,
+    place: Place,
+    *,
+    engine: Literal["local", "ray"] = "local",
+    gpus: float | None = None,
+    address: str | None = None,
+    progress: Progress | bool = True,
+) -> list[Outcome]:
+    """Each run in a folder of its own in `folder`; see `engines.run_all`."""
+    from synther.experiments.engines import run_all
+
+    tasks = [_Task(spec, place) for spec in specs]
+    return run_all(tasks, folder, engine=engine, gpus=gpus, address=address, progress=progress)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A run as an engine wants it."""
+
+    spec: RunSpec
+    place: Place
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def execute(self, folder: Path, progress: Progress) -> None:
+        self.spec.execute(folder, self.place, progress)
+
+    def done(self, folder: Path) -> bool:
+        """Whether this very run is; another that has been done there is refused when it comes to its turn."""
+        return self.spec.result(folder).exists() and same(read_object(folder / "run.json"), self.spec.to_json())
+
+
+Parts = dict[str, dict[str, Any]]
+"""Options of parts of a preset, to be changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generator:
+    """A diffusion model: a preset, and what is changed of it."""
+
+    preset: str = "paper"
+    changes: Parts = field(default_factory=dict)
+    """Of the preset."""
+
+    def __post_init__(self) -> None:
+        check_one_of("preset", self.preset, PRESETS)  # nor auto, which is another one on another machine
+
+    def settings(self) -> Settings:
+        return PRESETS[self.preset].changed(**self.changes)
+
+    def with_preset(self, changes: Changes) -> Self:
+        """With another preset, and no more steps of fitting than is asked for."""
+        own = replace(self, preset=changes.get("preset") or self.preset)
+        settings, most = own.settings(), changes.get("fit_steps")
+        if most is None or most >= settings.fit.steps:
+            return own
+        settings.changed(fit={"steps": most})  # refuses what is no number of steps
+        return replace(own, changes={**self.changes, "fit": {**self.changes.get("fit", {}), "steps": most}})
+
+
+@dataclass(frozen=True)
+class Recipe(Generator):
+    """How rows beside the real ones are made."""
+
+    generator: str = "diffusion"
+    """diffusion, tvae, ctgan, or one of the augmentations."""
+    samples: int | None = 5_000_000
+    """None is as many as there are real ones,"""
+    most: int | None = None
+    """or so many, if those are more."""
+    trials: int = 0
+    """Settings of TVAE and CTGAN that are tried beside their defaults."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, samples=1, most=1)
+
+    def changed(self, changes: Changes) -> Recipe:
+        own, asked = self, changes.get("samples")
+        if asked is not None:
+            own = replace(self, most=asked) if self.samples is None else replace(self, samples=min(asked, self.samples))
+        return own.with_preset(changes) if self.generator == "diffusion" else own
+
+    def source(self, real: Transitions, place: Place, seed: int) -> Source:
+        from synther.compare import generators
+        from synther.experiments.sources import Augmented, Generated
+
+        samples = min(len(real), self.most or len(real)) if self.samples is None else self.samples
+        if self.generator in AUGMENTATIONS:
+            return Augmented(self.generator, real, samples, seed)
+        plan = generators.Plan(self.settings(), samples, self.trials, device=place.device, seed=seed)
+        return Generated(self.generator, real, plan, place.store)

@@ -1,0 +1,413 @@
+"""The kinds of run: offline, online, and on pixels, each a `RunSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+
+from synther.errors import ConfigError, SyntherError
+from synther.experiments.results import Result
+from synther.experiments.spec import PROVENANCE, Changes, Generator, Place, Recipe, RunSpec, Training, given
+from synther.folder import Growth, RunFolder, read_object, write_object
+from synther.plain import check_least, check_one_of, check_options
+from synther.progress import Progress
+
+if TYPE_CHECKING:
+    from synther.agents.algorithm import AgentConfig
+    from synther.agents.sac import SACConfig
+    from synther.data.transitions import Transitions
+    from synther.datasets import Dataset
+    from synther.experiments import offline, online
+    from synther.experiments.pixels.latents import LatentSource
+    from synther.experiments.pixels.stage_one import Course
+    from synther.experiments.refresh import Upsampling
+    from synther.experiments.sources import Material
+    from synther.pixels.frames import Frames
+
+
+def _training_of(folder: Path) -> dict[str, Any]:
+    """What the training in the folder of a run says of itself; nothing where it has not begun."""
+    described = folder / "training" / "run.json"
+    return read_object(described) if described.exists() else {}
+
+
+@dataclass(frozen=True)
+class OfflineRun(RunSpec):
+    """One training: all arms and all seeds of an algorithm on a data set."""
+
+    name: str
+    """Also of its folder."""
+    data: str
+    """A name that `datasets.read` knows."""
+    algorithm: str
+    arms: dict[str, dict[str, float]]
+    """For each arm, which share of every batch comes from which rows: the real ones, or a source."""
+    sources: dict[str, Recipe] = field(default_factory=dict)
+    fraction: float | None = None
+    """Of the real rows, that anybody sees."""
+    agent: dict[str, Any] = field(default_factory=dict)
+    """Options of the algorithm that are not those of the data set, nor its defaults."""
+    updates: int = 1_000_000
+    seeds: int = 8
+    seed: int = 0
+    evaluate_every: int = 5_000
+    episodes: int | None = None
+    """Of each seed and evaluation; None is as many as the data set asks for."""
+
+    def __post_init__(self) -> None:
+        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1)
+
+    def changed(self, **changes: Unpack[Changes]) -> OfflineRun:
+        sources = {name: recipe.changed(changes) for name, recipe in self.sources.items()}
+        return replace(self, **given(changes, "updates", "seeds", "evaluate_every"), sources=sources)
+
+    @property
+    def data_set(self) -> str:
+        return self.data
+
+    @property
+    def growth(self) -> Growth:
+        return Growth("updates")
+
+    def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
+        from synther import datasets
+        from synther.experiments.offline import train_to
+
+        dataset = datasets.read(self.data, data=place.data, policies=place.policies, seed=self.seed, progress=progress)
+        material, plan = self._material(dataset, place), self._plan(dataset, place)
+        # Where the folder of data lies on this machine is nobody's business.
+        provenance = {"data": dataset.origin.replace(f"{place.data}/", ""), "rows": len(material.real)}
+        return provenance, lambda folder, progress: train_to(plan, material, folder / "training", progress=progress)
+
+    def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
+        return {arm: set(shares) for arm, shares in done["arms"].items()}
+
+    def generators(
+        self, done: Mapping[str, Any], folder: Path
+    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
+        trained = _training_of(folder)
+        for name, recipe in done["sources"].items() if trained else ():
+            if recipe["generator"] == "diffusion":
+                yield ("sources", name), Recipe(**recipe), trained["synthetic"][name]["settings"]
+
+    def _material(self, dataset: Dataset, place: Place) -> Material:
+        """Sources imitate rows as they are in the data, so that algorithms share them: rewards change after that."""
+        from synther.experiments.sources import Material, Rewarded
+
+        rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
+        others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}
+        if self.algorithm in dataset.rewards:
+            others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
+        return Material(dataset.rows_for(self.algorithm, rows), others, self.arms)
+
+    def _plan(self, dataset: Dataset, place: Place) -> offline.Plan:
+        from synther.experiments.offline import Plan
+
+        return Plan(
+            self._agent(dataset.agent.get(self.algorithm, {})),
+            updates=self.updates,
+            seeds=self.seeds,
+            seed=self.seed,
+            evaluate_every=self.evaluate_every,
+            episodes=dataset.episodes if self.episodes is None else self.episodes,
+            env_id=dataset.env_id,
+            env_options=dataset.env_options,
+            workers=place.workers,
+            device=place.device,
+        )
+
+    def _agent(self, of_the_data: dict[str, Any]) -> AgentConfig:
+        from synther.agents.agent import ALGORITHMS
+
+        check_one_of("algorithm", self.algorithm, ALGORITHMS)
+        kind = ALGORITHMS[self.algorithm][0]
+        options = {**of_the_data, **self.agent}
+        check_options(self.algorithm, options, (option.name for option in fields(kind)))
+        return kind(**options)
+
+
+OnlineAlgorithm = Literal["sac", "redq"]
+
+
+@dataclass(frozen=True)
+class Synthetic(Generator):
+    """How rows beside the real ones are made while agents learn; the numbers are the paper's."""
+
+    preset: str = "best"
+    samples: int = 1_000_000
+    refresh_every: int = 10_000
+    ratio: float = 0.5
+    refit: Literal["warm", "scratch"] = "warm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, samples=1, refresh_every=1)
+
+    def changed(self, changes: Changes) -> Synthetic:
+        samples = changes.get("samples")
+        most = self.samples if samples is None else min(samples, self.samples)
+        return replace(self, samples=most).with_preset(changes)
+
+    def upsampling(self) -> Upsampling:
+        from synther.experiments.online import Upsampling
+
+        return Upsampling(self.settings(), self.refresh_every, self.samples, self.ratio, self.refit)
+
+
+@dataclass(frozen=True)
+class OnlineRun(RunSpec):
+    """One training: all seeds of an agent in one environment."""
+
+    shown = "returns"
+
+    name: str
+    """Also of its folder."""
+    env_id: str
+    algorithm: OnlineAlgorithm = "sac"
+    utd: int = 1
+    """Updates of the critics for each step."""
+    synthetic: Synthetic | None = None
+    """None learns from real rows alone."""
+    agent: dict[str, Any] = field(default_factory=dict)
+    """Options of the algorithm that are not its defaults."""
+    steps: int = 100_000
+    """Decisions of every seed: no action is repeated."""
+    seeds: int = 6
+    seed: int = 0
+    random_steps: int = 5_000
+    evaluate_every: int = 5_000
+    episodes: int = 10
+    """Of each seed and evaluation."""
+
+    def __post_init__(self) -> None:
+        check_one_of("agent", self.algorithm, get_args(OnlineAlgorithm))
+        check_least(self, utd=1, steps=1, seeds=1, evaluate_every=1, episodes=1)
+
+    @property
+    def arm(self) -> str:
+        """What its result calls it."""
+        return self.algorithm if self.synthetic is None else f"{self.algorithm}_synther"
+
+    def changed(self, **changes: Unpack[Changes]) -> OnlineRun:
+        synthetic = None if self.synthetic is None else self.synthetic.changed(changes)
+        own = given(changes, "updates", "seeds", "evaluate_every")
+        return replace(self, steps=own.pop("updates", self.steps), **own, synthetic=synthetic)
+
+    @property
+    def growth(self) -> Growth:
+        return self._plan(Place(Path())).growth
+
+    def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
+        from synther.envs.making import opened
+        from synther.experiments.online import train_to
+
+        plan = self._plan(place)
+        with opened(self.env_id):
+            pass
+        return {}, lambda folder, progress: train_to(plan, folder / "training", progress=progress)
+
+    def generators(
+        self, done: Mapping[str, Any], folder: Path
+    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
+        trained = _training_of(folder)
+        if trained and done["synthetic"] is not None:
+            yield ("synthetic",), Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
+
+    def _plan(self, place: Place) -> online.Plan:
+        from synther.experiments.online import Plan
+
+        names = ("steps", "seeds", "seed", "random_steps", "evaluate_every", "episodes")
+        return Plan(
+            self.env_id,
+            self._agent(),
+            upsampling=None if self.synthetic is None else self.synthetic.upsampling(),
+            workers=place.workers,
+            device=place.device,
+            **{name: getattr(self, name) for name in names},
+        )
+
+    def _agent(self) -> SACConfig:
+        from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
+
+        default = REDQ_CONFIG if self.algorithm == "redq" else SAC_CONFIG
+        known = (option.name for option in fields(default) if option.init and option.name != "utd")
+        check_options(self.algorithm, self.agent, known)
+        return replace(default, **self.agent, utd=self.utd)
+
+
+PixelAlgorithm = Literal["drq_bc", "bc"]
+Features = Literal["both", "actor", "critic"]
+
+STAGE_ONE = "stage-one"
+"""The arm, and the folder, of the agent that was trained on frames."""
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """What heads are trained on anew."""
+
+    features: Features = "both"
+    """Whose trunk's outputs latents are: of actor and critic each its own, or one's for both. BC has an actor only."""
+    recipe: Recipe | None = None
+    """How synthetic latents are made; None takes the real ones."""
+
+    def __post_init__(self) -> None:
+        check_one_of("features", self.features, get_args(Features))
+        if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
+            raise ConfigError("latents are made by diffusion, and so many of them: got another recipe")
+
+
+@dataclass(frozen=True)
+class PixelRun(RunSpec):
+    """One agent of frames, all seeds at once, and its heads on other latents."""
+
+    name: str
+    """Also of its folder."""
+    task: str
+    """Of the dm_control suite: walker-walk."""
+    level: str
+    """Of the data: medium."""
+    algorithm: PixelAlgorithm
+    arms: dict[str, Retraining] = field(default_factory=dict)
+    """Beside stage one."""
+    agent: dict[str, Any] = field(default_factory=dict)
+    """Options of the algorithm that are not its defaults."""
+    updates: int = 550_000
+    """Of stage one, and of heads."""
+    seeds: int = 6
+    seed: int = 0
+    episodes: int = 10
+    """Of each seed, at the end."""
+
+    def __post_init__(self) -> None:
+        check_one_of("agent", self.algorithm, get_args(PixelAlgorithm))
+        check_least(self, updates=1, seeds=1, seed=0, episodes=1)
+        if STAGE_ONE in self.arms:
+            raise ConfigError(f"{STAGE_ONE} is the agent of frames: call the heads otherwise")
+
+    @property
+    def data(self) -> str:
+        return f"{self.task}-{self.level}"
+
+    @property
+    def env_id(self) -> str:
+        return f"dm_control/{self.task}-v0"
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+    def changed(self, **changes: Unpack[Changes]) -> PixelRun:
+        if changes.get("evaluate_every") is not None:
+            raise ConfigError(f"{self.name} is evaluated at its end alone: leave --evaluate-every out")
+        arms = {
+            name: arm if arm.recipe is None else replace(arm, recipe=arm.recipe.changed(changes))
+            for name, arm in self.arms.items()
+        }
+        return replace(self, **given(changes, "updates", "seeds"), arms=arms)
+
+    @property
+    def data_set(self) -> str:
+        return self.data
+
+    def execute(self, folder: Path, place: Place, progress: Progress) -> None:
+        """Train in `folder`, or go on there, then evaluate."""
+        from synther.experiments.evaluation import evaluate, why_not
+        from synther.experiments.pixels.stage_one import is_trained
+
+        RunFolder(folder).check(self.to_json())
+        arms = (STAGE_ONE, *self.arms)
+        if not all(is_trained(folder / arm) for arm in arms):
+            super().execute(folder, place, progress)
+        why = why_not(folder / STAGE_ONE)
+        if why is not None:
+            raise SyntherError(
+                f"trained; evaluation needs a machine that can draw frames: there, the same command goes on ({why})"
+            )
+        found = {
+            arm: evaluate(folder / arm, episodes=self.episodes, workers=place.workers, progress=progress)
+            for arm in arms
+        }
+        write_object(self.result(folder), _together(found).to_json())
+
+    def generators(
+        self, done: Mapping[str, Any], folder: Path
+    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
+        known = read_object(folder / PROVENANCE).get("generators", {}) if (folder / PROVENANCE).exists() else {}
+        for arm, settings in known.items():
+            yield ("arms", arm), Recipe(**done["arms"][arm]["recipe"]), settings
+
+    def result(self, folder: Path) -> Path:
+        return folder / "result.json"
+
+    def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
+        from synther.experiments.pixels.latents import frames_of
+        from synther.experiments.pixels.stage_one import Plan, pixel_config, train_to
+        from synther.pixels import files
+
+        plan = Plan(pixel_config(self.algorithm, self.agent), self.seeds, self.seed, self._course(place), self.env_id)
+        source = frames_of(self.task, self.level, place.data)
+        frames = files.read(source, progress)
+        # Where the folder of data lies on this machine is nobody's business.
+        origin = f"frames read from {source.relative_to(place.data) if place.data else source}"
+        recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
+        meant = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
+
+        def train(folder: Path, progress: Progress) -> None:
+            train_to(plan, frames, folder / STAGE_ONE, progress=progress)
+            for arm, retraining in self.arms.items():
+                self._retrain(arm, retraining, frames, folder, place, progress)
+
+        return {"data": origin, "rows": len(frames), "generators": meant}, train
+
+    def _retrain(
+        self, arm: str, retraining: Retraining, frames: Frames, folder: Path, place: Place, progress: Progress
+    ) -> None:
+        from synther.experiments.pixels.heads import retrain_to
+        from synther.experiments.pixels.stage_one import is_trained, latents_of
+
+        if is_trained(folder / arm):
+            return
+        latents = latents_of(
+            folder / STAGE_ONE, frames, retraining.features, seed=self.seed, device=place.device, progress=progress
+        )
+        sources = self._sources(folder / f"{arm}-models", latents, retraining.recipe, place, progress)
+        retrain_to(
+            self._course(place),
+            folder / STAGE_ONE,
+            sources,
+            folder / arm,
+            features=retraining.features,
+            progress=progress,
+        )
+
+    def _sources(
+        self, folder: Path, latents: list[Transitions], recipe: Recipe | None, place: Place, progress: Progress
+    ) -> list[LatentSource]:
+        from synther.experiments.pixels.latents import Drawn, Held, fit_to
+
+        if recipe is None:
+            return [Held(rows) for rows in latents]
+        assert recipe.samples is not None
+        models = fit_to(folder, latents, self.all_seeds, recipe.settings(), device=place.device, progress=progress)
+        drawn = zip(models, self.all_seeds, strict=True)
+        return [Drawn(model, recipe.samples, seed, place.device) for model, seed in drawn]
+
+    def _course(self, place: Place) -> Course:
+        from synther.experiments.pixels.stage_one import Course
+
+        return Course(self.updates, device=place.device)
+
+
+def _together(found: Mapping[str, Result]) -> Result:
+    """One result with the arms of all."""
+    first = found[STAGE_ONE]
+    return replace(
+        first,
+        seconds=sum(result.seconds for result in found.values()),
+        seconds_of={arm: result.seconds for arm, result in found.items()},
+        curves={arm: curve for arm, result in found.items() for curve in result.curves.values()},
+        diverged={arm: lost for arm, result in found.items() for lost in result.diverged.values()},
+    )
