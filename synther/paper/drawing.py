@@ -47,7 +47,7 @@ def _bars(experiment: Experiment, rows: Entries, out: Path) -> Iterator[Path]:
     if experiment.bars is not None and groups:
         path = out / f"{experiment.name}.png"
         shown = [cell for cells in rows.values() for cell in cells.values()]
-        curves.bars(groups, path, title=_honest(experiment.about, shown))
+        curves.bars(groups, path, title=experiment.about, note=_note_on(shown))
         yield path
 
 
@@ -65,7 +65,7 @@ def _lines(experiment: Experiment, lines: Lines, rows: Entries, out: Path) -> It
         suffix = "" if len(experiment.lines) == 1 else "-" + _slug(lines.title)
         path = out / f"{experiment.name}{suffix}.png"
         shown = [rows[row][column] for row in lines.places for column in lines.columns]
-        curves.lines(series, path, title=_honest(lines.title, shown), xlabel=xlabel, tick=tick)
+        curves.lines(series, path, title=lines.title, note=_note_on(shown), xlabel=xlabel, tick=tick)
         yield path
 
 
@@ -73,15 +73,16 @@ def _improvements(experiment: Experiment, comparisons: Sequence[Comparison], out
     if comparisons:
         path = out / f"{experiment.name}-improvement.png"
         found = {(one.one, one.other): one.improvement for one in comparisons}
-        title = _told(experiment.about, any(one.departed for one in comparisons))
-        statistics.plot_improvement(found, path, title=title)
+        note = _note(any(one.departed for one in comparisons))
+        statistics.plot_improvement(found, path, title=experiment.about, note=note)
         yield path
 
 
 def _summary(table: Table, out: Path) -> Iterator[Path]:
     if table.summary is not None:
         path = out / f"{table.experiment.name}-summary.png"
-        statistics.plot(table.summary.columns, path, title=_told(table.experiment.about, table.summary.departed))
+        note = _note(table.summary.departed)
+        statistics.plot(table.summary.columns, path, title=table.experiment.about, note=note)
         yield path
 
 
@@ -96,8 +97,8 @@ def _curves_of_rows(table: Table, folder: Path) -> Iterator[Path]:
                 drawn[column] = curve
         if drawn:
             path = folder / f"{table.experiment.name}-{_slug(row)}.png"
-            title = _honest(row, [table.rows[row][column] for column in drawn])
-            curves.plot(drawn, path, title=title, xlabel="steps", ylabel="return")
+            note = _note_on([table.rows[row][column] for column in drawn])
+            curves.plot(drawn, path, title=row, note=note, xlabel="steps", ylabel="return")
             yield path
 
 
@@ -115,7 +116,7 @@ def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
     for number, start in enumerate(range(0, len(arms), _ARMS)):
         path = folder / (f"{name}.png" if number == 0 else f"{name}-{number + 1}.png")
         shown = {ARM_TITLES.get(arm, arm): drawn[arm] for arm in arms[start : start + _ARMS]}
-        curves.plot(shown, path, title=_told(name, bool(finding.departures)))
+        curves.plot(shown, path, title=name, note=_note(bool(finding.departures)))
         yield path
 
 
@@ -128,13 +129,13 @@ def _curve(standings: Sequence[Standing], shown: Literal["scores", "returns"]) -
     return Curve.of([standing.updates for standing in standings], np.array(kept, np.float64).T)
 
 
-def _honest(title: str, shown: Sequence[Entry]) -> str:
-    """A picture of shorter runs must not pass for one of whole ones."""
-    return _told(title, any(cell.departed for cell in shown))
+def _note_on(shown: Sequence[Entry]) -> str:
+    return _note(any(cell.departed for cell in shown))
 
 
-def _told(title: str, departed: bool) -> str:
-    return f"{title} (not as the experiment asks: see the table)" if departed else title
+def _note(departed: bool) -> str:
+    """What a picture says below it if runs are shorter or older than the experiment asks for."""
+    return "some runs differ from the experiment's settings: see the table" if departed else ""
 
 
 def _slug(title: str) -> str:

@@ -30,8 +30,7 @@ class _Style(NamedTuple):
     hatch: str
 
 
-# Okabe and Ito's colours, which the colour-blind tell apart; their yellow is too light for lines on white. Real rows,
-# which mostly come first, are orange and synthetic ones blue, as in the report of `assess`.
+# Okabe and Ito's colours, which the colour-blind tell apart; their yellow is too light for lines on white.
 _STYLES = (
     _Style("#e69f00", (0, ()), "o", ""),
     _Style("#0072b2", (0, (6, 2)), "s", "///"),
@@ -42,6 +41,12 @@ _STYLES = (
     _Style("#8a8a8a", (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)), "X", "ooo"),
     _Style("#000000", (0, (3, 3)), "*", "+++"),
 )
+_METHODS = {
+    "synther": 1, "original": 0, "real": 0, "utd 20": 0, "redq": 2, "utd 1": 6, "additive": 2, "multiplicative": 3,
+    "dynamics": 4, "tvae": 5, "ctgan": 6, "mixture": 7, "half": 7,
+}  # fmt: skip
+"""Styles of the methods whose names contain these words, tried in this order: each method looks the same in every
+picture. Real rows are orange and synthetic ones blue, as in the report of `assess`."""
 _BASELINES: tuple[tuple[float, tuple[float, ...]], ...] = ((0, (1, 2)), (0, (5, 4)), (0, (8, 3, 1, 3)), (0, (12, 6)))
 _TICK_GAP = 0.085
 """Of the axis: labels that come closer than this would touch."""
@@ -93,11 +98,23 @@ def share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
+def _styles(names: Sequence[str]) -> list[_Style]:
+    """A style for each name: that of its method, or the first that is free."""
+    wanted = [next((place for word, place in _METHODS.items() if word in name.lower()), None) for name in names]
+    chosen: dict[int, int] = {}  # place of the style, by place of the name
+    for number, place in enumerate(wanted):
+        if place is not None and place not in chosen.values():
+            chosen[number] = place
+    free = [place for place in range(len(_STYLES)) if place not in chosen.values()]
+    return [_STYLES[chosen[number] if number in chosen else free.pop(0)] for number in range(len(names))]
+
+
 def plot(
     curves: Mapping[str, Curve],
     path: str | os.PathLike[str],
     *,
     title: str = "",
+    note: str = "",
     xlabel: str = "updates",
     ylabel: str = "normalised score",
     baselines: Mapping[str, float] | None = None,
@@ -105,13 +122,15 @@ def plot(
     """Learning curves: the mean of each as a line, from low to high as a band; `baselines` are horizontal lines."""
     found = _checked(curves)
     figure, axes = _panel(title, xlabel, ylabel)
-    for style, (name, (at, mean, low, high)) in zip(_STYLES, found.items(), strict=False):
+    for number, (style, (name, (at, mean, low, high))) in enumerate(
+        zip(_styles(list(found)), found.items(), strict=True)
+    ):
         axes.fill_between(at, low, high, color=style.colour, alpha=0.18, linewidth=0)
         # A mark at a tenth of the places, and each line's at others: they must not hide one another.
         every = max(1, len(at) // 10)
-        _line(axes, at, mean, style, name, markevery=(every * _STYLES.index(style) // len(found), every))
+        _line(axes, at, mean, style, name, markevery=(every * number // len(found), every))
     _baselines(axes, baselines or {})
-    footnote(figure, "line: mean over the seeds; band: one standard deviation to either side")
+    footnote(figure, "line: mean over the seeds; band: one standard deviation to either side", note)
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     axes.margins(x=0.02)
     _legend(figure, axes)
@@ -123,6 +142,7 @@ def lines(
     path: str | os.PathLike[str],
     *,
     title: str = "",
+    note: str = "",
     xlabel: str = "share of the rows",
     ylabel: str = "normalised score",
     tick: Callable[[float], str] = share,
@@ -139,7 +159,9 @@ def lines(
     figure, axes = _panel(title, xlabel, ylabel)
     # Side by side: error bars at the very same place would hide one another.
     step = 0.008 * (math.log(places[-1] / places[0]) or 1.0)
-    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(_STYLES, found.items(), strict=False)):
+    for number, (style, (name, (at, mean, low, high))) in enumerate(
+        zip(_styles(list(found)), found.items(), strict=True)
+    ):
         beside = at * math.exp(step * (number - (len(found) - 1) / 2))
         axes.vlines(beside, low, high, color=style.colour, linewidth=1.4)
         _line(axes, beside, mean, style, name)
@@ -149,7 +171,7 @@ def lines(
     kept = _apart(places)
     axes.set_xticks(kept, [tick(place) for place in kept])
     axes.set_xticks([], minor=True)
-    footnote(figure, "mark: mean over the seeds; upright line: one standard deviation to either side")
+    footnote(figure, "mark: mean over the seeds; upright line: one standard deviation to either side", note)
     _legend(figure, axes)
     write(figure, path)
 
@@ -159,6 +181,7 @@ def bars(
     path: str | os.PathLike[str],
     *,
     title: str = "",
+    note: str = "",
     ylabel: str = "normalised score",
     reference: str = "the paper",
 ) -> None:
@@ -177,7 +200,7 @@ def bars(
         for arm, bar in group.items()
         if bar.reference is not None
     ]
-    for number, (style, arm) in enumerate(zip(_STYLES, arms, strict=False)):
+    for number, (style, arm) in enumerate(zip(_styles(arms), arms, strict=True)):
         own = {place * slots + number: group[arm] for place, group in enumerate(groups.values()) if arm in group}
         _arm(axes, own, style, arm, aside=_ASIDE if referred else 0.0)
     if referred:
@@ -193,7 +216,7 @@ def bars(
             label.set(rotation=30, ha="right", rotation_mode="anchor")
         axes.margins(x=0.01)
     axes.grid(visible=False, axis="x")
-    footnote(figure, "bar: mean over the seeds; upright line: one standard deviation to either side")
+    footnote(figure, "bar: mean over the seeds; upright line: one standard deviation to either side", note)
     _legend(figure, axes)
     write(figure, path)
 

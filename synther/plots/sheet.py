@@ -48,9 +48,9 @@ def heading(figure: Figure, title: str) -> None:
         figure.suptitle(plain(text), x=0.01, ha="left", fontsize=11, color=INK, weight="bold")
 
 
-def footnote(figure: Figure, text: str) -> None:
-    """Below everything: what lines, bars and bands are."""
-    figure.supxlabel(text, fontsize=8.5, color=FAINT)
+def footnote(figure: Figure, text: str, note: str = "") -> None:
+    """Below everything: what lines, bars and bands are, and on a line of its own what else has to be known."""
+    figure.supxlabel("\n".join(filter(None, [text, plain(note)])), fontsize=8.5, color=FAINT)
 
 
 def tidy(axes: Axes) -> None:

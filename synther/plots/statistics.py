@@ -146,7 +146,7 @@ def _check(samples: int, confidence: float) -> None:
         raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
 
 
-def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, title: str = "") -> None:
+def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, title: str = "", note: str = "") -> None:
     """A panel a statistic, a row a method: a bar from the low to the high end, a line at the estimate."""
     if not aggregates:
         raise DataError("there is nothing to draw: no method was given")
@@ -159,13 +159,13 @@ def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, t
         axes.set_title(name, loc="left", fontsize=10.5, color=INK)
         gap = field == "optimality_gap"
         axes.set_xlabel("fraction, lower is better" if gap else "normalised score", fontsize=9, color=INK)
-    footnote(figure, _KEY)
+    footnote(figure, _KEY, note)
     row[0].set_yticks(range(len(aggregates)), list(map(plain, aggregates)), fontsize=10)
     write(figure, path)
 
 
 def plot_improvement(
-    improvements: Mapping[tuple[str, str], Interval], path: str | os.PathLike[str], *, title: str = ""
+    improvements: Mapping[tuple[str, str], Interval], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
     """A row a comparison: how probably the method on the left is better than that on the right."""
     if not improvements:
@@ -174,7 +174,7 @@ def plot_improvement(
     axes = figure.subplots()
     _rows(axes, list(improvements.values()))
     heading(figure, title)
-    footnote(figure, _KEY)
+    footnote(figure, _KEY, note)
     axes.set_xlim(-0.02, 1.02)  # a line at certainty is not cut in half
     axes.axvline(0.5, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlabel("probability that the left is better than the right", fontsize=9.5, color=INK)

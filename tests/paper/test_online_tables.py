@@ -129,7 +129,7 @@ def test_all_methods_of_a_task_are_one_picture(out, monkeypatch):
     assert all(file.stat().st_size > 100 for file in files)
     assert drawn["example-hopper.png"] == (
         {"SAC": [750.0, 1_500.0], "SynthER": [1_550.0, 3_100.0]},
-        {"title": "hopper", "xlabel": "steps", "ylabel": "return"},
+        {"title": "hopper", "note": "", "xlabel": "steps", "ylabel": "return"},
     )
     content = json.loads((out / "example.json").read_text())
     assert content["summary"]["columns"]["SAC"]["mean"]["value"] == pytest.approx(10.0)

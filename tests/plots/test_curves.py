@@ -223,3 +223,23 @@ def test_a_suffix_nobody_knows(tmp_path, name):
     with pytest.raises(ConfigError, match=r"written as .*pdf.*png.*svg"):
         plot({"a": LINE}, tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_method_has_the_same_colour_in_every_picture(drawn):
+    plot({"original": curve(1.0), "SynthER": curve(2.0), "additive noise": curve(3.0)}, "x.png")
+    plot({"SAC (UTD 1)": curve(1.0), "mine": curve(1.5), "SAC (SynthER, UTD 20)": curve(2.0)}, "x.png")
+    first, second = ({line.get_label(): line.get_color() for line in figure.axes[0].lines} for figure in drawn)
+    assert first["SynthER"] == second["SAC (SynthER, UTD 20)"]
+    assert len(set(first.values())) == len(set(second.values())) == 3
+
+
+def test_two_arms_of_one_method_differ(drawn):
+    plot({"SynthER, 1M": curve(1.0), "SynthER, 5M": curve(2.0), "real": curve(3.0)}, "x.png")
+    assert len({line.get_color() for line in drawn[0].axes[0].lines}) == 3
+
+
+def test_a_note_stands_below_and_not_in_the_title(drawn):
+    plot({"original": curve(1.0), "SynthER": curve(2.0)}, "x.png", title="hopper", note="shorter runs")
+    assert drawn[0].get_suptitle() == "hopper"
+    assert drawn[0].get_supxlabel().endswith("\nshorter runs")
+    assert_nothing_covered(drawn[0])
