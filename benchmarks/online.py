@@ -110,7 +110,7 @@ def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> Plan:
         steps=steps,
         seeds=seeds,
         upsampling=upsampling,
-        random_steps=every // 2,
+        learning_starts=every // 2,
         evaluate_every=steps,
         device=str(device),
         tensorboard="off",
@@ -126,7 +126,7 @@ def _settings(refit: str, whole: bool) -> Settings:
 def _extrapolated(plan: Plan, device: torch.device) -> Parts:
     """Seconds of every part of a whole run, from a short one."""
     assert plan.upsampling is not None
-    whole = replace(plan, steps=_STEPS, random_steps=5_000, evaluate_every=5_000)
+    whole = replace(plan, steps=_STEPS, learning_starts=5_000, evaluate_every=5_000)
     whole = replace(whole, upsampling=replace(plan.upsampling, refresh_every=10_000))
     watch = Watch(device)
     with tempfile.TemporaryDirectory() as folder, watch.watching():
@@ -139,7 +139,7 @@ def _extrapolated(plan: Plan, device: torch.device) -> Parts:
     stepped = watch.began[_STEPPING]
     outside = stepped[0] - called + returned - stepped[-1]
     each = _of_a_step(watch, plan)
-    learning = whole.steps - whole.random_steps
+    learning = whole.steps - whole.learning_starts
     parts = {name: seconds * (learning if name in (_ACTING, _TRAINING) else _STEPS) for name, seconds in each.items()}
     parts |= _of_generators(watch.seconds[_REFRESHING], refreshes, sum(map(whole.is_refreshed, range(_STEPS))))
     measured = -(-_STEPS // whole.evaluate_every)

@@ -44,7 +44,7 @@ from synther.envs.making import opened
 from synther.envs.policies import UniformPolicy
 from synther.experiments.offline import Plan, train_to
 from synther.experiments.results import Result
-from synther.experiments.sources import REAL, Given, Material, Source
+from synther.experiments.sources import REAL, Given, Source, TrainingData
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -221,7 +221,7 @@ def _train_together(real: Transitions, names: list[str], files: dict[str, Path],
         tensorboard="off",
         device=chosen.device,
     )
-    material = Material(real, others, {name: {name: 1.0} for name in names})
+    material = TrainingData(real, others, {name: {name: 1.0} for name in names})
     key = hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
     print(f"{chosen.data}: {len(names) * chosen.seeds} agents on {', '.join(names)}", flush=True)
     result = train_to(plan, material, _place(chosen, "runs") / key)

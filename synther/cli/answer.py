@@ -10,7 +10,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from synther.experiments.results import Standing
+    from synther.experiments.results import EvalPoint
 
 
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
@@ -25,7 +25,7 @@ def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]]
         table(("", ""), rows, title)
 
 
-def standing(name: str, found: Standing | None, unit: str) -> list[tuple[str, str]]:
+def standing(name: str, found: EvalPoint | None, unit: str) -> list[tuple[str, str]]:
     """Rows about how good policies were: score and return, after so many updates or steps (the `unit`)."""
     if found is None:
         return []

@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> None:
     facts = {"data": str(target), "env_id": rows.env_id, **asdict(found)}
     figures = [("environment", rows.env_id or "-"), ("rows", f"{found.rows:,}"), _episodes(found.episodes, found.whole)]
     if found.mean_return is not None:
-        figures.append(("return", f"{found.mean_return:,.1f} ± {found.deviation:,.1f}"))
+        figures.append(("return", f"{found.mean_return:,.1f} ± {found.std:,.1f}"))
     if found.score is not None:
         figures.append(("score", f"{found.score:.1f}"))
     figures.append(("data", str(target)))
@@ -92,7 +92,7 @@ def _keep_frames(chosen: Collect) -> None:
         _episodes(found.episodes, found.whole),
     ]
     if found.mean_return is not None:
-        figures.append(("return", f"{found.mean_return:,.1f} ± {found.deviation:,.1f}"))
+        figures.append(("return", f"{found.mean_return:,.1f} ± {found.std:,.1f}"))
     figures.append(("data", str(target)))
     answer(chosen.json, {"data": str(target), **asdict(found)}, figures)
 

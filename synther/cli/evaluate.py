@@ -14,7 +14,7 @@ from synther.errors import ConfigError
 from synther.plain import whole_seed
 
 if TYPE_CHECKING:
-    from synther.experiments.results import Standing
+    from synther.experiments.results import EvalPoint
 
 
 @dataclass
@@ -66,5 +66,5 @@ def run(arguments: list[str]) -> None:
     answer(chosen.json, found.to_json(), figures, title)
 
 
-def _each(found: Standing) -> str:
+def _each(found: EvalPoint) -> str:
     return ", ".join("diverged" if value is None else f"{value:,.1f}" for value in found.returns)

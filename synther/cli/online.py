@@ -61,8 +61,8 @@ class Online(options.Fitting):
     """Let agents see: `synther online ENV --pixels --help` shows their options."""
     env_options: str | None = None
     """What gymnasium.make is told beside the id, as JSON: '{"max_episode_steps": 500}'."""
-    random_steps: int = 5_000
-    """Steps at the beginning with random actions, from which nothing is learned yet."""
+    learning_starts: int = 5_000
+    """Learning starts after so many steps with random actions."""
     checkpoint_every: int = 10_000
     """Steps between two checkpoints, at which all environments start over."""
     evaluate_every: int = 5_000
@@ -107,8 +107,8 @@ class Seeing(Online):
     """With --synthetic: steps after which frames are encoded, generators fitted and heads trained."""
     updates_per_refresh: int = 5_000
     """With --synthetic: updates of the heads on real and generated latents, after which these are dropped."""
-    random_steps: int = 2_000
-    """Steps at the beginning with random actions, from which nothing is learned yet."""
+    learning_starts: int = 2_000
+    """Learning starts after so many steps with random actions."""
     evaluate_every: int = 10_000
     """Steps between two evaluations; the last step is always evaluated."""
     workers: int | None = None
@@ -126,7 +126,7 @@ def run(arguments: list[str]) -> None:
 
 
 _RUNNING = (
-    *("steps", "seeds", "seed", "random_steps", "checkpoint_every", "evaluate_every", "episodes", "workers"),
+    *("steps", "seeds", "seed", "learning_starts", "checkpoint_every", "evaluate_every", "episodes", "workers"),
     *("device", "precision", "tensorboard", "wandb"),
 )
 _REFRESHING = ("refresh_every", "samples", "ratio", "refit")
@@ -229,7 +229,7 @@ def _print(chosen: Online, plan: Plan, result: Result) -> None:
     spent = ", ".join(f"{name} {seconds:,.0f}" for name, seconds in result.seconds_of.items())
     figures += [
         ("seconds", f"{result.seconds:,.0f} ({spent})"),
-        ("steps a second", f"{result.updates_a_second:,.1f}"),
+        ("steps a second", f"{result.updates_per_second:,.1f}"),
         ("folder", str(chosen.out)),
     ]
     facts = {"env": chosen.env, "agent": plan.name, **result.to_json(), "folder": str(chosen.out)}

@@ -295,7 +295,7 @@ def _print(chosen: Training | Evaluate, result: Result, title: str) -> None:
         figures.append(("diverged", f"{seeds(lost)}, which no mean counts"))
     figures += [
         ("seconds", f"{result.seconds:,.0f}"),
-        ("updates a second", f"{result.updates_a_second:,.0f}"),
+        ("updates a second", f"{result.updates_per_second:,.0f}"),
         ("folder", str(folder)),
     ]
     answer(chosen.json, {**result.to_json(), "folder": str(folder)}, figures, f"{title}: mean ± deviation")

@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> None:
     plan = _plan(chosen, agent)  # which refuses what is wrong with it before data is looked for
     from synther import datasets
     from synther.experiments.offline import train_to
-    from synther.experiments.sources import Material
+    from synther.experiments.sources import TrainingData
 
     dataset = datasets.read(
         chosen.data, data=chosen.folder, policies=chosen.policies, seed=chosen.data_seed, progress=not chosen.quiet
@@ -93,7 +93,7 @@ def run(arguments: list[str]) -> None:
     rows = dataset.rows_for(chosen.algorithm)
     rows = replace(rows, env_id=dataset.env_id, env_options=dataset.env_options or rows.env_options)
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
-    material = Material.mixed(real, _source(chosen, real, dataset), chosen.ratio)
+    material = TrainingData.mixed(real, _source(chosen, real, dataset), chosen.ratio)
     result = train_to(plan, material, chosen.out, progress=not chosen.quiet)
     _print(chosen, result)
 
@@ -197,7 +197,7 @@ def _print(chosen: Train, result: Result) -> None:
         figures.append(("diverged", f"{lost} of {seeds(chosen.seeds)}, which no mean counts"))
     figures += [
         ("seconds", f"{result.seconds:,.0f}"),
-        ("updates a second", f"{result.updates_a_second:,.0f}"),
+        ("updates a second", f"{result.updates_per_second:,.0f}"),
         ("folder", str(chosen.out)),
     ]
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}

@@ -51,7 +51,7 @@ class Filmed:
     whole: int
     """Episodes but for those that are shorter than the longest, and not over."""
     mean_return: float | None
-    deviation: float | None
+    std: float | None
     """Of the whole ones, if there are any."""
 
 

@@ -150,7 +150,7 @@ def check_fits(
 
 def buffer_of(run: Path) -> Transitions:
     """All real rows of an online run: the episodes of its first seed, then those of the next."""
-    if not (run / "run.json").exists() or "random_steps" not in read_object(run / "run.json"):
+    if not (run / "run.json").exists() or "learning_starts" not in read_object(run / "run.json"):
         raise FormatError(f"{run}: expected an environment, or a folder that `synther online` has written")
     if read_object(run / "run.json").get("kind") == "online_pixels":
         raise FormatError(
@@ -213,7 +213,7 @@ class Summary:
     whole: int
     """Episodes but for those that were cut before their time: by the end of the data, or of a leg of a run."""
     mean_return: float | None
-    deviation: float | None
+    std: float | None
     """Of the whole ones, where there are any."""
     score: float | None
     """D4RL's normalised one, of the mean return, where it is known."""

@@ -22,7 +22,7 @@ from synther.envs.pixels import REPEAT, PixelWorld
 from synther.envs.scores import reference
 from synther.errors import ConfigError, FormatError
 from synther.experiments.pixels.stage_one import POLICY, description, result_of
-from synther.experiments.results import Measurement, Result, Standing, episodes_of
+from synther.experiments.results import EvalPoint, Measurement, Result, episodes_of
 from synther.folder import RunFolder, append_line, read_object, write_object
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
@@ -48,7 +48,7 @@ class Scored:
     env_options: dict[str, Any]
     seeds: tuple[int, ...]
     """Of each arm."""
-    arms: dict[str, Standing]
+    arms: dict[str, EvalPoint]
     unit: str
     """What the `updates` of these are: updates, or steps of agents that act while they learn."""
     evaluation: Evaluation
@@ -295,7 +295,7 @@ def _result(trained: Result, env_id: str, members: int, found: dict[Place, Playe
     if known is not None:
         scores = tuple(None if value is None else float(known.score(value)) for value in returns)
     lost = set(trained.diverged[arm]) | {member for member, value in enumerate(returns) if value is None}
-    standing = Standing(trained.updates, tuple(returns), scores)
+    standing = EvalPoint(trained.updates, tuple(returns), scores)
     return replace(trained, curves={arm: (standing,)}, diverged={arm: tuple(sorted(lost))})
 
 

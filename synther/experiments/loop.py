@@ -190,7 +190,7 @@ class Steps(Protocol):
     @property
     def steps(self) -> int: ...
     @property
-    def random_steps(self) -> int: ...
+    def learning_starts(self) -> int: ...
     def is_refreshed(self, step: int) -> bool: ...
     def segment_after(self, step: int) -> int: ...
 
@@ -277,7 +277,7 @@ class Acting(ABC):
 
     def _one_step(self, end: int) -> None:
         step = self.step
-        learning = step >= self.plan.random_steps
+        learning = step >= self.plan.learning_starts
         actions = self.learner.guess()
         if learning:
             chosen = self.choose()

@@ -30,7 +30,7 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import loop, tracking
 from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Result
-from synther.experiments.sources import Material
+from synther.experiments.sources import TrainingData
 from synther.folder import Growth, RunFolder
 from synther.plain import check_env_options, check_least
 from synther.progress import Progress, resolve
@@ -97,7 +97,7 @@ class Plan:
         return own | {name: getattr(self, name) for name in names}
 
 
-def train_to(plan: Plan, material: Material, folder: Path, *, progress: Progress | bool = True) -> Result:
+def train_to(plan: Plan, material: TrainingData, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Train every arm with every seed and write `log.jsonl`, `checkpoint.safetensors` and `result.json` into `folder`.
 
     Started again it goes on where it was stopped, and with more updates where it ended; with other data or options, or

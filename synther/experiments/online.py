@@ -58,8 +58,8 @@ class Plan:
     seed: int = 0
     """The first of them; the others follow it."""
     upsampling: Upsampling | None = None
-    random_steps: int = 5_000
-    """Steps at the beginning with uniform actions, from which nothing is learned yet."""
+    learning_starts: int = 5_000
+    """Learning starts after so many steps with random actions."""
     capacity: int = 1_000_000
     """Real rows of each seed that are kept."""
     checkpoint_every: int = 10_000
@@ -80,7 +80,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "env_id", Trusted(self.env_id))
-        check_least(self, seed=0, random_steps=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
+        check_least(self, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
         check_least(self, evaluate_every=1, episodes=1, workers=1)
         check_env_options(self.env_options)
 
@@ -100,8 +100,9 @@ class Plan:
 
     def doubts(self) -> Iterator[str]:
         """What nobody means who plans so, but for a trial."""
-        if self.random_steps >= self.steps:
-            yield f"nothing is learned: {self.random_steps:,} steps (--random-steps) go before that, of {self.steps:,}"
+        if self.learning_starts >= self.steps:
+            begins = f"learning starts after {self.learning_starts:,} steps (--learning-starts)"
+            yield f"nothing is learned: {begins}, and there are {self.steps:,}"
         if self.upsampling is not None:
             every = self.upsampling.refresh_every
             if not self.is_refreshed((self.steps - 1) // every * every):
@@ -132,7 +133,7 @@ class Plan:
 
     def description(self) -> dict[str, Any]:
         """The options that the result depends on."""
-        names = ("env_id", "env_options", "steps", "seeds", "seed", "random_steps", "capacity", "checkpoint_every")
+        names = ("env_id", "env_options", "steps", "seeds", "seed", "learning_starts", "capacity", "checkpoint_every")
         own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
         upsampling = None if self.upsampling is None else asdict(self.upsampling)
         return {**own, "agent": asdict(self.agent), "upsampling": upsampling}

@@ -48,7 +48,7 @@ class PixelPlan(Plan):
 
     agent: DrQv2Config = field(default_factory=DrQv2Config)  # type: ignore[assignment]  # another agent than of states
     upsampling: LatentUpsampling | None = None
-    random_steps: int = 2_000
+    learning_starts: int = 2_000
     update_every: int = 2
     """Steps for one update."""
     capacity: int = 1_000_000
@@ -62,10 +62,10 @@ class PixelPlan(Plan):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, update_every=1, repeat=1, size=1)
-        if min(self.random_steps, self.segment_after(0)) < self.agent.nstep < self.steps:
+        if min(self.learning_starts, self.segment_after(0)) < self.agent.nstep < self.steps:
             raise ConfigError(
-                f"agents learn from agent.nstep, {self.agent.nstep}, steps at a time: random_steps, checkpoint_every "
-                "and refresh_every must be at least that"
+                f"agents learn from {self.agent.nstep} steps at a time (agent.nstep): learning_starts, "
+                "checkpoint_every and refresh_every must be at least that"
             )
         if self.env_options:
             raise ConfigError(f"tasks of the dm_control suite take no env_options, got {self.env_options}")
@@ -76,7 +76,7 @@ class PixelPlan(Plan):
 
     def is_refreshed(self, step: int) -> bool:
         """Nor are generators fitted before anybody has begun to learn to see."""
-        return step > self.random_steps and super().is_refreshed(step)
+        return step > self.learning_starts and super().is_refreshed(step)
 
     @property
     def frames(self) -> int:

@@ -118,7 +118,7 @@ def _means(episodes: Episodes) -> list[float | None]:
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanStd:
     """Of a number over the seeds that have one. The deviation is that of those seeds, 0 for one alone."""
 
     mean: float
@@ -126,7 +126,7 @@ class Spread:
     seeds: int
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> Spread | None:
+    def of(cls, values: Sequence[float | None]) -> MeanStd | None:
         """None where no seed has a number."""
         there = [value for value in values if value is not None]
         return cls(float(np.mean(there)), float(np.std(there)), len(there)) if there else None
@@ -137,7 +137,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Standing:
+class EvalPoint:
     """How good the policies of an arm were at one time."""
 
     updates: int
@@ -152,14 +152,14 @@ class Standing:
         return self.returns.count(None)
 
     @property
-    def spread_of_returns(self) -> Spread | None:
+    def spread_of_returns(self) -> MeanStd | None:
         """None where all seeds have diverged."""
-        return Spread.of(self.returns)
+        return MeanStd.of(self.returns)
 
     @property
-    def spread_of_scores(self) -> Spread | None:
+    def spread_of_scores(self) -> MeanStd | None:
         """None where all seeds have diverged, or no reference is known."""
-        return None if self.scores is None else Spread.of(self.scores)
+        return None if self.scores is None else MeanStd.of(self.scores)
 
     def to_json(self) -> dict[str, Any]:
         """Its fields, and mean, standard deviation and number of the seeds that each is taken over."""
@@ -168,7 +168,7 @@ class Standing:
         return {**asdict(self), **plain, "diverged": self.diverged}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Standing:
+    def from_json(cls, content: dict[str, Any]) -> EvalPoint:
         scores = None if content["scores"] is None else tuple(content["scores"])
         return cls(content["updates"], tuple(content["returns"]), scores)
 
@@ -179,7 +179,7 @@ class Result:
 
     updates: int
     seconds: float
-    curves: dict[str, tuple[Standing, ...]]
+    curves: dict[str, tuple[EvalPoint, ...]]
     """How each arm stood at each evaluation; empty where nobody evaluated."""
     diverged: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Of each arm the seeds, counted from 0, that had diverged by the end."""
@@ -198,16 +198,16 @@ class Result:
         return cls(last.updates, last.seconds, {arm: _curve(measurements, arms, arm) for arm in arms}, lost)
 
     @property
-    def updates_a_second(self) -> float:
+    def updates_per_second(self) -> float:
         return self.updates / self.seconds
 
-    def final(self, arm: str) -> Standing | None:
+    def final(self, arm: str) -> EvalPoint | None:
         return self.curves[arm][-1] if self.curves[arm] else None
 
-    def best(self, arm: str) -> Standing | None:
+    def best(self, arm: str) -> EvalPoint | None:
         """When the mean over the seeds was highest, of the times at which fewest were missing; the first such time."""
 
-        def rank(standing: Standing) -> tuple[int, float]:
+        def rank(standing: EvalPoint) -> tuple[int, float]:
             spread = standing.spread_of_returns
             return -standing.diverged, -math.inf if spread is None else spread.mean
 
@@ -222,7 +222,7 @@ class Result:
                 "best": None if best is None else best.to_json(),
                 "curve": [standing.to_json() for standing in curve],
             }
-        own = ("updates", "seconds", "seconds_of", "updates_a_second", "diverged", "origin")
+        own = ("updates", "seconds", "seconds_of", "updates_per_second", "diverged", "origin")
         return {name: getattr(self, name) for name in own} | {"arms": arms}
 
     @classmethod
@@ -244,16 +244,16 @@ class Result:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:
-        curves = {arm: tuple(map(Standing.from_json, found["curve"])) for arm, found in content["arms"].items()}
+        curves = {arm: tuple(map(EvalPoint.from_json, found["curve"])) for arm, found in content["arms"].items()}
         lost = {arm: tuple(seeds) for arm, seeds in content["diverged"].items()}
         return cls(content["updates"], content["seconds"], curves, lost, content["seconds_of"], content["origin"])
 
 
-def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[Standing, ...]:
+def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[EvalPoint, ...]:
     curve = []
     for found in measurements:
         returns, scores = found.mean_returns, found.mean_scores
         if returns is not None:
             own = None if scores is None else tuple(by_arm(scores, arms)[arm])
-            curve.append(Standing(found.updates, tuple(by_arm(returns, arms)[arm]), own))
+            curve.append(EvalPoint(found.updates, tuple(by_arm(returns, arms)[arm]), own))
     return tuple(curve)

@@ -164,7 +164,7 @@ class Augmented:
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """What the arms of a run learn from. They share the real rows, whose mean and deviation scale all observations."""
 
     real: Transitions
@@ -186,7 +186,7 @@ class Material:
             source.check(self.real)
 
     @classmethod
-    def mixed(cls, real: Transitions, synthetic: Source | None = None, ratio: float | None = None) -> Material:
+    def mixed(cls, real: Transitions, synthetic: Source | None = None, ratio: float | None = None) -> TrainingData:
         """One arm: real rows; or synthetic ones alone; or with a `ratio`, so much of every batch synthetic."""
         if synthetic is None:
             if ratio is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from synther.experiments.engines import Outcome
     from synther.experiments.sources import Source
 
-PROVENANCE = "facts.json"
+PROVENANCE = "provenance.json"
 """Where the data of a run came from here, and what it was asked for with."""
 
 Training = Callable[[Path, Progress], object]

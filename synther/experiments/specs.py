@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from synther.experiments.pixels.latents import LatentSource
     from synther.experiments.pixels.stage_one import Course
     from synther.experiments.refresh import Upsampling
-    from synther.experiments.sources import Material
+    from synther.experiments.sources import TrainingData
     from synther.pixels.frames import Frames
 
 
@@ -92,15 +92,15 @@ class OfflineRun(RunSpec):
             if recipe["generator"] == "diffusion":
                 yield ("sources", name), Recipe(**recipe), trained["synthetic"][name]["settings"]
 
-    def _material(self, dataset: Dataset, place: Place) -> Material:
+    def _material(self, dataset: Dataset, place: Place) -> TrainingData:
         """Sources imitate rows as they are in the data, so that algorithms share them: rewards change after that."""
-        from synther.experiments.sources import Material, Rewarded
+        from synther.experiments.sources import Rewarded, TrainingData
 
         rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
         others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}
         if self.algorithm in dataset.rewards:
             others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
-        return Material(dataset.rows_for(self.algorithm, rows), others, self.arms)
+        return TrainingData(dataset.rows_for(self.algorithm, rows), others, self.arms)
 
     def _plan(self, dataset: Dataset, place: Place) -> offline.Plan:
         from synther.experiments.offline import Plan
@@ -176,7 +176,7 @@ class OnlineRun(RunSpec):
     """Decisions of every seed: no action is repeated."""
     seeds: int = 6
     seed: int = 0
-    random_steps: int = 5_000
+    learning_starts: int = 5_000
     evaluate_every: int = 5_000
     episodes: int = 10
     """Of each seed and evaluation."""
@@ -218,7 +218,7 @@ class OnlineRun(RunSpec):
     def _plan(self, place: Place) -> online.Plan:
         from synther.experiments.online import Plan
 
-        names = ("steps", "seeds", "seed", "random_steps", "evaluate_every", "episodes")
+        names = ("steps", "seeds", "seed", "learning_starts", "evaluate_every", "episodes")
         return Plan(
             self.env_id,
             self._agent(),

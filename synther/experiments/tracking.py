@@ -51,7 +51,7 @@ class Tracking:
         found = figures(measurement, self._arms)
         updates, seconds = self._before
         if measurement.seconds > seconds:
-            found["speed/updates_a_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
+            found["speed/updates_per_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
         self._before = measurement.updates, measurement.seconds
         for name, tracker in list(self._trackers.items()):
             with self._forgiving(name):
@@ -92,7 +92,7 @@ def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:
         for arm, own in by_arm(values or (), arms).items():
             there = [value for value in own if value is not None]
             if there:
-                summary = {"mean": float(np.mean(there)), "lowest": min(there), "highest": max(there)}
+                summary = {"mean": float(np.mean(there)), "min": min(there), "max": max(there)}
                 found |= {f"{name}/{arm}/{kind}": value for kind, value in summary.items()}
     for arm, gone in by_arm(measurement.diverged, arms).items():
         found[f"diverged/{arm}"] = float(sum(gone))

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from synther.experiments.results import Standing
+from synther.experiments.results import EvalPoint
 from synther.paper.comparisons import Comparison
 from synther.paper.experiment import Experiment, Lines
 from synther.paper.findings import Entry, Finding
@@ -120,7 +120,7 @@ def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
         yield path
 
 
-def _curve(standings: Sequence[Standing], shown: Literal["scores", "returns"]) -> Curve | None:
+def _curve(standings: Sequence[EvalPoint], shown: Literal["scores", "returns"]) -> Curve | None:
     """Of the seeds that never diverged; a single measurement is no curve."""
     found = [getattr(standing, shown) for standing in standings]
     kept = [] if None in found else [seed for seed in zip(*found, strict=True) if None not in seed]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from synther.experiments.results import Result, Spread
+from synther.experiments.results import MeanStd, Result
 from synther.experiments.spec import PROVENANCE, RunSpec
 from synther.folder import Difference, differences, read_object
 from synther.paper.experiment import Average, Cell, Experiment, Figure
@@ -149,7 +149,7 @@ def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
     values = None if finding is None else finding.values.get(cell.arm)
     if finding is None or values is None:
         return Entry(cell.paper)
-    departed, spread = finding.departed(cell.arm), Spread.of(values)
+    departed, spread = finding.departed(cell.arm), MeanStd.of(values)
     if spread is None:
         return Entry(cell.paper, diverged=len(values), departed=departed)
     std = None if finding.result is None or spread.seeds == 1 else spread.std

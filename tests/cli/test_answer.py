@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synther.cli.answer import over, say, standing, table
-from synther.experiments.results import Standing
+from synther.experiments.results import EvalPoint
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_paragraph_is_as_wide_as_the_terminal_and_breaks_no_name(narrow, capsy
 
 
 def test_one_seed_has_no_deviation():
-    alone, two = Standing(300, (-1260.04,), None), Standing(300, (1_000.0, 1_010.0), (1.0, None))
+    alone, two = EvalPoint(300, (-1260.04,), None), EvalPoint(300, (1_000.0, 1_010.0), (1.0, None))
     assert standing("final", alone, "steps") == [("final return", "-1,260.0 after 300 steps")]
     assert standing("best", two, "updates") == [
         ("best score", "1.0 after 300 updates"),

@@ -70,7 +70,7 @@ def test_options_reach_the_roll_out(run, rows, monkeypatch):
 def run_folder(folder: Path, rows: Transitions) -> Path:
     """What an online run leaves, as far as anybody looks at it."""
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5, "steps": len(rows)}))
+    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "learning_starts": 5, "steps": len(rows)}))
     (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}).to_json()))
     write(folder / "replay.npz", rows)
     return folder
@@ -114,7 +114,7 @@ def test_frames(run, monkeypatch, tmp_path):
         (("dm_control/walker-walk-v0", "x.safetensors", 2_000), other),
         ((tmp_path,), {"progress": True}),
     ]
-    whole = {"frames": 13, "decisions": 10, "episodes": 3, "whole": 2, "mean_return": 4.0, "deviation": 0.0}
+    whole = {"frames": 13, "decisions": 10, "episodes": 3, "whole": 2, "mean_return": 4.0, "std": 0.0}
     assert found == {"data": "a.hdf5", "env_id": "a-v0", **whole}
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
     assert [(name, value.strip()) for name, value in lines] == [

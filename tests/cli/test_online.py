@@ -18,7 +18,7 @@ from synther.experiments.online_pixels import LatentUpsampling, PixelPlan
 from synther.presets import PRESETS
 
 QUICK = (
-    *("--steps", "24", "--evaluate-every", "12", "--checkpoint-every", "12", "--random-steps", "6", "--seeds", "2"),
+    *("--steps", "24", "--evaluate-every", "12", "--checkpoint-every", "12", "--learning-starts", "6", "--seeds", "2"),
     *("--episodes", "1", "--workers", "1", "--device", "cpu", "--tensorboard", "off"),
     *("--agent.width", "8", "--agent.depth", "1", "--agent.batch", "8"),
 )
@@ -96,8 +96,8 @@ def test_options_become_a_plan(planned):
 def test_options_of_agents_that_see(planned):
     walker = "dm_control/walker-walk-v0"
     assert planned(walker, "--pixels") == PixelPlan(walker)
-    plan = planned(walker, "--pixels", "--steps", "50K", "--seeds", 2, "--agent.width", 64, "--random-steps", 9)
-    assert plan == PixelPlan(walker, DrQv2Config(width=64), steps=50_000, seeds=2, random_steps=9)
+    plan = planned(walker, "--pixels", "--steps", "50K", "--seeds", 2, "--agent.width", 64, "--learning-starts", 9)
+    assert plan == PixelPlan(walker, DrQv2Config(width=64), steps=50_000, seeds=2, learning_starts=9)
     latents = ("--synthetic", "--preset", "paper", "--updates-per-refresh", "7K", "--samples", "1K")
     expected = LatentUpsampling(PRESETS["paper"], samples=1_000, updates=7_000)
     assert planned(walker, "--pixels", *latents).upsampling == expected

@@ -14,7 +14,7 @@ import pytest
 from synther import read, write
 from synther.data.fingerprint import fingerprint
 from synther.datasets import Dataset
-from synther.experiments.results import Result, Standing
+from synther.experiments.results import EvalPoint, Result
 
 
 class Reached(Exception):
@@ -86,7 +86,7 @@ def test_train_draws_from_a_model_with_the_seed_of_data(reached, data, model, tm
 
 
 def test_train_tells_the_final_from_the_best(monkeypatch, synther, data, tmp_path):
-    curve = (Standing(20, (8.0, 4.0), (80.0, 40.0)), Standing(40, (1.0, 3.0), (10.0, 30.0)))
+    curve = (EvalPoint(20, (8.0, 4.0), (80.0, 40.0)), EvalPoint(40, (1.0, 3.0), (10.0, 30.0)))
     result = Result(40, 2.0, {"real": curve}, {"real": ()})
     monkeypatch.setattr(TRAIN, lambda *given, **named: result)
     lines = synther("train", "bc", data, "--out", tmp_path / "run", "--seeds", 2).out.splitlines()

@@ -237,7 +237,7 @@ def test_a_run_that_is_none_or_not_done(online, tmp_path, caplog) -> None:
     (copy / "replay.npz").unlink()
     with pytest.raises(FormatError, match=r"has no replay\.npz yet: run the same `synther online`"):
         buffer_of(copy)
-    (copy / "run.json").write_text('{"random_steps": 5, "kind": "online_pixels"}')
+    (copy / "run.json").write_text('{"learning_starts": 5, "kind": "online_pixels"}')
     with pytest.raises(FormatError, match=r"agents that see: its frames are a data set each, .*/frames/seed-0"):
         buffer_of(copy)
     (copy / "run.json").write_text('{"updates": 5}')

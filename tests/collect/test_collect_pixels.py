@@ -143,7 +143,7 @@ def run_folder(rows: Transitions) -> Path:
     """What an online run leaves, as far as anybody looks at it."""
     folder = Path("run")
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "random_steps": 5, "steps": len(rows)}))
+    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "learning_starts": 5, "steps": len(rows)}))
     (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}).to_json()))
     write(folder / "replay.npz", rows)
     return folder

@@ -54,7 +54,7 @@ def test_what_is_kept():
     stored = read("new/frames.hdf5")
     assert (found.env_id, found.frames, found.decisions, found.episodes, found.whole) == (TASK, 26, 23, 3, 2)
     assert found.mean_return == pytest.approx(stored.returns()[:2].mean(), rel=1e-6)
-    assert found.deviation == pytest.approx(stored.returns()[:2].std(), rel=1e-6)
+    assert found.std == pytest.approx(stored.returns()[:2].std(), rel=1e-6)
     direct = Frames.concatenate(list(film(TASK, "random", 23, size=6)))
     for name in ("image", "action", "reward", "discount", "first", "low", "high"):
         np.testing.assert_array_equal(getattr(stored, name), getattr(direct, name))
@@ -64,7 +64,7 @@ def test_what_is_kept():
 
 def test_an_episode_that_is_cut_is_none_of_the_whole_ones():
     found = kept(decisions=4)
-    assert (found.episodes, found.whole, found.mean_return, found.deviation) == (1, 0, None, None)
+    assert (found.episodes, found.whole, found.mean_return, found.std) == (1, 0, None, None)
 
 
 def test_where_it_may_go():

@@ -17,7 +17,7 @@ from synther.experiments import offline
 from synther.experiments.loop import Evaluations
 from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Log
-from synther.experiments.sources import Given, Material
+from synther.experiments.sources import Given, TrainingData
 from synther.experiments.tracking import Tracking
 
 from .pendulum import swings
@@ -135,7 +135,7 @@ def test_a_run_goes_on_without_a_diverged_member(done, poison, tmp_path, caplog)
 def test_an_arm_may_lose_all_its_members(quick, poison, tmp_path):
     poison(2, 3)
     arms = {"real": {"real": 1.0}, "other": {"synthetic": 1.0}}
-    result = run(tmp_path / "run", material=Material(swings(), {"synthetic": Given(swings(seed=1))}, arms))
+    result = run(tmp_path / "run", material=TrainingData(swings(), {"synthetic": Given(swings(seed=1))}, arms))
     assert result.final("real").diverged == 0
     assert result.final("other").spread_of_returns is None
     kept = json.loads((tmp_path / "run" / "result.json").read_text(), parse_constant=pytest.fail)

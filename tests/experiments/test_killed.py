@@ -15,7 +15,7 @@ from synther.experiments.pixels.heads import retrain_to
 from synther.experiments.pixels.latents import Held
 from synther.experiments.pixels.stage_one import latents_of
 from synther.experiments.pixels.stage_one import train_to as train_on_frames
-from synther.experiments.sources import Material
+from synther.experiments.sources import TrainingData
 from synther.pixels import files as pictures
 from synther.upsample import upsample
 
@@ -43,7 +43,7 @@ from synther.experiments import loop
 from synther.experiments.pixels import stage_one as training
 from synther.experiments.pixels.heads import retrain_to
 from synther.experiments.pixels.latents import Held
-from synther.experiments.sources import Material
+from synther.experiments.sources import TrainingData
 from synther.upsample import upsample
 from synther.pixels import files
 
@@ -58,7 +58,7 @@ plan, plan_of_frames, settings, samples = pickle.loads((folder / "given").read_b
 rows, small, frames = read(folder / "rows.npz"), read(folder / "small.npz"), files.read(folder / "frames.hdf5")
 
 def offline():
-    train_to(plan, Material(rows), folder / "offline", progress=slow)
+    train_to(plan, TrainingData(rows), folder / "offline", progress=slow)
 
 def pixels():
     one = folder / "one"
@@ -109,9 +109,9 @@ def killed(tmp_path) -> Path:
 
 
 def test_killed_again_and_again_it_still_ends_with_the_same_files(killed, tmp_path, monkeypatch):
-    trainings.run(tmp_path / "offline", OFFLINE, Material(swings(env_id=None)))
+    trainings.run(tmp_path / "offline", OFFLINE, TrainingData(swings(env_id=None)))
     assert trainings.same(tmp_path / "offline", killed / "offline")
-    shown, log = trainings.events(killed / "offline")["actor/real/highest"], trainings.logged(killed / "offline")
+    shown, log = trainings.events(killed / "offline")["actor/real/max"], trainings.logged(killed / "offline")
     assert shown == [(line["updates"], pytest.approx(max(line["losses"]["actor"]))) for line in log]
 
     train_on_frames(FRAMES, seeing.frames(), tmp_path / "one", progress=False)

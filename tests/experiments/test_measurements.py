@@ -9,7 +9,7 @@ import pytest
 
 from synther.envs.evaluation import Evaluation
 from synther.errors import ConfigError
-from synther.experiments.results import Log, Measurement, Result, Spread
+from synther.experiments.results import Log, MeanStd, Measurement, Result
 
 
 def measured(updates: int, returns: list[list[float] | None] | None = None) -> Measurement:
@@ -90,11 +90,11 @@ def test_a_member_without_returns_has_diverged(tmp_path):
 
 
 def test_spread():
-    assert Spread.of([1.0, 3.0]) == Spread(2.0, 1.0, 2)
-    assert Spread.of([7.0]) == Spread(7.0, 0.0, 1)
-    assert Spread.of([None, 1.0, None, 3.0]) == Spread(2.0, 1.0, 2)
-    assert Spread.of([None, None]) is None
-    assert str(Spread(48.06, 0.31, 8)) == "48.1 ± 0.3"
+    assert MeanStd.of([1.0, 3.0]) == MeanStd(2.0, 1.0, 2)
+    assert MeanStd.of([7.0]) == MeanStd(7.0, 0.0, 1)
+    assert MeanStd.of([None, 1.0, None, 3.0]) == MeanStd(2.0, 1.0, 2)
+    assert MeanStd.of([None, None]) is None
+    assert str(MeanStd(48.06, 0.31, 8)) == "48.1 ± 0.3"
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ def test_final_best_and_curve(result):
     assert (result.updates, result.seconds) == (12, 1.2)
     assert [standing.returns for standing in result.curves["a"]] == [(1, 3), (4, 8), (2, 2)]
     assert [standing.returns for standing in result.curves["b"]] == [(0, 0), (1, 3), (2, 4)]
-    assert result.final("a").spread_of_returns == Spread(2, 0, 2)
-    assert result.best("a").spread_of_returns == Spread(6, 2, 2)
-    assert result.best("a").spread_of_scores == Spread(60, 20, 2)
+    assert result.final("a").spread_of_returns == MeanStd(2, 0, 2)
+    assert result.best("a").spread_of_returns == MeanStd(6, 2, 2)
+    assert result.best("a").spread_of_scores == MeanStd(60, 20, 2)
     assert result.best("a").updates == 10
     assert result.best("b") == result.final("b") == result.curves["b"][-1]
 
@@ -139,7 +139,7 @@ def test_diverged_seeds_are_left_out_and_counted():
     assert Result.of(found[:2], ["a"]).diverged == {"a": ()}
     result = Result.of(found[:3], ["a"])
     assert result.diverged == {"a": (0,)}
-    assert (result.final("a").diverged, result.final("a").spread_of_scores) == (1, Spread(90, 0, 1))
+    assert (result.final("a").diverged, result.final("a").spread_of_scores) == (1, MeanStd(90, 0, 1))
     assert result.best("a").updates == 10  # one lucky seed does not stand for two
     plain = json.loads(json.dumps(result.to_json()))
     assert Result.from_json(plain) == result

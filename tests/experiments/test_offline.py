@@ -23,7 +23,7 @@ from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import offline
 from synther.experiments.offline import Plan
 from synther.experiments.results import Result
-from synther.experiments.sources import Augmented, Given, Material, Sampled
+from synther.experiments.sources import Augmented, Given, Sampled, TrainingData
 from synther.locks import driver_lock, owned, worker_lock
 
 from .pendulum import Guess, Guessed, swings
@@ -62,7 +62,7 @@ def test_options_of_the_environment(tmp_path):
 
 def test_options_of_the_environment_that_the_data_tells(tmp_path, quick):
     told = {"max_episode_steps": 5, "g": 0.0}
-    given = Material(replace(swings(), env_options=told))
+    given = TrainingData(replace(swings(), env_options=told))
     for name, plan in (
         ("data", PLAN),
         ("asked", replace(PLAN, env_options={"g": 1.0})),
@@ -88,7 +88,7 @@ def test_what_the_time_went_into_and_where(tmp_path, quick, monkeypatch):
     assert sum(parts.values()) == pytest.approx(result.seconds)
     assert 0.1 <= parts["checkpoints"] <= 0.4  # of both lives
     assert parts["training"] > 0
-    assert result.updates_a_second == pytest.approx(45 / result.seconds)
+    assert result.updates_per_second == pytest.approx(45 / result.seconds)
     kept = json.loads((tmp_path / "run" / "result.json").read_text())
     assert kept["seconds_of"] == parts
     assert kept["origin"].keys() == {"synther", "machine", "python"}
@@ -170,7 +170,7 @@ def test_a_finished_run_does_nothing_again(done, monkeypatch):
 def test_other_options_are_refused(done, plan, material, named):
     before = {file: file.stat().st_mtime_ns for file in done.iterdir()}
     with pytest.raises(ConfigError, match=f"holds a run with another {named}.*: choose another --out"):
-        run(done, replace(PLAN, **plan), Material.mixed(**{"real": swings(), **material}))
+        run(done, replace(PLAN, **plan), TrainingData.mixed(**{"real": swings(), **material}))
     assert {file: file.stat().st_mtime_ns for file in done.iterdir()} == before
 
 
@@ -200,7 +200,7 @@ def test_more_updates_go_on_where_it_ended(done, tmp_path, quick):
 
 def test_synthetic_rows_are_scaled_by_the_real_ones(tmp_path, quick):
     real = swings()
-    run(tmp_path / "run", PLAN, Material.mixed(real, Given(swings(seed=1, shift=5.0))))
+    run(tmp_path / "run", PLAN, TrainingData.mixed(real, Given(swings(seed=1, shift=5.0))))
     scales = load_policy(tmp_path / "run" / "checkpoint.safetensors").scales
     np.testing.assert_allclose(scales.mean, [real.observation.mean(0)] * 2, atol=1e-6)
     np.testing.assert_allclose(scales.deviation, [real.observation.std(0) + 1e-3] * 2, rtol=1e-5)
@@ -209,8 +209,8 @@ def test_synthetic_rows_are_scaled_by_the_real_ones(tmp_path, quick):
 def test_arms_train_together_as_they_do_alone(done, tmp_path):
     source = Given(swings(seed=1))
     arms = {"real": {"real": 1.0}, "half": {"synthetic": 0.5, "real": 0.5}}
-    together = run(tmp_path / "both", PLAN, Material(swings(), {"synthetic": source}, arms))
-    run(tmp_path / "half", PLAN, Material.mixed(swings(), source, 0.5))
+    together = run(tmp_path / "both", PLAN, TrainingData(swings(), {"synthetic": source}, arms))
+    run(tmp_path / "half", PLAN, TrainingData.mixed(swings(), source, 0.5))
     returns = [line["returns"] for line in logged(tmp_path / "both")]
     np.testing.assert_allclose([rows[:2] for rows in returns], [line["returns"] for line in logged(done)], rtol=1e-3)
     alone = [line["returns"] for line in logged(tmp_path / "half")]
@@ -220,7 +220,7 @@ def test_arms_train_together_as_they_do_alone(done, tmp_path):
 
 
 def test_an_augmentation(tmp_path, quick):
-    run(tmp_path / "run", PLAN, Material.mixed(swings(), Augmented("additive", swings(), 40)))
+    run(tmp_path / "run", PLAN, TrainingData.mixed(swings(), Augmented("additive", swings(), 40)))
     assert list(json.loads((tmp_path / "run" / "run.json").read_text())["arms"]) == ["synthetic"]
     assert files(tmp_path / "run") == FILES
 
@@ -229,14 +229,14 @@ def test_a_model_samples_once(tmp_path, quick, monkeypatch):
     settings = {"network": {"width": 16, "depth": 1, "embedding": 8}, "fit": {"steps": 20, "evaluate_every": 10}}
     model = Synthesizer("laptop", **settings, sampler={"steps": 2}).fit(swings(), progress=False)
     model.save(tmp_path / "model.safetensors")
-    material = Material.mixed(swings(), Sampled(tmp_path / "model.safetensors", 50, device="cpu"))
+    material = TrainingData.mixed(swings(), Sampled(tmp_path / "model.safetensors", 50, device="cpu"))
     with pytest.raises(Stopped):
         run(tmp_path / "run", material=material, progress=StopAt(45))
     monkeypatch.setattr(Synthesizer, "sample_to", pytest.fail)
     run(tmp_path / "run", material=material)
     assert files(tmp_path / "run") == [*FILES, "synthetic.npz"]
     with pytest.raises(FormatError, match="nowhere"):
-        Material.mixed(swings(), Sampled(tmp_path / "nowhere.safetensors", 50))
+        TrainingData.mixed(swings(), Sampled(tmp_path / "nowhere.safetensors", 50))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_model_samples_once(tmp_path, quick, monkeypatch):
 )
 def test_without_an_environment_it_trains_and_says_so(env_id, said, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
-        result = run(tmp_path / "run", PLAN, Material(swings(env_id=env_id)))
+        result = run(tmp_path / "run", PLAN, TrainingData(swings(env_id=env_id)))
     assert said in caplog.text
     assert result.final("real") is None
     assert [(line["updates"], line["returns"]) for line in logged(tmp_path / "run")] == [(t, None) for t in TIMES]
@@ -253,23 +253,23 @@ def test_without_an_environment_it_trains_and_says_so(env_id, said, tmp_path, ca
 
 def test_bounds_come_from_the_environment_where_the_data_has_none(tmp_path):
     rows = replace(swings(), action_space=None)
-    run(tmp_path / "run", replace(PLAN, evaluate=False), Material(rows))
+    run(tmp_path / "run", replace(PLAN, evaluate=False), TrainingData(rows))
     scales = load_policy(tmp_path / "run" / "checkpoint.safetensors").scales
     assert (scales.low.tolist(), scales.high.tolist()) == ([-2.0], [2.0])
     with pytest.raises(DataError, match="actions of the real rows leave the bounds"):
-        run(tmp_path / "other", PLAN, Material(replace(rows, env_id=None)))
+        run(tmp_path / "other", PLAN, TrainingData(replace(rows, env_id=None)))
     assert not (tmp_path / "other").exists()
 
 
 def test_bounds_that_differ_are_told_and_endless_ones_are_none(tmp_path, quick, caplog, monkeypatch):
     halved = replace(swings(), action=swings().action / 4, action_space=(Box.uniform(-0.5, 0.5, 1),))
-    run(tmp_path / "narrow", PLAN, Material(halved))
+    run(tmp_path / "narrow", PLAN, TrainingData(halved))
     assert (
         "actions of the data lie between [-0.5] and [0.5], those of Pendulum-v1 between [-2.0] and [2.0]" in caplog.text
     )
     caplog.clear()
     monkeypatch.setattr(offline, "action_box", lambda env, env_id: (np.full(1, -np.inf), np.full(1, np.inf)))
-    run(tmp_path / "endless", PLAN, Material(replace(halved, action_space=None)))
+    run(tmp_path / "endless", PLAN, TrainingData(replace(halved, action_space=None)))
     assert (
         "Pendulum-v1 has no bounds of actions, nor has the data: they are taken to lie between -1 and 1" in caplog.text
     )
@@ -280,7 +280,7 @@ def test_bounds_that_differ_are_told_and_endless_ones_are_none(tmp_path, quick, 
 def test_synthetic_rows_out_of_bounds_leave_no_folder(tmp_path):
     wide = replace(swings(), action=3 * swings().action, action_space=None)
     with pytest.raises(DataError, match=r"actions of the synthetic rows leave the bounds \[-2\.0\] and \[2\.0\]"):
-        run(tmp_path / "run", PLAN, Material.mixed(swings(), Given(wide)))
+        run(tmp_path / "run", PLAN, TrainingData.mixed(swings(), Given(wide)))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -303,7 +303,7 @@ def test_what_cannot_succeed_does_not_begin(tmp_path):
     ):
         with pytest.raises(DataError, match=text):
             run(tmp_path / "run", replace(PLAN, **plan))
-    mixed = Material.mixed(swings(), Given(swings()), 0.01)
+    mixed = TrainingData.mixed(swings(), Given(swings()), 0.01)
     with pytest.raises(ConfigError, match=r"a share of 0\.01 of 8 rows is no row at all"):
         run(tmp_path / "run", PLAN, mixed)
     assert list(tmp_path.iterdir()) == []

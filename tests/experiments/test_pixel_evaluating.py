@@ -11,7 +11,7 @@ import pytest
 from synther.errors import ConfigError
 from synther.experiments.evaluation import _digest, _result, evaluate, why_not
 from synther.experiments.pixels.stage_one import train_to
-from synther.experiments.results import Result, Standing
+from synther.experiments.results import EvalPoint, Result
 from synther.folder import RunFolder
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
@@ -101,7 +101,7 @@ def test_who_diverges_in_one_episode_has_no_return():
     trained = Result(12, 1.0, {"frames": ()}, {"frames": ()})
     found = {place: Played(total, 3) for place, total in totals.items()}
     result = _result(trained, "dm_control/walker-walk-v0", 2, found)
-    assert result.final("frames") == Standing(12, (None, 3.0), (None, 0.3))
+    assert result.final("frames") == EvalPoint(12, (None, 3.0), (None, 0.3))
     assert result.diverged == {"frames": (0,)}
 
 

@@ -132,7 +132,7 @@ def test_trained_in_the_dark_and_evaluated_without_data(place, dark, tmp_path, m
     with pytest.raises(SyntherError, match=r"trained; .* the same command goes on \(cannot draw dm_control/point_mass"):
         RUN.execute(folder, place, Silent())
     assert not RUN.result(folder).exists()
-    assert json.loads((folder / "facts.json").read_text()) == {
+    assert json.loads((folder / "provenance.json").read_text()) == {
         "command": "synther paper run example",
         "data": "frames read from point_mass-easy-collected.hdf5",
         "rows": 32,
@@ -141,7 +141,7 @@ def test_trained_in_the_dark_and_evaluated_without_data(place, dark, tmp_path, m
         },
     }
     elsewhere = tmp_path / "elsewhere"
-    kept = ("run.json", "facts.json", "trained.json", "policy.safetensors")
+    kept = ("run.json", "provenance.json", "trained.json", "policy.safetensors")
     shutil.copytree(
         folder,
         elsewhere,

@@ -111,9 +111,13 @@ def test_a_run_of_before_an_option_was_there_is_the_same(tmp_path, place):
 def test_all_arms_train_together_on_a_share_of_the_rows(tmp_path, place):
     assert execute(RUN, tmp_path, place) is None
     folder = tmp_path / "runs" / RUN.name
-    assert sorted(file.name for file in folder.iterdir()) == ["facts.json", "run.json", "training"]
+    assert sorted(file.name for file in folder.iterdir()) == ["provenance.json", "run.json", "training"]
     assert OfflineRun.from_json(read(folder / "run.json")) == RUN
-    assert read(folder / "facts.json") == {"command": "synther paper run x", "data": "read from swings.npz", "rows": 30}
+    assert read(folder / "provenance.json") == {
+        "command": "synther paper run x",
+        "data": "read from swings.npz",
+        "rows": 30,
+    }
     result = Result.from_json(read(RUN.result(folder)))
     assert {arm: len(curve) for arm, curve in result.curves.items()} == {"real": 2, "half": 2, "noise": 2}
     described = read(folder / "training" / "run.json")

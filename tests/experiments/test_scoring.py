@@ -14,7 +14,7 @@ from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.evaluation import score
 from synther.experiments.pixels.stage_one import train_to as train_on_frames
-from synther.experiments.sources import Augmented, Material
+from synther.experiments.sources import Augmented, TrainingData
 
 from ..pixels.lamps import Lamps
 from . import seeing
@@ -28,7 +28,7 @@ def trained(tmp_path_factory):
     """Two arms of two seeds."""
     real = swings()
     noise = Augmented("additive", real, 40)
-    material = Material(real, {"noise": noise}, {"real": {"real": 1.0}, "noisy": {"noise": 1.0}})
+    material = TrainingData(real, {"noise": noise}, {"real": {"real": 1.0}, "noisy": {"noise": 1.0}})
     folder = tmp_path_factory.mktemp("scoring") / "run"
     run(folder, replace(PLAN, updates=20, seed=3, workers=1), material)
     return folder

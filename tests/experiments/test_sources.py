@@ -12,7 +12,7 @@ from synther import Synthesizer
 from synther.compare.generators import Fitted, Maker, Plan
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
-from synther.experiments.sources import Augmented, Generated, Given, Material, Sampled
+from synther.experiments.sources import Augmented, Generated, Given, Sampled, TrainingData
 from synther.presets import preset
 from synther.progress import Silent
 
@@ -33,18 +33,18 @@ TINY = preset(
      (True, 1.0, [1], [8]), (True, 0.0, [0], [8])],
 )  # fmt: skip
 def test_what_a_batch_is_drawn_from(synthetic, ratio, tables, counts):
-    (arm,) = Material.mixed(swings(), Given(swings(seed=1)) if synthetic else None, ratio).agent_arms()
+    (arm,) = TrainingData.mixed(swings(), Given(swings(seed=1)) if synthetic else None, ratio).agent_arms()
     assert (list(arm.tables), arm.counts(8), arm.real) == (tables, counts, 0)
 
 
 def test_rows_of_another_body_are_told(tmp_path, caplog):
     real, other = swings(), replace(swings(seed=1), env_id="mine:Acrobot-v1")
-    Material.mixed(real, Given(replace(other, env_id="Pendulum-v0")))
-    Material.mixed(real, Given(replace(other, env_id=None)))
+    TrainingData.mixed(real, Given(replace(other, env_id="Pendulum-v0")))
+    TrainingData.mixed(real, Given(replace(other, env_id=None)))
     assert not caplog.records
-    Material.mixed(real, Given(other))
+    TrainingData.mixed(real, Given(other))
     Synthesizer(TINY).fit(other, progress=False).save(tmp_path / "model.safetensors")
-    Material.mixed(real, Sampled(tmp_path / "model.safetensors", 5, device="cpu"))
+    TrainingData.mixed(real, Sampled(tmp_path / "model.safetensors", 5, device="cpu"))
     told = "the synthetic rows are of mine:Acrobot-v1, the real ones of Pendulum-v1: is that meant?"
     assert [record.message for record in caplog.records if "is that meant" in record.message] == [told] * 2
 
@@ -56,21 +56,21 @@ def test_material_that_cannot_be():
         replace(real, action=np.zeros((60, 1)), action_space=(Discrete(2),)),
     ):
         with pytest.raises(DataError, match="the actions of this data are discrete"):
-            Material(wrong)
+            TrainingData(wrong)
     with pytest.raises(ConfigError, match=r"a ratio of 0\.5 mixes synthetic rows with real ones"):
-        Material.mixed(real, None, 0.5)
+        TrainingData.mixed(real, None, 0.5)
     for ratio in (-0.1, 1.5, float("nan")):
         with pytest.raises(ConfigError, match=r"must lie in \[0, 1\], got"):
-            Material.mixed(real, Given(real), ratio)
+            TrainingData.mixed(real, Given(real), ratio)
     wide = replace(real, action=np.zeros((60, 2)), action_space=(Box.uniform(-2, 2, 2),))
     with pytest.raises(DataError, match=r"have actions of shape \(2,\), the real ones of shape \(1,\)"):
-        Material.mixed(real, Given(wide))
+        TrainingData.mixed(real, Given(wide))
     with pytest.raises(ConfigError, match="arm 'a' asks for noise"):
-        Material(real, arms={"a": {"noise": 1.0}})
+        TrainingData(real, arms={"a": {"noise": 1.0}})
     with pytest.raises(ConfigError, match="unknown augmentation 'salt'"):
         Augmented("salt", real, 5)
     with pytest.raises(ConfigError, match="the number of samples must be"):
-        Material.mixed(real, Augmented("additive", real, 0))
+        TrainingData.mixed(real, Augmented("additive", real, 0))
 
 
 def generated(store, name="diffusion", real=None, **options) -> Generated:
@@ -132,7 +132,7 @@ def test_generators_that_cannot_be(tmp_path):
     with pytest.raises(ConfigError, match="unknown generator 'vae': expected one of diffusion, tvae, ctgan"):
         generated(tmp_path, "vae")
     with pytest.raises(DataError, match="a generator cannot be fitted on 1 row"):
-        Material.mixed(swings(), generated(tmp_path, real=swings(1)))
+        TrainingData.mixed(swings(), generated(tmp_path, real=swings(1)))
     described = generated(tmp_path).description()
     assert (described["generator"], described["samples"], described["seed"]) == ("diffusion", 50, 0)
     assert list(tmp_path.iterdir()) == []

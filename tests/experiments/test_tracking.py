@@ -15,7 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from synther.errors import ConfigError, MissingExtra
 from synther.experiments.results import Measurement
-from synther.experiments.sources import Given, Material
+from synther.experiments.sources import Given, TrainingData
 from synther.experiments.tracking import figures
 
 from .pendulum import swings
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("saved_every_time")
 SHOWN = replace(PLAN, tensorboard="on")
 
 
-def two_arms() -> Material:
+def two_arms() -> TrainingData:
     arms = {"real": {"real": 1.0}, "other": {"synthetic": 1.0}}
-    return Material(swings(), {"synthetic": Given(swings(seed=1))}, arms)
+    return TrainingData(swings(), {"synthetic": Given(swings(seed=1))}, arms)
 
 
 def expected(folder: Path, arms: list[str]) -> dict[str, list[tuple[int, float]]]:
@@ -41,7 +41,7 @@ def expected(folder: Path, arms: list[str]) -> dict[str, list[tuple[int, float]]
         for name, values in of_members.items():
             for place, arm in enumerate(arms):
                 own = values[2 * place : 2 * place + 2]
-                for kind, value in (("mean", sum(own) / 2), ("lowest", min(own)), ("highest", max(own))):
+                for kind, value in (("mean", sum(own) / 2), ("min", min(own)), ("max", max(own))):
                     found.setdefault(f"{name}/{arm}/{kind}", []).append((line["updates"], pytest.approx(value)))
         for arm in arms:
             found.setdefault(f"diverged/{arm}", []).append((line["updates"], 0.0))
@@ -54,7 +54,7 @@ def test_events_are_the_log_also_after_interruptions(tmp_path, quick):
             run(tmp_path / "run", SHOWN, two_arms(), StopAt(place))
     run(tmp_path / "run", SHOWN, two_arms())
     found = events(tmp_path / "run")
-    speed = found.pop("speed/updates_a_second")
+    speed = found.pop("speed/updates_per_second")
     assert found == expected(tmp_path / "run", ["real", "other"])
     seconds = [json.loads(line)["seconds"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     rates = np.diff([0, *TIMES]) / np.diff([0, *seconds])
@@ -64,8 +64,8 @@ def test_events_are_the_log_also_after_interruptions(tmp_path, quick):
 def test_figures_leave_out_what_has_diverged():
     found = Measurement(5, 1.0, {"actor": [1.0, None, None, None]}, [[1.0, 3.0], None, None, None], None)
     assert figures(found, ["a", "b"]) == {
-        "return/a/mean": 2.0, "return/a/lowest": 2.0, "return/a/highest": 2.0,
-        "actor/a/mean": 1.0, "actor/a/lowest": 1.0, "actor/a/highest": 1.0,
+        "return/a/mean": 2.0, "return/a/min": 2.0, "return/a/max": 2.0,
+        "actor/a/mean": 1.0, "actor/a/min": 1.0, "actor/a/max": 1.0,
         "diverged/a": 1.0, "diverged/b": 2.0,
     }  # fmt: skip
 

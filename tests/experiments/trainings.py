@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from synther.agents.td3_bc import TD3BCConfig
 from synther.experiments.offline import Plan, train_to
-from synther.experiments.sources import Material
+from synther.experiments.sources import TrainingData
 
 from .pendulum import swings
 
@@ -30,8 +30,8 @@ TIMES = [10, 20, 30, 40, 45]
 FILES = ["checkpoint.safetensors", "clock.json", "log.jsonl", "result.json", "run.json"]
 
 
-def run(folder: Path, plan: Plan = PLAN, material: Material | None = None, progress=False):
-    return train_to(plan, material or Material(swings()), folder, progress=progress)
+def run(folder: Path, plan: Plan = PLAN, material: TrainingData | None = None, progress=False):
+    return train_to(plan, material or TrainingData(swings()), folder, progress=progress)
 
 
 def logged(folder: Path) -> list[dict]:

@@ -131,7 +131,7 @@ def test_the_papers_online_settings():
     runs = {job.name: job for job in experiment("online").jobs if isinstance(job, OnlineRun)}
     assert len(runs) == 18
     assert all(run.steps == (200_000 if "dm_control" in run.env_id else 100_000) for run in runs.values())
-    assert {(run.seeds, run.random_steps) for run in runs.values()} == {(6, 5_000)}
+    assert {(run.seeds, run.learning_starts) for run in runs.values()} == {(6, 5_000)}
     assert {(run.arm, run.utd) for run in runs.values()} == {("sac", 1), ("redq", 20), ("sac_synther", 20)}
     made = runs["halfcheetah-100k-synther-utd20-paper"].synthetic
     assert made is not None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from synther.errors import MissingExtra
-from synther.experiments.results import Result, Standing
+from synther.experiments.results import EvalPoint, Result
 from synther.experiments.specs import OnlineRun, Synthetic
 from synther.folder import write_object
 from synther.paper import comparisons
@@ -37,10 +37,10 @@ def finish(out: Path, run: OnlineRun, returns: list[float | None], minutes: floa
     curve = []
     for steps, part in ((run.steps // 2, 0.5), (run.steps, 1.0)):
         found = tuple(None if value is None else part * value for value in returns)
-        curve.append(Standing(steps, found, tuple(None if value is None else value / 100 for value in found)))
+        curve.append(EvalPoint(steps, found, tuple(None if value is None else value / 100 for value in found)))
     folder = out / RUNS / run.name
     write_object(folder / "run.json", run.to_json())
-    write_object(folder / "facts.json", {"command": "synther paper run example"})
+    write_object(folder / "provenance.json", {"command": "synther paper run example"})
     result = Result(run.steps, 60 * minutes, {run.arm: tuple(curve)}, {run.arm: ()}, {}, {})
     write_object(run.result(folder), result.to_json())
 

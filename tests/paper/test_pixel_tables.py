@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synther.experiments.results import Result, Standing
+from synther.experiments.results import EvalPoint, Result
 from synther.experiments.specs import STAGE_ONE, PixelRun
 from synther.folder import read_object, write_object
 from synther.paper import tables
@@ -18,12 +18,14 @@ from synther.paper.writing import write as write_table
 def finish(out: Path, run: PixelRun, scores: dict[str, float]) -> None:
     """A finished run of two seeds that are one apart."""
     curves = {
-        arm: (Standing(run.updates, (10 * score, 10 * score + 10), (score, score + 1)),)
+        arm: (EvalPoint(run.updates, (10 * score, 10 * score + 10), (score, score + 1)),)
         for arm, score in scores.items()
     }
     folder = out / RUNS / run.name
     write_object(folder / "run.json", run.to_json())
-    write_object(folder / "facts.json", {"command": "synther paper run", "data": "frames read from x", "rows": 100})
+    write_object(
+        folder / "provenance.json", {"command": "synther paper run", "data": "frames read from x", "rows": 100}
+    )
     write_object(run.result(folder), Result(run.updates, 60.0, curves, dict.fromkeys(curves, ()), {}, {}).to_json())
 
 
@@ -70,7 +72,7 @@ def test_a_preset_that_was_another_then_is_told(out):
     finish(out, run, {STAGE_ONE: 30.0, "synthetic": 50.0, "actor": 40.0, "critic": 10.0})
     recipe = run.arms["actor"].recipe
     assert recipe is not None
-    facts = out / RUNS / run.name / "facts.json"
+    facts = out / RUNS / run.name / "provenance.json"
     then = {"actor": recipe.settings().changed(fit={"steps": 7}).to_json(), "critic": recipe.settings().to_json()}
     write_object(facts, {**read_object(facts), "generators": then})
     table = Table.of(wanted, out)

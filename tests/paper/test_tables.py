@@ -11,7 +11,7 @@ import pytest
 
 from synther import Transitions, write
 from synther.errors import ConfigError, MissingExtra
-from synther.experiments.results import Result, Standing
+from synther.experiments.results import EvalPoint, Result
 from synther.experiments.spec import Place, Recipe
 from synther.experiments.specs import OfflineRun
 from synther.folder import Difference, write_object
@@ -58,9 +58,9 @@ def finish(
 ) -> None:
     """A finished run with these final scores, and half of them before. Returns are ten times the scores."""
 
-    def standing(updates: int, scores: list[float | None]) -> Standing:
+    def standing(updates: int, scores: list[float | None]) -> EvalPoint:
         returns = tuple(None if score is None else 10 * score for score in scores)
-        return Standing(updates, returns, tuple(scores))
+        return EvalPoint(updates, returns, tuple(scores))
 
     curves = {
         arm: tuple(
@@ -71,7 +71,7 @@ def finish(
     }
     folder = out / RUNS / done.name
     write_object(folder / "run.json", done.to_json())
-    write_object(folder / "facts.json", {"command": "synther paper run example", "data": "made up", "rows": 1_234})
+    write_object(folder / "provenance.json", {"command": "synther paper run example", "data": "made up", "rows": 1_234})
     result = Result(done.updates, 60.0, curves, {"real": (), "synthetic": ()}, {}, ORIGIN)
     write_object(done.result(folder), result.to_json())
 
@@ -244,7 +244,7 @@ def test_where_each_stood_highest_on_its_way(out):
 
 
 def test_what_was_evaluated_at_the_end_alone_has_no_way(tmp_path):
-    once = Standing(100, (10.0,), (1.0,))
+    once = EvalPoint(100, (10.0,), (1.0,))
     result = Result(100, 60.0, {"real": (once,), "synthetic": ()})
     found = findings.Finding({"real": (1.0,)}, result=result)
     assert found.peak("real") is None
@@ -256,7 +256,7 @@ def test_rows_of_shares_of_one_set_are_told_in_one_line(out):
     shares = [replace(one, data="whole") for one in RUNS_OF_IT]
     for share, rows in zip(shares, (99, 1_234, 99), strict=True):
         finish(out, share, [1.0, 2.0], [3.0, 4.0])
-        write_object(out / RUNS / share.name / "facts.json", facts | {"rows": rows})
+        write_object(out / RUNS / share.name / "provenance.json", facts | {"rows": rows})
     notes = Table.of(replace(EXAMPLE, jobs=tuple(shares)), out).notes()
     assert [note for note in notes if "made up" in note] == ["whole: 99 or 1,234 rows, made up."]
 

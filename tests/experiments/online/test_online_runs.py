@@ -29,7 +29,7 @@ RUN = OnlineRun(
     agent={"width": 8, "depth": 1, "batch": 8},
     steps=30,
     seeds=2,
-    random_steps=10,
+    learning_starts=10,
     evaluate_every=15,
     episodes=1,
 )
@@ -77,7 +77,7 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     for run in (RUN, REDQ):
         folder = tmp_path / "runs" / run.name
         assert json.loads((folder / "run.json").read_text()) == run.to_json()
-        assert json.loads((folder / "facts.json").read_text()) == {"command": "synther paper run x"}
+        assert json.loads((folder / "provenance.json").read_text()) == {"command": "synther paper run x"}
         result = Result.from_json(json.loads(run.result(folder).read_text()))
         assert {arm: [standing.updates for standing in curve] for arm, curve in result.curves.items()} == {
             run.arm: [15, 30]
@@ -86,7 +86,7 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     sac, redq = (described[run.name] for run in (RUN, REDQ))
     assert (sac["agent"]["critics"], sac["agent"]["utd"], sac["agent"]["width"]) == (2, 3, 8)
     assert (redq["agent"]["critics"], redq["agent"]["smallest"], redq["agent"]["utd"]) == (10, 2, 2)
-    assert (sac["env_id"], sac["steps"], sac["seeds"], sac["random_steps"]) == ("Pendulum-v1", 30, 2, 10)
+    assert (sac["env_id"], sac["steps"], sac["seeds"], sac["learning_starts"]) == ("Pendulum-v1", 30, 2, 10)
     assert (sac["upsampling"]["samples"], sac["upsampling"]["settings"]["network"]["width"]) == (20, 8)
     assert redq["upsampling"] is None
     monkeypatch.setattr(training, "_Acting", pytest.fail)

@@ -27,8 +27,8 @@ def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
     ("change", "doubts"),
     [
         ({}, []),
-        ({"steps": 10, "random_steps": 9, "upsampling": None}, []),
-        ({"steps": 10, "random_steps": 10, "upsampling": None}, ["nothing is learned: 10 steps"]),
+        ({"steps": 10, "learning_starts": 9, "upsampling": None}, []),
+        ({"steps": 10, "learning_starts": 10, "upsampling": None}, ["nothing is learned: learning starts after 10 steps"]),
         ({"steps": 20}, ["no generator is fitted: that is done every 20 steps (--refresh-every), of 20"]),
         ({"steps": 21}, []),
     ],
@@ -99,6 +99,12 @@ def test_rewards_of_the_suite_are_not_scaled():
 
 def test_the_defaults_are_the_papers():
     plan = Plan("A-v0", upsampling=Upsampling(PRESETS["paper"]))
-    assert (plan.steps, plan.seeds, plan.random_steps, plan.capacity, plan.episodes) == (100_000, 6, 5_000, 10**6, 10)
+    assert (plan.steps, plan.seeds, plan.learning_starts, plan.capacity, plan.episodes) == (
+        100_000,
+        6,
+        5_000,
+        10**6,
+        10,
+    )
     assert plan.upsampling is not None
     assert (plan.upsampling.refresh_every, plan.upsampling.samples, plan.upsampling.ratio) == (10_000, 10**6, 0.5)
