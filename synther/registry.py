@@ -1,4 +1,4 @@
-"""Things that are chosen by name, open to other packages: samplers, and whatever else follows this pattern.
+"""Things that are chosen by name, open to other packages: samplers, storage formats, metrics and data sets.
 
 A name stands for what was registered under it by a call, or for an entry point of an installed package. A name read
 from a file can therefore choose among these, and never imports anything else.
@@ -6,13 +6,15 @@ from a file can therefore choose among these, and never imports anything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from synther.errors import ConfigError
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class Registry(Generic[T]):
@@ -47,9 +49,13 @@ class Registry(Generic[T]):
         """All known names: registered ones in their order, then those of installed packages."""
         return list(dict.fromkeys([*self._known, *sorted(self._installed())]))
 
+    def __contains__(self, name: object) -> bool:
+        """Whether the name is known, without importing anything."""
+        return isinstance(name, str) and (name in self._known or name in self._installed())
+
     def check(self, name: Any, option: str | None = None) -> None:
         """Refuse an unknown name, without importing anything; `option` is where the name comes from."""
-        if not isinstance(name, str) or (name not in self._known and name not in self._installed()):
+        if name not in self:
             raise ConfigError(f"{option or self.kind} must be one of {', '.join(self.names())}, got {name!r}")
 
     def get(self, name: str) -> T:
@@ -63,6 +69,21 @@ class Registry(Generic[T]):
                 raise ConfigError(f"{self.kind} {name!r} cannot be loaded from {entry.value} ({error!r})") from error
             self._known[name] = self._checked(name, thing)
         return self._known[name]
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Everything, in the order of `names`: whoever stops early imports no more than was needed.
+
+        An entry point that cannot be loaded is logged and left out.
+        """
+        yield from list(self._known.items())
+        for name in self.names():
+            if name not in self._known:
+                try:
+                    thing = self.get(name)
+                except ConfigError as error:
+                    log.warning("%s", error)
+                    continue
+                yield name, thing
 
     def _installed(self) -> dict[str, EntryPoint]:
         return {entry.name: entry for entry in entry_points(group=self.group)}

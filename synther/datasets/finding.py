@@ -18,8 +18,6 @@ from synther.progress import Progress
 D4RL, OTHERS = "D4RL", "mujoco"
 """Minari's namespaces: D4RL's data, and data of the same names that comes from other policies."""
 
-_SUFFIXES = [suffix for suffixes in formats.FORMATS.values() for suffix in suffixes]
-
 
 def find(name: str, recipe: Recipe | None, data: Path | None, progress: Progress | bool) -> tuple[Transitions, str]:
     """The rows called `name`, and where they come from, for people; `recipe` makes them, if it is known how."""
@@ -59,8 +57,8 @@ def file_of(name: str, data: Path | None) -> Path | None:
         return None
     if (data / path).is_file():
         return data / path
-    wanted = canonical(name)
-    fits = [file for file in data.iterdir() if file.suffix.lower() in _SUFFIXES and canonical(file.stem) == wanted]
+    wanted, suffixes = canonical(name), formats.suffixes()
+    fits = [file for file in data.iterdir() if file.suffix.lower() in suffixes and canonical(file.stem) == wanted]
     return min(fits, key=lambda file: (file.stem != name, -_version(file.stem), file.name), default=None)
 
 

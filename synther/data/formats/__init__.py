@@ -1,43 +1,92 @@
 """Storage formats: one file each, found by name or suffix through one `read` and one `write`.
 
-A format is a module of this package with `read(source) -> Transitions` and `write(target, rows)`, and a line in
-`FORMATS`. It is imported when it is used, and so are the libraries behind it.
+A format is a `Format` in the registry `FORMATS`. The module behind it is imported when it is used, and so are the
+libraries that it needs.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal
 
 from synther.data import shipped
 from synther.data.checks import check_kind
 from synther.data.formats.writing import writing_to
 from synther.data.transitions import RowSource, Transitions
 from synther.errors import ConfigError, FormatError
+from synther.registry import Registry
 
-__all__ = ["FORMATS", "read", "write"]
+__all__ = ["FORMATS", "Format", "read", "suffixes", "write"]
 
-FORMATS: dict[str, tuple[str, ...]] = {
-    "npz": (".npz",),
-    "d4rl": (".hdf5", ".h5"),
-    "parquet": (".parquet", ".pq"),
-    "minari": (),
-    "sb3": (),
-}
-"""Name of a format, which is the name of its module, to the suffixes that mean it."""
-
-_FORMAT_OF_SUFFIX = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
 _PICKLES = (".pkl", ".pickle")
 _MINARI_ID = re.compile(r"[\w-]+(/[\w-]+)*-v\d+")
 
 
-class _Format(Protocol):
-    def read(self, source: Any, **options: Any) -> Transitions: ...
+@dataclass(frozen=True)
+class Format:
+    """What is registered in `FORMATS`: how to read and write, and which files or objects belong to the format."""
 
-    def write(self, target: Any, rows: RowSource) -> None: ...
+    read: Callable[..., Transitions]
+    """read(path), where the file exists. Raise `FormatError` for a damaged file: see `synther.data.formats.reading`."""
+    write: Callable[[Any, RowSource], None] | None = None
+    """write(path, rows), where `rows.chunks(n)` yields parts of at most n rows. None: the format can only be read."""
+    suffixes: tuple[str, ...] = ()
+    """Such as (".npz",). Without any, `read` and `write` get what the caller gave, which need not be a file."""
+    accepts: Callable[[object], bool] | None = None
+    """Whether an object in memory, such as a replay buffer of another library, can be read and written."""
+    whole_episodes: bool = False
+    """Whether it stores episodes, so that generated rows, which form none, cannot be written."""
+
+    def __post_init__(self) -> None:
+        if any(not suffix.startswith(".") or suffix != suffix.lower() for suffix in self.suffixes):
+            raise ConfigError(f"suffixes must start with a dot and be lower case, got {self.suffixes}")
+
+
+def _own(module: str, *suffixes: str, **options: Any) -> Format:
+    """A format of this package, whose module is imported when it is used."""
+
+    def read(source: Any, **how: Any) -> Transitions:
+        rows: Transitions = import_module(f"{__name__}.{module}").read(source, **how)
+        return rows
+
+    def write(target: Any, rows: RowSource) -> None:
+        import_module(f"{__name__}.{module}").write(target, rows)
+
+    return Format(read, write, suffixes, **options)
+
+
+def _is_sb3_buffer(thing: object) -> bool:
+    return any(base.__module__.startswith(("stable_baselines3", "sb3_contrib")) for base in type(thing).__mro__)
+
+
+FORMATS: Registry[Format] = Registry(
+    "format",
+    "synther.formats",
+    Format,
+    {
+        "npz": _own("npz", ".npz"),
+        "d4rl": _own("d4rl", ".hdf5", ".h5"),
+        "parquet": _own("parquet", ".parquet", ".pq"),
+        "minari": _own("minari", whole_episodes=True),
+        "sb3": _own("sb3", accepts=_is_sb3_buffer),
+    },
+)
+"""Storage formats by name. Others can be registered here, or installed: see `Registry`. Where two formats have the same
+suffix, the first one registered is used."""
+
+
+def suffixes() -> dict[str, str]:
+    """All known suffixes, each with the name of its format."""
+    found: dict[str, str] = {}
+    for name, format in FORMATS.items():
+        for suffix in format.suffixes:
+            found.setdefault(suffix, name)
+    return found
 
 
 def read(source: Any, *, format: str | None = None, actions: Literal["scaled", "raw"] | None = None) -> Transitions:
@@ -49,7 +98,7 @@ def read(source: Any, *, format: str | None = None, actions: Literal["scaled", "
     """
     if not isinstance(source, (str, os.PathLike)):
         options = {} if actions is None else {"actions": actions}
-        return _module(format or _format_of_object(source)).read(source, **options)
+        return FORMATS.get(format or _format_of_object(source)).read(source, **options)
     if actions is not None:
         raise ConfigError(
             f"actions={actions!r} is for a Stable-Baselines3 replay buffer, {source} is none: leave it out"
@@ -57,14 +106,14 @@ def read(source: Any, *, format: str | None = None, actions: Literal["scaled", "
     if source in shipped.names():
         source = shipped.path(os.fspath(source))
     name = _named(format) if format else _format_to_read(source)
-    if name in ("minari", "sb3"):
-        return _module(name).read(source)
+    if not FORMATS.get(name).suffixes:
+        return FORMATS.get(name).read(source)
     path = Path(source).expanduser()
     if not path.exists():
         raise FormatError(f"{path}: no such file; check the path (the working folder is {Path.cwd()})")
     if path.is_dir():
         raise FormatError(f"{path}: expected a {name} file, got a folder; a Minari folder is read with format='minari'")
-    return _module(name).read(path)
+    return FORMATS.get(name).read(path)
 
 
 def write(target: Any, rows: RowSource, *, format: str | None = None) -> None:
@@ -75,18 +124,21 @@ def write(target: Any, rows: RowSource, *, format: str | None = None) -> None:
     if not hasattr(rows, "chunks"):
         check_kind(rows)
     if not isinstance(target, (str, os.PathLike)):
-        _module(format or _format_of_object(target)).write(target, rows)
+        _writer(format or _format_of_object(target), target)(target, rows)
         return
     name = _named(format) if format else _format_to_write(target)
+    write_rows = _writer(name, target)
     with writing_to(target):
-        _module(name).write(target if name in ("minari", "sb3") else Path(target).expanduser(), rows)
+        write_rows(Path(target).expanduser() if FORMATS.get(name).suffixes else target, rows)
 
 
 def check_rows_target(target: str | os.PathLike[str]) -> None:
     """Refuse, before any work is done for it, a file name that cannot take rows without episodes."""
-    if _format_to_write(target) == "minari":
+    name = _format_to_write(target)
+    _writer(name, target)
+    if FORMATS.get(name).whole_episodes:
         raise FormatError(
-            f"{target}: generated rows form no episodes; expected a name ending in {', '.join(_FORMAT_OF_SUFFIX)}"
+            f"{target}: generated rows form no episodes; expected a name ending in {', '.join(suffixes())}"
         )
 
 
@@ -95,20 +147,23 @@ def is_minari_id(name: str) -> bool:
     return _MINARI_ID.fullmatch(name) is not None
 
 
-def _module(name: str) -> _Format:
-    return cast(_Format, import_module(f"{__name__}.{_named(name)}"))
+def _writer(name: str, target: Any) -> Callable[[Any, RowSource], None]:
+    found = FORMATS.get(name).write
+    if found is None:
+        raise FormatError(f"{target}: the format {name} can be read, not written; choose another one")
+    return found
 
 
 def _named(format: str) -> str:
-    name = format if format in FORMATS else _FORMAT_OF_SUFFIX.get(f".{format.lower()}")
-    if name is None:
-        raise FormatError(f"unknown format {format!r}: expected one of {', '.join(FORMATS)}")
+    name = format if format in FORMATS else suffixes().get(f".{format.lower()}", format)
+    FORMATS.check(name, "format")
     return name
 
 
 def _format_of_object(thing: object) -> str:
-    if any(base.__module__.startswith(("stable_baselines3", "sb3_contrib")) for base in type(thing).__mro__):
-        return "sb3"
+    for name, format in FORMATS.items():
+        if format.accepts is not None and format.accepts(thing):
+            return name
     raise FormatError(
         f"expected a path, a Minari id or a Stable-Baselines3 replay buffer, got {type(thing).__name__}; "
         "arrays in memory become rows with Transitions.of(...)"
@@ -123,7 +178,7 @@ def _format_of_suffix(path: Path) -> str | None:
             "load a replay buffer with Stable-Baselines3 (model.load_replay_buffer) and pass the buffer object, "
             "or save the arrays as .npz"
         )
-    return _FORMAT_OF_SUFFIX.get(suffix)
+    return next((name for name, format in FORMATS.items() if suffix in format.suffixes), None)
 
 
 def _format_to_read(source: str | os.PathLike[str]) -> str:
@@ -155,8 +210,8 @@ def _format_to_write(target: str | os.PathLike[str]) -> str:
 
 
 def _unknown_suffix(path: Path) -> FormatError:
-    suffixes = ", ".join(_FORMAT_OF_SUFFIX)
     got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
     return FormatError(
-        f"{path}: {got}, expected one of {suffixes}; rename the file (in Python, `format=` overrules the suffix)"
+        f"{path}: {got}, expected one of {', '.join(suffixes())}; "
+        "rename the file (in Python, `format=` overrules the suffix)"
     )

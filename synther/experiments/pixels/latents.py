@@ -41,8 +41,6 @@ def frames_of(task: str, level: str, data: Path | None) -> Path:
 _BYTES = 4
 """Of a number."""
 
-_SUFFIXES = [suffix for suffixes in formats.FORMATS.values() for suffix in suffixes]
-
 
 class LatentSource(Protocol):
     """Rows of one seed, which may be too many to have those of all seeds at once."""
@@ -113,10 +111,11 @@ class Drawn:
 
 def file_of(folder: Path, seed: int) -> Path:
     """The rows of a seed in a folder that has a file for each: `seed-0.npz`, or another suffix."""
-    found = [file for file in sorted(folder.glob(f"seed-{seed}.*")) if file.suffix.lower() in _SUFFIXES]
+    suffixes = formats.suffixes()
+    found = [file for file in sorted(folder.glob(f"seed-{seed}.*")) if file.suffix.lower() in suffixes]
     if len(found) != 1:
         told = "none" if not found else ", ".join(file.name for file in found)
-        raise FormatError(f"{folder}: expected one file seed-{seed} ({', '.join(_SUFFIXES)}), got {told}")
+        raise FormatError(f"{folder}: expected one file seed-{seed} ({', '.join(suffixes)}), got {told}")
     return found[0]
 
 
