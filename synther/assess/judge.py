@@ -1,20 +1,19 @@
-"""Is the synthetic data any good? All measures, each beside what real rows reach, and a verdict."""
+"""Is the synthetic data any good? All metrics, each beside what real rows reach, and a verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from synther.assess import catalogue, columns, discrete, spread, usefulness
+from synther.assess import columns, discrete, spread, usefulness
 from synther.assess.assessment import Assessment, Better, Cloud, Column, Correlations
 from synther.assess.bounds import Bounds, action_scale, rescaled_actions, share_outside
-from synther.assess.catalogue import Figure
 from synther.assess.classifier import tell_apart
 from synther.assess.dynamics import Array, Simulator, next_errors, predicted, reward_errors
 from synther.assess.features import Features
@@ -28,6 +27,7 @@ from synther.assess.fidelity import (
     varying,
     worst_pair,
 )
+from synther.assess.metrics import METRICS, Figure, measure
 from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, scaled_rows
 from synther.assess.split import Split
 from synther.assess.standard import Standard
@@ -63,6 +63,8 @@ EXACT = 1e-4
 FEWEST_ENDS = 10
 """Ends of episodes, or rows flagged as such, below which no share of them is given."""
 
+Figures = dict[str, Figure]
+
 _NONE = Figure(None, None)
 
 
@@ -92,12 +94,13 @@ def assess(
     if parameters is not None and parameters < 1:
         raise ConfigError(f"parameters must be at least 1, got {parameters}")
     split = Split.of(real, synthetic, held_out, max_rows=max_rows, seed=seed)
-    with one_thread(), ThreadPoolExecutor(WORKERS) as pool:
-        work = _Work(split, simulator, simulator_name, seed, device, pool)
-        _go(work, resolve(progress))
-    figures = work.figures
-    figures["compression"] = Figure(len(real) * len(work.columns) / parameters if parameters else None, None)
-    measures = tuple(catalogue.measure(name, *figures.get(name, _NONE)) for name in catalogue.KINDS)
+    metrics, measures = dict(METRICS.items()), []
+    with one_thread(), ThreadPoolExecutor(WORKERS) as pool, resolve(progress).phase("assess", len(metrics)) as phase:
+        rows = Comparison(split, simulator, simulator_name, seed, device, pool, len(real), parameters)
+        for name, metric in metrics.items():
+            measures.append(measure(name, *(metric.compute(rows) or _NONE)))
+            phase.advance(1, metric.label)
+        likeness, physics = rows.likeness, rows.physics
     return Assessment(
         rows_real=len(real),
         rows_synthetic=len(synthetic),
@@ -105,34 +108,43 @@ def assess(
         env_id=real.env_id,
         real_name=real_name,
         synthetic_name=synthetic_name,
-        verdict=decide({measure.name: measure for measure in measures}),
-        measures=measures,
-        columns=work.columns,
-        correlations=work.correlations,
-        cloud=work.cloud,
-        notes=tuple(work.notes),
+        verdict=decide({found.name: found for found in measures}),
+        measures=tuple(measures),
+        columns=likeness.columns,
+        correlations=likeness.correlations,
+        cloud=physics.cloud,
+        notes=tuple(rows.notes),
     )
 
 
-def _go(work: _Work, progress: Progress) -> None:
-    stages: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("columns", work.likeness),
-        ("bounds", work.bounds),
-        ("states", work.states),
-        ("neighbours", work.neighbours),
-        ("learning", work.learn),
-        ("dynamics", work.physics),
-        ("outcomes", work.spread),
-    )
-    with progress.phase("assess", len(stages)) as phase:
-        for name, stage in stages:
-            stage()
-            phase.advance(1, name)
+class Likeness(NamedTuple):
+    figures: Figures
+    columns: tuple[Column, ...]
+    correlations: Correlations
+
+
+class Neighbours(NamedTuple):
+    figures: Figures
+    distances: tuple[Array, Array]
+    """To the nearest real row: of the first synthetic and of the first held-out rows."""
+
+
+class Learned(NamedTuple):
+    """The last two are None where there are too few rows to learn from."""
+
+    figures: Figures
+    features: Features | None = None
+    outcomes: Lesson | None = None
+
+
+class Physics(NamedTuple):
+    figures: Figures
+    cloud: Cloud | None = None
 
 
 @dataclass(eq=False)
-class _Work:
-    """What is found, stage by stage."""
+class Comparison:
+    """Rows that are compared, and work that metrics share: each part is done when a metric first asks for it."""
 
     split: Split
     simulator: Simulator | None
@@ -140,17 +152,15 @@ class _Work:
     seed: int
     device: torch.device | str
     pool: Executor
-    figures: dict[str, Figure] = field(default_factory=dict)
+    rows_real: int
+    """All real rows, of which `split` may have a part."""
+    parameters: int | None
+    """Of the generator."""
     notes: list[str] = field(default_factory=list)
-    columns: tuple[Column, ...] = ()
-    correlations: Correlations = field(default_factory=lambda: Correlations((), ()))
-    cloud: Cloud | None = None
-    distances: tuple[Array, Array] = field(default_factory=lambda: (np.empty(0), np.empty(0)))
-    """To the nearest real row: of the first synthetic and of the first held-out rows."""
-    features: Features | None = None
-    outcomes: Lesson | None = None
+    """For the reader of the report: what was left out, and why."""
 
-    def likeness(self) -> None:
+    @cached_property
+    def likeness(self) -> Likeness:
         split, shrink = self.split, self.split.shrink()
         real, synthetic = matrices_of(split.real, split.synthetic)
         reference, held_out = matrices_of(*split.by_rows())
@@ -158,20 +168,22 @@ class _Work:
         r = [self.pool.submit(pearson, side) for side in (real, synthetic, reference, held_out)]
         similarity, mean = found.result()
         similarity_real = 1 - shrink * (1 - chance.result()[0])
-        self.columns = columns.describe(split.real, split.synthetic, similarity.tolist(), similarity_real.tolist())
+        described = columns.describe(split.real, split.synthetic, similarity.tolist(), similarity_real.tolist())
         worst = int(similarity.argmin())
-        self.figures["marginal"] = Figure(mean, float(similarity_real.mean()))
-        self.figures["worst_column"] = Figure(
-            float(similarity[worst]), float(similarity_real.min()), detail=self.columns[worst].name
-        )
+        least = Figure(float(similarity[worst]), float(similarity_real.min()), detail=described[worst].name)
         matrices = [future.result() for future in r]
         value = alike_pairs(matrices[0], matrices[1], varying(real) & varying(synthetic))
         alike = alike_pairs(matrices[2], matrices[3], varying(reference) & varying(held_out))
-        self.figures["correlation"] = Figure(value, 1 - shrink * (1 - alike))
-        self.correlations = Correlations(*(tuple(map(tuple, matrix.tolist())) for matrix in matrices[:2]))
-        self._worst_correlation((real, synthetic, reference, held_out), matrices)
+        figures = {
+            "marginal": Figure(mean, float(similarity_real.mean())),
+            "worst_column": least,
+            "correlation": Figure(value, 1 - shrink * (1 - alike)),
+            "worst_correlation": self._worst_correlation((real, synthetic, reference, held_out), matrices, described),
+        }
+        correlations = Correlations(*(tuple(map(tuple, matrix.tolist())) for matrix in matrices[:2]))
+        return Likeness(figures, described, correlations)
 
-    def _worst_correlation(self, sides: tuple[Array, ...], r: list[Array]) -> None:
+    def _worst_correlation(self, sides: tuple[Array, ...], r: list[Array], described: tuple[Column, ...]) -> Figure:
         """A column that is constant in synthetic rows alone has lost its correlations; one in held-out rows is rare."""
         waiting = [self.pool.submit(correlation_variance, *side) for side in zip(sides, r, strict=True)]
         variance = [future.result() for future in waiting]
@@ -179,33 +191,43 @@ class _Work:
         real, _ = worst_pair(r[2], r[3], variance[2] + variance[3], varying(sides[2]) & varying(sides[3]))
         detail = ""
         if pair is not None:
-            names = " and ".join(self.columns[at].name for at in pair)
+            names = " and ".join(described[at].name for at in pair)
             detail = f"{names}: {r[1][pair]:.3f}, in real rows {r[0][pair]:.3f}"
-        self.figures["worst_correlation"] = Figure(value, self.split.shrink() * real, detail=detail)
+        return Figure(value, self.split.shrink() * real, detail=detail)
 
-    def bounds(self) -> None:
-        split = self.split
+    @property
+    def compression(self) -> Figure | None:
+        if self.parameters is None:
+            return None
+        return Figure(self.rows_real * len(self.likeness.columns) / self.parameters, None)
+
+    @cached_property
+    def bounds(self) -> Figures:
+        split, figures = self.split, {}
         limits, narrower = Bounds.of(split.real), Bounds.of(split.reference)
         for name, fields in (
             ("actions_outside", ("action",)),
             ("observations_outside", ("observation", "next_observation")),
         ):
-            self.figures[name] = Figure(
+            figures[name] = Figure(
                 share_outside(limits, split.synthetic, *fields), share_outside(narrower, split.held_out, *fields)
             )
         rates = float(split.synthetic.terminal.mean()), float(split.real.terminal.mean())
         chance = math.sqrt(max(rates) * (1 / len(split.synthetic) + 1 / len(split.real)))
-        self.figures["terminal_rate"] = Figure(*rates, chance=2 * chance)
+        figures["terminal_rate"] = Figure(*rates, chance=2 * chance)
         rescaled = rescaled_actions(split.real, split.synthetic)
         scales = action_scale(split.real, split.synthetic), action_scale(split.reference, split.held_out)
-        self.figures["action_scale"] = Figure(*scales, detail=rescaled or "")
+        figures["action_scale"] = Figure(*scales, detail=rescaled or "")
         if rescaled is not None:
             self.notes.append(rescaled[0].lower() + rescaled[1:].rstrip("."))
+        return figures
 
-    def states(self) -> None:
-        self.figures |= discrete.figures(self.split.reference, self.split.synthetic, self.split.held_out)
+    @cached_property
+    def states(self) -> Figures:
+        return discrete.figures(self.split.reference, self.split.synthetic, self.split.held_out)
 
-    def neighbours(self) -> None:
+    @cached_property
+    def neighbours(self) -> Neighbours:
         split = self.split
         few = min(COVER_ROWS, len(split.reference) // 2, len(split.synthetic))
         known, asked, held_out = scaled_rows(split.reference, split.synthetic[: max(few, QUERY_ROWS)], split.held_out)
@@ -215,14 +237,17 @@ class _Work:
         found = [self.pool.submit(search, known, rows) for rows in (asked[:QUERY_ROWS], held_out)]
         covered = [self.pool.submit(cover, others) for others in (asked[:few], known[few : 2 * few]) if few]
         near, near_real = (future.result()[:, 0] for future in found)
-        self.distances = near, near_real
-        self.figures["novelty"] = Figure(float(np.median(near)), float(np.median(near_real)))
-        self.figures["memorisation"] = Figure(*memorised(near_real, near))
+        figures = {
+            "novelty": Figure(float(np.median(near)), float(np.median(near_real))),
+            "memorisation": Figure(*memorised(near_real, near)),
+        }
         if few:
             chance = 1 / math.sqrt(len(held_out))
-            self.figures["coverage"] = Figure(covered[0].result(), covered[1].result(), chance)
+            figures["coverage"] = Figure(covered[0].result(), covered[1].result(), chance)
+        return Neighbours(figures, (near, near_real))
 
-    def learn(self) -> None:
+    @cached_property
+    def learned(self) -> Learned:
         split = self.split
         rows = min(FIT_ROWS, len(split.reference), len(split.synthetic))
         if rows < FEWEST_TO_LEARN or len(split.held_out) < FEWEST_TO_LEARN // 5:
@@ -230,17 +255,18 @@ class _Work:
                 f"fewer than {FEWEST_TO_LEARN} rows to learn from: no network was fitted, "
                 "and the verdict rests on what can be measured without"
             )
-            return
+            return Learned({})
         real, synthetic, held_out = split.reference[:rows], split.synthetic[:rows], split.held_out[:SCORED_ROWS]
-        self.features = features = Features.of(real)
+        features = Features.of(real)
         parts, seed, device = (features, real, synthetic, held_out), self.seed, self.device
         foreseen = self.pool.submit(usefulness.outcomes, *parts, seed=seed, device=device)
         cloned = self.pool.submit(usefulness.actions, *parts, seed=seed, device=device)
         told = self.pool.submit(self._tell_apart, features)
-        self.outcomes, self.figures["auc"] = foreseen.result(), told.result()
-        for name, lesson in (("outcome_score", self.outcomes), ("policy_score", cloned.result())):
-            self.figures[name] = Figure(lesson.scores.synthetic, lesson.scores.real)
-            self.figures[f"{name}_mixed"] = Figure(lesson.scores.mixed, lesson.scores.real)
+        outcomes, figures = foreseen.result(), {"auc": told.result()}
+        for name, lesson in (("outcome_score", outcomes), ("policy_score", cloned.result())):
+            figures[name] = Figure(lesson.scores.synthetic, lesson.scores.real)
+            figures[f"{name}_mixed"] = Figure(lesson.scores.mixed, lesson.scores.real)
+        return Learned(figures, features, outcomes)
 
     def _tell_apart(self, features: Features) -> Figure:
         """Networks learn to tell reference rows from synthetic ones, and from other reference rows; each is scored on
@@ -254,56 +280,60 @@ class _Work:
         value, real = tell_apart(*groups, seed=self.seed, device=self.device)
         return Figure(value, real, chance=2 / math.sqrt(6 * max(scored, 1)))
 
-    def physics(self) -> None:
+    @cached_property
+    def physics(self) -> Physics:
+        features, outcomes = self.learned.features, self.learned.outcomes
         asked = self.split.synthetic[:JUDGED_ROWS], self.split.held_out[: JUDGED_ROWS // 4]
         if self.simulator is not None:
             judge = self.simulator_name or "a simulator"
             truths = [self.simulator(rows.observation, rows.action) for rows in asked]
-        elif self.features is None or self.outcomes is None:
-            return
+        elif features is None or outcomes is None:
+            return Physics({})
         else:
             judge = f"{usefulness.MEMBERS} networks fitted on real rows"
             self.notes.append(f"no simulator: {judge} judge next observations, rewards and terminals instead")
-            features, networks = self.features, self.outcomes.networks
             ends = TerminalJudge(features, self.split.reference[:FIT_ROWS], seed=self.seed, device=self.device)
-            truths = [(*predicted(networks, features, rows), ends(rows)) for rows in asked]
-        self._terminals(asked, truths)
+            truths = [(*predicted(outcomes.networks, features, rows), ends(rows)) for rows in asked]
+        figures, cloud = self._terminals(asked, truths), None
         # Networks only know the mean of outcomes: rows that lie closer to it than real ones are not better.
         better: Better | None = "nearer" if self.simulator is None else None
         scale = Standard.of(self.split.reference.next_observation), Standard.of(self.split.reference.reward[:, None])
         if scale[0].varies.any():
             errors = [next_errors(rows, truth[0], scale[0]) for rows, truth in zip(asked, truths, strict=True)]
             chance = math.hypot(*map(_median_error, errors))
-            self.figures["dynamics_error"] = Figure(_median(errors[0]), _median(errors[1]), chance, better=better)
-            points = [_points(near, error) for near, error in zip(self.distances, errors, strict=True)]
-            self.cloud = Cloud(judge, *points)
+            figures["dynamics_error"] = Figure(_median(errors[0]), _median(errors[1]), chance, better=better)
+            points = [_points(near, error) for near, error in zip(self.neighbours.distances, errors, strict=True)]
+            cloud = Cloud(judge, *points)
             lost = float(np.mean(np.isinf(errors[0])))
             if lost:
                 self.notes.append(f"{judge} could not follow {lost:.2%} of the synthetic rows")
         if scale[1].varies.all():
             rewards = [reward_errors(rows, truth[1], scale[1]) for rows, truth in zip(asked, truths, strict=True)]
-            self.figures["reward_error"] = Figure(_median(rewards[0]), _median(rewards[1]), better=better)
+            figures["reward_error"] = Figure(_median(rewards[0]), _median(rewards[1]), better=better)
+        return Physics(figures, cloud)
 
-    def _terminals(self, asked: tuple[Transitions, ...], truths: list[tuple[Array, Array, Array]]) -> None:
+    def _terminals(self, asked: tuple[Transitions, ...], truths: list[tuple[Array, Array, Array]]) -> Figures:
         found, real = (agreement(rows.terminal, truth[2]) for rows, truth in zip(asked, truths, strict=True))
-        self.figures["terminal_correctness"] = Figure(found.correct, real.correct)
+        figures = {"terminal_correctness": Figure(found.correct, real.correct)}
         for name, counted in (("precision", asked[0].terminal), ("recall", truths[0][2])):
             count = int(np.count_nonzero(counted))
             if count >= FEWEST_ENDS:
                 chance = 1 / math.sqrt(count)
-                self.figures[f"terminal_{name}"] = Figure(getattr(found, name), getattr(real, name), chance)
+                figures[f"terminal_{name}"] = Figure(getattr(found, name), getattr(real, name), chance)
+        return figures
 
-    def spread(self) -> None:
+    @cached_property
+    def spread(self) -> Figures:
         """Unless the states can be counted, which is exact, or the simulator shows that nothing is random."""
-        split, features, lesson = self.split, self.features, self.outcomes
+        split, features, lesson = self.split, self.learned.features, self.learned.outcomes
         rows = min(FIT_ROWS, len(split.reference), len(split.synthetic))
-        if features is None or lesson is None or rows < spread.FEWEST_ROWS or "frequency_error" in self.figures:
-            return
-        errors = [self.figures.get(name, _NONE).real for name in ("dynamics_error", "reward_error")]
+        if features is None or lesson is None or rows < spread.FEWEST_ROWS or "frequency_error" in self.states:
+            return {}
+        errors = [self.physics.figures.get(name, _NONE).real for name in ("dynamics_error", "reward_error")]
         if self.simulator is not None and all(error is None or error < EXACT for error in errors):
-            return
+            return {}
         parts = spread.Parts(split.reference[:rows], split.synthetic[:rows], split.held_out)
-        self.figures |= spread.figures(features, lesson, parts, spread.How(self.seed, self.device, self.pool))
+        return spread.figures(features, lesson, parts, spread.How(self.seed, self.device, self.pool))
 
 
 def _median(errors: Array) -> float:

@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from synther.assess import learners, usefulness
-from synther.assess.catalogue import Figure
 from synther.assess.features import Features
 from synther.assess.learners import Networks
+from synther.assess.metrics import Figure
 from synther.assess.usefulness import Lesson
 from synther.data.transitions import Transitions
 

@@ -11,9 +11,9 @@ import pytest
 
 from synther.assess import learners, usefulness
 from synther.assess.assessment import Assessment
-from synther.assess.catalogue import KINDS
 from synther.assess.fidelity import marginal, matrices_of
 from synther.assess.judge import assess
+from synther.assess.metrics import METRICS
 from synther.assess.split import HELD_OUT_SHARE, Split
 from synther.data.spaces import Discrete
 from synther.data.transitions import Transitions
@@ -51,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def sound(found: Assessment) -> None:
     """What holds for every assessment: finite figures within their ranges, and plain JSON."""
     json.dumps(found.to_json(), allow_nan=False)
-    assert [measure.name for measure in found.measures] == list(KINDS)
+    assert [measure.name for measure in found.measures] == METRICS.names()
     for measure in found.measures:
         for figure in (measure.value, measure.real):
             if figure is not None:

@@ -11,9 +11,9 @@ import pytest
 from synther import read
 from synther.assess import usefulness
 from synther.assess.assessment import Verdict
-from synther.assess.catalogue import Figure, measure
 from synther.assess.features import Features
 from synther.assess.judge import assess
+from synther.assess.metrics import Figure, measure
 from synther.assess.spread import BANDS, How, Parts, figures, furthest, information, inside, spread_ratio
 from synther.assess.verdict import LIMITS, votes
 from synther.data import shipped
