@@ -73,7 +73,7 @@ class Named(Output):
         from synther import datasets
         from synther.data import formats
 
-        is_name = self.folder is not None or self.policies is not None or datasets.task_of(source) is not None
+        is_name = self.folder is not None or self.policies is not None or datasets.is_known(source)
         if is_name and not Path(source).expanduser().exists():
             where: dict[str, Any] = {"data": self.folder, "policies": self.policies}
             rows = datasets.read(source, **where, seed=seed, progress=not self.quiet).rows

@@ -18,7 +18,6 @@ from synther.datasets.names import REPLAYS, Task
 from synther.datasets.regenerated import CHANCE, parts_of, regenerated
 from synther.envs.mazes import PointReacher
 from synther.envs.policies import Policy, policies_of, read_policy
-from synther.errors import ConfigError
 from synther.folder import digest_of
 from synther.progress import Progress
 
@@ -36,12 +35,6 @@ class Recipe:
     policies: Path | None
     rows: int | None
     seed: int
-
-    def __post_init__(self) -> None:
-        if self.rows is not None and self.rows < 1:
-            raise ConfigError(f"rows must be at least 1, got {self.rows}")
-        if self.seed < 0:
-            raise ConfigError(f"the seed must be 0 or more, got {self.seed}")
 
     @property
     def obstacle(self) -> str | None:

@@ -266,7 +266,7 @@ def test_mazes_in_the_coordinates_of_d4rl_are_not_evaluated(data: Path, caplog: 
         ("walker2d-medium-expert", "the policies walker2d/expert and walker2d/medium"),
         ("walker2d-mixed", "cannot be rolled out from a policy; put its file"),
         ("antmaze-umaze", r"D4RL/antmaze/umaze-v\* installed, and .*the policy ant/goal"),
-        ("walker3d", r"no data set called 'walker3d': .* in data, .*known: hopper-sac, hopper-random"),
+        ("walker3d", r"no data set called 'walker3d': .* in data, .*known names: hopper-sac, hopper-random"),
         ("walker2d-medium.npz", "no such file"),
         ("D4RL/pointmaze/umaze-v2", "minari download"),
     ],
