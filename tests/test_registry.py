@@ -73,3 +73,15 @@ def test_an_installed_package_is_asked_when_its_name_is_used(registry, installed
 def test_an_entry_point_that_is_wrong_says_so(registry, installed, name, reason):
     with pytest.raises(ConfigError, match=reason):
         registry.get(name)
+
+
+def test_all_are_listed_but_those_that_cannot_be_loaded(registry, installed, caplog):
+    assert dict(registry.items()) == {"one": 1, "two": 2, "seven": 7}
+    assert [name for name in ("word", "broken") if name in caplog.text] == ["word", "broken"]
+
+
+def test_whoever_finds_it_early_imports_nothing(registry, installed):
+    assert next(name for name, number in registry.items() if number == 2) == "two"
+    assert "seven" in registry
+    assert "eight" not in registry
+    assert installed not in sys.modules

@@ -1,0 +1,125 @@
+"""Somebody else's sampler, format, metric and data set work like ours, by one call or one line of an entry point."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, datasets, preset, read, write
+from synther.assess import learners
+from synther.assess.judge import assess
+from synther.assess.metrics import METRICS
+from synther.cli import main
+from synther.data.formats import FORMATS, Format
+from synther.datasets import DATASETS
+from synther.diffusion.config import SAMPLERS
+from synther.errors import ConfigError, FormatError
+
+from . import outside
+
+MINE = {"jump": (SAMPLERS, "JUMP"), "csv": (FORMATS, "CSV"), "reward_gap": (METRICS, "REWARD_GAP")}
+MINE |= {"circles": (DATASETS, "CIRCLES")}
+TINY = {"network": {"width": 16, "depth": 1, "embedding": 8}, "fit": {"steps": 10, "holdout": 0.0}}
+OPTIONS = [f"--{group}.{name}={value}" for group, some in TINY.items() for name, value in some.items()]
+
+
+@pytest.fixture(params=["by a call", "by entry points"], autouse=True)
+def added(request, tmp_path_factory, monkeypatch) -> Iterator[None]:
+    if request.param == "by a call":
+        for name, (registry, thing) in MINE.items():
+            registry.register(name, getattr(outside, thing))
+    else:
+        place = tmp_path_factory.mktemp("installed")
+        shutil.copy(outside.__file__, place / "toy_package.py")
+        about = place / "toy_package-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-package\nVersion: 1.0\n")
+        points = [f"[{registry.group}]\n{name} = toy_package:{thing}\n" for name, (registry, thing) in MINE.items()]
+        (about / "entry_points.txt").write_text("".join(points))
+        monkeypatch.syspath_prepend(place)
+    monkeypatch.setattr(learners, "MOST_STEPS", 3)
+    monkeypatch.chdir(tmp_path_factory.mktemp("work"))
+    yield
+    for name, (registry, _) in MINE.items():
+        registry.remove(name)
+    sys.modules.pop("toy_package", None)
+
+
+def test_a_sampler():
+    rows = datasets.read("circles").rows
+    settings = preset("fast").changed(**TINY, sampler={"kind": "jump", "steps": 4})
+    model = Synthesizer(settings, device="cpu").fit(rows, progress=False)
+    model.save("model.safetensors")
+    loaded = Synthesizer.load("model.safetensors", device="cpu")
+    assert loaded.settings.sampler.kind == "jump"
+    assert loaded.sample(20, seed=1, progress=False).equals(model.sample(20, seed=1, progress=False))
+
+
+def test_a_format():
+    rows = datasets.read("circles").rows
+    write("rows.csv", rows)
+    np.testing.assert_allclose(read("rows.csv").observation, rows.observation, rtol=1e-5)
+    Path("rows.csv").rename("rows.txt")
+    assert len(read("rows.txt", format="csv")) == len(rows)
+    with pytest.raises(FormatError):
+        read("rows.txt")
+
+
+def test_a_format_of_objects_that_can_only_be_read():
+    rows = datasets.read("circles").rows
+    FORMATS.register("list", Format(lambda parts: parts[0], accepts=lambda thing: isinstance(thing, list)))
+    try:
+        assert read([rows]) is rows
+        with pytest.raises(FormatError):
+            write([], rows)
+    finally:
+        FORMATS.remove("list")
+    with pytest.raises(FormatError):
+        read([rows])
+
+
+def test_a_metric():
+    rows = datasets.read("circles").rows
+    found = assess(rows, rows[:50], held_out=rows).measure("reward_gap")
+    assert found.value == pytest.approx(abs(rows.reward.mean() - rows.reward[:50].mean()), abs=1e-5)
+    assert found.real == pytest.approx(0, abs=1e-5)
+    assert (found.label, found.better) == ("Reward gap", "lower")
+
+
+def test_a_data_set():
+    found = datasets.read("circles", rows=30, seed=2)
+    assert (len(found.rows), found.origin, found.env_id, found.episodes) == (30, "computed", "Circle-v0", 3)
+    assert found.agent == {"td3_bc": {"alpha": 1.0}}
+    assert not found.rows.equals(datasets.read("circles", rows=30).rows)
+    write("circles.csv", found.rows[:7])
+    assert len(datasets.read("circles", data=Path()).rows) == 7, "a file of that name goes before it"
+
+
+def test_the_command_line(capsys):
+    """Its data set is fitted, sampled with its sampler into its format, and assessed by its metric."""
+    fast = ["--preset=fast", *OPTIONS, "--sampler.kind=jump", "--sampler.steps=4", "--device=cpu"]
+    assert main(["fit", "circles", "--out", "model.safetensors", *fast]) == 0
+    assert main(["sample", "model.safetensors", "--out", "fake.csv", "--samples", "150", "--device=cpu"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", "fake.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 150
+    assert main(["assess", "circles", "fake.csv", "--out", "report", "--no-simulator", "--device=cpu"]) == 0
+    kept = json.loads(Path("report/assessment.json").read_text())
+    assert [one["label"] for one in kept["measures"] if one["name"] == "reward_gap"] == ["Reward gap"]
+    assert "Reward gap" in Path("report/report.html").read_text()
+
+
+def test_names_that_nobody_added_are_refused():
+    before = set(sys.modules)
+    for registry in (SAMPLERS, FORMATS, METRICS, DATASETS):
+        with pytest.raises(ConfigError):
+            registry.get("antigravity")
+    with pytest.raises(ConfigError):
+        read("rows", format="antigravity")
+    assert "antigravity" not in set(sys.modules) - before
