@@ -69,7 +69,7 @@ class TestAnswer:
             shown = [line for line in lines if line.startswith(f"  {measure['label']}  ")]
             assert len(shown) == (measure["value"] is not None), measure["label"]
         marginal = next(measure for measure in found["measures"] if measure["name"] == "marginal")
-        assert f"{marginal['value']:.3g}" in next(line for line in lines if "Marginal similarity" in line)
+        assert f"{marginal['value']:.4f}" in next(line for line in lines if "Marginal similarity" in line)
         worst = min(found["columns"], key=lambda column: column["similarity"])
         assert f"least alike: {worst['name']} {worst['similarity']:.3f}, " in out
         assert f"{found['verdict']['decision'].upper()}. {found['verdict']['sentence']}" in out
