@@ -11,7 +11,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, smallest, squared_errors, values
+from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
@@ -33,8 +33,8 @@ class CQLConfig(AgentConfig):
     """Actions drawn for each row from the box, from the policy here and from the policy at the next state."""
     weight: float = 10.0
     """Of the gap between those actions' values and the data's."""
-    gap: float | None = None
-    """The gap that a multiplier on the weight aims at (the Lagrange form); None leaves the weight as it is."""
+    target_action_gap: float | None = None
+    """Target of the Lagrange form, in which a learned multiplier scales the weight. None keeps the weight fixed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,8 +42,9 @@ class CQLConfig(AgentConfig):
         self._positive("policy_rate")
         self._at_least(1, "actions")
         self._at_least(0, "weight")
-        if self.gap is not None and not math.isfinite(self.gap):
-            raise ConfigError(f"agent.gap must be a finite number, or none, got {self.gap}")
+        if self.target_action_gap is not None and not math.isfinite(self.target_action_gap):
+            found = self.target_action_gap
+            raise ConfigError(f"agent.target_action_gap must be a finite number, or none, got {found}")
 
 
 def value_gap(drawn: Tensor, log_density: Tensor, data: Tensor) -> Tensor:
@@ -81,13 +82,13 @@ class CQL(Algorithm):
         temperature = self.log_temperature.exp().unsqueeze(1)
         mean, log_deviation = self._policy(batch.observation)
         action, log_probability = squashed(mean, log_deviation, one_here)
-        lowest = smallest(values(self.critics.fixed(), batch.observation, action))
+        lowest = min_over_critics(values(self.critics.fixed(), batch.observation, action))
         actor_loss = (temperature * log_probability - lowest).mean(1)
 
         with torch.no_grad():
             next_policy = self._policy(batch.next_observation)
             next_action, _ = squashed(*next_policy, one_there)
-            next_value = smallest(values(self.target_critics, batch.next_observation, next_action))
+            next_value = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, self.config.discount)
             actions, log_density = self._drawn((mean, log_deviation), next_policy, here, there, noise.uniform)
         predicted, of_drawn = self._values(batch, actions)
@@ -101,7 +102,7 @@ class CQL(Algorithm):
         self.temperature_adam.step(size - log_probability.detach().mean(1))
         self.actor_adam.step(actor_gradient)
         self.critics_adam.step(critics_gradient, follower=self.target_critics, tau=self.config.tau)
-        if self.config.gap is not None:
+        if self.config.target_action_gap is not None:
             self.multiplier_adam.step(multiplier_gradient)
         return {
             "critic": critic_loss.detach(),
@@ -139,10 +140,10 @@ class CQL(Algorithm):
     def _penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
         """What the critics pay for the gaps (S, E), and the gradient of the multiplier's own loss. (S,) each"""
         c = self.config
-        if c.gap is None:
+        if c.target_action_gap is None:
             return c.weight * gap.sum(1), torch.zeros_like(self.log_multiplier)
         multiplier = self.log_multiplier.exp().clamp(max=_LARGEST_MULTIPLIER)
-        excess = c.weight * (gap - c.gap).sum(1)
+        excess = c.weight * (gap - c.target_action_gap).sum(1)
         # Half the negative penalty; where the multiplier is clamped it has no gradient.
         growing = (multiplier < _LARGEST_MULTIPLIER).float()
         return multiplier * excess, -0.5 * multiplier * growing * excess.detach()

@@ -17,7 +17,7 @@ def values(critics: Stack, observation: Tensor, action: Tensor) -> Tensor:
     return critics(torch.cat([observation, action], -1)).squeeze(-1)
 
 
-def smallest(values: Tensor) -> Tensor:
+def min_over_critics(values: Tensor) -> Tensor:
     """What the most pessimistic critic says, (S, E, B) -> (S, B)."""
     return torch.minimum(*values.unbind(1)) if values.shape[1] == 2 else values.amin(1)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, smallest, squared_errors, values
+from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
 from synther.agents.td3_bc import policy_loss
@@ -33,10 +33,10 @@ class HeadsConfig(AgentConfig):
     """Of one decision."""
     nstep: int = 1
     """Decisions between an observation and the one that it is learned from."""
-    first_deviation: float = 1.0
-    last_deviation: float = 0.1
-    """Of the noise in the policy's actions, from the first update to the last of `deviation_updates`."""
-    deviation_updates: int = 125_000
+    stddev_start: float = 1.0
+    stddev_end: float = 0.1
+    """Of the noise in the policy's actions, from the first update to the last of `stddev_updates`."""
+    stddev_updates: int = 125_000
     """V-D4RL says 250,000 steps, and updates at every second one."""
     noise_clip: float = 0.3
 
@@ -44,8 +44,8 @@ class HeadsConfig(AgentConfig):
         super().__post_init__()
         self._share("discount")
         self._positive("discount")
-        self._at_least(1, "nstep", "deviation_updates")
-        self._at_least(0, "first_deviation", "last_deviation", "noise_clip")
+        self._at_least(1, "nstep", "stddev_updates")
+        self._at_least(0, "stddev_start", "stddev_end", "noise_clip")
 
     @property
     def row_discount(self) -> float:
@@ -80,18 +80,18 @@ class Orthonormal(Initial):
         return weights / math.sqrt(2), biases
 
 
-def deviation(config: HeadsConfig, updates: Tensor) -> Tensor:
+def stddev(config: HeadsConfig, updates: Tensor) -> Tensor:
     """Of the noise after so many `updates`, a scalar: it falls on a straight line, and stays."""
-    done = (updates / config.deviation_updates).clamp(max=1.0)
-    return config.first_deviation + done * (config.last_deviation - config.first_deviation)
+    done = (updates / config.stddev_updates).clamp(max=1.0)
+    return config.stddev_start + done * (config.stddev_end - config.stddev_start)
 
 
-def disturbed(action: Tensor, normal: Tensor, deviation: Tensor, clip: float) -> Tensor:
+def disturbed(action: Tensor, normal: Tensor, std: Tensor, clip: float) -> Tensor:
     """Actions with noise, which is held within `clip`, and the sum within [-1, 1].
 
     Gradients pass as if nothing were held there, so that a policy at its bounds can leave them.
     """
-    moved = action + (deviation * normal).clamp(-clip, clip)
+    moved = action + (std * normal).clamp(-clip, clip)
     return moved + (moved.clamp(-1, 1) - moved).detach()
 
 
@@ -117,17 +117,17 @@ class DrQBC(Algorithm):
         self.critics_adam = Adam(self.critics.weights, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        spread = deviation(self.config, self.actor_adam.count)
+        std = stddev(self.config, self.actor_adam.count)
         for_target, for_policy = noise.normal.chunk(2, -1)
-        critic_loss = self._update_critics(batch, for_target, spread)
-        return {"critic": critic_loss, "actor": self._update_actor(batch, for_policy, spread)}
+        critic_loss = self._update_critics(batch, for_target, std)
+        return {"critic": critic_loss, "actor": self._update_actor(batch, for_policy, std)}
 
-    def _update_critics(self, batch: Batch, normal: Tensor, spread: Tensor) -> Tensor:
+    def _update_critics(self, batch: Batch, normal: Tensor, std: Tensor) -> Tensor:
         c = self.config
         with self._aims.aside(), torch.no_grad():
             following = batch.next_observation
-            next_action = disturbed(self.actor(following[..., self._of_actor]).tanh(), normal, spread, c.noise_clip)
-            next_value = smallest(values(self.target_critics, following[..., self._of_critic], next_action))
+            next_action = disturbed(self.actor(following[..., self._of_actor]).tanh(), normal, std, c.noise_clip)
+            next_value = min_over_critics(values(self.target_critics, following[..., self._of_critic], next_action))
             target = backup(batch, next_value, c.row_discount)
         predicted = self.critics(batch.pair[..., self._of_critic]).squeeze(-1)
         self._aims.join()
@@ -135,10 +135,10 @@ class DrQBC(Algorithm):
         self.critics_adam.minimise(loss, follower=self.target_critics, tau=c.tau)
         return loss.detach()
 
-    def _update_actor(self, batch: Batch, normal: Tensor, spread: Tensor) -> Tensor:
+    def _update_actor(self, batch: Batch, normal: Tensor, std: Tensor) -> Tensor:
         seen, c = batch.observation, self.config
-        action = disturbed(self.actor(seen[..., self._of_actor]).tanh(), normal, spread, c.noise_clip)
-        value = smallest(values(self.critics.fixed(), seen[..., self._of_critic], action))
+        action = disturbed(self.actor(seen[..., self._of_actor]).tanh(), normal, std, c.noise_clip)
+        value = min_over_critics(values(self.critics.fixed(), seen[..., self._of_critic], action))
         loss = self._policy_loss(value, action, batch)
         self.actor_adam.minimise(loss)
         return loss.detach()

@@ -17,7 +17,7 @@ from synther.agents.rows import Batch
 @dataclass(frozen=True)
 class DrQv2Config(DrQBCConfig):
     learning_rate: float = 1e-4
-    deviation_updates: int = 250_000
+    stddev_updates: int = 250_000
     """DrQ-v2's for tasks of medium difficulty: 500,000 decisions, with an update at every second one."""
     alpha: float = field(default=0.0, init=False)  # nothing is imitated
     features: Literal["both", "shared"] = field(default="both", init=False)

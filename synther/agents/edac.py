@@ -10,7 +10,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, smallest, squared_errors, values
+from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
@@ -26,14 +26,14 @@ class EDACConfig(AgentConfig):
     discount: float = 0.99
     tau: float = 0.005
     """How far the target critics move with every update."""
-    critics: int = 10
+    num_critics: int = 10
     eta: float = 1.0
     """Weight of the diversity of the critics."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._share("discount", "tau")
-        self._at_least(2, "critics")
+        self._at_least(2, "num_critics")
         self._at_least(0, "eta")
 
 
@@ -56,7 +56,7 @@ class EDAC(Algorithm):
         actor, critic = Initial(hidden_bias=0.1, last=1e-3), Initial(hidden_bias=0.1, last=3e-3)
         pair = shape.observation + shape.action
         self.actor = shape.stack(0, (shape.observation, *config.hidden, 2 * shape.action), initial=actor)
-        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.critics, initial=critic)
+        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.num_critics, initial=critic)
         self.target_critics = self.critics.clone()
         self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
         self._at_the_data = Lane(shape.device)
@@ -73,7 +73,7 @@ class EDAC(Algorithm):
         self.temperature_adam.step(self.shape.action - log_probability.detach().mean(1))
         temperature = self.log_temperature.exp().unsqueeze(1)
 
-        lowest = smallest(values(self.critics.fixed(), batch.observation, action))
+        lowest = min_over_critics(values(self.critics.fixed(), batch.observation, action))
         actor_loss = (temperature * log_probability - lowest).mean(1)
         self.actor_adam.minimise(actor_loss)
 
@@ -97,5 +97,5 @@ class EDAC(Algorithm):
     def _target(self, batch: Batch, noise: Tensor, temperature: Tensor) -> Tensor:
         """What the critics should have said. (S, B)"""
         next_action, log_probability = self._act(batch.next_observation, noise)
-        lowest = smallest(values(self.target_critics, batch.next_observation, next_action))
+        lowest = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
         return backup(batch, lowest - temperature * log_probability, self.config.discount)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, smallest, squared_errors
+from synther.agents.critics import backup, min_over_critics, squared_errors
 from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
 from synther.compute import Lane
@@ -77,7 +77,7 @@ class IQL(Algorithm):
         c = self.config
         with torch.no_grad():
             next_value = self.value(batch.next_observation).squeeze(-1)
-            target_value = smallest(self.target_critics(batch.pair).squeeze(-1))
+            target_value = min_over_critics(self.target_critics(batch.pair).squeeze(-1))
         advantage = target_value - self.value(batch.observation).squeeze(-1)
         # From here on each network goes its own way, by values from before any update.
         with self._for_critics.aside():

@@ -13,7 +13,7 @@ from torch import Tensor
 from synther.agents.adam import Adam
 from synther.agents.algorithm import Algorithm, Noise, Shape
 from synther.agents.bc import imitation_loss
-from synther.agents.drq_bc import HeadsConfig, Orthonormal, deviation, disturbed
+from synther.agents.drq_bc import HeadsConfig, Orthonormal, disturbed, stddev
 from synther.agents.rows import Batch
 
 
@@ -32,8 +32,8 @@ class NoisyBC(Algorithm):
         self.actor_adam = Adam(self.actor.weights, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        spread = deviation(self.config, self.actor_adam.count)
-        action = disturbed(self.actor(batch.observation).tanh(), noise.normal, spread, self.config.noise_clip)
+        std = stddev(self.config, self.actor_adam.count)
+        action = disturbed(self.actor(batch.observation).tanh(), noise.normal, std, self.config.noise_clip)
         loss = imitation_loss(action, batch.action)
         self.actor_adam.minimise(loss)
         return {"actor": loss.detach()}

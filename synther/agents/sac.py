@@ -15,8 +15,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, squared_errors, values
-from synther.agents.critics import smallest as lowest_of
+from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.rows import Batch
 from synther.agents.stacked import Initial, Stack
@@ -32,23 +31,24 @@ class SACConfig(AgentConfig):
     discount: float = 0.99
     tau: float = 0.005
     """How far the target critics move with every update."""
-    critics: int = 2
-    smallest: int = 2
-    """Critics, drawn anew for every update, whose lowest value is the target."""
+    num_critics: int = 2
+    num_min_critics: int = 2
+    """Size of the random subset of critics whose minimum is the target. Drawn for every update."""
     utd: int = 1
     """Updates of the critics for each step of the environment, of which the last also updates the policy."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._share("discount", "tau")
-        self._at_least(1, "critics", "smallest", "utd")
-        if self.smallest > self.critics:
-            raise ConfigError(f"agent.smallest must be at most agent.critics, {self.critics}, got {self.smallest}")
-        if self.batch < self.critics:
-            raise ConfigError(f"agent.batch must be at least agent.critics, {self.critics}, got {self.batch}")
+        self._at_least(1, "num_critics", "num_min_critics", "utd")
+        if self.num_min_critics > self.num_critics:
+            limit = f"agent.num_critics, {self.num_critics}"
+            raise ConfigError(f"agent.num_min_critics must be at most {limit}, got {self.num_min_critics}")
+        if self.batch < self.num_critics:
+            raise ConfigError(f"agent.batch must be at least agent.num_critics, {self.num_critics}, got {self.batch}")
 
 
-SAC_CONFIG, REDQ_CONFIG = SACConfig(), SACConfig(critics=10, utd=20)
+SAC_CONFIG, REDQ_CONFIG = SACConfig(), SACConfig(num_critics=10, utd=20)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class SAC(Algorithm):
         self.normals, self.uniforms, self.period = 2 * shape.action, 1, config.utd
         pair = shape.observation + shape.action
         self.actor = shape.stack(0, (shape.observation, *config.hidden, 2 * shape.action), initial=_Glorot())
-        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.critics, initial=_Glorot())
+        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.num_critics, initial=_Glorot())
         self.target_critics = self.critics.clone()
         self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
         self.actor_adam = Adam(self.actor.weights, config.learning_rate)
@@ -101,7 +101,7 @@ class SAC(Algorithm):
             cost = self.log_temperature.exp().unsqueeze(1) * log_probability
         next_action, cost = (torch.unflatten(part, 1, (count, -1)) for part in (next_action, cost))
         # The first numbers of a batch rank the critics: those with the largest are a random subset.
-        subsets = noise.uniform[:, :, : c.critics, 0].topk(c.smallest, sorted=False).indices
+        subsets = noise.uniform[:, :, : c.num_critics, 0].topk(c.num_min_critics, sorted=False).indices
         losses: dict[str, Tensor] = {}
         for number in range(count):
             batch = Batch(*(part[:, number] for part in batches))
@@ -119,8 +119,8 @@ class SAC(Algorithm):
         """From the actions (S, B, A) that follow, and what their certainty costs, temperature log pi (S, B)."""
         c = self.config
         with torch.no_grad():
-            targets = self.target_critics if c.smallest == c.critics else chosen(self.target_critics, subset)
-            lowest = lowest_of(values(targets, batch.next_observation, next_action))
+            targets = self.target_critics if c.num_min_critics == c.num_critics else chosen(self.target_critics, subset)
+            lowest = min_over_critics(values(targets, batch.next_observation, next_action))
             target = backup(batch, lowest - cost, c.discount)
         loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
         self.critics_adam.minimise(loss, follower=self.target_critics, tau=c.tau)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.critics import backup, smallest, squared_errors, values
+from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.rows import Batch
 from synther.compute import Lane
 
@@ -24,14 +24,14 @@ class TD3BCConfig(AgentConfig):
     """Weight of the value against the imitation."""
     target_noise: float = 0.2
     noise_clip: float = 0.5
-    policy_every: int = 2
+    policy_delay: int = 2
     """Updates of the critics for one of the policy and the targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._share("discount", "tau")
         self._at_least(0, "alpha", "target_noise", "noise_clip")
-        self._at_least(1, "policy_every")
+        self._at_least(1, "policy_delay")
 
 
 def policy_loss(value: Tensor, action: Tensor, data_action: Tensor, alpha: float) -> Tensor:
@@ -45,7 +45,7 @@ class TD3BC(Algorithm):
 
     def __init__(self, config: TD3BCConfig, shape: Shape) -> None:
         self.config = config
-        self.normals, self.period = shape.action, config.policy_every
+        self.normals, self.period = shape.action, config.policy_delay
         self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action))
         self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
         self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
@@ -54,7 +54,7 @@ class TD3BC(Algorithm):
         self.critics_adam = Adam(self.critics.weights, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        delayed = (step + 1) % self.config.policy_every == 0
+        delayed = (step + 1) % self.config.policy_delay == 0
         losses = {"critic": self._update_critics(batch, noise, self.config.tau if delayed else 0.0)}
         if delayed:
             losses["actor"] = self._update_actor(batch)
@@ -65,7 +65,7 @@ class TD3BC(Algorithm):
         with self._aims.aside(), torch.no_grad():
             disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
             next_action = (self.target_actor(batch.next_observation).tanh() + disturbance).clamp(-1, 1)
-            next_value = smallest(values(self.target_critics, batch.next_observation, next_action))
+            next_value = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, c.discount)
         predicted = self.critics(batch.pair).squeeze(-1)
         self._aims.join()

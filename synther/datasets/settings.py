@@ -68,10 +68,10 @@ _AGENT: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (r"hopper-(medium|medium-replay)", "iql", {"deterministic": True, "tau": 0.001}),
     (r"hopper-medium-expert", "iql", {"expectile": 0.5, "beta": 6.0}),
     (r"antmaze-.+", "iql", {"expectile": 0.9, "beta": 10.0}),
-    (r"hopper-.+", "edac", {"critics": 50}),
+    (r"hopper-.+", "edac", {"num_critics": 50}),
     (r"(halfcheetah|walker2d)-medium-expert", "edac", {"eta": 5.0}),
     (r"maze2d-.+", "edac", {"eta": 0.1}),
-    (r"maze2d-.+", "cql", {"gap": 5.0}),
+    (r"maze2d-.+", "cql", {"target_action_gap": 5.0}),
 )
 _REWARDS: tuple[tuple[str, str, Change], ...] = (
     (r"hopper-(medium|medium-replay)", "iql", by_returns),

@@ -87,7 +87,7 @@ class Plan:
     @property
     def name(self) -> str:
         """What the run is called in logs and tables."""
-        agent = "redq" if self.agent.smallest < self.agent.critics else "sac"
+        agent = "redq" if self.agent.num_min_critics < self.agent.num_critics else "sac"
         return agent if self.upsampling is None else f"{agent}_synther"
 
     @property

@@ -23,7 +23,7 @@ ARM_TITLES |= {"actor": ACTOR_ONLY, "critic": CRITIC_ONLY}
 
 _PAPERS = Recipe()
 _OURS = Recipe(preset="best", samples=1_000_000, changes={"fit": {"steps": 20_000}})
-_OWN_AGENTS: dict[Algorithm, dict[str, Any]] = {"drq_bc": {"deviation_updates": 7_000}, "bc": {}}
+_OWN_AGENTS: dict[Algorithm, dict[str, Any]] = {"drq_bc": {"stddev_updates": 7_000}, "bc": {}}
 """The noise falls over as much of these shorter trainings as of V-D4RL's."""
 
 NOT_SAID = "The paper does not say how long heads are retrained: here as long as the agents of stage one were trained."

@@ -9,7 +9,7 @@ from torch import Tensor
 from synther.agents.adam import Adam
 from synther.agents.algorithm import Noise, Shape
 from synther.agents.bc import imitation_loss
-from synther.agents.drq_bc import Orthonormal, deviation, disturbed
+from synther.agents.drq_bc import Orthonormal, disturbed, stddev
 from synther.agents.noisy_bc import NoisyBCConfig
 from synther.agents.rows import Batch
 from synther.pixels.algorithm import ACTOR, ACTOR_TRUNK, ENCODER, PixelAlgorithm, gradients
@@ -31,9 +31,9 @@ class PixelBC(PixelAlgorithm):
         )
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        spread = deviation(self.config, self.actor_adam.count)
+        std = stddev(self.config, self.actor_adam.count)
         action = self.actor(self.actor_trunk(self.encoder(batch.observation))).tanh()
-        loss = imitation_loss(disturbed(action, noise.normal, spread, self.config.noise_clip), batch.action)
+        loss = imitation_loss(disturbed(action, noise.normal, std, self.config.noise_clip), batch.action)
         adams = self.encoder_adam, self.actor_trunk_adam, self.actor_adam
         for adam, gradient in zip(adams, gradients(loss, *adams), strict=True):
             adam.step(gradient)

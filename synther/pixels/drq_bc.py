@@ -9,8 +9,8 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import Noise, Shape
-from synther.agents.critics import backup, smallest, squared_errors, values
-from synther.agents.drq_bc import DrQBCConfig, Orthonormal, deviation, disturbed
+from synther.agents.critics import backup, min_over_critics, squared_errors, values
+from synther.agents.drq_bc import DrQBCConfig, Orthonormal, disturbed, stddev
 from synther.agents.rows import Batch
 from synther.agents.td3_bc import policy_loss
 from synther.errors import ConfigError
@@ -44,20 +44,20 @@ class PixelDrQBC(PixelAlgorithm):
         )
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        spread = deviation(self.config, self.actor_adam.count)
+        std = stddev(self.config, self.actor_adam.count)
         for_target, for_policy = noise.normal.chunk(2, -1)
         encoded = self.encoder(batch.observation)
-        target = self._target(batch, for_target, spread)
+        target = self._target(batch, for_target, std)
         critic_loss = self._update_critics(encoded, batch, target)
         # The policy learns from what the encoder saw before its update, by values of critics after theirs.
-        actor_loss = self._update_actor(encoded.detach(), batch, for_policy, spread)
+        actor_loss = self._update_actor(encoded.detach(), batch, for_policy, std)
         return {"critic": critic_loss, "actor": actor_loss}
 
     @torch.no_grad()
-    def _target(self, batch: Batch, normal: Tensor, spread: Tensor) -> Tensor:
+    def _target(self, batch: Batch, normal: Tensor, std: Tensor) -> Tensor:
         encoded = self.encoder(batch.next_observation)
-        action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, spread, self.config.noise_clip)
-        value = smallest(values(self.target_critics, self.target_critic_trunk(encoded), action))
+        action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, std, self.config.noise_clip)
+        value = min_over_critics(values(self.target_critics, self.target_critic_trunk(encoded), action))
         return backup(batch, value, self.config.row_discount)
 
     def _update_critics(self, encoded: Tensor, batch: Batch, target: Tensor) -> Tensor:
@@ -71,9 +71,9 @@ class PixelDrQBC(PixelAlgorithm):
         self.critics_adam.step(of_critics, follower=self.target_critics, tau=tau)
         return loss.detach()
 
-    def _update_actor(self, encoded: Tensor, batch: Batch, normal: Tensor, spread: Tensor) -> Tensor:
-        action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, spread, self.config.noise_clip)
-        value = smallest(values(self.critics.fixed(), self.critic_trunk.fixed()(encoded), action))
+    def _update_actor(self, encoded: Tensor, batch: Batch, normal: Tensor, std: Tensor) -> Tensor:
+        action = disturbed(self.actor(self.actor_trunk(encoded)).tanh(), normal, std, self.config.noise_clip)
+        value = min_over_critics(values(self.critics.fixed(), self.critic_trunk.fixed()(encoded), action))
         loss = self._policy_loss(value, action, batch)
         adams = self.actor_trunk_adam, self.actor_adam
         for adam, gradient in zip(adams, gradients(loss, *adams), strict=True):

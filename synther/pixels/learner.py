@@ -17,7 +17,7 @@ from torch import Tensor
 from synther import compute
 from synther.agents.algorithm import Noise, Shape
 from synther.agents.drawing import Drawn
-from synther.agents.drq_bc import deviation
+from synther.agents.drq_bc import stddev
 from synther.agents.drq_v2 import DrQv2Config
 from synther.errors import ConfigError
 from synther.kernels.frames import frame_stacks
@@ -99,9 +99,9 @@ class PixelLearner(SeeingAgent):
         drawn = [2 * source.random(len(self.store.low), np.float32) - 1 for source in self._sources()]
         return self._scaled(torch.from_numpy(np.stack(drawn)).to(self.device))
 
-    def spread(self) -> float:
-        """The deviation of the noise now."""
-        return float(deviation(self.config, self.algorithm.actor_adam.count))
+    def stddev(self) -> float:
+        """Current standard deviation of the action noise."""
+        return float(stddev(self.config, self.algorithm.actor_adam.count))
 
     def heads(self, members: Sequence[int]) -> dict[str, Tensor]:
         """Copies of some members' actor, critics and target critics, and of the optimisers' state."""
@@ -179,8 +179,8 @@ class _Actor:
         own = self.algorithm
         frames = frame_stacks(self.ring.images, self._seen, None, augmentation.PAD, self.dtype)
         mean = own.actor(own.actor_trunk(own.encoder(frames))).tanh()
-        spread = deviation(own.config, own.actor_adam.count)
-        self._action.copy_((mean + spread * self._normal).clamp(-1, 1))
+        std = stddev(own.config, own.actor_adam.count)
+        self._action.copy_((mean + std * self._normal).clamp(-1, 1))
 
 
 def _of(tensor: Tensor, members: Sequence[int]) -> Tensor:

@@ -18,12 +18,12 @@ CPU = torch.device("cpu")
 SMALL = {"width": 8, "batch": 6, "learning_rate": 1e-2}
 CONFIGS = {
     "bc": BCConfig(**SMALL),
-    "td3_bc": TD3BCConfig(**SMALL, policy_every=3),
+    "td3_bc": TD3BCConfig(**SMALL, policy_delay=3),
     "iql": IQLConfig(**SMALL, decay_updates=50),
     "iql deterministic": IQLConfig(**SMALL, deterministic=True),
-    "edac": EDACConfig(**SMALL, critics=4),
+    "edac": EDACConfig(**SMALL, num_critics=4),
     "cql": CQLConfig(**SMALL, actions=3, policy_rate=1e-2),
-    "cql lagrange": CQLConfig(**SMALL, actions=3, policy_rate=1e-2, gap=0.5),
+    "cql lagrange": CQLConfig(**SMALL, actions=3, policy_rate=1e-2, target_action_gap=0.5),
 }
 """Every algorithm in each of its forms, small."""
 

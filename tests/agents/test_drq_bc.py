@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from synther.agents.agent import HEADS, Agent
-from synther.agents.drq_bc import DrQBCConfig, HeadsConfig, Orthonormal, deviation, disturbed
+from synther.agents.drq_bc import DrQBCConfig, HeadsConfig, Orthonormal, disturbed, stddev
 from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.noisy_bc import NoisyBCConfig
 from synther.agents.policy import load_policy
@@ -34,7 +34,7 @@ every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 @pytest.mark.parametrize(("updates", "expected"), [(0, 1.0), (62_500, 0.55), (125_000, 0.1), (1_000_000, 0.1)])
 def test_the_deviation_falls_on_a_line_and_stays(updates, expected):
-    assert deviation(DrQBCConfig(), torch.tensor(float(updates))).item() == pytest.approx(expected)
+    assert stddev(DrQBCConfig(), torch.tensor(float(updates))).item() == pytest.approx(expected)
 
 
 def test_noise_is_held_and_gradients_are_not():

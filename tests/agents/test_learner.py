@@ -21,7 +21,7 @@ SMALL = {"width": 8, "batch": 6, "learning_rate": 1e-2}
 FORMS = {
     "sac": SACConfig(**SMALL),
     "sac, five updates": SACConfig(**SMALL, utd=5),
-    "redq": SACConfig(**SMALL, critics=4, utd=3),
+    "redq": SACConfig(**SMALL, num_critics=4, utd=3),
 }
 every = pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)
 
@@ -195,7 +195,7 @@ POINT = {"width": 16, "batch": 32, "learning_rate": 3e-2, "discount": 0.5, "tau"
 
 @pytest.mark.parametrize(
     ("config", "synthetic"),
-    [(SACConfig(**POINT), False), (SACConfig(**POINT, critics=3, utd=2), True)],
+    [(SACConfig(**POINT), False), (SACConfig(**POINT, num_critics=3, utd=2), True)],
     ids=["sac", "redq with synthetic rows"],
 )
 def test_learns_while_it_acts(config, synthetic):

@@ -55,7 +55,7 @@ def test_similarity_at_its_ends(generator):
 
 
 def test_cql_multiplier_grows_while_the_gap_is_too_wide():
-    algorithm = CQL(CQLConfig(width=6, gap=1.0), Shape(3, 2, (0, 1), CPU))
+    algorithm = CQL(CQLConfig(width=6, target_action_gap=1.0), Shape(3, 2, (0, 1), CPU))
     _, gradient = algorithm._penalty(torch.tensor([[3.0, 2.0], [0.0, 0.5]]))
     assert gradient[0] < 0 < gradient[1]  # steps go against the gradient
     algorithm.log_multiplier.fill_(20.0)

@@ -24,7 +24,7 @@ SMALL = {"width": 6, "batch": B, "learning_rate": 2.0**-7, "discount": 0.9, "tau
 
 
 def test_updates_in_a_row_are_the_same_one_by_one(generator):
-    config = SACConfig(**SMALL, critics=4, utd=5)
+    config = SACConfig(**SMALL, num_critics=4, utd=5)
     together, single = (in_float64(SAC(config, SHAPE)) for _ in range(2))
     drawn_ones = [drawn(single, SHAPE, B, generator) for _ in range(5)]
     for step, (batch, noise) in enumerate(drawn_ones):
@@ -46,7 +46,7 @@ def test_the_chosen_critics_are_each_members_own():
 
 
 def test_every_pair_of_critics_is_as_likely(generator, monkeypatch):
-    algorithm = in_float64(SAC(SACConfig(**SMALL, critics=4), SHAPE))
+    algorithm = in_float64(SAC(SACConfig(**SMALL, num_critics=4), SHAPE))
     picked: list[frozenset[int]] = []
 
     def noted(own, batch, next_action, cost, subset):
@@ -80,8 +80,8 @@ def test_temperature_rises_where_the_entropy_is_too_low(deviation, rises, genera
 
 
 def test_the_named_configs_are_the_papers():
-    assert (SAC_CONFIG.critics, SAC_CONFIG.smallest, SAC_CONFIG.utd) == (2, 2, 1)
-    assert (REDQ_CONFIG.critics, REDQ_CONFIG.smallest, REDQ_CONFIG.utd) == (10, 2, 20)
+    assert (SAC_CONFIG.num_critics, SAC_CONFIG.num_min_critics, SAC_CONFIG.utd) == (2, 2, 1)
+    assert (REDQ_CONFIG.num_critics, REDQ_CONFIG.num_min_critics, REDQ_CONFIG.utd) == (10, 2, 20)
     for config in (SAC_CONFIG, REDQ_CONFIG):
         assert (config.width, config.depth, config.batch, config.learning_rate) == (256, 2, 256, 3e-4)
         assert (config.discount, config.tau, config.normalize) == (0.99, 0.005, False)
@@ -100,10 +100,10 @@ def test_first_weights_have_glorots_bounds_and_no_biases():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"smallest": 3}, "smallest must be at most agent.critics, 2, got 3"),
+        ({"num_min_critics": 3}, "num_min_critics must be at most agent.num_critics, 2, got 3"),
         ({"utd": 0}, "utd must be at least 1"),
-        ({"critics": 0}, "critics must be at least 1"),
-        ({"critics": 10, "batch": 9}, "batch must be at least agent.critics, 10, got 9"),
+        ({"num_critics": 0}, "num_critics must be at least 1"),
+        ({"num_critics": 10, "batch": 9}, "batch must be at least agent.num_critics, 10, got 9"),
         ({"tau": 1.5}, r"tau must lie in \[0, 1\]"),
     ],
     ids=str,

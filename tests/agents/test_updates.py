@@ -32,20 +32,20 @@ VALUES = {**SMALL, "discount": 0.875, "tau": 0.125}
 GAUSSIAN = {"expectile": 0.75, "beta": 96.0, "decay_updates": 4}
 FORMS = {
     "bc": (BC, BCConfig(**SMALL), textbook.bc),
-    "td3_bc": (TD3BC, TD3BCConfig(**VALUES, target_noise=0.375, policy_every=3), textbook.td3_bc),
+    "td3_bc": (TD3BC, TD3BCConfig(**VALUES, target_noise=0.375, policy_delay=3), textbook.td3_bc),
     "iql": (IQL, IQLConfig(**VALUES, **GAUSSIAN), textbook.iql),
     "iql deterministic": (IQL, IQLConfig(**VALUES, **GAUSSIAN, deterministic=True), textbook.iql),
-    "edac": (EDAC, EDACConfig(**VALUES, critics=4, eta=0.75), textbook.edac),
-    "edac, two critics": (EDAC, EDACConfig(**VALUES, critics=2, eta=3.0), textbook.edac),
+    "edac": (EDAC, EDACConfig(**VALUES, num_critics=4, eta=0.75), textbook.edac),
+    "edac, two critics": (EDAC, EDACConfig(**VALUES, num_critics=2, eta=3.0), textbook.edac),
     "cql": (CQL, CQLConfig(**VALUES, policy_rate=2.0**-8, actions=2, weight=2.0), textbook.cql),
-    "cql lagrange": (CQL, CQLConfig(**VALUES, policy_rate=2.0**-8, actions=2, gap=1.5), textbook.cql),
+    "cql lagrange": (CQL, CQLConfig(**VALUES, policy_rate=2.0**-8, actions=2, target_action_gap=1.5), textbook.cql),
     "sac": (SAC, SACConfig(**VALUES), textbook.sac),
-    "redq": (SAC, SACConfig(**VALUES, critics=5, utd=3), textbook.sac),
-    "one of three critics": (SAC, SACConfig(**VALUES, critics=3, smallest=1, utd=2), textbook.sac),
-    "drq_bc": (DrQBC, DrQBCConfig(**VALUES, nstep=2, deviation_updates=4), textbook.drq_bc),
-    "drq_bc shared": (DrQBC, DrQBCConfig(**VALUES, deviation_updates=8, features="shared"), textbook.drq_bc),
-    "drq_v2": (DrQv2, DrQv2Config(**VALUES, deviation_updates=4), textbook.drq_bc),
-    "noisy_bc": (NoisyBC, NoisyBCConfig(**SMALL, deviation_updates=4), textbook.noisy_bc),
+    "redq": (SAC, SACConfig(**VALUES, num_critics=5, utd=3), textbook.sac),
+    "one of three critics": (SAC, SACConfig(**VALUES, num_critics=3, num_min_critics=1, utd=2), textbook.sac),
+    "drq_bc": (DrQBC, DrQBCConfig(**VALUES, nstep=2, stddev_updates=4), textbook.drq_bc),
+    "drq_bc shared": (DrQBC, DrQBCConfig(**VALUES, stddev_updates=8, features="shared"), textbook.drq_bc),
+    "drq_v2": (DrQv2, DrQv2Config(**VALUES, stddev_updates=4), textbook.drq_bc),
+    "noisy_bc": (NoisyBC, NoisyBCConfig(**SMALL, stddev_updates=4), textbook.noisy_bc),
 }
 
 
@@ -111,7 +111,7 @@ def first(algorithm: Algorithm, name: str) -> list[plain.Network]:
 
 
 def test_edac_begins_with_the_references_weights():
-    algorithm = EDAC(EDACConfig(width=64, critics=3), SHAPE)
+    algorithm = EDAC(EDACConfig(width=64, num_critics=3), SHAPE)
     for name, bound in (("actor", 1e-3), ("critics", 3e-3)):
         for network in first(algorithm, name):
             *hidden, last = network.layers

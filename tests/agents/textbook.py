@@ -77,7 +77,7 @@ def td3_bc(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Ten
         next_action = (own.target_actor(there).tanh() + disturbance).clamp(-1, 1)
         y = reward + c.discount * (1 - terminal) * lowest(own.target_critics, there, next_action)
     losses = {"critic": step(own.critics_adam, errors(own.critics, y, here, action).sum())}
-    if (number + 1) % c.policy_every == 0:
+    if (number + 1) % c.policy_delay == 0:
         pi = own.actor(here).tanh()
         q = own.critics[0](here, pi)[:, 0]
         loss = -c.alpha / q.abs().mean().detach() * q.mean() + mse_loss(pi, action)
@@ -156,12 +156,12 @@ def cql(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor
     weighted = sum((every(own.critics, here, each) - log_density).exp() for each, log_density in drawn)
     gaps = (weighted.log() - every(own.critics, here, action)).mean(1)
     critic = errors(own.critics, y, here, action).sum()
-    if c.gap is None:
+    if c.target_action_gap is None:
         penalty = c.weight * gaps.sum()
     else:
-        penalty = own.log_multiplier.exp().clamp(max=1e6) * c.weight * (gaps - c.gap).sum()
+        penalty = own.log_multiplier.exp().clamp(max=1e6) * c.weight * (gaps - c.target_action_gap).sum()
     optimisers = [own.actor_adam, own.temperature_adam, own.critics_adam, own.multiplier_adam]
-    found = [actor, temperature, critic + penalty, None if c.gap is None else -0.5 * penalty]
+    found = [actor, temperature, critic + penalty, None if c.target_action_gap is None else -0.5 * penalty]
     pairs = [(optimiser, loss) for optimiser, loss in zip(optimisers, found, strict=True) if loss is not None]
     for optimiser, loss in pairs:
         weights = optimiser.param_groups[0]["params"]
@@ -178,8 +178,8 @@ def sac(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor
     here, action, reward, there, terminal = batch[:5]
     c, (here_noise, there_noise) = own.config, noise.normal.chunk(2, -1)
     alpha = own.log_temperature.exp().detach()
-    keys = noise.uniform[: c.critics, 0].tolist()
-    subset = sorted(range(c.critics), key=lambda index: -keys[index])[: c.smallest]
+    keys = noise.uniform[: c.num_critics, 0].tolist()
+    subset = sorted(range(c.num_critics), key=lambda index: -keys[index])[: c.num_min_critics]
     with torch.no_grad():
         next_action, log_pi = gaussian(own.actor, there, there_noise, -20)
         worth = lowest([own.target_critics[index] for index in subset], there, next_action) - alpha * log_pi
@@ -221,4 +221,4 @@ def noisy_bc(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, T
 
 def falling(number: int, config: HeadsConfig) -> float:
     """The deviation, from 1 to 0.1."""
-    return 1 - 0.9 * min(number / config.deviation_updates, 1)
+    return 1 - 0.9 * min(number / config.stddev_updates, 1)

@@ -78,9 +78,9 @@ def test_the_agent_chooses_the_defaults_of_its_options(planned):
     assert planned("A-v0").agent == SAC_CONFIG
     assert planned("A-v0", "--agent", "redq").agent == REDQ_CONFIG
     assert planned("A-v0", "--agent=redq", "--utd", 5, "--agent.width", 64).agent == SACConfig(
-        critics=10, utd=5, width=64
+        num_critics=10, utd=5, width=64
     )
-    assert planned("A-v0", "--utd", 20, "--agent.critics", 3).agent == SACConfig(critics=3, utd=20)
+    assert planned("A-v0", "--utd", 20, "--agent.num-critics", 3).agent == SACConfig(num_critics=3, utd=20)
 
 
 def test_options_become_a_plan(planned):
@@ -147,7 +147,7 @@ def test_help_for_an_environment_has_the_agents_options(run, capsys):
     with pytest.raises(SystemExit):
         run("Pendulum-v1", "--help")
     shown = capsys.readouterr().out
-    assert "--agent.critics" in shown
+    assert "--agent.num-critics" in shown
     assert "--agent.utd" not in shown
     assert "normalize" not in shown
 
@@ -156,9 +156,9 @@ def test_help_for_agents_that_see_has_theirs(run, capsys):
     with pytest.raises(SystemExit):
         run("dm_control/walker-walk-v0", "--pixels", "--help")
     shown = capsys.readouterr().out
-    assert "--agent.deviation-updates" in shown
+    assert "--agent.stddev-updates" in shown
     assert "--updates-per-refresh" in shown
-    for hidden in ("--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.critics", "normalize"):
+    for hidden in ("--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.num-critics", "normalize"):
         assert hidden not in shown
 
 

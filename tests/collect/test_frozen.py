@@ -24,7 +24,7 @@ CONFIGS = {
     "bc": BCConfig(**SMALL, depth=1),
     "td3_bc": TD3BCConfig(**SMALL, depth=3),
     "iql": IQLConfig(**SMALL),
-    "edac": EDACConfig(**SMALL, critics=2),
+    "edac": EDACConfig(**SMALL, num_critics=2),
     "cql": CQLConfig(**SMALL, actions=2),
 }
 

@@ -17,16 +17,16 @@ ANTS = [name for name in known() if name.startswith("antmaze")]
 SCALED = ["hopper-medium", "hopper-medium-replay", "hopper-mixed"]
 
 AGENT: dict[str, dict[str, dict[str, Any]]] = {
-    "hopper-random": {"edac": {"critics": 50}},
-    "hopper-medium": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"critics": 50}},
-    "hopper-expert": {"edac": {"critics": 50}},
-    "hopper-medium-expert": {"iql": {"expectile": 0.5, "beta": 6.0}, "edac": {"critics": 50}},
-    "hopper-medium-replay": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"critics": 50}},
-    "hopper-full-replay": {"edac": {"critics": 50}},
-    "hopper-mixed": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"critics": 50}},
+    "hopper-random": {"edac": {"num_critics": 50}},
+    "hopper-medium": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"num_critics": 50}},
+    "hopper-expert": {"edac": {"num_critics": 50}},
+    "hopper-medium-expert": {"iql": {"expectile": 0.5, "beta": 6.0}, "edac": {"num_critics": 50}},
+    "hopper-medium-replay": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"num_critics": 50}},
+    "hopper-full-replay": {"edac": {"num_critics": 50}},
+    "hopper-mixed": {"iql": {"deterministic": True, "tau": 0.001}, "edac": {"num_critics": 50}},
     "walker2d-medium-expert": {"edac": {"eta": 5.0}},
     "halfcheetah-medium-expert": {"edac": {"eta": 5.0}},
-    **{name: {"edac": {"eta": 0.1}, "cql": {"gap": 5.0}} for name in BALLS},
+    **{name: {"edac": {"eta": 0.1}, "cql": {"target_action_gap": 5.0}} for name in BALLS},
     **{name: {"iql": {"expectile": 0.9, "beta": 10.0}} for name in ANTS},
 }
 """All that differs from the defaults of the algorithms."""

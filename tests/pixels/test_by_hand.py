@@ -79,7 +79,7 @@ def held(action: torch.Tensor) -> torch.Tensor:
 
 
 def test_drq_bc_by_hand(generator):
-    made = agent(DrQBCConfig(**{**SMALL, "deviation_updates": 10}, discount=0.9, nstep=2), updates=5)
+    made = agent(DrQBCConfig(**{**SMALL, "stddev_updates": 10}, discount=0.9, nstep=2), updates=5)
     own = made.algorithm
     batch, noises, before, losses, gradients = updated(made, generator)
     assert gradients.keys() == {"encoder", "actor_trunk", "critic_trunk", "actor", "critics"}
@@ -109,7 +109,7 @@ def test_drq_bc_by_hand(generator):
 
 
 def test_bc_by_hand(generator):
-    made = agent(NoisyBCConfig(**{**SMALL, "deviation_updates": 10}), updates=5)
+    made = agent(NoisyBCConfig(**{**SMALL, "stddev_updates": 10}), updates=5)
     batch, noises, before, losses, gradients = updated(made, generator)
     for s in range(2):
         learned = leaves(before, s, "encoder", "actor_trunk", "actor")

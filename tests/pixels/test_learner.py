@@ -24,7 +24,7 @@ from ..here import Here
 from .lamps import Doors, Lamps
 from .pictures import CPU
 
-CONFIG = DrQv2Config(width=8, batch=8, nstep=2, discount=0.9, deviation_updates=40, learning_rate=1e-2)
+CONFIG = DrQv2Config(width=8, batch=8, nstep=2, discount=0.9, stddev_updates=40, learning_rate=1e-2)
 SIZE = 15
 
 
@@ -80,7 +80,7 @@ def test_losses_by_hand():
     actor, trunk, targets = own.actor.clone(), own.actor_trunk.clone(), own.target_critics.clone()
     before = own.critics.clone()(torch.cat([own.critic_trunk(encoded), batch.action], -1).clone()).squeeze(-1)
     next_seen = own.target_critic_trunk(following)
-    assert made.spread() == pytest.approx(1 - 0.9 * 4 / 40)
+    assert made.stddev() == pytest.approx(1 - 0.9 * 4 / 40)
     with torch.enable_grad():
         losses = own.update(batch, noise, 0)
     for_target, for_policy = (0.91 * noise.normal).clamp(-0.3, 0.3).chunk(2, -1)
@@ -135,7 +135,7 @@ def test_members_together_equal_each_alone(lived):
 
 def test_actions_have_the_noise_of_the_schedule():
     made = live(learner(), 12)
-    quiet = learner(config=replace(CONFIG, first_deviation=0.0, last_deviation=0.0))
+    quiet = learner(config=replace(CONFIG, stddev_start=0.0, stddev_end=0.0))
     live(quiet, 12)
     seen = made.store.images[made.store.seen()].permute(0, 1, 4, 2, 3).flatten(1, 2).numpy()
     mean = made.policy().act(seen[:, None])[:, 0]
@@ -221,7 +221,7 @@ def test_saved_and_taken_up_it_goes_on_as_it_would(lived, tmp_path):
 
 def test_a_policy_learns_to_look():
     """What is lit is all that there is to know, and the next picture does not depend on the action."""
-    config = DrQv2Config(width=32, batch=16, nstep=1, discount=0.01, learning_rate=3e-3, deviation_updates=100)
+    config = DrQv2Config(width=32, batch=16, nstep=1, discount=0.01, learning_rate=3e-3, stddev_updates=100)
     made = live(learner([0], config, 200), 100, guessing=40, world=Lamps)
     world, policy, returns = Lamps("", size=SIZE, repeat=1, stack=3), made.policy(), []
     for episode in range(5):

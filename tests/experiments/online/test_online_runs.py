@@ -84,8 +84,8 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
         }
         described[run.name] = json.loads((folder / "training" / "run.json").read_text())
     sac, redq = (described[run.name] for run in (RUN, REDQ))
-    assert (sac["agent"]["critics"], sac["agent"]["utd"], sac["agent"]["width"]) == (2, 3, 8)
-    assert (redq["agent"]["critics"], redq["agent"]["smallest"], redq["agent"]["utd"]) == (10, 2, 2)
+    assert (sac["agent"]["num_critics"], sac["agent"]["utd"], sac["agent"]["width"]) == (2, 3, 8)
+    assert (redq["agent"]["num_critics"], redq["agent"]["num_min_critics"], redq["agent"]["utd"]) == (10, 2, 2)
     assert (sac["env_id"], sac["steps"], sac["seeds"], sac["learning_starts"]) == ("Pendulum-v1", 30, 2, 10)
     assert (sac["upsampling"]["samples"], sac["upsampling"]["settings"]["network"]["width"]) == (20, 8)
     assert redq["upsampling"] is None

@@ -123,7 +123,7 @@ def test_a_refresh_trains_the_heads_and_nothing_else(refreshed, tmp_path, monkey
     real = [entry["rows"] for entry in refreshes(tmp_path)]
     assert agent.rows.lengths == [real[0], 20, real[1], 20]
     # Two updates of twenty: the noise has fallen by a tenth of its way, and stays there.
-    assert agent.config.first_deviation == agent.config.last_deviation == pytest.approx(0.91)
+    assert agent.config.stddev_start == agent.config.stddev_end == pytest.approx(0.91)
     assert agent.updates == 5
     ((before, after),) = refreshed
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -265,6 +265,6 @@ def test_the_defaults_are_those_of_drq_v2():
     plan = PixelPlan("A", steps=500_000)
     assert (plan.agent.learning_rate, plan.agent.nstep, plan.agent.tau, plan.agent.batch) == (1e-4, 3, 0.01, 256)
     assert (plan.learning_starts, plan.update_every, plan.repeat, plan.capacity) == (2_000, 2, 2, 1_000_000)
-    assert plan.agent.deviation_updates * plan.update_every == 500_000
+    assert plan.agent.stddev_updates * plan.update_every == 500_000
     assert (plan.name, PLAN.name) == ("drq_v2", "drq_v2_synther")
     assert plan.frames == 525_050
