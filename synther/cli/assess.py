@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from synther.experiments.assess import Assessed
 
 
-@dataclass
+@dataclass(frozen=True)
 class Assess(options.Named, options.Machine):
     """Say whether SYNTHETIC is good enough to train on, and show why.
 

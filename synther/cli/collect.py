@@ -25,7 +25,7 @@ _Kept = TypeVar("_Kept")
 _STEPS, _POLICY = 100_000, "random"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Collect(options.Output):
     """Keep experience as a data set: episodes of a policy in an environment, or the real buffer of an online run.
 

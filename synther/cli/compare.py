@@ -15,7 +15,7 @@ from synther.cli.answer import answer, table
 from synther.errors import ConfigError
 
 
-@dataclass
+@dataclass(frozen=True)
 class Compare(options.Named, options.Fitting):
     """Fit several generators on DATA and say how close the rows of each come to the real ones.
 

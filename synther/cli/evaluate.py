@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from synther.experiments.results import EvalPoint
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evaluate(options.Output):
     """Play episodes with trained agents and say how good they are, in their own environment or in another.
 

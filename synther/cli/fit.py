@@ -13,7 +13,7 @@ from synther.cli.answer import answer
 from synther.errors import ConfigError
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fit(options.Named, options.Fitting):
     """Fit a model on DATA and save it as one file. Interrupted, the same command goes on where it stopped."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FIGURES = ("mean", "std", "min", "max")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Inspect(options.Named):
     """Say what a file of data, a model, agents or the folder of a run holds."""
 

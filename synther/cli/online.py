@@ -5,7 +5,7 @@ With `--pixels` the agents see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
@@ -14,6 +14,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer, over, seeds, standing
 from synther.errors import ConfigError
+from synther.experiments.spec import OnlineOptions
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 _Verb = TypeVar("_Verb", bound="Online")
 
 
-@dataclass
-class Online(options.Fitting):
+@dataclass(frozen=True)
+class Online(OnlineOptions, options.Fitting):
     """Let agents act in ENV and learn as they go, with several seeds at once, and say how good they become.
 
     With --synthetic, half of what they learn from is generated from what they have seen. OUT receives log.jsonl,
@@ -43,10 +44,6 @@ class Online(options.Fitting):
     """SAC (two critics), or REDQ (ten, of which a random two say what the others learn)."""
     utd: int | None = None
     """Updates of the critics for each step; 1 for SAC and 20 for REDQ unless said."""
-    steps: int = 100_000
-    """Of every seed; 100K is understood."""
-    seeds: int = 6
-    """Agents at once, which differ in their seed alone."""
     synthetic: options.Flag = False
     """Upsample what the agents see, with a generator of each seed's own."""
     ratio: float = 0.5
@@ -61,27 +58,11 @@ class Online(options.Fitting):
     """Let agents see: `synther online ENV --pixels --help` shows their options."""
     env_options: str | None = None
     """What gymnasium.make is told beside the id, as JSON: '{"max_episode_steps": 500}'."""
-    learning_starts: int = 5_000
-    """Learning starts after so many steps with random actions."""
-    checkpoint_every: int = 10_000
-    """Steps between two checkpoints, at which all environments start over."""
-    evaluate_every: int = 5_000
-    """Steps between two evaluations; the last step is always evaluated."""
-    episodes: int = 10
-    """Of each seed and evaluation."""
-    workers: int | None = None
-    """Processes that play episodes; all cores but one where it is not given."""
-    tensorboard: Literal["auto", "on", "off"] = "auto"
-    """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
-    wandb: str | None = None
-    """Have Weights & Biases follow the run, in this project."""
-    precision: Literal["auto", "float32", "tf32"] = "auto"
-    """Of the agents: auto is tf32 on a GPU and float32 on a CPU. Generators choose their own."""
     fraction: Annotated[float | None, tyro.conf.Suppress] = None
     minutes: Annotated[float | None, tyro.conf.Suppress] = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Seeing(Online):
     """Let agents act in ENV by what they see of it and learn as they go, with several seeds at once.
 
@@ -125,12 +106,8 @@ def run(arguments: list[str]) -> None:
     _print(*answered)
 
 
-_RUNNING = (
-    *("steps", "seeds", "seed", "learning_starts", "checkpoint_every", "evaluate_every", "episodes", "workers"),
-    *("device", "precision", "tensorboard", "wandb"),
-)
 _REFRESHING = ("refresh_every", "samples", "ratio", "refit")
-"""Options that a plan has too, and its upsampling."""
+"""Options that upsampling has, too."""
 
 
 _OF_GENERATORS = (*_REFRESHING, "updates_per_refresh", "preset", "fit", "network", "sampler", "noise", "data")
@@ -153,10 +130,10 @@ def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
     from synther.replay.refit import usual_samples
 
     if chosen.samples is None:
-        chosen.samples = usual_samples(pick_device(chosen.device))
+        chosen = replace(chosen, samples=usual_samples(pick_device(chosen.device)))
     how = Upsampling(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
     made = options.env_options(chosen.env_options) or {}
-    plan = Plan(chosen.env, agent, upsampling=how, env_options=made, **_those(chosen, _RUNNING))
+    plan = Plan(chosen.env, agent, upsampling=how, env_options=made, **options.group(chosen, OnlineOptions))
     return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
 
 
@@ -169,7 +146,7 @@ def _seen(arguments: list[str]) -> tuple[Seeing, Plan, Result]:
     if chosen.synthetic:
         updates = chosen.updates_per_refresh
         how = LatentUpsampling(chosen.settings(), **_those(chosen, _REFRESHING), updates=updates)
-    plan = PixelPlan(chosen.env, agent, upsampling=how, **_those(chosen, _RUNNING))
+    plan = PixelPlan(chosen.env, agent, upsampling=how, **options.group(chosen, OnlineOptions))
     return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
 
 
@@ -215,7 +192,7 @@ def _parse(
     config: Any = make_dataclass(type(default).__name__, hidden, bases=(type(default),), frozen=True)
     values = {name: getattr(default, name) for name in named}
     group = ("config", Annotated[config, tyro.conf.arg(name="agent")], field(default_factory=lambda: config(**values)))
-    kind: type[Any] = make_dataclass(verb.__name__, [group], bases=(verb,), namespace={"__doc__": verb.__doc__})
+    kind: type[Any] = options.extended(verb, group)
     parsed = options.parse("online", kind, arguments)
     return parsed, {name: getattr(parsed.config, name) for name in named}
 

@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -27,7 +27,7 @@ On = Annotated[Flag, tyro.conf.arg(help_behavior_hint="(default: False)")]
 """What is done unless it is refused: its flag is `--no-NAME`, of which help would say that it is the default."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Output:
     """How the command answers."""
 
@@ -59,7 +59,7 @@ DATA = "A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper
 """What may stand where a verb takes data."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Named(Output):
     """Where data sets are found by their names."""
 
@@ -82,7 +82,7 @@ class Named(Output):
         return rows if fraction is None else rows.subsample(fraction, seed)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Machine(Output):
     """Where the command works."""
 
@@ -94,7 +94,7 @@ class Machine(Output):
     """The same seed on the same machine gives the same result."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fitting(Machine):
     """What is fitted, and how. The defaults of the last groups are those of the preset."""
 
@@ -140,6 +140,16 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     logging.basicConfig(format="synther: %(message)s", stream=sys.stderr)
     logging.getLogger("synther").setLevel(logging.WARNING if parsed.quiet else logging.INFO)
     return parsed
+
+
+def extended(verb: type[Any], option: tuple[str, Any, Any]) -> type[Any]:
+    """The options of a verb and one more, which follows from what was asked for, such as those of its algorithm."""
+    return make_dataclass(verb.__name__, [option], bases=(verb,), frozen=True, namespace={"__doc__": verb.__doc__})
+
+
+def group(chosen: object, kind: type[Any]) -> dict[str, Any]:
+    """Those of the options that a class of options has."""
+    return {option.name: getattr(chosen, option.name) for option in fields(kind)}
 
 
 def positional(options: type[Output], arguments: list[str], names: Collection[str], default: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_type_hints
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from synther.experiments.engines import Outcome
 
 
-@dataclass
+@dataclass(frozen=True)
 class Paper(options.Output):
     """The paper's experiments, offline, online and on frames, and our own on data that can be had anywhere.
 
@@ -69,7 +69,7 @@ _SHARED = ("json", "quiet", "action", "name", "out")
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("paper", Paper, arguments)
-    chosen.out = _absolute(chosen.out)
+    chosen = replace(chosen, out=_absolute(chosen.out))
     command = shlex.join(["synther", "paper", *arguments])
     if chosen.action == "run":
         _run(chosen, command)

@@ -12,6 +12,7 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, seeds, standing
+from synther.experiments.spec import Tracked
 
 if TYPE_CHECKING:
     from synther.experiments.pixels.stage_one import Course
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 Action = Literal["train", "encode", "upsample", "retrain", "evaluate"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pixels(options.Output):
     """Agents that see, and synthetic latents for them, in five steps with options of their own.
 
@@ -36,8 +37,8 @@ class Pixels(options.Output):
     """train, encode, upsample, retrain or evaluate."""
 
 
-@dataclass
-class Training(options.Output):
+@dataclass(frozen=True)
+class Training(Tracked, options.Output):
     """How agents are trained and evaluated."""
 
     out: Path = tyro.MISSING
@@ -52,23 +53,16 @@ class Training(options.Output):
     """Leave the evaluation to `synther pixels evaluate`."""
     workers: int | None = None
     """Processes that play episodes; all cores where it is not given."""
-    tensorboard: Literal["auto", "on", "off"] = "auto"
-    """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
-    wandb: str | None = None
-    """Have Weights & Biases follow the run, in this project."""
-    device: str = "auto"
-    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
 
     def course(self, **more: Any) -> Course:
         from synther.experiments.pixels.stage_one import Course
         from synther.plain import check_least
 
         check_least(self, episodes=1, workers=1)  # which nobody looks at before all is trained
-        names = ("updates", "measure_every", "device", "tensorboard", "wandb")
-        return Course(**{name: getattr(self, name) for name in names}, **more)
+        return Course(self.updates, self.measure_every, **options.group(self, Tracked), **more)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Train(Training):
     """Train agents on FRAMES with several seeds at once, and say how good they become.
 
@@ -91,7 +85,7 @@ class Train(Training):
     """auto is bf16 on a GPU and float32 on a CPU."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Encode(options.Output):
     """Write FRAMES as the trunks of RUN, a folder of `train`, see them: OUT receives seed-0.npz and so on."""
 
@@ -109,7 +103,7 @@ class Encode(options.Output):
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Upsample(options.Fitting):
     """Fit a model on each seed's LATENTS, all of them together, and write synthetic ones.
 
@@ -129,7 +123,7 @@ class Upsample(options.Fitting):
     fraction: Annotated[float | None, tyro.conf.Suppress] = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Retrain(Training):
     """Train the heads of RUN anew, on the latents in DATA, and say how good its agents become with them.
 
@@ -145,7 +139,7 @@ class Retrain(Training):
     """auto is tf32 on a GPU and float32 on a CPU."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Evaluate(options.Output):
     """Play episodes with the agents of RUN, and write its result.json. It need not be the machine that trained them.
 
@@ -199,7 +193,7 @@ def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
     hidden = [("features", Annotated[str, tyro.conf.Suppress], field(default="both", init=False))]
     shown: Any = make_dataclass(config.__name__, hidden if config is DrQBCConfig else [], bases=(config,), frozen=True)
     agent = ("agent", shown, field(default_factory=shown))
-    kind: type[Any] = make_dataclass("Train", [agent], bases=(Train,), namespace={"__doc__": Train.__doc__})
+    kind: type[Any] = options.extended(Train, agent)
     chosen = options.parse("pixels train", kind, arguments)
     return chosen, kind_of(chosen.algorithm)(**{name: getattr(chosen.agent, name) for name in named})
 

@@ -9,7 +9,7 @@ from synther.cli.answer import answer, table
 from synther.presets import ABOUT, PRESETS
 
 
-@dataclass
+@dataclass(frozen=True)
 class Presets(options.Output):
     """List the presets and what they choose."""
 

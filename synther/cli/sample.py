@@ -14,7 +14,7 @@ from synther.diffusion.config import SAMPLERS
 from synther.durable import check_new
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sample(options.Machine):
     """Write synthetic rows of a saved model. Interrupted, the same command goes on where it stopped."""
 

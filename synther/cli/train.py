@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer, over, seeds, standing
 from synther.errors import ConfigError
+from synther.experiments.spec import OfflineOptions
 from synther.plain import whole_seed
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 SAMPLES = 5_000_000
 
 
-@dataclass
-class Train(options.Named):
+@dataclass(frozen=True)
+class Train(OfflineOptions, options.Named):
     """Train agents on DATA, or on synthetic rows, with several seeds at once, and say how good they become.
 
     OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. Interrupted, the same command
@@ -38,8 +39,6 @@ class Train(options.Named):
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
-    seeds: int = 8
-    """Trainings at once, which differ in their seed alone."""
     synthetic: str | None = None
     """Train on these rows instead: data, or a model (.safetensors), of which --samples are drawn."""
     augment: Literal["additive", "multiplicative", "dynamics"] | None = None
@@ -50,30 +49,12 @@ class Train(options.Named):
     """With --synthetic or --augment: the share of those rows in every batch; the others are real."""
     fraction: float | None = None
     """Use a random share of the rows of DATA."""
-    updates: int = 1_000_000
-    """Of every seed; 1M and 100K are understood."""
-    evaluate_every: int = 5_000
-    """Updates between two evaluations; the last update is always evaluated."""
     episodes: int | None = None
     """Of each seed and evaluation; 10 unless said, in mazes 100."""
-    env_id: str | None = None
-    """The environment, where DATA does not name it."""
     env_options: str | None = None
     """What gymnasium.make is told beside the id, as JSON, instead of what DATA says: '{"max_episode_steps": 500}'."""
     evaluate: options.On = True
     """Train without an environment."""
-    workers: int | None = None
-    """Processes that play episodes; all cores but one where it is not given."""
-    tensorboard: Literal["auto", "on", "off"] = "auto"
-    """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
-    wandb: str | None = None
-    """Have Weights & Biases follow the run, in this project."""
-    device: str = "auto"
-    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
-    precision: Literal["auto", "float32", "tf32"] = "auto"
-    """auto is tf32 on a GPU and float32 on a CPU."""
-    seed: int = 0
-    """The first seed of the agents; the same seed on the same machine gives the same result."""
     data_seed: int = 0
     """Decides about the rows: which --fraction, which --samples, and those that are rolled out."""
 
@@ -111,7 +92,7 @@ def _parse(arguments: list[str], changes: Mapping[str, Any] | None = None) -> tu
     # A flag would be called otherwise where a data set has turned its default round.
     plain = Annotated[config, tyro.conf.FlagConversionOff]  # type: ignore[valid-type]
     agent = ("agent", plain, field(default_factory=lambda: config(**changes or {})))
-    kind: type[Any] = make_dataclass("Train", [agent], bases=(Train,), namespace={"__doc__": Train.__doc__})
+    kind: type[Any] = options.extended(Train, agent)
     chosen = options.parse("train", kind, arguments)
     if chosen.algorithm not in ALGORITHMS:
         raise ConfigError(
@@ -126,19 +107,10 @@ def _plan(chosen: Train, agent: AgentConfig) -> Plan:
 
     return Plan(
         agent=agent,
-        updates=chosen.updates,
-        seeds=chosen.seeds,
-        seed=chosen.seed,
-        evaluate_every=chosen.evaluate_every,
         episodes=Plan.episodes if chosen.episodes is None else chosen.episodes,
-        env_id=chosen.env_id,
         env_options=options.env_options(chosen.env_options),
         evaluate=chosen.evaluate,
-        workers=chosen.workers,
-        device=chosen.device,
-        precision=chosen.precision,
-        tensorboard=chosen.tensorboard,
-        wandb=chosen.wandb,
+        **options.group(chosen, OfflineOptions),
     )
 
 

@@ -12,7 +12,7 @@ from synther.cli import options
 from synther.cli.answer import answer
 
 
-@dataclass
+@dataclass(frozen=True)
 class Upsample(options.Named, options.Fitting):
     """Fit a model on DATA, write synthetic rows, and compare them with the real ones.
 

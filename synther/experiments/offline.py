@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from synther.experiments import loop, tracking
 from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Result
 from synther.experiments.sources import TrainingData
+from synther.experiments.spec import OfflineOptions
 from synther.folder import Growth, RunFolder
 from synther.plain import check_env_options, check_least
 from synther.progress import Progress, resolve
@@ -43,33 +44,17 @@ GROWTH = Growth("updates")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(OfflineOptions):
     """How a run trains and evaluates."""
 
     agent: AgentConfig = field(default_factory=TD3BCConfig)
-    updates: int = 1_000_000
-    seeds: int = 8
-    seed: int = 0
-    """The first of them; the others follow it."""
-    evaluate_every: int = 5_000
-    """Updates between two measurements; the last update is always measured."""
     episodes: int = 10
     """Of each member and evaluation."""
-    env_id: str | None = None
-    """The environment, where the data does not name it."""
     env_options: dict[str, Any] | None = None
     """That go to `gymnasium.make`; None are those of the data where that names the environment, and none elsewhere."""
     evaluate: bool = True
-    workers: int | None = None
-    """Processes that play; None leaves one core to the training."""
-    device: str = "auto"
-    precision: Literal["auto", "float32", "tf32"] = "auto"
     checkpoint_seconds: float = 30.0
     """At least, between two checkpoints."""
-    tensorboard: tracking.Asked = "auto"
-    """Write events for TensorBoard; auto does where it is installed."""
-    wandb: str | None = None
-    """The project of Weights & Biases that follows the run."""
 
     def __post_init__(self) -> None:
         check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1)
@@ -81,10 +66,6 @@ class Plan:
             if kind is type(self.agent):
                 return name
         raise ConfigError(f"expected the config of one of {', '.join(ALGORITHMS)}, got {type(self.agent).__name__}")
-
-    @property
-    def all_seeds(self) -> range:
-        return range(self.seed, self.seed + self.seeds)
 
     @property
     def measured(self) -> Schedule:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from synther.experiments.loop import Acting, Evaluations
 from synther.experiments.record import Record, Schedule
 from synther.experiments.refresh import Refreshing, Upsampling
 from synther.experiments.results import Result
+from synther.experiments.spec import OnlineOptions
 from synther.folder import Growth, RunFolder
 from synther.plain import check_env_options, check_least
 from synther.progress import Progress, resolve
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(OnlineOptions):
     """How a run acts, learns and evaluates.
 
     A step is one decision in the environment of every seed. Where a segment ends, every `checkpoint_every` steps and at
@@ -53,30 +54,11 @@ class Plan:
 
     env_id: str
     agent: SACConfig = SAC_CONFIG
-    steps: int = 100_000
-    seeds: int = 6
-    seed: int = 0
-    """The first of them; the others follow it."""
     upsampling: Upsampling | None = None
-    learning_starts: int = 5_000
-    """Learning starts after so many steps with random actions."""
     capacity: int = 1_000_000
     """Real rows of each seed that are kept."""
-    checkpoint_every: int = 10_000
-    evaluate_every: int = 5_000
-    """Steps between two measurements; the last step is always measured."""
-    episodes: int = 10
-    """Of each seed and evaluation."""
     env_options: dict[str, Any] = field(default_factory=dict)
     """That go to `gymnasium.make`."""
-    workers: int | None = None
-    """Processes that evaluate; None leaves one core to the agents."""
-    device: str = "auto"
-    precision: Literal["auto", "float32", "tf32"] = "auto"
-    tensorboard: tracking.Asked = "auto"
-    """Write events for TensorBoard; auto does where it is installed."""
-    wandb: str | None = None
-    """The project of Weights & Biases that follows the run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "env_id", Trusted(self.env_id))
@@ -89,10 +71,6 @@ class Plan:
         """What the run is called in logs and tables."""
         agent = "redq" if self.agent.num_min_critics < self.agent.num_critics else "sac"
         return agent if self.upsampling is None else f"{agent}_synther"
-
-    @property
-    def all_seeds(self) -> range:
-        return range(self.seed, self.seed + self.seeds)
 
     def is_refreshed(self, step: int) -> bool:
         """Whether generators are fitted after so many steps. At the very end nobody would learn from their rows."""

@@ -48,16 +48,16 @@ class PixelPlan(Plan):
 
     agent: DrQv2Config = field(default_factory=DrQv2Config)  # type: ignore[assignment]  # another agent than of states
     upsampling: LatentUpsampling | None = None
-    learning_starts: int = 2_000
+    learning_starts: int = field(default=2_000, kw_only=True)
     update_every: int = 2
     """Steps for one update."""
     capacity: int = 1_000_000
     """Frames of each seed that are kept."""
-    evaluate_every: int = 10_000
+    evaluate_every: int = field(default=10_000, kw_only=True)
     repeat: int = REPEAT
     size: int = SIZE
     """Pixels of a side of the frames."""
-    precision: compute.Precision = "auto"  # type: ignore[assignment]  # convolutions have a use for bf16
+    precision: compute.Precision = field(default="auto", kw_only=True)  # type: ignore[assignment]  # convolutions use bf16
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,6 +33,65 @@ Training = Callable[[Path, Progress], object]
 """What trains in a folder."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """Where agents train, and who follows them. These options, and those below, are the command line's too."""
+
+    device: str = "auto"
+    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+    tensorboard: Literal["auto", "on", "off"] = "auto"
+    """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
+    wandb: str | None = None
+    """Have Weights & Biases follow the run, in this project."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Tracked):
+    """Agents that are evaluated while they train."""
+
+    seed: int = 0
+    """The first seed; the same seed on the same machine gives the same result."""
+    workers: int | None = None
+    """Processes that play episodes; all cores but one by default."""
+    precision: Literal["auto", "float32", "tf32"] = "auto"
+    """Of the agents: auto is tf32 on a GPU and float32 on a CPU."""
+
+    seeds: int = 6
+    """Agents that train at once and differ only in their seed."""
+    evaluate_every: int = 5_000
+    """Updates, or steps of an online run, between two evaluations; the last one is always evaluated."""
+
+    @property
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineOptions(Evaluated):
+    """How long agents train on data, and how they are evaluated."""
+
+    updates: int = 1_000_000
+    """Of every seed. K and M suffixes are accepted."""
+    seeds: int = 8
+    """Agents that train at once and differ only in their seed."""
+    env_id: str | None = None
+    """The environment, where the data does not name it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineOptions(Evaluated):
+    """How long agents act and learn, and how they are evaluated."""
+
+    steps: int = 100_000
+    """Of every seed. K and M suffixes are accepted."""
+    learning_starts: int = 5_000
+    """Learning starts after so many steps with random actions."""
+    checkpoint_every: int = 10_000
+    """Steps between two checkpoints, at which all environments start over."""
+    episodes: int = 10
+    """Of each seed and evaluation."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where runs find what they need, and how they work here."""

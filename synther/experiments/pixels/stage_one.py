@@ -19,6 +19,7 @@ from synther.errors import ConfigError, DataError
 from synther.experiments import loop, tracking
 from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Result
+from synther.experiments.spec import Tracked
 from synther.folder import RunFolder, read_object, write_object
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig, algorithm_of
 from synther.pixels.eyes import Features
@@ -62,21 +63,16 @@ def heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
 
 
 @dataclass(frozen=True)
-class Course:
+class Course(Tracked):
     """How long agents are trained, where, and who is told of it."""
 
     updates: int = 550_000
     """V-D4RL's: one at every second of its 1.1M steps."""
     measure_every: int = 10_000
     """Updates between two lines of the log; the last update always has one."""
-    device: str = "auto"
     precision: compute.Precision = "auto"
     checkpoint_seconds: float = 30.0
     """At least, between two checkpoints."""
-    tensorboard: tracking.Asked = "auto"
-    """Write events for TensorBoard; auto does where it is installed."""
-    wandb: str | None = None
-    """The project of Weights & Biases that follows the run."""
 
     def __post_init__(self) -> None:
         check_least(self, updates=1, measure_every=1)
