@@ -25,8 +25,8 @@ from synther.compute import pick_device, synchronize
 MILLION = 1_000_000
 REFERENCE_MINUTES = {"td3_bc": "94", "iql": "161", "edac": "269"}
 """For one seed, on an H200."""
-LARGER = {"width": 512, "depth": 3, "batch": 1024}
-SMALL = {"width": 32, "batch": 32}
+LARGER = {"width": 512, "depth": 3, "batch_size": 1024}
+SMALL = {"width": 32, "batch_size": 32}
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def _line(
     return [
         name,
         f"{config.width}x{config.depth}",
-        str(config.batch),
+        str(config.batch_size),
         str(members),
         f"{1e6 * update:,.0f} us",
         f"{update * MILLION / 60:.1f} min",

@@ -106,7 +106,7 @@ def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> Plan:
     steps = (2 * every if warm else every) + (2_000 if whole else 100)
     return Plan(
         env_id,
-        SACConfig(utd=20) if whole else SACConfig(utd=20, width=32, batch=32),
+        SACConfig(utd=20) if whole else SACConfig(utd=20, width=32, batch_size=32),
         steps=steps,
         seeds=seeds,
         upsampling=upsampling,

@@ -50,7 +50,7 @@ def main() -> None:
     frames = _frames(chosen.frames or (600 if small else 20_000))
     plain = _timed(_Plain(frames, batch, device).train, device, chosen.seconds)
     table = [_line("plain loop, drq_bc", 1, batch, plain, "-", "-")]
-    for name, config in (("drq_bc", DrQBCConfig(batch=batch)), ("bc", NoisyBCConfig(batch=batch))):
+    for name, config in (("drq_bc", DrQBCConfig(batch_size=batch)), ("bc", NoisyBCConfig(batch_size=batch))):
         columns = 2 * FEATURES if name == "drq_bc" else FEATURES
         rows = Rows([_latents(LATENT_ROWS[device.type], columns)], device=device)
         for seeds in chosen.seeds:

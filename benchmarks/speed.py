@@ -71,7 +71,7 @@ def _gpu(device: torch.device, steps: int, rows: int) -> str:
     table = []
     for batch, precision, reference, bound in _FITS:
         share = 1 if precision == "bf16" else 10
-        config = FitConfig(steps=steps // share, batch=batch)
+        config = FitConfig(steps=steps // share, batch_size=batch)
         seconds = share * _timed(partial(fit, data, network, config, noise, precision=precision), device)
         note = "" if share == 1 else f" ({share} times {steps // share:,})"
         table.append([f"{steps:,} fit steps, batch {batch}, {precision}{note}", reference, bound, f"{seconds:.1f} s"])

@@ -45,7 +45,7 @@ def _table(device: torch.device, steps: int, seeds: int, precision: Precision) -
     noise = NoiseConfig()
 
     def together(members: int, count: int) -> FitResult[Network] | Diverged:
-        config, given = FitConfig(steps=count, batch=256), rows[:members]
+        config, given = FitConfig(steps=count, batch_size=256), rows[:members]
         return fit_together(given, network, config, noise, seeds=range(members), precision=precision)[0]
 
     works: dict[str, Callable[[int], FitResult[Network] | Diverged]] = {

@@ -7,7 +7,12 @@ import pytest
 from synther.errors import ConfigError
 from synther.folder import Difference, Growth, RunFolder, differences, key_of, read_object
 
-HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp"}, "data": "a" * 64, "arms": ["real"]}
+HELD = {
+    "seed": 0,
+    "settings": {"fit": {"steps": 5, "batch_size": None}, "kind": "mlp"},
+    "data": "a" * 64,
+    "arms": ["real"],
+}
 
 
 @pytest.mark.parametrize(
@@ -15,8 +20,8 @@ HELD = {"seed": 0, "settings": {"fit": {"steps": 5, "batch": None}, "kind": "mlp
     [
         ({"seed": 1}, "seed (0, not 1)"),
         (
-            {"settings": HELD["settings"] | {"fit": {"steps": 7, "batch": 3}}},
-            "settings (fit.steps 5, not 7; fit.batch null",
+            {"settings": HELD["settings"] | {"fit": {"steps": 7, "batch_size": 3}}},
+            "settings (fit.steps 5, not 7; fit.batch_size null",
         ),
         ({"settings": {"fit": {"steps": 5}, "kind": "mlp", "new": 1}}, "settings (new null, not 1)"),
         ({"samples": 5}, "samples (null, not 5)"),  # of which whoever wrote it did not know

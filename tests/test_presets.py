@@ -21,7 +21,7 @@ PAPER = {
         "learning_rate": 3e-4,
         "beta1": 0.9,
         "beta2": 0.99,
-        "clip": 1.0,
+        "max_grad_norm": 1.0,
         "ema_decay": 0.995,
         "ema_every": 10,
         "patience": None,
@@ -118,8 +118,10 @@ def test_the_round_trip_above_leaves_no_default_untried():
 
 def test_numbers_of_other_libraries_become_plain_ones():
     steps, rate, spikes = torch.tensor(7), np.float32(0.5), np.bool_(True)
-    changed = preset("paper", fit={"steps": steps, "batch": 1e3, "learning_rate": rate}, data={"spikes": spikes})
-    assert changed == preset("paper", fit={"steps": 7, "batch": 1_000, "learning_rate": 0.5}, data={"spikes": True})
+    changed = preset("paper", fit={"steps": steps, "batch_size": 1e3, "learning_rate": rate}, data={"spikes": spikes})
+    assert changed == preset(
+        "paper", fit={"steps": 7, "batch_size": 1_000, "learning_rate": 0.5}, data={"spikes": True}
+    )
     assert json.loads(json.dumps(changed.to_json())) == changed.to_json()
 
 

@@ -40,7 +40,7 @@ class Adam:
         self.count += 1
         adam_step(
             self.weights, self.weights, gradient, self.mean, self.square, self.count,
-            self.rate if rate is None else rate, clip=None, beta1=0.9, beta2=0.999,
+            self.rate if rate is None else rate, max_grad_norm=None, beta1=0.9, beta2=0.999,
             follower=None if follower is None else follower.weights, tau=tau,
         )  # fmt: skip
 

@@ -77,7 +77,7 @@ class Agent(Rounds):
         algorithm = known[self.name][1](config, shape)
         scales = _scales(config, rows, self.members)
         self._policy = Policy(algorithm.actor, _first(scales, algorithm.actor), algorithm.squash)
-        super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch, scales), rows.device)
+        super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch_size, scales), rows.device)
 
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
         """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member; for a
@@ -116,7 +116,7 @@ class Agent(Rounds):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        advice = "train fewer members together, or lower agent.batch, agent.width or the number of rows"
+        advice = "train fewer members together, or lower agent.batch_size, agent.width or the number of rows"
         with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
             yield
 

@@ -32,7 +32,7 @@ class AgentConfig:
     """Columns of the hidden layers."""
     depth: int = 2
     """Hidden layers of every network."""
-    batch: int = 256
+    batch_size: int = 256
     """Rows of an update."""
     learning_rate: float = 3e-4
     normalize: bool = True
@@ -40,7 +40,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         make_plain(self, "agent")
-        self._at_least(1, "width", "depth", "batch")
+        self._at_least(1, "width", "depth", "batch_size")
         self._positive("learning_rate")
 
     @property

@@ -64,7 +64,7 @@ class Learner:
             )
             shape = Shape(observation, self.rows.action_size, self.seeds, device)
             self.algorithm = SAC(config, shape)
-            self._round = _Round(self.algorithm, self.rows, Places(self.rows, config.batch, ratio), self.seeds)
+            self._round = _Round(self.algorithm, self.rows, Places(self.rows, config.batch_size, ratio), self.seeds)
             self._actor = _Actor(self.algorithm, shape)
         low_high = (torch.from_numpy(bound).to(device) for bound in (self.rows.low, self.rows.high))
         size = len(self.seeds), observation
@@ -168,7 +168,7 @@ class Learner:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        advice = "train fewer seeds together, or lower agent.batch, agent.width, the capacity or the samples"
+        advice = "train fewer seeds together, or lower agent.batch_size, agent.width, the capacity or the samples"
         with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
             yield
 
@@ -179,7 +179,7 @@ class _Round:
     def __init__(self, algorithm: SAC, rows: Growing, places: Places, seeds: Sequence[int]) -> None:
         self.algorithm, self.rows, self.places = algorithm, rows, places
         self.losses = {name: torch.zeros(len(seeds), device=rows.device) for name in algorithm.losses}
-        self._numbers = Drawn(seeds, algorithm.config.utd, algorithm.config.batch, algorithm, rows.device)
+        self._numbers = Drawn(seeds, algorithm.config.utd, algorithm.config.batch_size, algorithm, rows.device)
         self._drawn: int | None = None
 
     def draw(self, number: int) -> None:

@@ -82,7 +82,9 @@ class Arm:
         counts: list[int] = np.diff(ends, prepend=0).tolist()
         for share, count in zip(self.shares, counts, strict=True):
             if share > 0 and count == 0:
-                raise ConfigError(f"a share of {share:g} of {batch} rows is no row at all: raise it, or agent.batch")
+                raise ConfigError(
+                    f"a share of {share:g} of {batch} rows is no row at all: raise it, or agent.batch_size"
+                )
         return counts
 
 

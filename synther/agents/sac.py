@@ -44,8 +44,10 @@ class SACConfig(AgentConfig):
         if self.num_min_critics > self.num_critics:
             limit = f"agent.num_critics, {self.num_critics}"
             raise ConfigError(f"agent.num_min_critics must be at most {limit}, got {self.num_min_critics}")
-        if self.batch < self.num_critics:
-            raise ConfigError(f"agent.batch must be at least agent.num_critics, {self.num_critics}, got {self.batch}")
+        if self.batch_size < self.num_critics:
+            raise ConfigError(
+                f"agent.batch_size must be at least agent.num_critics, {self.num_critics}, got {self.batch_size}"
+            )
 
 
 SAC_CONFIG, REDQ_CONFIG = SACConfig(), SACConfig(num_critics=10, utd=20)

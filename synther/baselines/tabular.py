@@ -36,7 +36,7 @@ class TvaeConfig:
     space: ClassVar[dict[str, tuple[float, ...]]] = {
         "layers": (1, 2, 3, 4),
         "width": (64, 128, 256, 512),
-        "batch": (250, 500, 1000),
+        "batch_size": (250, 500, 1000),
         "embedding": (32, 64, 128, 256),
         "loss_factor": (0.02, 0.2, 2.0, 20.0),
     }
@@ -44,7 +44,7 @@ class TvaeConfig:
 
     layers: int = 2
     width: int = 128
-    batch: int = 500
+    batch_size: int = 500
     embedding: int = 128
     loss_factor: float = 2.0
     """Weight of the reconstruction against the divergence."""
@@ -60,7 +60,7 @@ class TvaeConfig:
             "embedding_dim": self.embedding,
             "compress_dims": hidden,
             "decompress_dims": hidden,
-            "batch_size": self.batch,
+            "batch_size": self.batch_size,
             "loss_factor": self.loss_factor,
             "epochs": self.epochs,
         }
@@ -74,7 +74,7 @@ class CtganConfig:
     space: ClassVar[dict[str, tuple[float, ...]]] = {
         "layers": (1, 2, 3, 4),
         "width": (64, 128, 256, 512),
-        "batch": (250, 500, 1000),
+        "batch_size": (250, 500, 1000),
         "embedding": (32, 64, 128, 256),
         "discriminator_steps": (1, 2),
     }
@@ -82,15 +82,15 @@ class CtganConfig:
 
     layers: int = 2
     width: int = 256
-    batch: int = 500
+    batch_size: int = 500
     embedding: int = 128
     discriminator_steps: int = 1
     epochs: int = 300
 
     def __post_init__(self) -> None:
         _check(self)
-        if self.batch % _PACKED:
-            raise ConfigError(f"ctgan.batch must be a multiple of {_PACKED}, got {self.batch}")
+        if self.batch_size % _PACKED:
+            raise ConfigError(f"ctgan.batch_size must be a multiple of {_PACKED}, got {self.batch_size}")
 
     def options(self) -> dict[str, Any]:
         """The arguments of `ctgan.CTGAN`."""
@@ -99,7 +99,7 @@ class CtganConfig:
             "embedding_dim": self.embedding,
             "generator_dim": hidden,
             "discriminator_dim": hidden,
-            "batch_size": self.batch,
+            "batch_size": self.batch_size,
             "discriminator_steps": self.discriminator_steps,
             "epochs": self.epochs,
             "pac": _PACKED,

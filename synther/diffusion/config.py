@@ -157,12 +157,12 @@ class FitConfig:
 
     steps: int = 100_000
     """Optimiser steps; the learning rate falls along a cosine to 0 over them."""
-    batch: int | None = None
+    batch_size: int | None = None
     """Rows a step. None is the reference's rule: 256 under 800K rows, else 1024."""
     learning_rate: float = 3e-4
     beta1: float = 0.9
     beta2: float = 0.99
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     """Largest norm of the gradient."""
     ema_decay: float = 0.995
     """Decay of the averaged weights, from which rows are sampled."""
@@ -186,8 +186,8 @@ class FitConfig:
         make_plain(self, "fit")
         for name in ("steps", "ema_every", "evaluate_every", "checkpoint_every"):
             _at_least(f"fit.{name}", getattr(self, name), 1)
-        if self.batch is not None:
-            _at_least("fit.batch", self.batch, 1)
+        if self.batch_size is not None:
+            _at_least("fit.batch_size", self.batch_size, 1)
         if self.patience is not None:
             _at_least("fit.patience", self.patience, 1)
             if self.holdout == 0:
@@ -195,12 +195,12 @@ class FitConfig:
         for name in ("holdout", "ema_decay", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"fit.{name} must lie in [0, 1), got {getattr(self, name)}")
-        for name in ("learning_rate", "clip", "overfit", "minutes"):
+        for name in ("learning_rate", "max_grad_norm", "overfit", "minutes"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise ConfigError(f"fit.{name} must be positive, got {getattr(self, name)}")
 
     def batch_for(self, rows: int) -> int:
-        return self.batch if self.batch is not None else 256 if rows < 800_000 else 1024
+        return self.batch_size if self.batch_size is not None else 256 if rows < 800_000 else 1024
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -113,7 +113,7 @@ def fit_together(
     _check(rows, seeds, starts, marks, config)
     device = rows[0].device
     precision = compute.pick_precision(precision, device)
-    advice = "lower fit.batch or network.width, or fit on a share of the rows"
+    advice = "lower fit.batch_size or network.width, or fit on a share of the rows"
     if len(rows) > 1:
         advice = f"fit fewer seeds together, {advice}"
     # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
@@ -324,7 +324,7 @@ class Trainer:
         for member in range(len(self.members)):
             adam_step(
                 s.weights[member], g.working[member], g.gradient[member], s.adam_mean[member], s.adam_square[member],
-                s.adam_step, self.rates[step], clip=c.clip, beta1=c.beta1, beta2=c.beta2,
+                s.adam_step, self.rates[step], max_grad_norm=c.max_grad_norm, beta1=c.beta1, beta2=c.beta2,
             )  # fmt: skip
 
     def close(self) -> None:
@@ -427,7 +427,9 @@ def _check(
         )
     batches = {config.batch_for(len(each)) for each in rows}
     if len(batches) > 1:
-        raise ConfigError(f"the numbers of rows call for batches of {sorted(batches)}: set fit.batch to one for all")
+        raise ConfigError(
+            f"the numbers of rows call for batches of {sorted(batches)}: set fit.batch_size to one for all"
+        )
 
 
 def _noted(going: Sequence[Member[Any]], members: int, config: FitConfig) -> str:

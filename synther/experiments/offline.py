@@ -94,7 +94,7 @@ def train_to(plan: Plan, material: TrainingData, folder: Path, *, progress: Prog
     plan = replace(plan, agent=plan.agent.over(plan.updates))
     env_id, bounds = _environment(plan, material.real, asked)
     for arm in material.agent_arms():
-        arm.counts(plan.agent.batch)
+        arm.counts(plan.agent.batch_size)
     for name, table in material.at_hand().items():  # what is wrong with them is told before there is a folder
         _rows_of([table], [name], bounds, torch.device("cpu"))
     tracking.check(plan.tensorboard, plan.wandb)

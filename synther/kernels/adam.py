@@ -23,7 +23,7 @@ def adam_step(
     step: Tensor,
     rate: Tensor,
     *,
-    clip: float | None,
+    max_grad_norm: float | None,
     beta1: float,
     beta2: float,
     epsilon: float = 1e-8,
@@ -34,22 +34,23 @@ def adam_step(
 
     All tensors have one shape and no gaps, and are updated in place. `weights`, `mean` and `square` are float32;
     `gradient` and `working` are in the network's type, and `working` may be `weights` itself. `step` (from 1) and
-    `rate` are scalars on the device. A `clip` of None leaves the gradient as it is. A `follower`, such as the weights
-    of a target network, then moves by the share `tau` towards the new weights.
+    `rate` are scalars on the device. With a `max_grad_norm` of None the gradient is not clipped. Then `follower` (such
+    as the weights of a target network) moves by the fraction `tau` towards the new weights.
     """
     # Without a limit nobody reads the norm; the step stands in for it.
-    norm = step if clip is None else torch.linalg.vector_norm(gradient, dtype=weights.dtype)
+    norm = step if max_grad_norm is None else torch.linalg.vector_norm(gradient, dtype=weights.dtype)
     if triton is not None and weights.is_cuda:
         size = weights.numel()
         grid = (triton.cdiv(size, _BLOCK),)
         _adam_kernel[grid](
             weights, working, gradient, mean, square, norm, step, rate, weights if follower is None else follower,
-            size, clip or 0.0, beta1, beta2, epsilon, tau, clip is not None, follower is not None, _BLOCK,
+            size, max_grad_norm or 0.0, beta1, beta2, epsilon, tau, max_grad_norm is not None, follower is not None,
+            _BLOCK,
         )  # fmt: skip
         return
     clipped = gradient.to(weights.dtype)
-    if clip is not None:
-        clipped = clipped * (clip / (norm + 1e-6)).clamp(max=1.0)
+    if max_grad_norm is not None:
+        clipped = clipped * (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
     mean.lerp_(clipped, 1 - beta1)
     square.lerp_(clipped * clipped, 1 - beta2)
     spread = (square / (1 - beta2**step)).sqrt_().add_(epsilon)
@@ -65,14 +66,14 @@ if triton is not None:
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _adam_kernel(  # type: ignore[no-untyped-def]
         weights, working, gradient, mean, square, norm, step, rate, follower,
-        size, clip, beta1, beta2, epsilon, tau, CLIP: tl.constexpr, FOLLOW: tl.constexpr, BLOCK: tl.constexpr,
+        size, max_grad_norm, beta1, beta2, epsilon, tau, CLIP: tl.constexpr, FOLLOW: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
         count = tl.load(step)
         clipped = tl.load(gradient + at, inside).to(tl.float32)
         if CLIP:
-            clipped *= tl.minimum(clip / (tl.load(norm) + 1e-6), 1.0)
+            clipped *= tl.minimum(max_grad_norm / (tl.load(norm) + 1e-6), 1.0)
         m = tl.load(mean + at, inside)
         m += (clipped - m) * (1 - beta1)
         v = tl.load(square + at, inside)

@@ -24,7 +24,7 @@ NOISE_ARMS: Arms = {name: {name: 1.0} for name in AUGMENTATIONS}
 ADDITIVE_ARM: Arms = {"additive": {"additive": 1.0}}
 ARM_TITLES = {"real": ORIGINAL, "synthetic": SYNTHER, "half": HALF} | {name: f"{name} noise" for name in AUGMENTATIONS}
 
-LARGER_NETWORK = {"width": 512, "depth": 3, "batch": 1024}
+LARGER_NETWORK = {"width": 512, "depth": 3, "batch_size": 1024}
 WIDE = ("halfcheetah-medium-expert", "hopper-medium", "hopper-medium-expert")
 """Data sets for which the paper's denoiser is twice as wide."""
 

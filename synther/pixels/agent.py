@@ -66,7 +66,7 @@ class PixelAgent(SeeingAgent):
             store = FrameStore(frames, config.nstep, config.discount, device)
             shape = Shape(FEATURES, frames.action.shape[1], own, device)
             algorithm = PIXEL_ALGORITHMS[name][1](config, shape, store.frame)
-            one = _Round(algorithm, store, own, config.batch, compute.working_dtype(chosen))
+            one = _Round(algorithm, store, own, config.batch_size, compute.working_dtype(chosen))
             super().__init__(name, config, own, algorithm, store, one, chosen)
 
     def _learned_from(self) -> dict[str, Any]:

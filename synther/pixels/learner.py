@@ -67,7 +67,7 @@ class PixelLearner(SeeingAgent):
         with compute.working_on(device, ADVICE):
             ring = FrameRing(len(own), size, low, high, config.nstep, config.discount, capacity=capacity, device=device)
             algorithm = PixelDrQv2(config, Shape(FEATURES, len(ring.low), own, device), ring.frame)
-            one = _Round(algorithm, ring, own, config.batch, dtype)
+            one = _Round(algorithm, ring, own, config.batch_size, dtype)
             super().__init__("drq_v2", config, own, algorithm, ring, one, chosen)
             self._actor = _Actor(algorithm, ring, dtype)
         self._decisions = torch.zeros((), dtype=torch.int64)

@@ -22,7 +22,7 @@ from synther.pixels.policy import PixelPolicy
 from synther.pixels.store import FrameStore
 from synther.pixels.trunk import Trunk
 
-ADVICE = "train fewer seeds together, keep fewer frames, or lower agent.batch"
+ADVICE = "train fewer seeds together, keep fewer frames, or lower agent.batch_size"
 """Where the device has no room."""
 
 

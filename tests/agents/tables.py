@@ -15,7 +15,7 @@ from synther.agents.rows import Rows
 from synther.agents.td3_bc import TD3BCConfig
 
 CPU = torch.device("cpu")
-SMALL = {"width": 8, "batch": 6, "learning_rate": 1e-2}
+SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
 CONFIGS = {
     "bc": BCConfig(**SMALL),
     "td3_bc": TD3BCConfig(**SMALL, policy_delay=3),

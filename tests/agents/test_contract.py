@@ -113,7 +113,7 @@ def test_losses_are_kept_as_they_were():
 
 
 def test_every_update_has_random_numbers_of_its_own():
-    agent = Agent(replace(CONFIGS["cql"], batch=50), rows(*TABLES), [Member(3), Member(4)])
+    agent = Agent(replace(CONFIGS["cql"], batch_size=50), rows(*TABLES), [Member(3), Member(4)])
     update, seen = agent.algorithm.update, []
 
     def watched(batch, noise, step):
@@ -286,8 +286,12 @@ def test_other_refusals():
 
 
 def test_whole_numbers_of_any_library_are_taken():
-    config = BCConfig(width=8.0, batch=np.int64(4), learning_rate=1)  # type: ignore[arg-type]
-    assert (config, type(config.width), type(config.batch)) == (BCConfig(8, batch=4, learning_rate=1.0), int, int)
+    config = BCConfig(width=8.0, batch_size=np.int64(4), learning_rate=1)  # type: ignore[arg-type]
+    assert (config, type(config.width), type(config.batch_size)) == (
+        BCConfig(8, batch_size=4, learning_rate=1.0),
+        int,
+        int,
+    )
 
 
 def test_a_schedule_is_as_long_as_the_training_unless_it_is_said():

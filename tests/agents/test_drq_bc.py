@@ -20,7 +20,7 @@ from synther.errors import ConfigError, DataError
 from .plain import networks
 from .tables import rows, table
 
-SMALL = {"width": 6, "batch": 6, "learning_rate": 1e-2}
+SMALL = {"width": 6, "batch_size": 6, "learning_rate": 1e-2}
 CONFIGS = {
     "both": DrQBCConfig(**SMALL),
     "shared": DrQBCConfig(**SMALL, features="shared"),
@@ -113,7 +113,7 @@ def test_features_that_are_not_the_actors_do_not_move_it():
 
 def test_reference_settings():
     config = DrQBCConfig()
-    assert (config.width, config.depth, config.batch, config.learning_rate) == (1024, 2, 256, 3e-4)
+    assert (config.width, config.depth, config.batch_size, config.learning_rate) == (1024, 2, 256, 3e-4)
     assert (config.discount, config.nstep, config.tau, config.alpha, config.noise_clip) == (0.99, 3, 0.01, 2.5, 0.3)
     assert not config.normalize
     assert math.isclose(config.row_discount, 0.99**3)

@@ -17,7 +17,7 @@ from .steps import HIGH, LOW, WIDE, A, experience
 from .tables import CONFIGS, CPU, table
 from .tables import rows as some_rows
 
-SMALL = {"width": 8, "batch": 6, "learning_rate": 1e-2}
+SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
 FORMS = {
     "sac": SACConfig(**SMALL),
     "sac, five updates": SACConfig(**SMALL, utd=5),
@@ -190,7 +190,7 @@ def test_what_cannot_be():
 
 # A point on a line that is to be brought to the origin: x' = x + a / 2, r = -x'^2. Best is a = clip(-2 x).
 
-POINT = {"width": 16, "batch": 32, "learning_rate": 3e-2, "discount": 0.5, "tau": 0.1}
+POINT = {"width": 16, "batch_size": 32, "learning_rate": 3e-2, "discount": 0.5, "tau": 0.1}
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-SMALL = {"width": 8, "batch": 6, "learning_rate": 1e-2}
+SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
 FORMS = {
     "sac": SACConfig(**SMALL),
     "redq": SACConfig(**SMALL, num_critics=4, utd=3),
-    "wide": SACConfig(width=256, batch=256, num_critics=10, utd=2),
+    "wide": SACConfig(width=256, batch_size=256, num_critics=10, utd=2),
 }
 SEEDS = (3, 4, 8)
 every = pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)

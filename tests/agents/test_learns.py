@@ -20,7 +20,7 @@ from synther.agents.td3_bc import TD3BCConfig
 from .tables import Table, rows
 
 STEPS = 6
-SMALL = {"width": 32, "depth": 2, "batch": 64, "learning_rate": 3e-3}
+SMALL = {"width": 32, "depth": 2, "batch_size": 64, "learning_rate": 3e-3}
 QUICK = {**SMALL, "discount": 0.5, "tau": 0.02}
 FAST = {**QUICK, "learning_rate": 2e-2}
 LEARNERS = {

@@ -16,7 +16,7 @@ from .tables import CPU, Table, rows, table
 
 def drawn(data: Rows, members: list[Member], batch: int, rounds: int = 1, **options: object) -> torch.Tensor:
     """The rows of whole rounds, as the agent's updates see them. (updates, S, B, width)"""
-    agent = Agent(BCConfig(width=4, batch=batch, **options), data, members)
+    agent = Agent(BCConfig(width=4, batch_size=batch, **options), data, members)
     parts = []
     for number in range(rounds):
         agent._round.fill(number)
@@ -171,7 +171,9 @@ def test_other_refusals():
         Arm((0, 1))
     with pytest.raises(ConfigError, match="sum to 1"):
         Arm((0, 1), (0.5, 0.6))
-    with pytest.raises(ConfigError, match=r"a share of 0\.01 of 10 rows is no row at all: raise it, or agent\.batch"):
+    with pytest.raises(
+        ConfigError, match=r"a share of 0\.01 of 10 rows is no row at all: raise it, or agent\.batch_size"
+    ):
         Arm((0, 1), (0.01, 0.99)).counts(10)
 
 

@@ -20,7 +20,7 @@ from .tables import CPU
 
 S, B, WIDE, A = 2, 7, 3, 2
 SHAPE = Shape(WIDE, A, (0, 1), CPU)
-SMALL = {"width": 6, "batch": B, "learning_rate": 2.0**-7, "discount": 0.9, "tau": 0.1}
+SMALL = {"width": 6, "batch_size": B, "learning_rate": 2.0**-7, "discount": 0.9, "tau": 0.1}
 
 
 def test_updates_in_a_row_are_the_same_one_by_one(generator):
@@ -83,7 +83,7 @@ def test_the_named_configs_are_the_papers():
     assert (SAC_CONFIG.num_critics, SAC_CONFIG.num_min_critics, SAC_CONFIG.utd) == (2, 2, 1)
     assert (REDQ_CONFIG.num_critics, REDQ_CONFIG.num_min_critics, REDQ_CONFIG.utd) == (10, 2, 20)
     for config in (SAC_CONFIG, REDQ_CONFIG):
-        assert (config.width, config.depth, config.batch, config.learning_rate) == (256, 2, 256, 3e-4)
+        assert (config.width, config.depth, config.batch_size, config.learning_rate) == (256, 2, 256, 3e-4)
         assert (config.discount, config.tau, config.normalize) == (0.99, 0.005, False)
 
 
@@ -103,7 +103,7 @@ def test_first_weights_have_glorots_bounds_and_no_biases():
         ({"num_min_critics": 3}, "num_min_critics must be at most agent.num_critics, 2, got 3"),
         ({"utd": 0}, "utd must be at least 1"),
         ({"num_critics": 0}, "num_critics must be at least 1"),
-        ({"num_critics": 10, "batch": 9}, "batch must be at least agent.num_critics, 10, got 9"),
+        ({"num_critics": 10, "batch_size": 9}, "batch_size must be at least agent.num_critics, 10, got 9"),
         ({"tau": 1.5}, r"tau must lie in \[0, 1\]"),
     ],
     ids=str,

@@ -27,7 +27,7 @@ SHAPE = Shape(WIDE, A, (0, 1), CPU)
 UPDATES = 6
 NEAR = {"rtol": 1e-6, "atol": 1e-7}  # Adam makes steps of 1e-9 of gradients that are 0 but for rounding
 # Numbers that float32 has too, and no two alike, so that none stands in for another.
-SMALL = {"width": 6, "depth": 2, "batch": B, "learning_rate": 2.0**-7}
+SMALL = {"width": 6, "depth": 2, "batch_size": B, "learning_rate": 2.0**-7}
 VALUES = {**SMALL, "discount": 0.875, "tau": 0.125}
 GAUSSIAN = {"expectile": 0.75, "beta": 96.0, "decay_updates": 4}
 FORMS = {

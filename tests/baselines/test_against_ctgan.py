@@ -112,7 +112,9 @@ def test_ctgans_activation_is_the_same(shared):
 
 
 @pytest.mark.parametrize(
-    "config", [TvaeConfig(epochs=3, batch=80), CtganConfig(epochs=3, batch=50)], ids=lambda config: config.name
+    "config",
+    [TvaeConfig(epochs=3, batch_size=80), CtganConfig(epochs=3, batch_size=50)],
+    ids=lambda config: config.name,
 )
 def test_a_whole_fit_is_the_same(config, shared, matrix):
     ours = Tabular(config, device="cpu", seed=5).fit(shared, progress=False)
@@ -140,6 +142,6 @@ def test_a_whole_fit_is_the_same(config, shared, matrix):
 def test_a_rare_terminal_stays_rare():
     """ctgan draws the condition of a generated row by the logarithm of its count: a rare terminal came in a third."""
     rows = replace(bimodal(400), terminal=np.arange(400) % 200 == 7)
-    model = Tabular(CtganConfig(epochs=1, batch=100, layers=1, width=16), device="cpu").fit(rows, progress=False)
+    model = Tabular(CtganConfig(epochs=1, batch_size=100, layers=1, width=16), device="cpu").fit(rows, progress=False)
     conditions = model._model._data_sampler.sample_original_condvec(100_000)
     assert abs(conditions[:, 1].mean() - 0.005) < 0.001

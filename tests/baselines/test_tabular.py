@@ -19,7 +19,10 @@ from synther.baselines.tabular import CONFIGS, Config, CtganConfig, Tabular, Tva
 from synther.data.spaces import Discrete, OneHot
 from synther.errors import ConfigError, MissingExtra
 
-SMALL = [TvaeConfig(layers=1, width=16, batch=50, epochs=2), CtganConfig(layers=1, width=16, batch=50, epochs=2)]
+SMALL = [
+    TvaeConfig(layers=1, width=16, batch_size=50, epochs=2),
+    CtganConfig(layers=1, width=16, batch_size=50, epochs=2),
+]
 
 
 def two_clusters(rows: int = 200) -> Transitions:
@@ -147,7 +150,7 @@ def test_warnings_of_ours_are_not_hidden(table):
 
 
 def test_tvae_learns_two_clusters(table):
-    model = fitted(TvaeConfig(layers=2, width=64, embedding=8, batch=50, epochs=60), table)
+    model = fitted(TvaeConfig(layers=2, width=64, embedding=8, batch_size=50, epochs=60), table)
     made, real = model.sample(1000, seed=0), two_clusters()
     side = np.sign(made.observation[:, 0])
     assert abs(side.mean()) < 0.3
@@ -184,10 +187,10 @@ def test_rows_of_real_columns_alone(config):
 
 def test_defaults_are_the_papers():
     assert to_json(TvaeConfig()) == {
-        "layers": 2, "width": 128, "batch": 500, "embedding": 128, "loss_factor": 2.0, "epochs": 300,
+        "layers": 2, "width": 128, "batch_size": 500, "embedding": 128, "loss_factor": 2.0, "epochs": 300,
     }  # fmt: skip
     assert to_json(CtganConfig()) == {
-        "layers": 2, "width": 256, "batch": 500, "embedding": 128, "discriminator_steps": 1, "epochs": 300,
+        "layers": 2, "width": 256, "batch_size": 500, "embedding": 128, "discriminator_steps": 1, "epochs": 300,
     }  # fmt: skip
     for kind in CONFIGS.values():
         start = kind()
@@ -208,7 +211,7 @@ def test_the_package_gets_what_was_chosen(table):
     [
         (lambda: Tabular("gan"), "unknown tabular model 'gan': expected one of tvae, ctgan"),
         (lambda: config_of("tvae", {"depth": 2}), r"unknown option tvae\.depth: expected one of layers, width"),
-        (lambda: CtganConfig(batch=25), r"ctgan\.batch must be a multiple of 10, got 25"),
+        (lambda: CtganConfig(batch_size=25), r"ctgan\.batch_size must be a multiple of 10, got 25"),
         (lambda: TvaeConfig(layers=0), r"tvae\.layers must be a whole number and at least 1, got 0"),
         (lambda: TvaeConfig(width=1.5), r"tvae\.width must be a whole number and at least 1, got 1\.5"),
         (lambda: TvaeConfig(loss_factor=-1.0), r"tvae\.loss_factor must be above 0, got -1\.0"),

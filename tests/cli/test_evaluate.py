@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-QUICK = ("--device", "cpu", "--agent.width", "8", "--agent.depth", "1", "--agent.batch", "8", "--seeds", "2")
+QUICK = ("--device", "cpu", "--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "8", "--seeds", "2")
 
 
 def test_a_table_for_a_person_and_an_object_for_a_machine(synther, tmp_path):

@@ -22,7 +22,7 @@ import gymnasium
 Path(__file__).with_suffix(".imported").touch()
 gymnasium.register("ForeignOfACommand-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv", max_episode_steps=5)
 """
-AGENT = ("--device", "cpu", "--agent.width", "8", "--agent.depth", "1", "--agent.batch", "8", "--seeds", "1")
+AGENT = ("--device", "cpu", "--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "8", "--seeds", "1")
 SHORT = ("--updates", "10", "--evaluate-every", "10", "--episodes", "1", "--workers", "1")
 
 

@@ -115,9 +115,9 @@ def test_what_is_no_count(text):
 
 
 def test_every_whole_number_option_understands_them():
-    words = "x.npz --out m.safetensors --fit.steps 2K --fit.batch 1K --fit.patience 0.01K --seed 3K --network.width 2_0"
+    words = "x.npz --out m --fit.steps 2K --fit.batch-size 1K --fit.patience 0.01K --seed 3K --network.width 2_0"
     chosen = options.parse("fit", Fit, words.split())
-    assert (chosen.fit.steps, chosen.fit.batch, chosen.fit.patience) == (2_000, 1_000, 10)
+    assert (chosen.fit.steps, chosen.fit.batch_size, chosen.fit.patience) == (2_000, 1_000, 10)
     assert (chosen.seed, chosen.network.width) == (3_000, 20)
     assert options.parse("upsample", Upsample, ["x.npz", "--out", "run", "--samples", "1.5M"]).samples == 1_500_000
     chosen = options.parse("sample", Sample, ["m.safetensors", "--out", "x.npz", "--samples=100k", "--steps", "64"])
@@ -150,8 +150,10 @@ def test_what_may_be_left_out_is_shown_as_what_it_takes(synther):
     _, out, _ = synther("sample", "--help")
     assert re.search(r"--steps INT ", out)
     assert re.search(r"--samples INT\b[^-]*\(default: 1M\)", out)
-    chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", "--fraction", "None", "--fit.batch", "None"])
-    assert (chosen.fraction, chosen.fit.batch) == (None, None)
+    chosen = options.parse(
+        "fit", Fit, ["x", "--out", "m.safetensors", "--fraction", "None", "--fit.batch-size", "None"]
+    )
+    assert (chosen.fraction, chosen.fit.batch_size) == (None, None)
 
 
 @pytest.mark.parametrize("number", [0, 7, 999, 1_000, 5_500, 10_000, 1_000_000, 2_500_000, -3_000])

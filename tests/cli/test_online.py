@@ -20,7 +20,7 @@ from synther.presets import PRESETS
 QUICK = (
     *("--steps", "24", "--evaluate-every", "12", "--checkpoint-every", "12", "--learning-starts", "6", "--seeds", "2"),
     *("--episodes", "1", "--workers", "1", "--device", "cpu", "--tensorboard", "off"),
-    *("--agent.width", "8", "--agent.depth", "1", "--agent.batch", "8"),
+    *("--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "8"),
 )
 
 

@@ -14,7 +14,7 @@ from synther.experiments.specs import OfflineRun
 from synther.paper import catalogue
 from synther.paper.experiment import Cell, Experiment, Figure
 
-SMALL = {"width": 8, "depth": 1, "batch": 8}
+SMALL = {"width": 8, "depth": 1, "batch_size": 8}
 REAL = OfflineRun(
     "hopper-bc",
     "hopper-sac",

@@ -49,10 +49,12 @@ def test_train(reached, data, tmp_path):
         "workers": 5, "device": "cpu", "precision": "float32", "tensorboard": "off", "wandb": "ours",
     }  # fmt: skip
     named = [word for name, value in words.items() for word in (f"--{name}", value)]
-    found = reached(TRAIN, "train", "td3_bc", data, "--out", tmp_path / "run", *named, "--agent.batch", 9, "--quiet")
+    found = reached(
+        TRAIN, "train", "td3_bc", data, "--out", tmp_path / "run", *named, "--agent.batch-size", 9, "--quiet"
+    )
     plan, _, out = found.given
     assert {name: getattr(plan, name.replace("-", "_")) for name in words} == words
-    assert (plan.agent.batch, plan.evaluate, out, found.named) == (9, True, tmp_path / "run", {"progress": False})
+    assert (plan.agent.batch_size, plan.evaluate, out, found.named) == (9, True, tmp_path / "run", {"progress": False})
 
 
 @pytest.mark.parametrize("seed", [0, 3])

@@ -19,7 +19,7 @@ from synther.data.fingerprint import fingerprint
 
 QUICK = (
     *("--updates", "40", "--evaluate-every", "20", "--seeds", "2", "--device", "cpu"),
-    *("--agent.width", "8", "--agent.depth", "1", "--agent.batch", "8"),
+    *("--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "8"),
 )
 
 
@@ -249,9 +249,9 @@ def test_arguments_that_are_missing_or_out_of_range(train, data, tmp_path):
     code, _, err = train("td3_bc", data)
     assert code == 2
     assert "--out" in err
-    code, _, err = train("td3_bc", data, "--out", tmp_path / "run", "--agent.batch", "0")
+    code, _, err = train("td3_bc", data, "--out", tmp_path / "run", "--agent.batch-size", "0")
     assert code == 2
-    assert "agent.batch must be at least 1, got 0" in err
+    assert "agent.batch_size must be at least 1, got 0" in err
 
 
 def test_the_algorithm_is_no_value_of_an_option():

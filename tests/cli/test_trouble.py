@@ -89,7 +89,7 @@ class TestProcesses:
             *tiny,
             "--fit.steps",
             "2K",
-            "--fit.batch",
+            "--fit.batch-size",
             16,
             "--fit.evaluate-every",
             50,

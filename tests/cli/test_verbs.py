@@ -21,7 +21,7 @@ from synther.pixels import files
 from synther.pixels.frames import Frames
 from synther.presets import ABOUT, PRESETS
 
-SEEING = ("--seeds", 1, "--updates", 2, "--agent.width", 8, "--agent.batch", 2, "--no-evaluate")
+SEEING = ("--seeds", 1, "--updates", 2, "--agent.width", 8, "--agent.batch-size", 2, "--no-evaluate")
 
 
 def one_object(text: str) -> dict:
@@ -248,7 +248,7 @@ class TestInspect:
         assert err.startswith(f"synther: {path}: expected an HDF5 file, but it cannot be read as one: ")
 
     def test_agents(self, synther, rows, tmp_path):
-        agent = Agent(BCConfig(width=4, depth=1, batch=4), Rows([rows], device=torch.device("cpu")), [Member(7)])
+        agent = Agent(BCConfig(width=4, depth=1, batch_size=4), Rows([rows], device=torch.device("cpu")), [Member(7)])
         agent.train(3)
         agent.save(tmp_path / "a.safetensors")
         code, out, err = synther("inspect", tmp_path / "a.safetensors")

@@ -58,7 +58,9 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Agent, str]:
     """Two agents that do not act alike, and their file."""
     rows = Rows([swings(), swings(seed=1, shift=3.0)], device=torch.device("cpu"), low=[-2.0], high=[2.0])
-    agent = Agent(TD3BCConfig(width=8, batch=6, learning_rate=1e-2), rows, [Member(0), Member(1, Arm((1,), (1.0,)))])
+    agent = Agent(
+        TD3BCConfig(width=8, batch_size=6, learning_rate=1e-2), rows, [Member(0), Member(1, Arm((1,), (1.0,)))]
+    )
     agent.train(25)
     path = tmp_path_factory.mktemp("agent") / "checkpoint.safetensors"
     agent.save(path)
@@ -199,7 +201,7 @@ def test_what_is_refused_before_anything_is_played(env, policy, options, kind, s
 
 def test_an_agent_of_wider_actions_is_refused(tmp_path) -> None:
     rows = Rows([swings()], device=torch.device("cpu"), low=[-2.0], high=[2.5])
-    Agent(TD3BCConfig(width=8, batch=6), rows, [Member(0)]).save(tmp_path / "wide.safetensors")
+    Agent(TD3BCConfig(width=8, batch_size=6), rows, [Member(0)]).save(tmp_path / "wide.safetensors")
     with pytest.raises(DataError, match=r"acts from \[-2.\] to \[2.5\]: Pendulum-v1 takes actions from"):
         roll_out("Pendulum-v1", str(tmp_path / "wide.safetensors"), 10)
 

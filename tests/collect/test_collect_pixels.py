@@ -100,7 +100,9 @@ def agent_file(columns: int = 3, width: int = 8) -> Path:
         reward=rng.normal(size=64),
         next_observation=rng.normal(size=(64, columns)),
     )
-    agent = Agent(TD3BCConfig(width=width, batch=8), Rows([rows], device=torch.device("cpu")), [Member(0), Member(1)])
+    agent = Agent(
+        TD3BCConfig(width=width, batch_size=8), Rows([rows], device=torch.device("cpu")), [Member(0), Member(1)]
+    )
     agent.save(Path("agent.safetensors"))
     return Path("agent.safetensors")
 

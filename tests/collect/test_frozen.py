@@ -19,7 +19,7 @@ from synther.collect.frozen import frozen
 
 from ..experiments.pendulum import swings
 
-SMALL = {"width": 8, "batch": 6, "learning_rate": 1e-2}
+SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
 CONFIGS = {
     "bc": BCConfig(**SMALL, depth=1),
     "td3_bc": TD3BCConfig(**SMALL, depth=3),

@@ -14,13 +14,17 @@ WRONG = [
     (NoiseConfig, "noise", {"sigma_min": [0, -1, 80.0, 81.0, nan], "sigma_max": [0.001, nan]}),
     (NoiseConfig, "noise", {"sigma_data": [0, -1, nan], "rho": [0, -7, nan], "p_std": [0, -1, nan]}),
     (SamplerConfig, "sampler", {"kind": ["ddim"], "steps": [0, -1], "s_churn": [-1, nan], "s_noise": [-1, nan]}),
-    (FitConfig, "fit", {"steps": [0], "batch": [0], "ema_every": [0], "evaluate_every": [0], "checkpoint_every": [0]}),
+    (
+        FitConfig,
+        "fit",
+        {"steps": [0], "batch_size": [0], "ema_every": [0], "evaluate_every": [0], "checkpoint_every": [0]},
+    ),
     (
         FitConfig,
         "fit",
         {
             "learning_rate": [0, -1, nan],
-            "clip": [0, nan],
+            "max_grad_norm": [0, nan],
             "patience": [0],
             "overfit": [0, -1, nan],
             "minutes": [0, -1, nan],
@@ -55,7 +59,7 @@ def test_patience_needs_held_out_rows():
 
 
 def test_the_ends_of_the_ranges_are_allowed():
-    FitConfig(steps=1, batch=1, holdout=0, ema_decay=0, beta1=0, beta2=0, ema_every=1, minutes=1e-9)
+    FitConfig(steps=1, batch_size=1, holdout=0, ema_decay=0, beta1=0, beta2=0, ema_every=1, minutes=1e-9)
     SamplerConfig(steps=1, s_churn=0, s_noise=0)
     NetworkConfig(width=1, depth=1, embedding=1, frequencies=1)
 
@@ -63,12 +67,12 @@ def test_the_ends_of_the_ranges_are_allowed():
 def test_batch_follows_the_references_rule():
     assert FitConfig().batch_for(799_999) == 256
     assert FitConfig().batch_for(800_000) == 1024
-    assert FitConfig(batch=77).batch_for(5) == FitConfig(batch=77).batch_for(10**7) == 77
+    assert FitConfig(batch_size=77).batch_for(5) == FitConfig(batch_size=77).batch_for(10**7) == 77
 
 
 def test_defaults_are_the_papers():
     assert FitConfig() == FitConfig(
-        steps=100_000, learning_rate=3e-4, beta1=0.9, beta2=0.99, clip=1.0, ema_decay=0.995, ema_every=10
+        steps=100_000, learning_rate=3e-4, beta1=0.9, beta2=0.99, max_grad_norm=1.0, ema_decay=0.995, ema_every=10
     )
     assert NetworkConfig() == NetworkConfig("residual", width=1024, depth=6, embedding=128, frequencies=8)
     assert NoiseConfig() == NoiseConfig(1.0, 0.002, 80.0, 7.0, -1.2, 1.2)

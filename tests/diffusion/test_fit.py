@@ -26,7 +26,7 @@ def rows(count: int = 200, columns: int = 3, seed: int = 0) -> Tensor:
 
 
 def tiny_fit(data: Tensor | None = None, seed: int = 0, network: NetworkConfig = TINY, **options) -> FitResult:
-    options = {"steps": 40, "batch": 16, "evaluate_every": 10, **options}
+    options = {"steps": 40, "batch_size": 16, "evaluate_every": 10, **options}
     return fit(rows() if data is None else data, network, FitConfig(**options), NOISE, seed=seed)
 
 
@@ -37,7 +37,7 @@ def weights(result: FitResult) -> Tensor:
 def test_learns_a_correlated_gaussian():
     covariance = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     data = rows(4000, 2) @ torch.linalg.cholesky(covariance).t()
-    config = FitConfig(steps=600, batch=256, learning_rate=3e-3, evaluate_every=300)
+    config = FitConfig(steps=600, batch_size=256, learning_rate=3e-3, evaluate_every=300)
     result = fit(data, NetworkConfig(width=64, depth=2, embedding=32), config, NOISE)
     sampler = BlockSampler(result.network, NOISE, SamplerConfig("unipc", 20))
     drawn = torch.cat([sampler.draw(0, block) for block in range(16)])
@@ -105,13 +105,13 @@ def trainer(**options) -> Trainer:
 
 
 def test_a_round_that_is_cut_short_takes_so_many_steps():
-    made = trainer(batch=4, ema_every=10)
+    made = trainer(batch_size=4, ema_every=10)
     made.run(0, torch.full((14,), 1e-3))
     assert float(made.state.adam_step) == 14
 
 
 def test_average_is_exponential_once_warm():
-    made = trainer(batch=4, ema_every=2, ema_decay=0.9)
+    made = trainer(batch_size=4, ema_every=2, ema_decay=0.9)
     expected = made.state.weights.clone()
     for number in range(60):
         made.run(2 * number, torch.full((2,), 1e-3))
@@ -233,7 +233,7 @@ def test_a_budget_of_minutes_ends_the_fit_and_the_learning_rate(monkeypatch):
 
     monkeypatch.setattr(fit_module, "learning_rates", spy)
     lines = StringIO()
-    config = FitConfig(steps=120, batch=16, ema_every=1, evaluate_every=1, minutes=1, learning_rate=1.0)
+    config = FitConfig(steps=120, batch_size=16, ema_every=1, evaluate_every=1, minutes=1, learning_rate=1.0)
     result = fit(rows(), TINY, config, NOISE, progress=Lines(lines))
     assert result.steps == 60  # one second a step
     assert lines.getvalue().splitlines()[-1].endswith(", 1.0 of 1 min")

@@ -9,7 +9,7 @@ from torch import Tensor
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
 from synther.diffusion.fit import FitResult, fit, fit_together
 
-CONFIG = FitConfig(steps=45, batch=16, evaluate_every=10, learning_rate=3e-3, clip=0.5)
+CONFIG = FitConfig(steps=45, batch_size=16, evaluate_every=10, learning_rate=3e-3, max_grad_norm=0.5)
 ONE = {
     "residual": [1.5363179, 133.244359, 1.08514462, 1.24289799],
     "mlp": [4.51382814, 133.304203, 1.06984558, 1.22289085],

@@ -63,7 +63,7 @@ GATED = GatedConfig()
 def run(
     data: Tensor, seed: int = 0, network: GatedConfig = GATED, loss=charbonnier, how: dict | None = None, **options
 ):
-    config = FitConfig(**{"steps": 60, "batch": 64, "evaluate_every": 20, **options})
+    config = FitConfig(**{"steps": 60, "batch_size": 64, "evaluate_every": 20, **options})
     return fit(data, network, config, NOISE, seed=seed, loss=loss, **(how or {}))
 
 
@@ -72,7 +72,7 @@ def weights(result: FitResult[Gated]) -> Tensor:
 
 
 def test_it_learns_a_correlated_gaussian():
-    result = run(rows(), steps=800, batch=256, learning_rate=1e-2, evaluate_every=400)
+    result = run(rows(), steps=800, batch_size=256, learning_rate=1e-2, evaluate_every=400)
     assert type(result.network) is Gated
     sampler = BlockSampler(result.network, NOISE, SamplerConfig("heun", 20))
     drawn = torch.cat([sampler.draw(0, block) for block in range(8)])
@@ -84,7 +84,7 @@ def test_it_learns_a_correlated_gaussian():
 
 def test_several_are_each_alone():
     data = [rows(300), 2 * rows(200, 1)]
-    config = FitConfig(steps=60, batch=64, evaluate_every=20)
+    config = FitConfig(steps=60, batch_size=64, evaluate_every=20)
     together = fit_together(data, GatedConfig(), config, NOISE, seeds=[4, 1], loss=charbonnier)
     for result, given, seed in zip(together, data, (4, 1), strict=True):
         torch.testing.assert_close(weights(result), weights(run(given, seed)), rtol=0, atol=1e-6)

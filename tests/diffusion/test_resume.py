@@ -21,7 +21,7 @@ from ..slow import SLOW
 from .watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
-OPTIONS = {"steps": 205, "batch": 16, "evaluate_every": 10, "checkpoint_every": 30}
+OPTIONS = {"steps": 205, "batch_size": 16, "evaluate_every": 10, "checkpoint_every": 30}
 ROWS = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
 
 

@@ -21,7 +21,7 @@ from synther.errors import ConfigError
 from .watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
-OPTIONS = {"steps": 45, "batch": 16, "evaluate_every": 10}
+OPTIONS = {"steps": 45, "batch_size": 16, "evaluate_every": 10}
 SEEDS = [5, 0, 7]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -67,12 +67,12 @@ def test_together_is_each_alone(kind):
 
 
 def test_each_gradient_is_clipped_by_its_own_norm():
-    results = run(clip=0.5)
+    results = run(max_grad_norm=0.5)
     for member, result in enumerate(results):
-        assert_same(result, alone(member, clip=0.5))
+        assert_same(result, alone(member, max_grad_norm=0.5))
     # The limit matters: what the members share by mistake would show.
     with pytest.raises(AssertionError):
-        assert_same(results[1], alone(1, clip=1e9), margin=1e-4)
+        assert_same(results[1], alone(1, max_grad_norm=1e9), margin=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # of CPUs without bf16, where something else serves
@@ -159,7 +159,7 @@ def test_a_checkpoint_of_others_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(fit_module, "SAVE_SECONDS", 0)
     path = tmp_path / "fits"
     run(how={"checkpoint": path})
-    for data, options in ((DATA, {"clip": 0.5}), ([DATA[1], DATA[0], DATA[2]], {}), (DATA[:2], {})):
+    for data, options in ((DATA, {"max_grad_norm": 0.5}), ([DATA[1], DATA[0], DATA[2]], {}), (DATA[:2], {})):
         with pytest.raises(ConfigError, match=r"fits belongs to a fit with other data or options: delete it"):
             run(data, how={"checkpoint": path}, **options)
 
@@ -226,7 +226,12 @@ WRONG = {
     "starts": (DATA[:2], {"start": [None]}, {}, r"got 2 of rows, 2 seeds, 1 starts, 2 of marks"),
     "marks": (DATA[:2], {"held_out": [None] * 3}, {}, r"got 2 of rows, 2 seeds, 2 starts, 3 of marks"),
     "columns": ([rows(9), rows(9, columns=4)], {}, {}, r"rows of one width on one device, got \[3, 4\] columns"),
-    "batches": ([rows(9), torch.zeros(800_000, 3)], {}, {"batch": None}, r"batches of \[256, 1024\]: set fit\.batch"),
+    "batches": (
+        [rows(9), torch.zeros(800_000, 3)],
+        {},
+        {"batch_size": None},
+        r"batches of \[256, 1024\]: set fit\.batch_size",
+    ),
     "patience": ([rows(200), rows(3)], {}, {"patience": 2}, r"fit\.patience needs held-out rows: .* of 3 rows is none"),
 }
 
@@ -245,7 +250,7 @@ def on_gpu(member: int) -> Tensor:
 
 
 WIDE = NetworkConfig(width=256, depth=3)
-LONGER = {"steps": 105, "batch": 256, "evaluate_every": 50}
+LONGER = {"steps": 105, "batch_size": 256, "evaluate_every": 50}
 
 
 @pytest.mark.cuda

@@ -27,12 +27,12 @@ def network(columns: int = 3, config: NetworkConfig = TINY) -> Network:
 
 
 def run(rows: Tensor = ROWS, start: Network | None = None, held_out: Tensor | None = None, **options) -> FitResult:
-    config = FitConfig(**{"steps": 40, "batch": 16, "evaluate_every": 10, **options})
+    config = FitConfig(**{"steps": 40, "batch_size": 16, "evaluate_every": 10, **options})
     return fit(rows, TINY, config, NoiseConfig(), start=start, held_out=held_out)
 
 
 def run_from(checkpoint: Path, start: Network, held_out: Tensor) -> FitResult:
-    config = FitConfig(steps=40, batch=16, evaluate_every=10)
+    config = FitConfig(steps=40, batch_size=16, evaluate_every=10)
     return fit(ROWS, TINY, config, NoiseConfig(), start=start, held_out=held_out, checkpoint=checkpoint)
 
 

@@ -16,8 +16,8 @@ from synther.presets import PRESETS
 SIZE, ACTIONS = 16, 2
 ENV_ID = "dm_control/point_mass-easy-v0"
 COURSE = Course(12, 5, device="cpu", checkpoint_seconds=0, tensorboard="off")
-DRQ = DrQBCConfig(width=8, depth=1, batch=4, nstep=2, stddev_updates=10)
-BC = NoisyBCConfig(width=8, depth=1, batch=4)
+DRQ = DrQBCConfig(width=8, depth=1, batch_size=4, nstep=2, stddev_updates=10)
+BC = NoisyBCConfig(width=8, depth=1, batch_size=4)
 PLAN = Plan(DRQ, 2, 3, COURSE)
 TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 8, "evaluate_every": 4}}
 SETTINGS = PRESETS["fast"].changed(**TINY, sampler={"steps": 2})

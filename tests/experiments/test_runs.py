@@ -35,7 +35,7 @@ RUN = OfflineRun(
     {"real": {"real": 1.0}, "half": {"synthetic": 0.5, "real": 0.5}, "noise": {"additive": 1.0}},
     {"synthetic": Recipe(samples=40, preset="laptop", changes=TINY), "additive": Recipe("additive", None)},
     fraction=0.5,
-    agent={"width": 8, "depth": 1, "batch": 8},
+    agent={"width": 8, "depth": 1, "batch_size": 8},
     updates=20,
     seeds=2,
     evaluate_every=10,

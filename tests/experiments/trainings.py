@@ -15,7 +15,7 @@ from synther.experiments.sources import TrainingData
 
 from .pendulum import swings
 
-SMALL = TD3BCConfig(width=8, depth=1, batch=8, learning_rate=1e-2)
+SMALL = TD3BCConfig(width=8, depth=1, batch_size=8, learning_rate=1e-2)
 PLAN = Plan(
     SMALL,
     updates=45,

@@ -9,7 +9,7 @@ from synther import Settings, preset
 TINY: Settings = preset(
     "laptop",
     network={"width": 16, "depth": 1, "embedding": 8, "frequencies": 4},
-    fit={"steps": 10, "evaluate_every": 5, "batch": 32},
+    fit={"steps": 10, "evaluate_every": 5, "batch_size": 32},
     sampler={"steps": 2},
     data={"scaling": "standard", "spikes": False, "threshold": "half", "terminals": "generated"},
 )

@@ -53,20 +53,20 @@ class Adam:
         self.rate = weights.new_zeros(())
         self.follower = weights.clone()
 
-    def step(self, gradient: torch.Tensor, rate: float, clip: float | None) -> None:
+    def step(self, gradient: torch.Tensor, rate: float, max_grad_norm: float | None) -> None:
         self.count += 1
         self.rate.fill_(rate)
         adam_step(
-            self.weights, self.working, gradient, self.mean, self.square, self.count, self.rate, clip=clip, **ADAM,
-            follower=self.follower, tau=0.25,
+            self.weights, self.working, gradient, self.mean, self.square, self.count, self.rate, **ADAM,
+            max_grad_norm=max_grad_norm, follower=self.follower, tau=0.25,
         )  # fmt: skip
 
 
 # An update is the rate times a ratio of order 1. In float32 the bias correction 1 - 0.99^t is off by 6e-8 / 0.01, the
 # update by half of that: 3e-6 of a rate of at most 0.1 at each of six steps, 2e-6 together.
 @pytest.mark.parametrize(("dtype", "margin"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
-@pytest.mark.parametrize("clip", [0.5, 1e6, None], ids=["clipping", "not clipping", "no limit"])
-def test_adam_is_pytorchs_with_clipping(dtype, margin, clip):
+@pytest.mark.parametrize("max_grad_norm", [0.5, 1e6, None], ids=["clipping", "not clipping", "no limit"])
+def test_adam_is_pytorchs_with_clipping(dtype, margin, max_grad_norm):
     torch.manual_seed(0)
     ours = Adam(torch.randn(200, dtype=dtype))
     theirs = torch.nn.Parameter(ours.weights.clone())
@@ -77,11 +77,11 @@ def test_adam_is_pytorchs_with_clipping(dtype, margin, clip):
         gradient = torch.randn(200, dtype=dtype) * (0.01 if step % 2 else 0.09)
         rate = 0.1 / step
         theirs.grad = gradient.clone()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_([theirs], clip)
+        if max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_([theirs], max_grad_norm)
         optimiser.param_groups[0]["lr"] = rate
         optimiser.step()
-        ours.step(gradient, rate, clip)
+        ours.step(gradient, rate, max_grad_norm)
         torch.testing.assert_close(ours.weights, theirs.detach(), rtol=0, atol=margin)
     assert (ours.weights - start).abs().max() > 0.1
 
@@ -102,7 +102,7 @@ def test_adam_refreshes_the_working_copy(working):
 def test_a_follower_moves_by_its_share_of_the_new_weights():
     state = Adam(torch.zeros(3, dtype=torch.float64))
     for _ in range(2):  # with a constant gradient, Adam's step is its rate
-        state.step(torch.ones(3, dtype=torch.float64), 0.1, clip=None)
+        state.step(torch.ones(3, dtype=torch.float64), 0.1, max_grad_norm=None)
     torch.testing.assert_close(state.weights, torch.full((3,), -0.2, dtype=torch.float64))
     expected = 0.75 * (0.25 * -0.1) + 0.25 * -0.2
     torch.testing.assert_close(state.follower, torch.full((3,), expected, dtype=torch.float64))
@@ -110,7 +110,7 @@ def test_a_follower_moves_by_its_share_of_the_new_weights():
 
 def test_clipping_bounds_the_norm():
     state = Adam(torch.zeros(100, dtype=torch.float64))
-    state.step(torch.full((100,), 1e3, dtype=torch.float64), 0.1, clip=2.0)
+    state.step(torch.full((100,), 1e3, dtype=torch.float64), 0.1, max_grad_norm=2.0)
     # The first mean is 0.1 of the clipped gradient. Like PyTorch's, clipping has 1e-6 in the denominator.
     assert state.mean.norm() == pytest.approx(0.1 * 2.0, rel=1e-9)
 
@@ -141,8 +141,8 @@ def test_residual_block_runs_on_triton_where_its_tiles_fit():
 @pytest.mark.cuda
 @needs_cuda
 @pytest.mark.parametrize("working", [None, torch.bfloat16], ids=["float32", "bf16"])
-@pytest.mark.parametrize("clip", [0.5, 1e6, None], ids=["clipping", "not clipping", "no limit"])
-def test_adam_on_the_gpu(working, clip):
+@pytest.mark.parametrize("max_grad_norm", [0.5, 1e6, None], ids=["clipping", "not clipping", "no limit"])
+def test_adam_on_the_gpu(working, max_grad_norm):
     torch.manual_seed(0)
     size = 5000  # not a multiple of the kernel's block
     exact = Adam(torch.randn(size, dtype=torch.float64))
@@ -150,8 +150,8 @@ def test_adam_on_the_gpu(working, clip):
     exact.weights.copy_(got.weights)
     for step in range(1, 7):
         gradient = (torch.randn(size) / size**0.5).to(working or torch.float32)
-        exact.step(gradient.double(), 0.1 / step, clip)
-        got.step(gradient.cuda(), 0.1 / step, clip)
+        exact.step(gradient.double(), 0.1 / step, max_grad_norm)
+        got.step(gradient.cuda(), 0.1 / step, max_grad_norm)
     assert relative(got.weights, exact.weights) < 1e-6
     assert relative(got.follower, exact.follower) < 1e-6
     # 1 - 0.99 has a relative error of 1e-6 in float32.

@@ -114,7 +114,7 @@ def test_the_papers_hyperparameters():
     assert runs["hopper-medium-edac"].updates == 3_000_000
     assert runs["hopper-medium-iql"].updates == 1_000_000
     assert runs["hopper-medium-iql"].sources["synthetic"].samples == 5_000_000
-    assert runs["hopper-medium-td3_bc-larger"].agent == {"width": 512, "depth": 3, "batch": 1024}
+    assert runs["hopper-medium-td3_bc-larger"].agent == {"width": 512, "depth": 3, "batch_size": 1024}
     assert runs["walker2d-medium-iql-half"].arms == {"half": {"as_many": 0.5, "real": 0.5}}
     assert runs["walker2d-medium-iql-half"].sources["as_many"].samples is None
     assert (runs["antmaze-umaze-td3_bc"].seeds, runs["hopper-medium-expert-td3_bc-networks"].seeds) == (6, 4)

@@ -12,7 +12,7 @@ from synther.pixels.frames import Frames
 
 CPU = torch.device("cpu")
 SIZE = 15
-SMALL = {"width": 8, "batch": 4, "learning_rate": 1e-2, "stddev_updates": 20}
+SMALL = {"width": 8, "batch_size": 4, "learning_rate": 1e-2, "stddev_updates": 20}
 CONFIGS = {"drq_bc": DrQBCConfig(**SMALL), "bc": NoisyBCConfig(**SMALL)}
 """Every algorithm, small."""
 

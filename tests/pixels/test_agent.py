@@ -92,7 +92,7 @@ def test_state_stays_where_it_is(config):
 
 
 def test_every_update_sees_and_shifts_anew():
-    made = agent(replace(CONFIGS["drq_bc"], batch=32))
+    made = agent(replace(CONFIGS["drq_bc"], batch_size=32))
     batch, seen = made.store.batch, []
     made.store.batch = lambda *given: seen.append((given[0].clone(), given[1].clone())) or batch(*given)
     made.train(12)
@@ -127,8 +127,12 @@ def brightness(episodes: int, informed: bool, seed: int) -> tuple[Frames, np.nda
 @pytest.mark.parametrize(
     ("config", "informed", "updates"),
     [
-        (NoisyBCConfig(width=32, batch=32, learning_rate=3e-3), True, 20),
-        (DrQBCConfig(width=64, batch=32, learning_rate=3e-3, nstep=1, discount=0.1, alpha=5.0, tau=0.05), False, 100),
+        (NoisyBCConfig(width=32, batch_size=32, learning_rate=3e-3), True, 20),
+        (
+            DrQBCConfig(width=64, batch_size=32, learning_rate=3e-3, nstep=1, discount=0.1, alpha=5.0, tau=0.05),
+            False,
+            100,
+        ),
     ],
     ids=["bc imitates", "drq_bc improves on random actions"],
 )

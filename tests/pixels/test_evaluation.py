@@ -56,7 +56,9 @@ def policy() -> PixelPolicy:
     first = np.arange(6) % 3 == 0
     draw = np.random.default_rng(0)
     frames = Frames(draw.integers(0, 256, (6, 3, 16, 16), np.uint8), np.zeros((6, 1)), np.zeros(6), np.ones(6), first)
-    return PixelAgent(NoisyBCConfig(width=8, depth=1, batch=2), frames, [5, 6], device=torch.device("cpu")).policy()
+    return PixelAgent(
+        NoisyBCConfig(width=8, depth=1, batch_size=2), frames, [5, 6], device=torch.device("cpu")
+    ).policy()
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def episodes(monkeypatch):
 def test_a_policy_of_grey_frames_is_refused(episodes):
     first = np.arange(6) % 3 == 0
     frames = Frames(np.zeros((6, 1, 16, 16), np.uint8), np.zeros((6, 1)), np.zeros(6), np.ones(6), first)
-    agent = PixelAgent(NoisyBCConfig(width=8, depth=1, batch=2), frames, [5], device=torch.device("cpu"))
+    agent = PixelAgent(NoisyBCConfig(width=8, depth=1, batch_size=2), frames, [5], device=torch.device("cpu"))
     with pytest.raises(ConfigError, match=r"see stacks of \(3, 16, 16\) cannot be evaluated: .*, \(9, 16, 16\)"):
         episodes(agent.policy(), [5])
 

@@ -121,9 +121,9 @@ def test_an_imitator_has_no_critic():
 
 
 HEADS = {
-    "both": DrQBCConfig(width=8, batch=8),
-    "actor": DrQBCConfig(width=8, batch=8, features="shared"),
-    "critic": DrQBCConfig(width=8, batch=8, features="shared"),
+    "both": DrQBCConfig(width=8, batch_size=8),
+    "actor": DrQBCConfig(width=8, batch_size=8, features="shared"),
+    "critic": DrQBCConfig(width=8, batch_size=8, features="shared"),
 }
 
 
@@ -145,7 +145,7 @@ def test_heads_learn_from_latents_and_eyes_are_frozen(features, made, tmp_path):
 
 def test_heads_of_an_imitator_learn_from_latents():
     tables = encode(agent(CONFIGS["bc"]), FRAMES)
-    heads = Agent(NoisyBCConfig(width=8, batch=8), Rows(tables[:1], device=CPU), [Member(3)])
+    heads = Agent(NoisyBCConfig(width=8, batch_size=8), Rows(tables[:1], device=CPU), [Member(3)])
     heads.train(2)
     assert np.isfinite(heads.losses()["actor"]).all()
 

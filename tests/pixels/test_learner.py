@@ -24,7 +24,7 @@ from ..here import Here
 from .lamps import Doors, Lamps
 from .pictures import CPU
 
-CONFIG = DrQv2Config(width=8, batch=8, nstep=2, discount=0.9, stddev_updates=40, learning_rate=1e-2)
+CONFIG = DrQv2Config(width=8, batch_size=8, nstep=2, discount=0.9, stddev_updates=40, learning_rate=1e-2)
 SIZE = 15
 
 
@@ -97,7 +97,7 @@ def test_losses_by_hand():
 def test_the_losses_of_heads_are_those_of_the_whole(lived):
     """On features of the same frames, without shifts, and with the critics' targets seen by the same trunk."""
     rows = [found for found in encode_own(lived) if found is not None]
-    heads = Agent(replace(CONFIG, batch=4), Rows(rows[:1], device=CPU), [Member(3)])
+    heads = Agent(replace(CONFIG, batch_size=4), Rows(rows[:1], device=CPU), [Member(3)])
     heads.load_state(heads.state() | lived.heads([0]), 0)
     batch = heads.rows.batch(heads.rows.matrix[None, :6])
     with torch.no_grad():
@@ -221,7 +221,7 @@ def test_saved_and_taken_up_it_goes_on_as_it_would(lived, tmp_path):
 
 def test_a_policy_learns_to_look():
     """What is lit is all that there is to know, and the next picture does not depend on the action."""
-    config = DrQv2Config(width=32, batch=16, nstep=1, discount=0.01, learning_rate=3e-3, stddev_updates=100)
+    config = DrQv2Config(width=32, batch_size=16, nstep=1, discount=0.01, learning_rate=3e-3, stddev_updates=100)
     made = live(learner([0], config, 200), 100, guessing=40, world=Lamps)
     world, policy, returns = Lamps("", size=SIZE, repeat=1, stack=3), made.policy(), []
     for episode in range(5):

@@ -10,7 +10,7 @@ from synther.replay.synthetic import SyntheticReplay
 TINY: Settings = preset(
     "laptop",
     network={"width": 16, "depth": 1, "embedding": 8, "frequencies": 4},
-    fit={"steps": 20, "evaluate_every": 10, "batch": 32},
+    fit={"steps": 20, "evaluate_every": 10, "batch_size": 32},
     sampler={"steps": 2},
     data={"scaling": "standard", "spikes": False, "threshold": "half", "terminals": "generated"},
 )

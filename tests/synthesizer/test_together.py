@@ -92,7 +92,7 @@ def test_others_are_fitted_in_turn():
 
 
 @pytest.mark.parametrize(
-    "other", [{"noise": {"p_mean": -1.0}}, {"fit": {**SHORT["fit"], "batch": 8}}], ids=["noise", "batch"]
+    "other", [{"noise": {"p_mean": -1.0}}, {"fit": {**SHORT["fit"], "batch_size": 8}}], ids=["noise", "batch"]
 )
 def test_only_those_of_the_same_options_share_their_steps(other, monkeypatch):
     monkeypatch.setattr(Synthesizer, "_complete", lambda self, task, result, progress: self)

@@ -16,7 +16,7 @@ from synther.presets import preset
 
 from .. import pendulum, trainings
 
-SMALL = SACConfig(width=8, depth=1, batch=8, learning_rate=1e-2)
+SMALL = SACConfig(width=8, depth=1, batch_size=8, learning_rate=1e-2)
 TINY = preset(
     "laptop",
     network={"width": 8, "depth": 1, "embedding": 8},

@@ -26,14 +26,14 @@ RUN = OnlineRun(
     "Pendulum-v1",
     utd=3,
     synthetic=Synthetic("laptop", changes=TINY, samples=20, refresh_every=20),
-    agent={"width": 8, "depth": 1, "batch": 8},
+    agent={"width": 8, "depth": 1, "batch_size": 8},
     steps=30,
     seeds=2,
     learning_starts=10,
     evaluate_every=15,
     episodes=1,
 )
-REDQ = replace(RUN, name="pendulum-redq", algorithm="redq", utd=2, synthetic=None, agent=RUN.agent | {"batch": 10})
+REDQ = replace(RUN, name="pendulum-redq", algorithm="redq", utd=2, synthetic=None, agent=RUN.agent | {"batch_size": 10})
 
 
 def execute(runs, tmp_path):

@@ -14,7 +14,7 @@ from ..online.runs import refreshes
 from ..seeing import files
 from ..trainings import logged, same_tensors
 
-AGENT = DrQv2Config(width=8, depth=1, batch=4, nstep=2, stddev_updates=20, learning_rate=1e-2)
+AGENT = DrQv2Config(width=8, depth=1, batch_size=4, nstep=2, stddev_updates=20, learning_rate=1e-2)
 TINY = preset(
     "laptop",
     network={"width": 8, "depth": 1, "embedding": 8},

@@ -263,7 +263,7 @@ def test_nothing_is_refreshed_before_anybody_learns():
 
 def test_the_defaults_are_those_of_drq_v2():
     plan = PixelPlan("A", steps=500_000)
-    assert (plan.agent.learning_rate, plan.agent.nstep, plan.agent.tau, plan.agent.batch) == (1e-4, 3, 0.01, 256)
+    assert (plan.agent.learning_rate, plan.agent.nstep, plan.agent.tau, plan.agent.batch_size) == (1e-4, 3, 0.01, 256)
     assert (plan.learning_starts, plan.update_every, plan.repeat, plan.capacity) == (2_000, 2, 2, 1_000_000)
     assert plan.agent.stddev_updates * plan.update_every == 500_000
     assert (plan.name, PLAN.name) == ("drq_v2", "drq_v2_synther")
