@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from synther.data import inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding
+from synther.data.declared import discrete_spaces
 from synther.data.inference import Integers
 from synther.data.kinds import Array, Bounded, Constant, Continuous, Integer, Kind, Levels, Matrix, Spiked
 from synther.data.spaces import Space
@@ -71,8 +72,11 @@ class Layout:
         if coding not in CODINGS:
             raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
         first, seen = inference.profile(rows)
-        observation = inference.observation_kinds(seen["observation"], first.observation_space, coding)
-        action = inference.action_kinds(seen["action"], first.action_space, coding)
+        observation_space, action_space = discrete_spaces(
+            first, {field: bool(seen[field].whole.all()) for field in seen}
+        )
+        observation = inference.observation_kinds(seen["observation"], observation_space, coding)
+        action = inference.action_kinds(seen["action"], action_space, coding)
         reward: tuple[Kind, ...] = (inference.observed_kind(seen["reward"], 0),)
         sample = inference.sample(rows)
         observation = inference.grouped(observation, sample["observation"], rows, coding)
@@ -93,8 +97,8 @@ class Layout:
             terminal=(inference.observed_kind(seen["terminal"], 0),),
             dtypes=tuple(getattr(first, field).dtype.name for field in ROW_FIELDS),
             flat_action=first.action.ndim == 1,
-            action_space=first.action_space,
-            observation_space=first.observation_space,
+            action_space=action_space,
+            observation_space=observation_space,
             env_id=first.env_id,
             env_options=first.env_options,
         )

@@ -30,7 +30,8 @@ def test_it_ends_with_the_rows_that_are_sampled(sampler):
     model = Synthesizer("laptop", **{**QUICK, "sampler": sampler}).fit(plain(), progress=False)
     steps = list(model.trace(30, seed=5))
     sigmas = [sigma for sigma, *_ in steps]
-    assert (sigmas[0], sigmas[-1]) == (80.0, 0.0)
+    assert sigmas[0] >= 0.999 * model.settings.noise.sigma_max  # churn may raise it
+    assert sigmas[-1] == 0.0
     assert all(before > after for before, after in pairwise(sigmas))
     assert steps[-1][2].equals(model.sample(30, seed=5, progress=False))
 

@@ -1,0 +1,69 @@
+"""Spaces that a registered environment declares, for rows that do not carry them."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from synther import Transitions
+from synther.data import declared
+from synther.data.kinds import Categorical, Integer, OneHot
+from synther.data.layout import Layout
+
+
+def rows(env_id: str | None, observation: np.ndarray, actions: int = 4, **about: object) -> Transitions:
+    draw = np.random.default_rng(0)
+    count = len(observation)
+    return Transitions.of(
+        observation=observation,
+        action=draw.integers(actions, size=count),
+        reward=draw.random(count).astype(np.float32),
+        next_observation=observation,
+        terminal=np.zeros(count, bool),
+        env_id=env_id,
+        **about,
+    )
+
+
+def places(below: int, count: int = 300) -> np.ndarray:
+    return np.random.default_rng(1).integers(below, size=(count, 1)).astype(np.float32)
+
+
+def test_states_that_were_never_visited_are_known_from_the_environment():
+    layout = Layout.infer(rows("FrozenLake-v1", places(10), actions=3))
+    assert layout.observation == (Categorical(16, 0, "onehot"),)
+    assert layout.action == (Categorical(4, 0, "onehot"),)
+
+
+def test_one_hot_observations_of_a_discrete_space():
+    layout = Layout.infer(rows("FrozenLake-v1", np.eye(16, dtype=np.float32)[places(10).astype(int)[:, 0]]))
+    assert [type(kind) for kind in layout.observation] == [OneHot]
+
+
+@pytest.mark.parametrize("env_id", [None, "Nobody-v0", "os:FrozenLake-v1", "CartPole-v1"])
+def test_without_a_discrete_declaration_the_rows_decide(env_id):
+    layout = Layout.infer(rows(env_id, places(4_000)))
+    assert [type(kind) for kind in layout.observation] == [Integer]
+
+
+def test_a_declaration_that_the_rows_contradict_does_not_count():
+    layout = Layout.infer(rows("FrozenLake-v1", places(17)))
+    assert layout.observation_space is None
+
+
+def test_options_that_could_name_a_file_are_not_passed_on():
+    assert declared._declared("FrozenLake-v1", (("map_name", "8x8"),)) == {}
+    assert declared._declared("FrozenLake-v1", (("is_slippery", False),))["observation"].n == 16
+
+
+def test_an_environment_that_cannot_be_made_is_passed_over():
+    def broken(**_: object) -> None:
+        raise OSError("no such device")
+
+    gymnasium.register("Broken-v0", entry_point=broken)
+    try:
+        layout = Layout.infer(rows("Broken-v0", places(4_000)))
+        assert [type(kind) for kind in layout.observation] == [Integer]
+    finally:
+        del gymnasium.registry["Broken-v0"]
