@@ -63,14 +63,16 @@ class Meeting(Counting):
 
 @dataclass(frozen=True)
 class Killed(Counting):
-    """Once, in the middle, after what is there has arrived at `home`."""
-
-    home: Path
+    """Once, in the middle. Notes the part of the machine that it sees."""
 
     def before(self, index: int) -> None:
+        seen = [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "SYNTHER_CORES")]
+        (self.diary / f"{self.name}.machine").write_text(json.dumps(seen))
         if index == 3 and len(self.begun_at()) == 1:
-            wait_for(self.home / "checkpoint.json", json.dumps(NUMBERS[:3]))
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def machine(self) -> list[str | None]:
+        return json.loads((self.diary / f"{self.name}.machine").read_text())
 
 
 @dataclass(frozen=True)
@@ -102,9 +104,9 @@ class Endless(Counting):
             time.sleep(120)
 
 
-def wait_for(path: Path, text: str = "") -> None:
+def wait_for(path: Path) -> None:
     until = time.monotonic() + 60
-    while not (path.exists() and (not text or path.read_text() == text)):
+    while not path.exists():
         if time.monotonic() > until:
             raise TimeoutError(f"{path} did not come")
         time.sleep(0.02)

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from synther.errors import ConfigError, MissingExtra
-from synther.experiments.engines import Outcome, run_all
-from synther.experiments.engines.ray_cluster import Share, _check_address, connected
+from synther.experiments.engines import Outcome, check_address, connected, run_all, share
 from synther.locks import Owned, driver_lock, owned, worker_lock
 from synther.progress import Lines
 
@@ -140,7 +139,7 @@ def test_a_folder_that_cannot_be_read_stops_nobody_else(tmp_path, engine):
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", ".hidden"])
 def test_names_that_are_no_folder(tmp_path, name):
-    with pytest.raises(ConfigError, match="that of a folder"):
+    with pytest.raises(ConfigError, match="name of a run"):
         run_all([Named(name)], tmp_path, progress=False)
 
 
@@ -170,7 +169,7 @@ def test_ray_is_an_extra(monkeypatch):
 @pytest.mark.parametrize("address", ["somewhere", "ray://10.0.0.1:10001", "localhost:many"])
 def test_what_is_no_address(address):
     with pytest.raises(ConfigError, match=r"such as 10\.0\.0\.1:6379"):
-        _check_address(address)
+        check_address(address)
 
 
 def test_nobody_answers():
@@ -179,9 +178,9 @@ def test_nobody_answers():
         listener.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ConfigError, match="ray start"):
-            _check_address(address)
+            check_address(address)
         listener.listen()
-        _check_address(address)
+        check_address(address)
 
 
 @pytest.mark.parametrize(
@@ -197,10 +196,10 @@ def test_nobody_answers():
     ],
 )
 def test_the_share_of_a_run(gpus, cpus, machines, expected):
-    assert Share.checked(gpus, cpus).of(machines) == expected
+    assert share(gpus, cpus, machines) == expected
 
 
 @pytest.mark.parametrize(("gpus", "cpus"), [(2, 1), (None, 9), (1, 5)])
 def test_no_machine_has_it(gpus, cpus):
     with pytest.raises(ConfigError, match="they have 1 GPUs and 4 cores, 0 GPUs and 8 cores"):
-        Share.checked(gpus, cpus).of([{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}])
+        share(gpus, cpus, [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}])

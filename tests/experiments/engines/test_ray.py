@@ -1,26 +1,29 @@
-"""A real Ray cluster on this machine: runs at once, killed, refused, interrupted, and where no disk is shared."""
+"""A real Ray cluster on this machine: runs at once, killed, refused, interrupted, and without shared storage."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.engines import Outcome, ray_cluster, run_all
-from synther.experiments.engines.ray_cluster import connected
+from synther.experiments import engines
+from synther.experiments.engines import Outcome, connected, run_all
 from synther.locks import driver_lock, owned
-from synther.progress import Phase, Silent
+from synther.progress import Phase
 
 from . import counting
-from .counting import NUMBERS, Counting, Endless, Killed, Meeting, Refusing
+from .counting import NUMBERS, Broken, Counting, Endless, Killed, Meeting, Refusing
 
 SMALL = {"engine": "ray", "cpus": 0.25}
 
@@ -29,7 +32,7 @@ SMALL = {"engine": "ray", "cpus": 0.25}
 def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv("RAY_ADDRESS", raising=False)
-        with connected(None):
+        with connected(show_progress=True):
             from ray import cloudpickle
 
             cloudpickle.register_pickle_by_value(counting)  # workers cannot import what is no package
@@ -41,21 +44,16 @@ def cluster() -> Iterator[None]:
 class Noted:
     """Progress as it was reported."""
 
-    phases: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    open: int = 0
+    advanced: list[str] = field(default_factory=list)
+    phases: list[tuple[str, int, int]] = field(default_factory=list)
 
     @contextmanager
     def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
-        told = self.phases.setdefault(name, [])
-        told.append((start, f"of {total}"))
+        self.phases.append((name, total, start))
+        yield self
 
-        class Now:
-            def advance(self, amount: int, note: str = "") -> None:
-                told.append((amount, note))
-
-        self.open += 1
-        yield Now()
-        self.open -= 1
+    def advance(self, amount: int, note: str = "") -> None:
+        self.advanced += [note] * amount
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class Ran:
     tasks: dict[str, Counting]
     progress: Noted
     log: list[str]
+    shown: str
 
     def result(self, name: str) -> list[int]:
         return json.loads((self.out / name / "result.json").read_text())
@@ -77,20 +76,26 @@ def ran(tmp_path_factory) -> Ran:
     tasks = [
         Meeting("one", diary, "other"),
         Meeting("other", diary, "one"),
-        Killed("killed", diary, out / "killed"),
+        Killed("killed", diary),
         Refusing("refusing", diary),
+        Broken("broken", diary),
         Counting("done", diary),
         Counting("taken", diary),
     ]
     (out / "done").mkdir()
     (out / "done" / "result.json").write_text("[]")
-    progress, said = Noted(), _Heard()
+    progress, said, shown = Noted(), _Heard(), StringIO()
     logging.getLogger("synther").addHandler(said)
-    with owned(driver_lock(out / "taken")):
+    with owned(driver_lock(out / "taken")), redirect_stderr(shown):
         outcomes = run_all(tasks, out, progress=progress, **SMALL)
+        until = time.monotonic() + 30
+        while shown.getvalue().count("100 % of 5") < 3 and time.monotonic() < until:  # what Ray still has to show
+            time.sleep(0.05)
     logging.getLogger("synther").removeHandler(said)
     assert [outcome.name for outcome in outcomes] == [task.name for task in tasks]
-    return Ran(out, {o.name: o for o in outcomes}, {task.name: task for task in tasks}, progress, said.texts)
+    return Ran(
+        out, {o.name: o for o in outcomes}, {task.name: task for task in tasks}, progress, said.texts, shown.getvalue()
+    )
 
 
 class _Heard(logging.Handler):
@@ -112,12 +117,22 @@ def test_a_killed_worker_is_taken_up_where_it_was(ran):
     assert ran.outcomes["killed"].error is None
     assert ran.result("killed") == NUMBERS
     assert ran.tasks["killed"].begun_at() == [0, 3]
-    assert any(text.startswith("killed begins attempt 2 of 3: its process died") for text in ran.log)
+    assert any(text.startswith("killed: its worker died") for text in ran.log)
 
 
 def test_a_refusal_is_told_and_not_tried_again(ran):
     assert ran.outcomes["refusing"].error == "expected rows, got none: choose another file"
     assert ran.tasks["refusing"].begun_at() == [0]
+
+
+def test_a_defect_is_told_with_its_traceback_and_not_tried_again(ran):
+    assert ran.outcomes["broken"].error == "ZeroDivisionError: a defect"
+    assert any(text.startswith("broken: broken failed") and "counting.py" in text for text in ran.log)
+    assert ran.tasks["broken"].begun_at() == [0]
+
+
+def test_a_run_sees_its_share_of_the_machine(ran):
+    assert ran.tasks["killed"].machine() == ["", "1"]
 
 
 def test_what_is_done_is_left_alone(ran):
@@ -130,12 +145,13 @@ def test_what_another_driver_has_taken_is_left_to_it(ran):
     assert ran.tasks["taken"].begun_at() == []
 
 
-def test_progress_comes_home(ran):
-    assert ran.progress.open == 0
-    assert ran.progress.phases["one: count"][0] == (0, "of 5")
-    assert sum(amount for amount, _ in ran.progress.phases["one: count"]) == 5
-    assert ran.progress.phases["one: count"][-1][1] == "at 20"
-    assert (3, "of 5") in ran.progress.phases["killed: count"]
+def test_progress_counts_the_runs(ran):
+    assert ran.progress.phases == [("runs", 7, 2)]
+    assert sorted(ran.progress.advanced) == ["broken", "killed", "one", "other", "refusing"]
+
+
+def test_progress_of_each_run_is_shown(ran):
+    assert all(f"{name}: count: 100 % of 5" in ran.shown for name in ("one", "other", "killed"))
 
 
 def test_log_records_come_home(ran):
@@ -147,44 +163,38 @@ def test_no_lock_is_left(ran):
 
 
 def test_a_worker_that_always_dies_is_given_up(tmp_path):
-    task = Killed("mortal", tmp_path, tmp_path / "out" / "mortal")
+    task = Killed("mortal", tmp_path)
     (outcome,) = run_all([task], tmp_path / "out", attempts=1, progress=False, **SMALL)
-    assert outcome.error.startswith("its process died once (")
+    assert outcome.error.startswith("its worker died in attempt 1 of 1 (")
     assert task.begun_at() == [0]
 
 
-def test_results_are_sent_home_from_another_file_system(tmp_path, monkeypatch):
-    """Workers that do not see the driver's lock work elsewhere, on what is there, or has come home of one that died."""
-    monkeypatch.setattr(ray_cluster, "owned", _seen_by_nobody)
-    monkeypatch.setattr(ray_cluster, "_PARCEL_SECONDS", 0.05)
-    folder = tmp_path / "out" / "killed"
-    folder.mkdir(parents=True)
-    (folder / "checkpoint.json").write_text(json.dumps(NUMBERS[:1]))
-    task = Killed("killed", tmp_path, folder)
+def test_a_folder_that_workers_do_not_see_is_refused(tmp_path, monkeypatch):
+    """The path exists on the worker, and it is another folder than the driver's: its lock says something else."""
+
+    @contextmanager
+    def on_another_disk(lock: Path) -> Iterator[str]:
+        with owned(lock):
+            yield "the text of the driver's lock"
+
+    monkeypatch.setattr(engines, "owned", on_another_disk)
+    task = Counting("one", tmp_path)
     (outcome,) = run_all([task], tmp_path / "out", progress=False, **SMALL)
-    assert outcome.error is None
-    assert task.begun_at() == [1, 3]
-    assert json.loads((folder / "result.json").read_text()) == NUMBERS
-    assert sorted(file.name for file in folder.iterdir()) == ["checkpoint.json", "result.json"]
-
-
-@contextmanager
-def _seen_by_nobody(lock: Path) -> Iterator[str]:
-    with owned(lock):
-        yield "what is said elsewhere"
+    assert str(tmp_path / "out" / "one") in outcome.error
+    assert "storage" in outcome.error
+    assert task.begun_at() == []
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_interrupted_all_stop_and_can_go_on(tmp_path):
-    class Impatient(Silent):
-        """Ctrl-C once the run is in the middle."""
-
-        def phase(self, name: str, total: int, start: int = 0):
-            counting.wait_for(tmp_path / "process")
-            raise KeyboardInterrupt
+    def interrupt() -> None:
+        counting.wait_for(tmp_path / "process")
+        os.kill(os.getpid(), signal.SIGINT)
 
     out, task = tmp_path / "out", Endless("endless", tmp_path)
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        run_all([task], out, progress=Impatient(), **SMALL)
+        run_all([task], out, progress=False, **SMALL)
     worker = int((tmp_path / "process").read_text())
     until = time.monotonic() + 60
     while _lives(worker):

@@ -1,0 +1,308 @@
+"""Many runs: one after another in this process, or several at once on a Ray cluster.
+
+Each run works in a folder of its own, whatever the engine. A Ray worker works directly in that folder, so all machines
+of the cluster must share the storage that it lies on. A run whose worker dies is sent again and resumes there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from socket import create_connection, gethostname
+from typing import Any, Literal, Protocol
+
+from synther.durable import check_folder
+from synther.errors import ConfigError, MissingExtra, SyntherError
+from synther.locks import driver_lock, owned, worker_lock
+from synther.progress import Lines, Phase, Progress, Silent, resolve
+
+__all__ = ["Outcome", "Task", "run_all"]
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = {"local": 1.0, "ray": 120.0}
+"""Seconds to wait for the lock of a worker that was stopped. Shared storage may release that of a dead machine late."""
+
+_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_DEDUP_LOGS_ALLOW_REGEX": r": \d+ % of ",  # show the lines of progress,
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # and no others: Ray would print on stdout that a worker died
+}
+
+
+class Task(Protocol):
+    """One run. It can be pickled and killed at any moment: executed again in the same folder, it resumes."""
+
+    @property
+    def name(self) -> str:
+        """Also the name of its folder."""
+
+    def execute(self, folder: Path, progress: Progress) -> None:
+        """Do the work in `folder`, or what is left of it."""
+
+    def done(self, folder: Path) -> bool:
+        """Whether nothing is left to do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one task."""
+
+    name: str
+    seconds: float = 0.0
+    """Time spent on it in this call, without waiting. Attempts whose worker died are not included."""
+    error: str | None = None
+    """Why it is not done."""
+    was_done: bool = False
+    """It was done before this call."""
+
+
+def run_all(
+    tasks: Sequence[Task],
+    out: Path,
+    *,
+    engine: Literal["local", "ray"] = "local",
+    gpus: float | None = None,
+    cpus: float | None = None,
+    address: str | None = None,
+    attempts: int = 3,
+    progress: Progress | bool = True,
+) -> list[Outcome]:
+    """Execute each task in the folder of `out` that has its name. Outcomes are in the order of the tasks.
+
+    A task that is done is skipped. If one fails, the others continue. After an interruption, the same call resumes.
+    `gpus` and `cpus` (for each run), `address` (of a cluster; by default a new one on this machine) and `attempts` (for
+    a run whose worker dies) are for Ray: see docs/engines.md.
+    """
+    _check_names(tasks)
+    out = out.expanduser().resolve()
+    check_folder(out, "choose a folder")
+    if engine == "local":
+        return [_run_here(task, out / task.name, resolve(progress)) for task in tasks]
+    if engine != "ray":
+        raise ConfigError(f"unknown engine {engine!r}: expected local or ray")
+    if attempts < 1:
+        raise ConfigError(f"attempts must be at least 1, got {attempts}")
+    if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
+        raise ConfigError(f"gpus must be a whole number or a fraction below 1, got {gpus:g}")
+    if cpus is not None and cpus <= 0:
+        raise ConfigError(f"cpus must be above 0, got {cpus:g}")
+    return _Ray(gpus, cpus, address, attempts, resolve(progress)).run(tasks, out)
+
+
+def _check_names(tasks: Sequence[Task]) -> None:
+    names = [task.name for task in tasks]
+    for name in names:
+        if not name or Path(name).name != name or name.startswith("."):
+            raise ConfigError(f"the name of a run must be that of a folder, such as walker2d-td3_bc, got {name!r}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"every run must have a name of its own, got several called {', '.join(twice)}")
+
+
+class _Named:
+    """Progress of a task, with its name before each phase."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self.progress, self.name = progress, name
+
+    def phase(self, name: str, total: int, start: int = 0) -> AbstractContextManager[Phase]:
+        return self.progress.phase(f"{self.name}: {name}", total, start)
+
+
+def _attempt(task: Task, folder: Path, progress: Progress, patience: float) -> Outcome:
+    began, error = time.monotonic(), None
+    try:
+        with owned(worker_lock(folder), patience=patience):
+            task.execute(folder, _Named(progress, task.name))
+    except (SyntherError, OSError) as refusal:  # a full disk is not a defect
+        error = str(refusal)
+    except Exception as defect:
+        log.exception("%s failed", task.name)
+        error = f"{type(defect).__name__}: {defect}"
+    return Outcome(task.name, time.monotonic() - began, error)
+
+
+def _run_here(task: Task, folder: Path, progress: Progress) -> Outcome:
+    try:
+        if task.done(folder):
+            return Outcome(task.name, was_done=True)
+        with owned(driver_lock(folder)):
+            return _attempt(task, folder, progress, _PATIENCE["local"])
+    except (SyntherError, OSError) as refusal:
+        return Outcome(task.name, error=str(refusal))
+
+
+def share(gpus: float | None, cpus: float | None, machines: Sequence[dict[str, float]]) -> tuple[float, float]:
+    """GPUs and cores of a run. By default one GPU where there is one, and that GPU's share of the cores, or 1 core."""
+    if gpus is None:
+        gpus = 1.0 if any(machine.get("GPU", 0) >= 1 for machine in machines) else 0.0
+    fit = [machine for machine in machines if machine.get("GPU", 0) >= gpus]
+    if cpus is None:
+        shares = [machine.get("CPU", 0) * gpus / machine["GPU"] for machine in fit] if gpus else []
+        cpus = float(max(1, int(min(shares, default=1))))
+    if not any(machine.get("CPU", 0) >= cpus for machine in fit):
+        have = ", ".join(f"{m.get('GPU', 0):g} GPUs and {m.get('CPU', 0):g} cores" for m in machines)
+        raise ConfigError(f"no machine has the {gpus:g} GPUs and {cpus:g} cores of a run: they have {have}")
+    return gpus, cpus
+
+
+@contextmanager
+def connected(address: str | None = None, *, show_progress: bool = False) -> Iterator[None]:
+    """Use the cluster this process is connected to already, or the one at `address` or RAY_ADDRESS, or start one."""
+    os.environ.update(_RAY)  # before Ray is imported
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("ray", "ray", "the engine ray") from None
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS", "local")
+    check_address(address)
+    try:
+        ray.init(address, include_dashboard=False, log_to_driver=show_progress, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"cannot connect to a Ray cluster at {address}: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Refuse an address where no cluster answers. Ray itself would try for minutes."""
+    if address in ("local", "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "//" in host:
+        raise ConfigError(f"expected the address of a Ray cluster, such as 10.0.0.1:6379 or auto, got {address}")
+    try:
+        create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"no Ray cluster answers at {address} ({error}): start one there with `ray start`") from error
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a worker has to know."""
+
+    task: Task
+    folder: Path
+    proof: str
+    """The text of the driver's lock, which a worker can read only on shared storage."""
+    gpus: float
+    cores: int
+    log_level: int
+    show_progress: bool
+
+
+@dataclass(frozen=True)
+class _Ray:
+    gpus: float | None
+    cpus: float | None
+    address: str | None
+    attempts: int
+    progress: Progress
+
+    def run(self, tasks: Sequence[Task], out: Path) -> list[Outcome]:
+        outcomes: dict[str, Outcome] = {}
+        show = not isinstance(self.progress, Silent)
+        with ExitStack() as stack:
+            proofs: list[tuple[Task, str]] = []
+            for task in tasks:
+                try:
+                    if task.done(out / task.name):
+                        outcomes[task.name] = Outcome(task.name, was_done=True)
+                    else:
+                        proofs.append((task, stack.enter_context(owned(driver_lock(out / task.name)))))
+                except (SyntherError, OSError) as refusal:
+                    outcomes[task.name] = Outcome(task.name, error=str(refusal))
+            if proofs:
+                stack.enter_context(connected(self.address, show_progress=show))
+                import ray
+
+                gpus, cpus = share(self.gpus, self.cpus, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+                # One process for each run: the memory of a GPU is free for certain when a process ends.
+                worker = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=0, max_calls=1)(work)
+                how = (gpus, max(1, int(cpus)), log.getEffectiveLevel(), show)
+                orders = [_Order(task, out / task.name, proof, *how) for task, proof in proofs]
+                with self.progress.phase("runs", len(tasks), len(outcomes)) as phase:
+                    outcomes |= self._outcomes(orders, worker, phase)
+        return [outcomes[task.name] for task in tasks]
+
+    def _outcomes(self, orders: Sequence[_Order], worker: Any, phase: Phase) -> dict[str, Outcome]:
+        """By name. Ray itself retries nothing: it would retry a run that needs too much memory forever."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        outcomes: dict[str, Outcome] = {}
+        sent = {worker.remote(order): (order, 1) for order in orders}
+        try:
+            while sent:
+                (ready, *_), _ = ray.wait(list(sent))
+                order, attempt = sent.pop(ready)
+                name = order.task.name
+                try:
+                    outcomes[name], logged = ray.get(ready)
+                except RayTaskError as failure:  # before the run began: its process cannot read the task
+                    outcomes[name] = Outcome(name, error=f"{type(failure.cause).__name__}: {failure.cause}")
+                except RayError as death:
+                    why = str(death).partition("\n")[0] or type(death).__name__
+                    if attempt < self.attempts:
+                        log.warning("%s: its worker died (%s): attempt %d of %d", name, why, attempt + 1, self.attempts)
+                        sent[worker.remote(order)] = order, attempt + 1
+                        continue
+                    cure = "find out what ended it, such as too little memory; the same command resumes the run"
+                    error = f"its worker died in attempt {attempt} of {self.attempts} ({why}): {cure}"
+                    outcomes[name] = Outcome(name, error=error)
+                else:
+                    for level, text in logged:
+                        log.log(level, "%s: %s", name, text)
+                phase.advance(1, name)
+        finally:  # interrupted, or broken
+            for waiting in sent:
+                ray.cancel(waiting, force=True)
+        return outcomes
+
+
+class _Records(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append((record.levelno, self.format(record)))
+
+
+def work(order: _Order) -> tuple[Outcome, list[tuple[int, str]]]:
+    """In a worker of Ray: the outcome and the log records. Progress goes to stderr, which Ray shows at the driver."""
+    if not _is_visible(driver_lock(order.folder), order.proof):
+        error = (
+            f"{order.folder} is not visible on {gethostname()}: the engine ray works directly in this folder, so put "
+            "it on storage that all machines of the cluster share, under the same path on each of them"
+        )
+        return Outcome(order.task.name, error=error), []
+    if order.gpus == 0:  # Ray would let it see all of them
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["SYNTHER_CORES"] = str(order.cores)
+    ours, records = logging.getLogger("synther"), _Records()
+    ours.addHandler(records)  # not removed: the process ends with the run
+    ours.setLevel(order.log_level)
+    progress = Lines() if order.show_progress else Silent()
+    return _attempt(order.task, order.folder, progress, _PATIENCE["ray"]), records.found
+
+
+def _is_visible(lock: Path, proof: str) -> bool:
+    """Whether this is the driver's own file, and not only one of the same path."""
+    try:
+        os.listdir(lock.parent)  # so that NFS looks again
+        return lock.read_text() == proof
+    except OSError:
+        return False
