@@ -30,7 +30,7 @@ from machine import command_line, keep, origin, print_table
 from synther.agents.learner import Learner
 from synther.agents.sac import SACConfig
 from synther.compute import pick_device, synchronize
-from synther.envs.stepping import Worlds
+from synther.envs.vector_env import VectorEnv
 from synther.experiments.online import Plan, Upsampling, train_to
 from synther.experiments.refresh import Refreshing
 from synther.presets import Settings, preset
@@ -56,7 +56,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        work = {_ACTING: (Learner, "act"), _STEPPING: (Worlds, "step"), _TRAINING: (Learner, "train")}
+        work = {_ACTING: (Learner, "act"), _STEPPING: (VectorEnv, "step"), _TRAINING: (Learner, "train")}
         work |= {_REFRESHING: (Refreshing, "refresh")}
         with ExitStack() as stack:
             for name, (owner, method) in work.items():

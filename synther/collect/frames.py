@@ -25,7 +25,7 @@ from synther.data.transitions import Transitions
 from synther.datasets.regenerated import CHANCE
 from synther.envs.camera import graphics
 from synther.envs.episodes import Key
-from synther.envs.pixels import REPEAT, SIZE, PixelWorld, check_drawable
+from synther.envs.pixels import REPEAT, SIZE, PixelEnv, check_drawable
 from synther.envs.policies import Policy, UniformPolicy
 from synther.envs.redrawing import check_redrawable, redraw
 from synther.envs.workers import Workers, answer
@@ -72,8 +72,8 @@ def film(
         raise ConfigError(f"the seed must be 0 or more, got {seed}")
     check_drawable(env_id)
     backend = graphics()
-    with PixelWorld(env_id, size=size, repeat=repeat, backend=backend) as world:
-        limit, low, high = world.decisions, world.low, world.high
+    with PixelEnv(env_id, size=size, repeat=repeat, backend=backend) as env:
+        limit, low, high = env.decisions, env.low, env.high
     actor = _actor(env_id, policy, member, noise, low, high)
     several = cores() if processes is None else processes
     who = policy if policy == CHANCE else digest_of(Path(policy).expanduser())
@@ -160,22 +160,22 @@ def _spans(rows: Transitions) -> Iterator[slice]:
 
 def _filmed(env_id: str, backend: str, repeat: int, size: int, policy: Policy, key: Key, most: int) -> Frames:
     """In a worker: one episode, of at most so many decisions."""
-    world = _world(env_id, backend, repeat, size)
+    env = _env(env_id, backend, repeat, size)
     rng = np.random.default_rng(np.random.SeedSequence(key).spawn(1)[0])
-    world.reset(int(np.random.SeedSequence(key).generate_state(1)[0]))
-    images, actions, rewards = [world.frame], [np.zeros_like(world.low)], [0.0]
+    env.reset(int(np.random.SeedSequence(key).generate_state(1)[0]))
+    images, actions, rewards = [env.frame], [np.zeros_like(env.low)], [0.0]
     terminal = timeout = False
     while len(images) <= most and not (terminal or timeout):
-        action = np.asarray(policy.act(world.state[None], rng)[0], np.float32)
+        action = np.asarray(policy.act(env.state[None], rng)[0], np.float32)
         if not np.isfinite(action).all():
             raise DataError(
                 f"{env_id}: the policy gave an action that is no finite number: it has diverged in training"
             )
-        _, reward, terminal, timeout = world.step(action)
-        images.append(world.frame)
+        _, reward, terminal, timeout = env.step(action)
+        images.append(env.frame)
         actions.append(action)
         rewards.append(reward)
-    known = {"env_id": env_id, "action_repeat": repeat, "low": world.low, "high": world.high}
+    known = {"env_id": env_id, "action_repeat": repeat, "low": env.low, "high": env.high}
     return _episode(np.stack(images), np.stack(actions), rewards, terminal, **known)
 
 
@@ -195,8 +195,8 @@ def _episode(images: Array, actions: Array, rewards: list[float], terminal: bool
 
 
 @cache
-def _world(env_id: str, backend: str, repeat: int, size: int) -> PixelWorld:
+def _env(env_id: str, backend: str, repeat: int, size: int) -> PixelEnv:
     """It stays open for as long as this worker process lives."""
-    world = PixelWorld(env_id, size=size, repeat=repeat, backend=backend)
-    atexit.register(world.close)
-    return world
+    env = PixelEnv(env_id, size=size, repeat=repeat, backend=backend)
+    atexit.register(env.close)
+    return env

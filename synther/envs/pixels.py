@@ -27,7 +27,7 @@ _CAMERAS = {"quadruped": 2}
 """DrQ-v2's choice; any other body is seen from the first."""
 
 
-class PixelWorld:
+class PixelEnv:
     """The task `env_id`, such as `dm_control/walker-walk-v0`, drawn. Use it as a context manager, or close it.
 
     An observation is the last `stack` frames, (3 stack, size, size) of uint8, the oldest first; after a reset they are

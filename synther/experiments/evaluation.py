@@ -18,7 +18,7 @@ from synther.collect.rows import check_fits
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
-from synther.envs.pixels import REPEAT, PixelWorld
+from synther.envs.pixels import REPEAT, PixelEnv
 from synther.envs.scores import reference
 from synther.errors import ConfigError, FormatError
 from synther.experiments.pixels.stage_one import POLICY, description, result_of
@@ -71,14 +71,14 @@ def score(
     number: int = 0,
     workers: int | None = None,
     progress: Progress | bool = True,
-    world: Callable[..., PixelWorld] = PixelWorld,
+    make_env: Callable[..., PixelEnv] = PixelEnv,
 ) -> Scored:
     """Play `episodes` episodes with each of the `agents`: those of a run's folder, or of a file that a run has written.
 
     The run may be offline, online or on pixels. The environment, its options and the number of episodes are those of
     the run where they are not given; options belong to their environment, so that another one has none of them.
     Episodes of another `number` have other starts; those of an evaluation of agents of states after so many updates had
-    that number. `world` draws what pixel agents see, in other processes.
+    that number. `make_env` draws what pixel agents see, in other processes.
     """
     file = _file_of(agents)
     described = policy.read(file, "actor")[0]
@@ -96,10 +96,10 @@ def score(
         if env_options:
             raise ConfigError(f"pixel agents take no environment options, got {env_options}: leave --env-options out")
         repeat = run.get("action_repeat") or run.get("repeat") or REPEAT
-        seeing, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if world is PixelWorld else None
+        seeing, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if make_env is PixelEnv else None
         if obstacle is not None:
             raise ConfigError(obstacle)
-        how: dict[str, Any] = {"episodes": wanted, "repeat": repeat, "workers": workers, "world": world}
+        how: dict[str, Any] = {"episodes": wanted, "repeat": repeat, "workers": workers, "make_env": make_env}
         with shown.phase("evaluate", len(seeds) * wanted) as phase:
             found = evaluate_pixels(seeing, env_id, seeds, number, **how, starts=number, phase=phase)
     else:
@@ -166,12 +166,18 @@ def evaluate_pixels(
     episodes: int,
     repeat: int,
     workers: int | None,
-    world: Callable[..., PixelWorld] = PixelWorld,
+    make_env: Callable[..., PixelEnv] = PixelEnv,
     starts: int = 0,
     phase: Phase | None = None,
 ) -> Evaluation:
     """Play episodes with every seed of agents of frames, and call the evaluation so."""
-    how: dict[str, Any] = {"episodes": episodes, "repeat": repeat, "workers": workers, "world": world, "number": starts}
+    how: dict[str, Any] = {
+        "episodes": episodes,
+        "repeat": repeat,
+        "workers": workers,
+        "make_env": make_env,
+        "number": starts,
+    }
     returns, lengths = np.full((len(seeds), episodes), np.nan), np.zeros((len(seeds), episodes), np.int64)
     for place, episode in evaluation.play(seeing, env_id, seeds, **how):
         lengths[place] = episode.length

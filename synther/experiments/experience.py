@@ -19,7 +19,7 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.pixels.files import read, write
 from synther.pixels.frames import Frames
 from synther.pixels.ring import Numbers
-from synther.pixels.worlds import PixelWorlds, Records
+from synther.pixels.vector_env import PixelVectorEnv, Records
 from synther.replay.columns import Columns
 
 Array = NDArray[np.float32]
@@ -103,9 +103,9 @@ class Experience:
 class Film:
     """Frames of the `seeds` in `folder`, and in memory those of the segment that has not been written yet."""
 
-    def __init__(self, folder: Path, seeds: Sequence[int], worlds: PixelWorlds, env_id: str, repeat: int) -> None:
+    def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, env_id: str, repeat: int) -> None:
         self.folder, self.seeds = folder, seeds
-        self._known = {"env_id": env_id, "action_repeat": repeat, "low": worlds.low, "high": worlds.high}
+        self._known = {"env_id": env_id, "action_repeat": repeat, "low": envs.low, "high": envs.high}
         self._segment: list[list[Records]] = [[] for _ in seeds]
 
     def append(self, records: Records, who: Numbers) -> None:

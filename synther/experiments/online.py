@@ -24,7 +24,7 @@ from synther.agents.sac import SAC_CONFIG, SACConfig
 from synther.data import formats
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted
-from synther.envs.stepping import Worlds
+from synther.envs.vector_env import VectorEnv
 from synther.errors import DataError, SyntherError
 from synther.experiments import tracking
 from synther.experiments.experience import Experience
@@ -138,8 +138,8 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
         return Result.read(run.result)
     for doubt in plan.doubts():
         log.warning(doubt)
-    with Worlds(plan.env_id, plan.all_seeds, options=plan.env_options) as worlds:
-        learner = _learner(plan, worlds, device)  # what is wrong with the plan is told before there is a folder
+    with VectorEnv(plan.env_id, plan.all_seeds, options=plan.env_options) as envs:
+        learner = _learner(plan, envs, device)  # what is wrong with the plan is told before there is a folder
         tracking.check(plan.tensorboard, plan.wandb)
         with run.work(described, lambda: Result.after(plan.steps, run.result) is not None) as unfinished:
             if unfinished:
@@ -147,7 +147,7 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
                     tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
                     _players(plan) as evaluator,
                 ):
-                    result = _Acting(plan, worlds, learner, evaluator, folder, tracked).run(progress)
+                    result = _Acting(plan, envs, learner, evaluator, folder, tracked).run(progress)
                 run.finish(result.to_json())
                 shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
     return Result.read(run.result)
@@ -159,14 +159,14 @@ def _players(plan: Plan) -> Evaluator:
     )
 
 
-def _learner(plan: Plan, worlds: Worlds, device: torch.device) -> Learner:
+def _learner(plan: Plan, envs: VectorEnv, device: torch.device) -> Learner:
     upsampling = plan.upsampling
     return Learner(
         plan.agent,
         plan.all_seeds,
-        worlds.observation_size,
-        worlds.low,
-        worlds.high,
+        envs.observation_size,
+        envs.low,
+        envs.high,
         capacity=min(plan.capacity, plan.steps),
         samples=0 if upsampling is None else upsampling.samples,
         ratio=0.0 if upsampling is None else upsampling.ratio,
@@ -175,12 +175,12 @@ def _learner(plan: Plan, worlds: Worlds, device: torch.device) -> Learner:
     )
 
 
-def _columns(worlds: Worlds) -> Columns:
+def _columns(envs: VectorEnv) -> Columns:
     return Columns(
-        worlds.observation_size,
-        len(worlds.low),
-        action_space=worlds.action_space,
-        observation_space=worlds.observation_space,
+        envs.observation_size,
+        len(envs.low),
+        action_space=envs.action_space,
+        observation_space=envs.observation_space,
     )
 
 
@@ -192,14 +192,14 @@ class _Acting(Acting):
     def __init__(
         self,
         plan: Plan,
-        worlds: Worlds,
+        envs: VectorEnv,
         learner: Learner,
         evaluator: Evaluator,
         folder: Path,
         tracked: tracking.Tracking,
     ) -> None:
-        self.worlds, self.own = worlds, plan
-        self.experience = Experience(folder / _ROWS, _columns(worlds))
+        self.envs, self.own = envs, plan
+        self.experience = Experience(folder / _ROWS, _columns(envs))
         self.checkpoint, self.replay = folder / "checkpoint.safetensors", folder / "replay.npz"
         if self.checkpoint.exists():  # learner and experience are brought to where it was written
             step = learner.load(self.checkpoint)
@@ -228,15 +228,15 @@ class _Acting(Acting):
         return result
 
     def begin(self) -> None:
-        self.worlds.begin(self.step)
+        self.envs.reset(self.step)
 
     def choose(self) -> NDArray[np.float32]:
-        chosen: NDArray[np.float32] = self.learner.act(self.worlds.observations)
+        chosen: NDArray[np.float32] = self.learner.act(self.envs.observations)
         return chosen
 
     def take(self, actions: NDArray[np.float32], end: int) -> None:
         began = time.monotonic()
-        stepped = self.worlds.step(actions, self.step)
+        stepped = self.envs.step(actions, self.step)
         self.clock.add("environments", time.monotonic() - began)
         self.experience.append(stepped.rows, stepped.timeouts)
         self.learner.add(stepped.rows)

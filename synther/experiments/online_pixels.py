@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.drq_v2 import DrQv2Config
-from synther.envs.pixels import REPEAT, SIZE, PixelWorld
+from synther.envs.pixels import REPEAT, SIZE, PixelEnv
 from synther.errors import ConfigError
 from synther.experiments import tracking
 from synther.experiments.evaluation import Over, evaluate_pixels
@@ -30,7 +30,7 @@ from synther.folder import RunFolder
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import PixelPolicy
 from synther.pixels.ring import Numbers
-from synther.pixels.worlds import PixelWorlds, Records
+from synther.pixels.vector_env import PixelVectorEnv, Records
 from synther.plain import check_least
 from synther.progress import Progress, resolve
 
@@ -96,7 +96,7 @@ _COLOURS = 3
 
 
 def train_to(
-    plan: PixelPlan, folder: Path, *, progress: Progress | bool = True, world: Callable[..., PixelWorld] = PixelWorld
+    plan: PixelPlan, folder: Path, *, progress: Progress | bool = True, make_env: Callable[..., PixelEnv] = PixelEnv
 ) -> Result:
     """Let every seed act and learn, and leave its log, agents, frames and `result.json` in `folder`.
 
@@ -114,14 +114,14 @@ def train_to(
     for doubt in plan.doubts():
         log.warning(doubt)
     tracking.check(plan.tensorboard, plan.wandb)
-    about: dict[str, Any] = {"size": plan.size, "repeat": plan.repeat, "processes": plan.workers, "world": world}
-    with PixelWorlds(plan.env_id, plan.all_seeds, **about) as worlds:
+    about: dict[str, Any] = {"size": plan.size, "repeat": plan.repeat, "processes": plan.workers, "make_env": make_env}
+    with PixelVectorEnv(plan.env_id, plan.all_seeds, **about) as envs:
         learner = PixelLearner(
             plan.agent,
             plan.all_seeds,
             (_COLOURS, plan.size, plan.size),
-            worlds.low,
-            worlds.high,
+            envs.low,
+            envs.high,
             capacity=plan.frames,
             device=device,
             precision=plan.precision,
@@ -129,7 +129,7 @@ def train_to(
         with run.work(described, lambda: Result.after(plan.steps, run.result) is not None) as unfinished:
             if unfinished:
                 with tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
-                    result = _Acting(plan, worlds, learner, folder, tracked, world).run(resolve(progress))
+                    result = _Acting(plan, envs, learner, folder, tracked, make_env).run(resolve(progress))
                 run.finish(result.to_json())
     return Result.read(run.result)
 
@@ -137,8 +137,8 @@ def train_to(
 class _Playing:
     """Evaluates at once: worlds are drawn by the processes that would play meanwhile."""
 
-    def __init__(self, plan: PixelPlan, clock: Clock, world: Callable[..., PixelWorld]) -> None:
-        self._plan, self._clock, self._world = plan, clock, world
+    def __init__(self, plan: PixelPlan, clock: Clock, make_env: Callable[..., PixelEnv]) -> None:
+        self._plan, self._clock, self._make_env = plan, clock, make_env
 
     def start(self, policy: PixelPolicy, number: int) -> Over:
         plan = self._plan
@@ -151,7 +151,7 @@ class _Playing:
                 episodes=plan.episodes,
                 repeat=plan.repeat,
                 workers=plan.workers,
-                world=self._world,
+                make_env=self._make_env,
             )
         return Over(found)
 
@@ -164,14 +164,14 @@ class _Acting(Acting):
     def __init__(
         self,
         plan: PixelPlan,
-        worlds: PixelWorlds,
+        envs: PixelVectorEnv,
         learner: PixelLearner,
         folder: Path,
         tracked: tracking.Tracking,
-        world: Callable[..., PixelWorld],
+        make_env: Callable[..., PixelEnv],
     ) -> None:
-        self.worlds, self.update_every = worlds, plan.update_every
-        self.film = Film(folder / "frames", plan.all_seeds, worlds, plan.env_id, plan.repeat)
+        self.envs, self.update_every = envs, plan.update_every
+        self.film = Film(folder / "frames", plan.all_seeds, envs, plan.env_id, plan.repeat)
         self.everybody: Numbers = np.arange(plan.seeds)
         self.checkpoint = folder / "checkpoint.safetensors"
         if self.checkpoint.exists():  # the learner and its frames are brought to where it was written
@@ -183,7 +183,7 @@ class _Acting(Acting):
         how = plan.upsampling
         self.refreshing = None if how is None else LatentRefreshing(how, learner, folder, plan.precision)
         record = Record(folder, plan.measured, learner.decisions, [plan.name], plan.all_seeds, tracked, again=True)
-        playing = _Playing(plan, record.clock, world)
+        playing = _Playing(plan, record.clock, make_env)
         super().__init__(plan, learner, record, Evaluations(playing, record, freeze=lambda policy: policy))
 
     @property
@@ -192,7 +192,7 @@ class _Acting(Acting):
         return decisions
 
     def begin(self) -> None:
-        self._see(self.worlds.begin(self.step), self.everybody)
+        self._see(self.envs.reset(self.step), self.everybody)
 
     def choose(self) -> NDArray[np.float32]:
         chosen: NDArray[np.float32] = self.learner.act()
@@ -200,7 +200,7 @@ class _Acting(Acting):
 
     def take(self, actions: NDArray[np.float32], end: int) -> None:
         with self.clock.counting("environments"):
-            stepped = self.worlds.step(actions, self.step)
+            stepped = self.envs.step(actions, self.step)
         self._see(stepped.records, self.everybody)
         if self.step + 1 < end:  # where the segment ends, all start over
             self._see(stepped.restarts, np.flatnonzero(stepped.over))

@@ -1,7 +1,7 @@
-"""How good policies that see are: true returns of whole episodes in rendered worlds, each played by a worker process.
+"""Evaluation of pixel policies: true returns of whole episodes in rendered environments, played by worker processes.
 
-To draw a world takes longer than to act on it, so an episode is one piece of work, played alone: how it goes depends on
-its policy, its member's seed and its place among the episodes, and on nothing else.
+Rendering takes longer than acting, so each episode is one job of one worker. An episode depends only on its policy, the
+seed of its member and its index.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from numpy.typing import NDArray
 
 from synther.cores import cores
 from synther.envs.camera import graphics
-from synther.envs.pixels import PixelWorld, check_drawable
+from synther.envs.pixels import PixelEnv, check_drawable
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.pixels.frames import STACK
 from synther.pixels.policy import PixelPolicy
 
 _STREAM = 1
-"""Sets these episodes apart from those that data are made of: no policy is tested on a start it has learned from."""
+"""Random stream of evaluation episodes. Policies are never tested on initial states from their training data."""
 
 _COLOURS = 3
 """Channels of a frame."""
 
 _LONGEST = 100_000
-"""Decisions after which an episode is taken to have no end."""
+"""Decisions after which an episode is assumed to be endless."""
 
 
 def obstacle(env_id: str) -> str | None:
-    """Why no policy can be evaluated here, in words; None where it can."""
+    """The reason why policies cannot be evaluated on this machine, or None if they can."""
     try:
         check_drawable(env_id)
         graphics()
@@ -46,19 +46,17 @@ def obstacle(env_id: str) -> str | None:
 
 
 def check_sight(stack: tuple[int, ...]) -> None:
-    """Refuse what sees other stacks of frames, (channels, height, width), than are drawn here."""
+    """Raise an error if policies expect other stacks (channels, height, width) than environments render."""
     drawn = STACK * _COLOURS, stack[-1], stack[-1]
     if stack != drawn:
-        raise ConfigError(
-            f"agents that see stacks of {stack} cannot be evaluated: worlds are drawn in colour and square, {drawn}"
-        )
+        raise ConfigError(f"agents trained on stacks of shape {stack} cannot be evaluated: environments render {drawn}")
 
 
-class World(Protocol):
-    """As `PixelWorld` is."""
+class Env(Protocol):
+    """The part of `PixelEnv` that is used here."""
 
     low: NDArray[np.float32]
-    """Of the actions, (A,)"""
+    """Lower bounds of the actions, (A,)"""
 
     def reset(self, seed: int) -> NDArray[np.uint8]: ...
     def step(self, action: NDArray[Any]) -> tuple[NDArray[np.uint8], float, bool, bool]: ...
@@ -66,17 +64,17 @@ class World(Protocol):
 
 
 class Place(NamedTuple):
-    """Of an episode."""
+    """Which episode."""
 
     member: int
     episode: int
 
 
 class Played(NamedTuple):
-    """What became of it."""
+    """Result of an episode."""
 
     total: float | None
-    """The sum of its rewards, or None where the policy gave an action that is no finite number."""
+    """Sum of the rewards. None if the policy returned an action that is not finite."""
     length: int
     """Decisions."""
 
@@ -91,12 +89,12 @@ def play(
     repeat: int = 2,
     workers: int | None = None,
     done: Collection[Place] = (),
-    world: Callable[..., World] = PixelWorld,
+    make_env: Callable[..., Env] = PixelEnv,
 ) -> Iterator[tuple[Place, Played]]:
-    """So many episodes of each member, one a seed, but for those that are `done`, as they come to their ends.
+    """Play `episodes` episodes with each member's policy, and yield the results as they come in.
 
-    Episodes of another `number` have other starts. `workers` of None are as many as there are cores. `world` makes
-    what is played in, in a worker.
+    `seeds` has one seed per member. Episodes in `done` are skipped. Another `number` gives other initial states.
+    `workers` of None is one per core. `make_env` creates the environment, in a worker.
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
@@ -110,32 +108,32 @@ def play(
         waited = {}
         for place in left:
             start = _start(seeds[place.member], number, place.episode)
-            waited[pool.submit(_played, world, env_id, repeat, frozen[place.member], start)] = place
+            waited[pool.submit(_played, make_env, env_id, repeat, frozen[place.member], start)] = place
         for future in as_completed(waited):
             yield waited[future], answer(future)
 
 
 def _start(seed: int, number: int, episode: int) -> int:
-    """What the world of an episode is reset with."""
+    """The seed with which the environment of an episode is reset."""
     return int(np.random.SeedSequence((_STREAM, seed, number, episode)).generate_state(1)[0])
 
 
 @cache
-def _held(world: Callable[..., World], env_id: str, size: int, repeat: int) -> World:
-    """It stays open for as long as this worker process lives: to make one takes seconds."""
-    made = world(env_id, size=size, repeat=repeat, stack=STACK)
-    atexit.register(made.close)  # before the graphics library goes, which was imported to make it
+def _held(make_env: Callable[..., Env], env_id: str, size: int, repeat: int) -> Env:
+    """An environment that stays open until this worker process ends, because making one takes seconds."""
+    made = make_env(env_id, size=size, repeat=repeat, stack=STACK)
+    atexit.register(made.close)  # before the graphics library is unloaded
     return made
 
 
-def _played(world: Callable[..., World], env_id: str, repeat: int, frozen: bytes, start: int) -> Played:
-    """In a worker: one episode."""
+def _played(make_env: Callable[..., Env], env_id: str, repeat: int, frozen: bytes, start: int) -> Played:
+    """In a worker: play one episode."""
     policy: PixelPolicy = pickle.loads(frozen)
-    here = _held(world, env_id, policy.size, repeat)
+    here = _held(make_env, env_id, policy.size, repeat)
     if len(here.low) != len(policy.low):
         raise DataError(
-            f"{env_id} takes {len(here.low)} actions and the policy gives {len(policy.low)}: it is of another "
-            "environment, which --env-id names"
+            f"{env_id} takes {len(here.low)} actions and the policy returns {len(policy.low)}: it was trained in "
+            "another environment; name it with --env-id"
         )
     rewards: list[float] = []
     seen = here.reset(start)
@@ -149,4 +147,4 @@ def _played(world: Callable[..., World], env_id: str, repeat: int, frozen: bytes
         rewards.append(reward)
         if terminal or timeout:
             return Played(math.fsum(rewards), len(rewards))
-    raise DataError(f"{env_id} was not over after {_LONGEST:,} decisions: give it a time limit")
+    raise DataError(f"{env_id} did not end within {_LONGEST:,} decisions: give it a time limit")

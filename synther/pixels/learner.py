@@ -28,7 +28,7 @@ from synther.pixels.frames import STACK
 from synther.pixels.ring import FrameRing, Numbers
 from synther.pixels.seeing import ADVICE, SeeingAgent
 from synther.pixels.trunk import FEATURES
-from synther.pixels.worlds import Records
+from synther.pixels.vector_env import Records
 
 _ACTING = 2  # a stream beside those of algorithm.py
 

@@ -15,7 +15,7 @@ from synther.errors import ConfigError, DataError
 from synther.pixels.encoder import Frame
 from synther.pixels.frames import STACK, stack_of
 from synther.pixels.store import FrameStore
-from synther.pixels.worlds import Records
+from synther.pixels.vector_env import Records
 
 Numbers = NDArray[np.int64]
 

@@ -28,7 +28,7 @@ QUICK = ("--updates", "4", "--measure-every", "2", "--episodes", "2", "--device"
 
 
 class Wall:
-    """In the place of a `PixelWorld`: two decisions in front of a grey wall."""
+    """In the place of a `PixelEnv`: two decisions in front of a grey wall."""
 
     def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
         self.seen, self.low = np.full((3 * stack, size, size), 99, np.uint8), np.full(2, -1.0, np.float32)

@@ -28,7 +28,7 @@ from synther.data.formats import minari as storage
 from synther.data.spaces import Box
 from synther.datasets.regenerated import regenerated
 from synther.datasets.settings import returns
-from synther.envs import evaluation, recording, stepping
+from synther.envs import evaluation, recording, vector_env
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.experiments import online as training
 
@@ -73,7 +73,7 @@ def online(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("online") / "run"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(training, "Evaluator", Guess)
-        patched.setattr(stepping, "cores", lambda: 1)
+        patched.setattr(vector_env, "cores", lambda: 1)
         train_online(folder, replace(PLAN, upsampling=None))
     return folder
 

@@ -35,7 +35,7 @@ def _in_an_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counter]]:
     yield stand_in(monkeypatch)
-    collect_pixels._world.cache_clear()
+    collect_pixels._env.cache_clear()
 
 
 def filmed(decisions: int, **how: Any) -> Frames:
@@ -234,11 +234,11 @@ def test_a_task_is_really_drawn(monkeypatch, workers):
     monkeypatch.setattr(collect_pixels, "Workers", workers)
     found = Frames.concatenate(list(film(TASK, "random", 3, repeat=500, size=8, seed=4, processes=1)))
     assert found.episodes[0].tolist() == [0, 3]
-    world = collect_pixels._world(TASK, backend, 500, 8)
+    env = collect_pixels._env(TASK, backend, 500, 8)
     for number, (start, end) in enumerate(zip(*found.episodes, strict=True)):
-        world.reset(int(np.random.SeedSequence((2, 4, 0, number)).generate_state(1)[0]))
-        np.testing.assert_array_equal(found.image[start], world.frame)
+        env.reset(int(np.random.SeedSequence((2, 4, 0, number)).generate_state(1)[0]))
+        np.testing.assert_array_equal(found.image[start], env.frame)
         for record in range(start + 1, end):
-            _, reward, *_ = world.step(found.action[record])
-            np.testing.assert_array_equal(found.image[record], world.frame)
+            _, reward, *_ = env.step(found.action[record])
+            np.testing.assert_array_equal(found.image[record], env.frame)
             assert found.reward[record] == pytest.approx(reward)

@@ -34,7 +34,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Co
     """In an own folder."""
     monkeypatch.chdir(tmp_path)
     yield stand_in(monkeypatch)
-    collect_pixels._world.cache_clear()
+    collect_pixels._env.cache_clear()
 
 
 def kept(out: Path = OUT, decisions: int = 43, **how: Any) -> Filmed:

@@ -11,7 +11,7 @@ import pytest
 from synther.envs import camera
 from synther.envs.camera import graphics
 from synther.envs.making import opened
-from synther.envs.pixels import PixelWorld, check_drawable
+from synther.envs.pixels import PixelEnv, check_drawable
 from synther.envs.redrawing import check_redrawable, redraw
 from synther.envs.rendering import render_states
 from synther.errors import ConfigError, DataError
@@ -29,34 +29,34 @@ def backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def world(backend: str) -> Iterator[PixelWorld]:
-    with PixelWorld(WALKER, size=SIZE, backend=backend) as one:
+def env(backend: str) -> Iterator[PixelEnv]:
+    with PixelEnv(WALKER, size=SIZE, backend=backend) as one:
         yield one
 
 
-def actions(world: PixelWorld, count: int) -> np.ndarray:
-    return np.random.default_rng(0).uniform(world.low, world.high, (count, len(world.low))).astype(np.float32)
+def actions(env: PixelEnv, count: int) -> np.ndarray:
+    return np.random.default_rng(0).uniform(env.low, env.high, (count, len(env.low))).astype(np.float32)
 
 
-def test_it_is_the_environment_that_others_step(world):
+def test_it_is_the_environment_that_others_step(env):
     """State, reward and repetition against shimmy's environment, which knows no frames."""
-    assert (world.decisions, world.low.tolist(), world.high.tolist()) == (500, [-1] * 6, [1] * 6)
-    with opened(WALKER) as env:
-        raw, _ = env.reset(seed=5)
-        world.reset(5)
-        for action in actions(world, 2):
-            np.testing.assert_allclose(world.state, gymnasium.spaces.flatten(env.observation_space, raw), rtol=1e-6)
-            _, one, *_ = env.step(action.astype(np.float64))
-            raw, other, *_ = env.step(action.astype(np.float64))
-            assert world.step(action)[1:] == (pytest.approx(one + other), False, False)
+    assert (env.decisions, env.low.tolist(), env.high.tolist()) == (500, [-1] * 6, [1] * 6)
+    with opened(WALKER) as other_env:
+        raw, _ = other_env.reset(seed=5)
+        env.reset(5)
+        for action in actions(env, 2):
+            np.testing.assert_allclose(env.state, gymnasium.spaces.flatten(other_env.observation_space, raw), rtol=1e-6)
+            _, one, *_ = other_env.step(action.astype(np.float64))
+            raw, other, *_ = other_env.step(action.astype(np.float64))
+            assert env.step(action)[1:] == (pytest.approx(one + other), False, False)
 
 
-def test_an_observation_is_the_last_three_frames(world):
-    seen = [world.reset(1)]
-    frames = [world.frame]
-    for action in actions(world, 3):
-        seen.append(world.step(action)[0])
-        frames.append(world.frame)
+def test_an_observation_is_the_last_three_frames(env):
+    seen = [env.reset(1)]
+    frames = [env.frame]
+    for action in actions(env, 3):
+        seen.append(env.step(action)[0])
+        frames.append(env.frame)
     assert all((one.shape, one.dtype) == ((9, SIZE, SIZE), np.uint8) for one in seen)
     for number, stacked in enumerate(seen):
         expected = [frames[max(0, number - back)] for back in (2, 1, 0)]
@@ -64,43 +64,43 @@ def test_an_observation_is_the_last_three_frames(world):
     assert (frames[3] != frames[2]).mean() > 0.01
 
 
-def test_the_picture_is_the_suites_own(world):
+def test_the_picture_is_the_suites_own(env):
     """Bit for bit as dm_control draws it, with its own choice of a graphics library, in another process."""
-    world.reset(2)
-    drawn = render_states(WALKER, [world.state], width=SIZE, height=SIZE)[0]
-    np.testing.assert_array_equal(world.frame, drawn.transpose(2, 0, 1))
-    assert world.frame.std() > 10
+    env.reset(2)
+    drawn = render_states(WALKER, [env.state], width=SIZE, height=SIZE)[0]
+    np.testing.assert_array_equal(env.frame, drawn.transpose(2, 0, 1))
+    assert env.frame.std() > 10
 
 
-def test_an_episode_depends_on_its_seed_alone(world):
+def test_an_episode_depends_on_its_seed_alone(env):
     def played(seed: int) -> list[np.ndarray]:
-        return [world.reset(seed), *(world.step(action)[0] for action in actions(world, 1))]
+        return [env.reset(seed), *(env.step(action)[0] for action in actions(env, 1))]
 
     one, other, again = played(7), played(8), played(7)
     np.testing.assert_array_equal(one, again)
     assert (one[0] != other[0]).any()
 
 
-def test_an_episode_ends(world, monkeypatch):
+def test_an_episode_ends(env, monkeypatch):
     """A thousand steps, repeated four hundred times: the last decision is cut short."""
-    monkeypatch.setattr(world, "repeat", 400)
-    world.reset(0)
-    rewards, terminals, timeouts = zip(*(world.step(np.zeros(6))[1:] for _ in range(3)), strict=True)
+    monkeypatch.setattr(env, "repeat", 400)
+    env.reset(0)
+    rewards, terminals, timeouts = zip(*(env.step(np.zeros(6))[1:] for _ in range(3)), strict=True)
     assert 0 < rewards[2] <= 200
     assert (terminals, timeouts) == ((False,) * 3, (False, False, True))
     with pytest.raises(DataError, match="the episode is over"):
-        world.step(np.zeros(6))
+        env.step(np.zeros(6))
 
 
-def test_recorded_states_are_drawn_as_they_were_seen(world, backend, monkeypatch):
+def test_recorded_states_are_drawn_as_they_were_seen(env, backend, monkeypatch):
     """The floor too, though nobody has recorded where the walker was."""
-    monkeypatch.setattr(world, "repeat", 1)
-    world.reset(3)
-    states, frames, taken = [world.state], [world.frame], actions(world, 4)
+    monkeypatch.setattr(env, "repeat", 1)
+    env.reset(3)
+    states, frames, taken = [env.state], [env.frame], actions(env, 4)
     for action in taken:
-        world.step(action)
-        states.append(world.state)
-        frames.append(world.frame)
+        env.step(action)
+        states.append(env.state)
+        frames.append(env.frame)
     drawn = redraw(WALKER, np.array(states), taken, SIZE, backend)
     difference = np.abs(drawn.astype(int) - np.array(frames))
     assert (difference > 2).mean() < 0.002
@@ -121,9 +121,9 @@ def test_what_is_no_task_is_refused():
     with pytest.raises(ConfigError, match="there is no dragon in it"):
         check_drawable("dm_control/dragon-fly-v0")
     with pytest.raises(ConfigError, match="takes any action: expected a task with bounds"):
-        PixelWorld("dm_control/lqr-lqr_2_1-v0", backend="chalk")
+        PixelEnv("dm_control/lqr-lqr_2_1-v0", backend="chalk")
     with pytest.raises(ConfigError, match="at least 1, got 84, 0 and 3"):
-        PixelWorld(WALKER, repeat=0)
+        PixelEnv(WALKER, repeat=0)
     for name in ("dm_control/swimmer-swimmer6-v0", "dm_control/quadruped-walk-v0", "Hopper-v5", None):
         with pytest.raises(DataError, match="do not follow from its observations"):
             check_redrawable(name)
@@ -138,9 +138,9 @@ def test_without_graphics_the_packages_are_named(monkeypatch):
     with pytest.raises(ConfigError, match=says):
         graphics()
     with pytest.raises(ConfigError, match=says):
-        PixelWorld(WALKER)
+        PixelEnv(WALKER)
     with pytest.raises(ConfigError, match="cannot draw frames with chalk"):
-        PixelWorld(WALKER, backend="chalk")
+        PixelEnv(WALKER, backend="chalk")
 
 
 def test_who_chooses_the_graphics(monkeypatch):

@@ -15,7 +15,7 @@ from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
 from synther.envs.recording import record
 from synther.envs.rollout import rollout
-from synther.envs.stepping import Worlds
+from synther.envs.vector_env import VectorEnv
 from synther.errors import DataError
 
 NAME = "foreign_envs_of_a_test"
@@ -43,10 +43,10 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         lambda env_id: opened(env_id).__enter__(),
         lambda env_id: Evaluator(env_id, [0], workers=1),
-        lambda env_id: Worlds(env_id, [0]),
+        lambda env_id: VectorEnv(env_id, [0]),
         lambda env_id: record(env_id, [], 1),
     ],
-    ids=["opened", "Evaluator", "Worlds", "record"],
+    ids=["opened", "Evaluator", "VectorEnv", "record"],
 )
 def test_a_plain_id_imports_nothing(use: Any, marker: Path) -> None:
     with pytest.raises(

@@ -58,8 +58,8 @@ def stand_in(patch: pytest.MonkeyPatch) -> type[Counter]:
     class Own(Counter):
         pass
 
-    collect_pixels._world.cache_clear()
+    collect_pixels._env.cache_clear()
     patch.setattr(collect_pixels, "graphics", lambda: "chalk")
     patch.setattr(collect_pixels, "Workers", Here)
-    patch.setattr(collect_pixels, "PixelWorld", Own)
+    patch.setattr(collect_pixels, "PixelEnv", Own)
     return Own

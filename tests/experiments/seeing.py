@@ -39,7 +39,7 @@ def frames(*, seed: int = 0, env_id: str | None = ENV_ID, repeat: int | None = 2
 
 
 class Wall:
-    """In the place of a `PixelWorld`: noise on a wall for three decisions, which pay what the first action is."""
+    """In the place of a `PixelEnv`: noise on a wall for three decisions, which pay what the first action is."""
 
     def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
         self.shape, self.repeat, self.low = (3 * stack, size, size), repeat, np.full(ACTIONS, -1.0, np.float32)

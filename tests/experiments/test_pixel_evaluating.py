@@ -32,7 +32,7 @@ def run(tmp_path_factory) -> Path:
 def playing(monkeypatch) -> None:
     """Episodes in front of a wall, in this process."""
     monkeypatch.setattr(evaluation, "Workers", Here)
-    monkeypatch.setattr(evaluation, "play", partial(evaluation.play, world=Wall))
+    monkeypatch.setattr(evaluation, "play", partial(evaluation.play, make_env=Wall))
     monkeypatch.setattr(evaluation, "obstacle", lambda env_id: None)
 
 

@@ -54,7 +54,7 @@ def place(data, tmp_path) -> Place:
 
 def draw_here(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(evaluation, "Workers", Here)
-    patched.setattr(evaluation, "play", partial(evaluation.play, world=Wall))
+    patched.setattr(evaluation, "play", partial(evaluation.play, make_env=Wall))
     patched.setattr(evaluation, "obstacle", lambda env_id: None)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from synther.agents.noisy_bc import NoisyBCConfig
-from synther.envs.pixels import PixelWorld
+from synther.envs.pixels import PixelEnv
 from synther.errors import ConfigError, DataError
 from synther.pixels import evaluation
 from synther.pixels.agent import PixelAgent
@@ -67,7 +67,7 @@ def episodes(monkeypatch):
     monkeypatch.setattr(Screen, "resets", [])
 
     def call(policy, seeds=(5, 6), **options):
-        return dict(play(policy, ENV_ID, seeds, world=Screen, **options))
+        return dict(play(policy, ENV_ID, seeds, make_env=Screen, **options))
 
     return call
 
@@ -76,7 +76,7 @@ def test_a_policy_of_grey_frames_is_refused(episodes):
     first = np.arange(6) % 3 == 0
     frames = Frames(np.zeros((6, 1, 16, 16), np.uint8), np.zeros((6, 1)), np.zeros(6), np.ones(6), first)
     agent = PixelAgent(NoisyBCConfig(width=8, depth=1, batch_size=2), frames, [5], device=torch.device("cpu"))
-    with pytest.raises(ConfigError, match=r"see stacks of \(3, 16, 16\) cannot be evaluated: .*, \(9, 16, 16\)"):
+    with pytest.raises(ConfigError, match=r"\(3, 16, 16\) cannot be evaluated: .*\(9, 16, 16\)"):
         episodes(agent.policy(), [5])
 
 
@@ -85,10 +85,10 @@ def test_returns_are_sums_of_what_was_paid(episodes, policy):
     begun = dict(zip([Place(0, 0), Place(1, 0), Place(0, 1), Place(1, 1)], Screen.resets, strict=True))
     assert found.keys() == begun.keys()
     for place, start in begun.items():
-        world, played = Screen("", size=16, repeat=4, stack=3), found[place]
-        seen, paid = world.reset(start), 0.0
+        env, played = Screen("", size=16, repeat=4, stack=3), found[place]
+        seen, paid = env.reset(start), 0.0
         for _ in range(played.length):
-            seen, reward, _, over = world.step(policy.act(np.stack([[seen]] * 2))[place.member, 0])
+            seen, reward, _, over = env.step(policy.act(np.stack([[seen]] * 2))[place.member, 0])
             paid += reward
         assert over
         assert played.total == pytest.approx(paid, abs=1e-5)
@@ -113,7 +113,7 @@ def test_what_is_done_is_not_played_again(episodes, policy):
 
 @pytest.mark.parametrize(
     ("fault", "says"),
-    [("reward", "the reward nan"), ("endless", "not over after 9 decisions"), ("actions", "takes 2 actions")],
+    [("reward", "the reward nan"), ("endless", "within 9 decisions"), ("actions", "takes 2 actions")],
 )
 def test_worlds_that_go_wrong(episodes, policy, fault, says, monkeypatch):
     monkeypatch.setattr(Screen, "fault", fault)
@@ -159,7 +159,7 @@ def test_episodes_in_a_world_that_is_drawn(policy, monkeypatch):
     monkeypatch.setattr(evaluation, "Workers", Here)
     found = dict(play(policy, ENV_ID, [5, 6], episodes=1, repeat=500))
     again = dict(play(policy, ENV_ID, [5, 6], episodes=1, repeat=500, done={Place(1, 0)}))
-    evaluation._held(PixelWorld, ENV_ID, 16, 500).close()
+    evaluation._held(PixelEnv, ENV_ID, 16, 500).close()
     evaluation._held.cache_clear()
     assert again == {Place(0, 0): found[Place(0, 0)]}
     assert found.keys() == {Place(0, 0), Place(1, 0)}

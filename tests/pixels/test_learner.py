@@ -13,12 +13,12 @@ from synther.agents.algorithm import Noise
 from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.rows import Member, Rows
 from synther.errors import ConfigError
-from synther.pixels import worlds
+from synther.pixels import vector_env
 from synther.pixels.drq_v2 import PixelDrQv2
 from synther.pixels.learner import PixelLearner
 from synther.pixels.own_latents import encode_own
 from synther.pixels.policy import load_pixel_policy
-from synther.pixels.worlds import PixelWorlds
+from synther.pixels.vector_env import PixelVectorEnv
 
 from ..here import Here
 from .lamps import Doors, Lamps
@@ -30,20 +30,20 @@ SIZE = 15
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(worlds, "Workers", Here)
-    worlds._held.cache_clear()
+    monkeypatch.setattr(vector_env, "Workers", Here)
+    vector_env._held.cache_clear()
     yield
-    worlds._held.cache_clear()
+    vector_env._held.cache_clear()
 
 
 def learner(seeds=(3, 4), config: DrQv2Config = CONFIG, capacity: int = 60, device=CPU, **how) -> PixelLearner:
     return PixelLearner(config, seeds, (3, SIZE, SIZE), [-1.0], [1.0], capacity=capacity, device=device, **how)
 
 
-def live(made: PixelLearner, decisions: int, *, guessing: int = 12, train: bool = True, world=Doors) -> PixelLearner:
+def live(made: PixelLearner, decisions: int, *, guessing: int = 12, train: bool = True, make_env=Doors) -> PixelLearner:
     """Act by chance, and then by the policy, with an update after each decision."""
-    with PixelWorlds("", made.seeds, size=SIZE, repeat=1, processes=1, world=world) as there:
-        made.add(there.begin(0))
+    with PixelVectorEnv("", made.seeds, size=SIZE, repeat=1, processes=1, make_env=make_env) as there:
+        made.add(there.reset(0))
         for number in range(decisions):
             learning = number >= guessing and train
             stepped = there.step(made.act() if learning else made.guess(), number)
@@ -58,7 +58,7 @@ def live(made: PixelLearner, decisions: int, *, guessing: int = 12, train: bool 
 @pytest.fixture(scope="module")
 def lived() -> PixelLearner:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(worlds, "Workers", Here)
+        patched.setattr(vector_env, "Workers", Here)
         return live(learner(), 20)
 
 
@@ -222,12 +222,12 @@ def test_saved_and_taken_up_it_goes_on_as_it_would(lived, tmp_path):
 def test_a_policy_learns_to_look():
     """What is lit is all that there is to know, and the next picture does not depend on the action."""
     config = DrQv2Config(width=32, batch_size=16, nstep=1, discount=0.01, learning_rate=3e-3, stddev_updates=100)
-    made = live(learner([0], config, 200), 100, guessing=40, world=Lamps)
-    world, policy, returns = Lamps("", size=SIZE, repeat=1, stack=3), made.policy(), []
+    made = live(learner([0], config, 200), 100, guessing=40, make_env=Lamps)
+    env, policy, returns = Lamps("", size=SIZE, repeat=1, stack=3), made.policy(), []
     for episode in range(5):
-        seen = world.reset(10_000 + episode)
+        seen = env.reset(10_000 + episode)
         for _ in range(Lamps.DECISIONS):
-            seen, reward, _, _ = world.step(policy.act(seen[None, None])[0, 0])
+            seen, reward, _, _ = env.step(policy.act(seen[None, None])[0, 0])
             returns.append(reward)
     assert np.mean(returns) > 0.7  # of 1; chance has 0
 

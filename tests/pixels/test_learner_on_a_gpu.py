@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from synther.agents.algorithm import Noise
-from synther.pixels import worlds
+from synther.pixels import vector_env
 from synther.pixels.own_latents import encode_own
 from synther.pixels.seeing import convolving
 
@@ -24,10 +24,10 @@ CUDA = torch.device("cuda")
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch):
-    monkeypatch.setattr(worlds, "Workers", Here)
-    worlds._held.cache_clear()
+    monkeypatch.setattr(vector_env, "Workers", Here)
+    vector_env._held.cache_clear()
     yield
-    worlds._held.cache_clear()
+    vector_env._held.cache_clear()
 
 
 def test_a_life_is_that_of_a_cpu():

@@ -13,7 +13,7 @@ from synther.pixels.augmentation import PAD
 from synther.pixels.frames import Frames
 from synther.pixels.ring import FrameRing
 from synther.pixels.store import FrameStore
-from synther.pixels.worlds import Records
+from synther.pixels.vector_env import Records
 
 from .pictures import CPU
 

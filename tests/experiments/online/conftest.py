@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from synther.envs import stepping
+from synther.envs import vector_env
 from synther.experiments import online as training
 
 from ...envs.places import register
@@ -17,7 +17,7 @@ def environments() -> Iterator[None]:
     """Those of tests, in this process, the only one that knows them."""
     register()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stepping, "cores", lambda: 1)
+        patched.setattr(vector_env, "cores", lambda: 1)
         yield
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from synther.agents.learner import Learner
 from synther.data import formats
-from synther.envs.stepping import Worlds
+from synther.envs.vector_env import VectorEnv
 from synther.experiments.experience import Experience
 from synther.experiments.refresh import Refreshing
 from synther.experiments.results import Log
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 STOPS = [
-    (Worlds, "step", False, 8),  # before there is a checkpoint
+    (VectorEnv, "step", False, 8),  # before there is a checkpoint
     (Learner, "train", True, 5),  # after the first one
     (refitting, "fit_models", False, 1),
     (Synthesizer, "save", True, 1),  # one of two generators is kept,
@@ -39,7 +39,7 @@ STOPS = [
     (Synthesizer, "save", True, 1),
     (Synthesizer, "sample_blocks", False, 2),
     (Refreshing, "_tidy", True, 1),
-    (Worlds, "step", False, 4),
+    (VectorEnv, "step", False, 4),
     (Learner, "save", True, 1),
     (Learner, "save", True, 1),  # the last step
     (formats, "write", True, 1),
@@ -60,7 +60,7 @@ def test_stopped_again_and_again(finished, tmp_path):
 def test_stopped_again_and_again_while_evaluations_are_slow(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(Guess, "slow", True)
     for call in (17, 18, 12, 3):
-        stop(lambda: run(tmp_path), Worlds, "step", True, call)
+        stop(lambda: run(tmp_path), VectorEnv, "step", True, call)
     run(tmp_path)
     assert same(finished, tmp_path)
 
@@ -68,6 +68,6 @@ def test_stopped_again_and_again_while_evaluations_are_slow(finished, tmp_path, 
 def test_stopped_after_the_buffer_has_wrapped_around(tmp_path):
     plan = replace(PLAN, capacity=18)
     run(tmp_path / "whole", plan)
-    stop(lambda: run(tmp_path / "run", plan), Worlds, "step", False, 44)
+    stop(lambda: run(tmp_path / "run", plan), VectorEnv, "step", False, 44)
     run(tmp_path / "run", plan)
     assert same(tmp_path / "whole", tmp_path / "run")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synther.pixels import evaluation, worlds
+from synther.pixels import evaluation, vector_env
 
 from ...here import Here
 from .runs import run
@@ -16,11 +16,11 @@ from .runs import run
 def one_process() -> Iterator[None]:
     """Worlds and episodes that start no others."""
     with pytest.MonkeyPatch.context() as patched:
-        for module in (worlds, evaluation):
+        for module in (vector_env, evaluation):
             patched.setattr(module, "Workers", Here)
             module._held.cache_clear()
         yield
-        for module in (worlds, evaluation):
+        for module in (vector_env, evaluation):
             module._held.cache_clear()
 
 

@@ -25,7 +25,7 @@ from synther.folder import RunFolder
 from synther.pixels.files import read
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import load_pixel_policy
-from synther.pixels.worlds import PixelWorlds
+from synther.pixels.vector_env import PixelVectorEnv
 from synther.replay import refit as refitting
 from synther.synthesizer.together import fit_models
 
@@ -77,9 +77,9 @@ def test_each_refresh_is_on_record(finished):
 
 def test_more_steps_go_on_where_a_leg_ended(tmp_path):
     """And come to what a run of so many steps comes to, refreshes included."""
-    run(tmp_path / "whole", world=Lamps)
+    run(tmp_path / "whole", make_env=Lamps)
     run(tmp_path / "parts", replace(PLAN, steps=24), Lamps)
-    assert run(tmp_path / "parts", world=Lamps).updates == 30
+    assert run(tmp_path / "parts", make_env=Lamps).updates == 30
     assert same(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -176,7 +176,7 @@ def test_members_together_learn_as_each_alone(finished, tmp_path):
 
 
 STOPS = [
-    (PixelWorlds, "step", False, 5),  # before there is a checkpoint
+    (PixelVectorEnv, "step", False, 5),  # before there is a checkpoint
     (Film, "save", True, 1),  # frames are there, and no checkpoint
     (PixelLearner, "save", True, 2),  # a refresh is due
     (refitting, "fit_models", True, 1),  # generators were fitted, and not kept
@@ -185,7 +185,7 @@ STOPS = [
     (PixelLearner, "train", True, 2),
     (Log, "append", True, 1),  # it was measured, and no checkpoint written
     (Refreshing, "_tidy", False, 1),
-    (PixelWorlds, "step", True, 5),
+    (PixelVectorEnv, "step", True, 5),
     (RunFolder, "finish", False, 1),  # all is done but the result
 ]
 """Whose call, by number, a run is stopped before or after, in the order of time."""
@@ -253,7 +253,7 @@ def test_what_cannot_be_leaves_no_folder(change, says, tmp_path):
 def test_a_world_that_fails_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(Lamps, "fault", "reward")
     with pytest.raises(DataError, match="of seed 3 returned the reward nan in decision 0"):
-        run(tmp_path / "run", world=Lamps)
+        run(tmp_path / "run", make_env=Lamps)
 
 
 def test_nothing_is_refreshed_before_anybody_learns():

@@ -7,8 +7,8 @@ import pytest
 
 from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError
-from synther.pixels import worlds
-from synther.pixels.worlds import PixelWorlds, Records
+from synther.pixels import vector_env
+from synther.pixels.vector_env import PixelVectorEnv, Records
 
 from ..here import Here
 from .lamps import Doors, Lamps
@@ -19,26 +19,26 @@ ENV_ID = "dm_control/cartpole-balance-v0"
 @pytest.fixture
 def made(monkeypatch):
     """Worlds in this process."""
-    monkeypatch.setattr(worlds, "Workers", Here)
-    worlds._held.cache_clear()
+    monkeypatch.setattr(vector_env, "Workers", Here)
+    vector_env._held.cache_clear()
 
-    def make(seeds=(3, 4, 5), processes=2, world=Doors):
-        return PixelWorlds(ENV_ID, seeds, size=16, repeat=2, processes=processes, world=world)
+    def make(seeds=(3, 4, 5), processes=2, make_env=Doors):
+        return PixelVectorEnv(ENV_ID, seeds, size=16, repeat=2, processes=processes, make_env=make_env)
 
     yield make
-    worlds._held.cache_clear()
+    vector_env._held.cache_clear()
 
 
-def told(made: PixelWorlds, decisions: int = 20) -> list[list[Records]]:
+def told(made: PixelVectorEnv, decisions: int = 20) -> list[list[Records]]:
     """The records of each world, one by one."""
-    found: list[list[Records]] = [[] for _ in range(len(made.begin(5).reward))]
+    found: list[list[Records]] = [[] for _ in range(len(made.reset(5).reward))]
 
     def keep(records: Records, who: np.ndarray) -> None:
         for place, member in enumerate(who):
             found[member].append(records.some(slice(place, place + 1)))
 
     everybody = np.arange(len(found))
-    keep(made.begin(5), everybody)
+    keep(made.reset(5), everybody)
     for number in range(5, 5 + decisions):
         stepped = made.step(np.full((len(found), 1), 0.5, np.float32), number)
         keep(stepped.records, everybody)
@@ -52,16 +52,16 @@ def same(one: list[Records], other: list[Records]) -> bool:
 
 def test_records_are_those_of_the_worlds(made):
     for seed, own in zip((3, 4, 5), told(made()), strict=True):
-        world, number, over = Doors("", size=16, repeat=2, stack=1), 5, True
+        env, number, over = Doors("", size=16, repeat=2, stack=1), 5, True
         for record in own:
             assert record.first[0] == over
             if over:
                 start = int(np.random.SeedSequence((3, seed, number)).generate_state(1)[0])
-                np.testing.assert_array_equal(record.image[0], world.reset(start))
+                np.testing.assert_array_equal(record.image[0], env.reset(start))
                 assert (record.action[0, 0], record.reward[0], record.discount[0]) == (0, 0, 1)
                 over = False
             else:
-                image, reward, terminal, timeout = world.step(np.array([0.5]))
+                image, reward, terminal, timeout = env.step(np.array([0.5]))
                 np.testing.assert_array_equal(record.image[0], image)
                 assert record.reward[0] == np.float32(reward)
                 assert (record.action[0, 0], record.discount[0]) == (0.5, 1 - terminal)
@@ -78,17 +78,17 @@ def test_neither_processes_nor_company_matter(made):
 
 
 def test_refusals(made, monkeypatch):
-    with pytest.raises(ConfigError, match=r"a seed and a process at least, got \[\] and 2"):
+    with pytest.raises(ConfigError, match=r"at least one seed and one process, got \[\] and 2"):
         made([])
     monkeypatch.setattr(Lamps, "fault", "reward")
     with pytest.raises(DataError, match="of seed 3 returned the reward nan in decision 5"):
-        told(made(world=Lamps))
+        told(made(make_env=Lamps))
 
 
 def test_in_a_process_of_its_own(made):
-    here = told(made([3], world=Lamps), 2)[0]
+    here = told(made([3], make_env=Lamps), 2)[0]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(worlds, "Workers", Workers)
-        with made([3], world=Lamps) as there:
+        patched.setattr(vector_env, "Workers", Workers)
+        with made([3], make_env=Lamps) as there:
             assert (there.low.tolist(), there.high.tolist()) == ([-1.0], [1.0])
             assert same(told(there, 2)[0], here)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synther.envs import stepping
-from synther.envs.stepping import Worlds
+from synther.envs import vector_env
+from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, Failed
 
 from .places import register
@@ -16,15 +16,15 @@ from .places import register
 def in_this_process(monkeypatch) -> None:
     """Where the environments of these tests are known, unless a test asks for others."""
     register()
-    monkeypatch.setattr(stepping, "cores", lambda: 1)
+    monkeypatch.setattr(vector_env, "cores", lambda: 1)
 
 
-def walked(worlds: Worlds, steps: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def walked(envs: VectorEnv, steps: int, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Rows (S, N, width) and timeouts (S, N) of actions that depend on the step alone."""
     found = []
     for number in range(first, first + steps):
-        action = np.full((len(worlds.observations), 1), np.sin(number), np.float32)
-        found.append(worlds.step(action * worlds.high, number))
+        action = np.full((len(envs.observations), 1), np.sin(number), np.float32)
+        found.append(envs.step(action * envs.high, number))
     rows, timeouts, _ = zip(*found, strict=True)
     return np.stack(rows, 1), np.stack(timeouts, 1)
 
@@ -35,9 +35,9 @@ def walked(worlds: Worlds, steps: int, first: int = 0) -> tuple[np.ndarray, np.n
     ids=str,
 )
 def test_rows_follow_each_other_until_an_episode_ends(options, ends, terminal, timeout):
-    with Worlds("Point-v0", [0, 1], options={"reach": 2.0, **options}) as worlds:
-        worlds.begin(0)
-        rows, timeouts = walked(worlds, 12)
+    with VectorEnv("Point-v0", [0, 1], options={"reach": 2.0, **options}) as envs:
+        envs.reset(0)
+        rows, timeouts = walked(envs, 12)
     here, action, reward, over, there = np.moveaxis(rows, 2, 0)
     np.testing.assert_allclose(there, here + action / 4, rtol=1e-6)
     np.testing.assert_allclose(reward, -(there**2), rtol=1e-6)
@@ -50,14 +50,14 @@ def test_rows_follow_each_other_until_an_episode_ends(options, ends, terminal, t
 
 
 def test_an_episode_depends_on_its_seed_and_the_step_at_which_it_begins():
-    with Worlds("Point-v0", [0, 1, 7]) as worlds, Worlds("Point-v0", [7]) as alone:
-        worlds.begin(0)
-        rows, _ = walked(worlds, 10)
-        alone.begin(3)  # has lived another life before
+    with VectorEnv("Point-v0", [0, 1, 7]) as envs, VectorEnv("Point-v0", [7]) as alone:
+        envs.reset(0)
+        rows, _ = walked(envs, 10)
+        alone.reset(3)  # has lived another life before
         walked(alone, 3, first=3)
-        alone.begin(0)
+        alone.reset(0)
         np.testing.assert_array_equal(walked(alone, 5)[0][0], rows[2, :5])
-        alone.begin(5)
+        alone.reset(5)
         np.testing.assert_array_equal(walked(alone, 5, first=5)[0][0], rows[2, 5:])
     starts = rows[:, [0, 5], 0]
     assert len(np.unique(starts)) == 6
@@ -65,25 +65,25 @@ def test_an_episode_depends_on_its_seed_and_the_step_at_which_it_begins():
 
 def test_the_highest_action_lies_within_bounds_of_more_digits():
     """The float32 next to 0.1 is above it, and the environment asserts that actions are in its box."""
-    with Worlds("Point-v0", [0], options={"reach": 0.1, "fault": "float64"}) as worlds:
-        assert float(worlds.high[0]) > 0.1
-        worlds.begin(0)
-        worlds.step(worlds.high[None], 0)
+    with VectorEnv("Point-v0", [0], options={"reach": 0.1, "fault": "float64"}) as envs:
+        assert float(envs.high[0]) > 0.1
+        envs.reset(0)
+        envs.step(envs.high[None], 0)
 
 
 def test_whole_numbers_of_several_kinds_become_one_hot_columns():
-    with Worlds("Kinds-v0", [0]) as worlds:
-        worlds.begin(0)
-        assert worlds.observations.tolist() == [[0, 0, 1, 0, 1, 0, 0]]
+    with VectorEnv("Kinds-v0", [0]) as envs:
+        envs.reset(0)
+        assert envs.observations.tolist() == [[0, 0, 1, 0, 1, 0, 0]]
 
 
 def test_parts_of_an_observation_are_put_side_by_side():
-    with Worlds("Parts-v0", [0]) as worlds:
-        worlds.begin(0)
-        again, place = worlds.observations[0, :2], worlds.observations[0, 2:]
+    with VectorEnv("Parts-v0", [0]) as envs:
+        envs.reset(0)
+        again, place = envs.observations[0, :2], envs.observations[0, 2:]
         np.testing.assert_allclose(again, np.repeat(place, 2) + 1)
-        assert worlds.observation_size == 3
-        rows, _ = walked(worlds, 2)
+        assert envs.observation_size == 3
+        rows, _ = walked(envs, 2)
         assert rows.shape == (1, 2, 9)
 
 
@@ -99,11 +99,11 @@ def test_parts_of_an_observation_are_put_side_by_side():
     ],
 )
 def test_what_goes_wrong_is_told(fault, says):
-    with Worlds("Point-v0", [4, 5], options={"fault": fault}) as worlds:
-        worlds.begin(0)
-        walked(worlds, 8)
+    with VectorEnv("Point-v0", [4, 5], options={"fault": fault}) as envs:
+        envs.reset(0)
+        walked(envs, 8)
         with pytest.raises(DataError, match=says):
-            walked(worlds, 1, first=8)
+            walked(envs, 1, first=8)
 
 
 @pytest.mark.parametrize(
@@ -117,37 +117,37 @@ def test_what_goes_wrong_is_told(fault, says):
 )
 def test_environments_that_will_not_do(env_id, options, says):
     with pytest.raises(DataError, match=says):
-        Worlds(env_id, [0], options=options)
+        VectorEnv(env_id, [0], options=options)
 
 
 def test_several_processes_do_as_one():
     found = []
     for processes in (1, 2):
-        with Worlds("Pendulum-v1", [3, 4, 8], processes=processes) as worlds:
-            worlds.begin(7)
-            begun = worlds.observations
-            stepped = [worlds.step(np.full((3, 1), 0.3, np.float32), number) for number in range(7, 12)]
-            worlds.begin(12)
-            found.append([begun, *(part for step in stepped for part in step), worlds.observations])
+        with VectorEnv("Pendulum-v1", [3, 4, 8], processes=processes) as envs:
+            envs.reset(7)
+            begun = envs.observations
+            stepped = [envs.step(np.full((3, 1), 0.3, np.float32), number) for number in range(7, 12)]
+            envs.reset(12)
+            found.append([begun, *(part for step in stepped for part in step), envs.observations])
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_processes_tell_what_goes_wrong_and_what_has_died():
-    with Worlds("Point-v0", [0, 1], processes=2) as worlds, pytest.raises(DataError, match="not an environment"):
-        worlds.begin(0)  # which nobody has registered there
-    with Worlds("Pendulum-v1", [0, 1], processes=2) as worlds:
-        worlds.begin(0)
+    with VectorEnv("Point-v0", [0, 1], processes=2) as envs, pytest.raises(DataError, match="not an environment"):
+        envs.reset(0)  # which nobody has registered there
+    with VectorEnv("Pendulum-v1", [0, 1], processes=2) as envs:
+        envs.reset(0)
         with pytest.raises(DataError, match="Pendulum-v1 of seed 1 returned the reward nan in step 0"):
-            worlds.step(np.array([[0.0], [np.nan]], np.float32), 0)
-        worlds.begin(0)  # nobody's answer was left behind
-        worlds._places[1]._process.kill()
-        worlds._places[1]._process.join()
+            envs.step(np.array([[0.0], [np.nan]], np.float32), 0)
+        envs.reset(0)  # nobody's answer was left behind
+        envs._places[1]._process.kill()
+        envs._places[1]._process.join()
         with pytest.raises(Failed, match="died"):
-            worlds.begin(1)
+            envs.reset(1)
 
 
 @pytest.mark.parametrize(("seeds", "processes"), [([], 1), ([0], 0)])
 def test_nothing_to_do_and_nobody_to_do_it(seeds, processes):
-    with pytest.raises(ConfigError, match="a seed and a process at least"):
-        Worlds("Pendulum-v1", seeds, processes=processes)
+    with pytest.raises(ConfigError, match="at least one seed"):
+        VectorEnv("Pendulum-v1", seeds, processes=processes)

@@ -1,7 +1,7 @@
-"""Environments that go on step by step while somebody learns from them: one a seed, in one process or in several.
+"""A vector of environments for online training: one environment per seed, in one process or in several.
 
-A step of MuJoCo takes 0.1 to 0.5 ms and a message to another process and back 0.3 ms (`docs/online.md`): several
-processes pay for several environments, and never for a single one.
+A MuJoCo step takes 0.1 to 0.5 ms, a message to another process and back 0.3 ms (`docs/online.md`). So several
+processes help with several environments, and never with a single one.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from synther.errors import ConfigError, DataError, Failed, SyntherError
 Array = NDArray[np.float32]
 
 _STREAM = 3
-"""Sets these episodes apart from those of evaluations and of recorded data."""
+"""Random stream of these episodes. Evaluations and recorded data use other streams."""
 
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 _PATIENCE = 5.0
-"""Seconds in which a process may end by itself."""
+"""Seconds that a process gets to exit by itself."""
 
 
 class Stepped(NamedTuple):
-    """What came of a step of some environments."""
+    """Result of one step of some environments."""
 
     rows: Array
     """(S, width): observation, action, reward, terminal, next observation"""
     timeouts: NDArray[np.bool_]
-    """(S,): whose episode was cut here, as by a time limit, and is in no terminal state"""
+    """(S,): the episode was truncated here, for example by a time limit, in a non-terminal state"""
     observations: Array
-    """(S, O): what is seen now, after a new beginning where an episode was over"""
+    """(S, O): the current observations; of environments whose episode ended, those after the reset"""
 
 
-class Worlds:
+class VectorEnv:
     """One environment for each of `seeds`. Use it as a context manager, or close it.
 
-    How an episode begins depends on its seed and on the number of the step before which it does, and on nothing else:
-    not on the other seeds, nor on the `processes` (None: as many as are free and of use). `options` go to
+    The initial state of an episode depends only on its seed and on the number of the step before which it starts. It
+    does not depend on the other seeds or on `processes` (None: as many as are free and useful). `options` are passed to
     `gymnasium.make`.
     """
 
@@ -64,7 +64,7 @@ class Worlds:
         processes: int | None = None,
     ) -> None:
         if not seeds or (processes is not None and processes < 1):
-            raise ConfigError(f"expected a seed and a process at least, got {list(seeds)} and {processes}")
+            raise ConfigError(f"expected at least one seed and one process, got {list(seeds)} and {processes}")
         made = json.dumps(dict(options or {}))
         self.low, self.high, self.action_space, self.observation_space, self.observation_size = _known(env_id, made)
         wanted = min(len(seeds), max(1, cores() - 1) if processes is None else processes)
@@ -80,16 +80,16 @@ class Worlds:
             self._stack.close()
             raise
         self.observations = np.zeros((len(seeds), self.observation_size), np.float32)
-        """What every seed sees now. (S, O)"""
+        """Current observations, (S, O)."""
 
-    def begin(self, step: int) -> None:
-        """Start all environments over, before the step of that number."""
+    def reset(self, step: int) -> None:
+        """Reset all environments, before step number `step`."""
         for place in self._places:
-            place.ask("begin", step)
+            place.ask("reset", step)
         self.observations = np.concatenate(self._answers())
 
     def step(self, actions: Array, number: int) -> Stepped:
-        """One action (S, A) each, the step of that `number`. An environment that is over starts over."""
+        """Take one action per environment (S, A) in step `number`. Environments whose episode ends are reset."""
         for place, own in zip(self._places, np.split(actions, self._ends[:-1]), strict=True):
             place.ask("step", own, number)
         taken = Stepped(*(np.concatenate(part) for part in zip(*self._answers(), strict=True)))
@@ -97,7 +97,7 @@ class Worlds:
         return taken
 
     def _answers(self) -> list[Any]:
-        """Of all places, before what went wrong in one of them is told."""
+        """Collect the answers of all places, then raise the first error among them."""
         found = [place.answer() for place in self._places]
         for one in found:
             if isinstance(one, SyntherError):
@@ -114,7 +114,7 @@ class Worlds:
         self.close()
 
 
-class _World:
+class _Env:
     """One environment."""
 
     def __init__(self, env: Any, env_id: str, seed: int) -> None:
@@ -129,11 +129,11 @@ class _World:
         self.here = self._flat(raw, where)
 
     def step(self, action: Array, number: int) -> tuple[Array, bool]:
-        """The row of a step, and whether the episode was only cut after it."""
+        """Return the row of this step and whether the episode was truncated (not terminated)."""
         where = f"step {number}"
         space = self.env.action_space
         taken = np.array(action, space.dtype)
-        if taken.dtype == np.float64:  # as which the float32 of a bound may lie outside
+        if taken.dtype == np.float64:  # a float32 bound may lie outside the float64 bounds
             taken = np.clip(taken, space.low, space.high)
         raw, reward, terminated, truncated = self._attempt(where, stepped, self.env, taken)
         if not abs(reward) <= _LARGEST:
@@ -152,13 +152,13 @@ class _World:
     def _attempt(self, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         try:
             return call(*given, **named)
-        except Exception as error:  # whatever somebody's environment raises
+        except Exception as error:  # an environment can raise anything
             raise DataError(f"{self._who} failed in {what}: {type(error).__name__}: {error}") from error
 
     def _flat(self, observation: Any, where: str) -> Array:
-        """As float32."""
+        """The flat observation as float32."""
         found = self._attempt(where, gym_spaces.flat, self.env.observation_space, observation)
-        with np.errstate(over="ignore"):  # told below
+        with np.errstate(over="ignore"):  # checked below
             flat: Array = self._attempt(where, np.array, found, np.float32)
         if len(flat) != self._size:
             raise DataError(f"{self._who} returned {len(flat)} numbers in {where}: its space has {self._size}")
@@ -169,29 +169,29 @@ class _World:
 
 
 class _Place(Protocol):
-    """Where some of the environments are."""
+    """A process that holds some of the environments."""
 
     def ask(self, what: str, *given: Any) -> None:
-        """To `begin` or to `step`."""
+        """Start a `reset` or a `step`."""
 
     def answer(self) -> Any:
-        """What came of it, an error included."""
+        """Return the result, which may be an error."""
 
     def close(self) -> None: ...
 
 
 class _Here:
-    """In this process."""
+    """Environments in this process."""
 
     def __init__(self, env_id: str, options: str, seeds: Sequence[int]) -> None:
         self._stack = ExitStack()
         made = [self._stack.enter_context(opened(env_id, **json.loads(options))) for _ in seeds]
-        self._worlds = [_World(env, env_id, int(seed)) for env, seed in zip(made, seeds, strict=True)]
+        self._envs = [_Env(env, env_id, int(seed)) for env, seed in zip(made, seeds, strict=True)]
         self._answer: Any = None
 
     def ask(self, what: str, *given: Any) -> None:
         try:
-            self._answer = self._begin(*given) if what == "begin" else self._step(*given)
+            self._answer = self._reset(*given) if what == "reset" else self._step(*given)
         except SyntherError as error:
             self._answer = error
 
@@ -201,25 +201,25 @@ class _Here:
     def close(self) -> None:
         self._stack.close()
 
-    def _begin(self, step: int) -> Array:
-        for world in self._worlds:
-            world.reset(step)
+    def _reset(self, step: int) -> Array:
+        for env in self._envs:
+            env.reset(step)
         return self._observations()
 
     def _step(self, actions: Array, number: int) -> Stepped:
-        taken = [world.step(action, number) for world, action in zip(self._worlds, actions, strict=True)]
+        taken = [env.step(action, number) for env, action in zip(self._envs, actions, strict=True)]
         rows, timeouts = zip(*taken, strict=True)
         return Stepped(np.stack(rows), np.array(timeouts), self._observations())
 
     def _observations(self) -> Array:
-        return np.stack([world.here for world in self._worlds])
+        return np.stack([env.here for env in self._envs])
 
 
 class _There:
-    """In a process of their own, which ends with this one."""
+    """Environments in another process, which ends with this one."""
 
     def __init__(self, env_id: str, options: str, seeds: Sequence[int]) -> None:
-        # Not forked: the caller may hold threads of torch, which a fork would leave locked.
+        # Spawned, not forked: a fork would leave PyTorch's threads locked.
         spawn = multiprocessing.get_context("spawn")
         self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=_serve, args=(theirs, env_id, options, seeds), daemon=True)
@@ -227,7 +227,7 @@ class _There:
         theirs.close()
 
     def ask(self, what: str, *given: Any) -> None:
-        with suppress(OSError):  # of one that is dead, which `answer` tells
+        with suppress(OSError):  # a dead process is reported by `answer`
             self._pipe.send((what, *given))
 
     def answer(self) -> Any:
@@ -247,8 +247,8 @@ class _There:
 
 
 def _serve(pipe: Connection, env_id: str, options: str, seeds: Sequence[int]) -> None:
-    """What such a process does, until nobody is at the other end of its pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too; its parent sees to its end
+    """Main loop of such a process, until the other end of its pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too; its parent ends it
     with suppress(EOFError, OSError), ExitStack() as stack:
         place: _Here | None = None
         while True:
@@ -261,12 +261,12 @@ def _serve(pipe: Connection, env_id: str, options: str, seeds: Sequence[int]) ->
                 found = place.answer()
             except SyntherError as error:
                 found = error
-            # Without its cause, which may be of a kind that only this process can make.
+            # Without its cause, which may not be picklable.
             pipe.send(DataError(str(found)) if isinstance(found, SyntherError) else found)
 
 
 def _known(env_id: str, options: str) -> tuple[Array, Array, Space, Space, int]:
-    """Bounds of the actions, both spaces, and the numbers of an observation."""
+    """Action bounds, both spaces, and the size of an observation."""
     with opened(env_id, **json.loads(options)) as env:
         low, high = action_box(env, env_id)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
