@@ -161,7 +161,7 @@ def buffer_of(run: Path) -> Transitions:
         raise FormatError(f"{run} has no replay.npz yet: run the same `synther online` command again until it is done")
     rows, steps = formats.read(replay), read_object(run / "run.json")["steps"]
     result = run / "result.json"
-    if not result.exists() or read_object(result)["updates"] < steps:
+    if not result.exists() or read_object(result)["env_steps"] < steps:
         log.warning("%s is not done: of its %s steps a seed these are the first", run, f"{steps:,}")
     return rows
 

@@ -107,7 +107,7 @@ class Plan(OnlineOptions):
 
     @property
     def measured(self) -> Schedule:
-        return Schedule(self.evaluate_every, self.steps)
+        return Schedule(self.evaluate_every, self.steps, "env_steps")
 
     def description(self) -> dict[str, Any]:
         """The options that the result depends on."""
@@ -124,8 +124,7 @@ def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> R
     """Let every seed act and learn, and leave its log, agents, rows (`replay.npz`) and `result.json` in `folder`.
 
     Started again it goes on where it was stopped, and with more steps where it ended; with other options, or while
-    another process trains there, it refuses to touch the folder. In its log and result, `updates` are steps of the
-    environment.
+    another process trains there, it refuses to touch the folder. Its log and result count in `env_steps`.
     """
     progress = resolve(progress)
     device = compute.pick_device(plan.device)

@@ -101,7 +101,7 @@ def train_to(
     """Let every seed act and learn, and leave its log, agents, frames and `result.json` in `folder`.
 
     Started again it goes on where it was stopped, and with more steps where it ended; with other options, or while
-    another process trains there, it refuses to touch the folder. In its log and result, `updates` are steps. `world`
+    another process trains there, it refuses to touch the folder. `world`
     makes what is acted in, in other processes.
     """
     device = compute.pick_device(plan.device)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from synther.errors import SyntherError
-from synther.experiments.results import Log, Measurement, Result
+from synther.experiments.results import Log, Measurement, Result, Unit
 from synther.experiments.tracking import Tracking
 from synther.folder import read_object, write_object
 from synther.origin import origin
@@ -26,6 +26,7 @@ class Schedule:
 
     every: int
     last: int
+    unit: Unit = "updates"
 
     def includes(self, time: int) -> bool:
         return time == self.last or time % self.every == 0
@@ -122,7 +123,8 @@ class Record:
         self._arms, self._tracking, self._others = arms, tracking, others
         self._names = [f"seed {seed} of arm {arm!r}" for arm in arms for seed in seeds]
         self._lost: set[str] = set()
-        self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again and schedule.includes(stands))
+        expected, again = schedule.until(stands), again and schedule.includes(stands)
+        self._log = Log(folder / "log.jsonl", expected, again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
         for measurement in self.measurements:
             self._tell(measurement)
@@ -139,7 +141,7 @@ class Record:
     def result(self, device: torch.device) -> Result:
         """Of a training that has ended, on this machine."""
         parts = self.clock.parts()
-        found = Result.of(self.measurements, self._arms)
+        found = Result.of(self.measurements, self._arms, self.schedule.unit)
         return replace(found, seconds=sum(parts.values()), seconds_of=parts, origin=origin(device))
 
     def _tell(self, measurement: Measurement) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from synther.folder import ANOTHER, append_line
 
 Episodes = list[list[float] | None]
 """Of each member a number an episode, or None if it has diverged."""
+
+Unit = Literal["updates", "env_steps"]
+"""What the time of a training is counted in, as its files say: online it is steps of the environment."""
 
 _Value = TypeVar("_Value")
 
@@ -74,21 +77,21 @@ class Log:
     missing if it can be measured `again`, because the training stands there.
     """
 
-    def __init__(self, path: Path, expected: Sequence[int], *, again: bool = True) -> None:
-        self.path = path
+    def __init__(self, path: Path, expected: Sequence[int], *, again: bool = True, unit: Unit = "updates") -> None:
+        self.path, self.unit = path, unit
         text = path.read_text() if path.exists() else ""
-        whole = [_parsed(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        whole = [_parsed(line, unit) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         self.measurements = [found for found in whole if found is not None and found.updates in expected]
         kept_at = [found.updates for found in self.measurements]
         if kept_at != list(expected) and not (again and kept_at == list(expected[:-1])):
             raise ConfigError(f"{path} has lost lines that were in it: {ANOTHER}")
-        kept = "".join(map(_line, self.measurements))
+        kept = "".join(_line(found, unit) for found in self.measurements)
         if kept != text:
             with replacing(path) as beside:
                 beside.write_text(kept)
 
     def append(self, measurement: Measurement) -> None:
-        append_line(self.path, _line(measurement))
+        append_line(self.path, _line(measurement, self.unit))
         self.measurements.append(measurement)
 
 
@@ -98,14 +101,21 @@ def by_arm(values: Sequence[_Value], arms: Sequence[str]) -> dict[str, Sequence[
     return {arm: values[place * seeds : (place + 1) * seeds] for place, arm in enumerate(arms)}
 
 
-def _line(measurement: Measurement) -> str:
-    return json.dumps(asdict(measurement), allow_nan=False) + "\n"
+def _line(measurement: Measurement, unit: Unit) -> str:
+    found = asdict(measurement)
+    return json.dumps({unit: found.pop("updates"), **found}, allow_nan=False) + "\n"
 
 
-def _parsed(line: str) -> Measurement | None:
+def _parsed(line: str, unit: Unit) -> Measurement | None:
     try:
-        return Measurement(**json.loads(line))
-    except (ValueError, TypeError):  # not a line of ours: what is missing then is found missing
+        found = json.loads(line)
+        return Measurement(updates=found.pop(unit), **found)
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ):  # not a line of ours: what is missing then is found missing
         return None
 
 
@@ -141,6 +151,7 @@ class EvalPoint:
     """How good the policies of an arm were at one time."""
 
     updates: int
+    """Or steps of an online run."""
     returns: tuple[float | None, ...]
     """A seed, the mean of its episodes. None if it has diverged: the spreads are those of the others."""
     scores: tuple[float | None, ...] | None
@@ -161,16 +172,17 @@ class EvalPoint:
         """None where all seeds have diverged, or no reference is known."""
         return None if self.scores is None else MeanStd.of(self.scores)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, unit: Unit = "updates") -> dict[str, Any]:
         """Its fields, and mean, standard deviation and number of the seeds that each is taken over."""
         spreads = {"return": self.spread_of_returns, "score": self.spread_of_scores}
         plain = {name: None if spread is None else asdict(spread) for name, spread in spreads.items()}
-        return {**asdict(self), **plain, "diverged": self.diverged}
+        own = asdict(self)
+        return {unit: own.pop("updates"), **own, **plain, "diverged": self.diverged}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> EvalPoint:
+    def from_json(cls, content: dict[str, Any], unit: Unit = "updates") -> EvalPoint:
         scores = None if content["scores"] is None else tuple(content["scores"])
-        return cls(content["updates"], tuple(content["returns"]), scores)
+        return cls(content[unit], tuple(content["returns"]), scores)
 
 
 @dataclass(frozen=True)
@@ -187,15 +199,18 @@ class Result:
     """What the seconds went into."""
     origin: dict[str, str] = field(default_factory=dict)
     """Version, machine and libraries, in words."""
+    unit: Unit = "updates"
+    """What `updates` are."""
 
     @classmethod
-    def of(cls, measurements: Sequence[Measurement], arms: Sequence[str]) -> Result:
+    def of(cls, measurements: Sequence[Measurement], arms: Sequence[str], unit: Unit = "updates") -> Result:
         last = measurements[-1]
         lost = {
             arm: tuple(seed for seed, gone in enumerate(marks) if gone)
             for arm, marks in by_arm(last.diverged, arms).items()
         }
-        return cls(last.updates, last.seconds, {arm: _curve(measurements, arms, arm) for arm in arms}, lost)
+        curves = {arm: _curve(measurements, arms, arm) for arm in arms}
+        return cls(last.updates, last.seconds, curves, lost, unit=unit)
 
     @property
     def updates_per_second(self) -> float:
@@ -218,12 +233,13 @@ class Result:
         for arm, curve in self.curves.items():
             final, best = self.final(arm), self.best(arm)
             arms[arm] = {
-                "final": None if final is None else final.to_json(),
-                "best": None if best is None else best.to_json(),
-                "curve": [standing.to_json() for standing in curve],
+                "final": None if final is None else final.to_json(self.unit),
+                "best": None if best is None else best.to_json(self.unit),
+                "curve": [point.to_json(self.unit) for point in curve],
             }
-        own = ("updates", "seconds", "seconds_of", "updates_per_second", "diverged", "origin")
-        return {name: getattr(self, name) for name in own} | {"arms": arms}
+        told = {self.unit: self.updates, "seconds": self.seconds, "seconds_of": self.seconds_of}
+        told |= {f"{self.unit}_per_second": self.updates_per_second, "diverged": self.diverged, "origin": self.origin}
+        return told | {"arms": arms}
 
     @classmethod
     def after(cls, updates: int, path: Path) -> Result | None:
@@ -244,9 +260,14 @@ class Result:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:
-        curves = {arm: tuple(map(EvalPoint.from_json, found["curve"])) for arm, found in content["arms"].items()}
+        unit: Unit = "env_steps" if "env_steps" in content else "updates"
+        curves = {
+            arm: tuple(EvalPoint.from_json(point, unit) for point in found["curve"])
+            for arm, found in content["arms"].items()
+        }
         lost = {arm: tuple(seeds) for arm, seeds in content["diverged"].items()}
-        return cls(content["updates"], content["seconds"], curves, lost, content["seconds_of"], content["origin"])
+        parts, origin = content["seconds_of"], content["origin"]
+        return cls(content[unit], content["seconds"], curves, lost, parts, origin, unit)
 
 
 def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[EvalPoint, ...]:

@@ -52,7 +52,7 @@ def test_what_a_run_leaves_behind(finished):
         "checkpoint.safetensors", "clock.json", "generator-3-0000000040.safetensors",
         "generator-4-0000000040.safetensors", "log.jsonl", "refreshes.json", "replay.npz", "result.json", "run.json",
     ]  # fmt: skip
-    assert [line["updates"] for line in logged(finished)] == TIMES
+    assert [line["env_steps"] for line in logged(finished)] == TIMES
     result = Result.from_json(json.loads((finished / "result.json").read_text()))
     assert result.updates == 55
     assert [standing.updates for standing in result.curves["sac_synther"]] == TIMES
@@ -134,7 +134,7 @@ def test_members_together_act_and_learn_as_each_alone(finished, tmp_path):
 def test_without_upsampling_and_from_scratch(tmp_path):
     run(tmp_path / "real", replace(PLAN, upsampling=None))
     run(tmp_path / "scratch", replace(PLAN, upsampling=replace(UPSAMPLING, refit="scratch")))
-    assert [line["updates"] for line in logged(tmp_path / "real")] == TIMES
+    assert [line["env_steps"] for line in logged(tmp_path / "real")] == TIMES
     assert not (tmp_path / "real" / "refreshes.json").exists()
     assert [entry["steps"] for entry in refreshes(tmp_path / "scratch")] == [20] * 4
     one, other = (load_file(tmp_path / name / "checkpoint.safetensors")["actor"] for name in ("real", "scratch"))

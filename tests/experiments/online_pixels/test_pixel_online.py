@@ -45,7 +45,7 @@ def test_what_a_run_leaves_behind(finished):
         f"generators-0000000024/seed-{seed}.safetensors" for seed in (3, 4)
     ]
     assert [file for file in files(finished) if "seed-3/" in file] == [f"frames/seed-3/{end:010}.hdf5" for end in LEGS]
-    assert [line["updates"] for line in logged(finished)] == TIMES
+    assert [line["env_steps"] for line in logged(finished)] == TIMES
     result = Result.from_json(json.loads((finished / "result.json").read_text()))
     assert [standing.updates for standing in result.curves["drq_v2_synther"]] == TIMES
     assert set(result.seconds_of) == {
