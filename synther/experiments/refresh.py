@@ -52,9 +52,10 @@ class Upsampling:
 def for_environment(settings: Settings, env_id: str) -> Settings:
     """What the paper changes for the dm_control suite, whose rewards lie in [0, 1]: they are not scaled.
 
-    Its episodes never end in a terminal state; a column that never changes is not modelled anyway.
+    Its episodes never end in a terminal state; a column that never changes is not modelled anyway. Rewards that are
+    generated as residuals are scaled as everywhere: their size does not tell in which range rewards lie.
     """
-    if not env_id.startswith("dm_control/"):
+    if not env_id.startswith("dm_control/") or settings.data.residuals != "none":
         return settings
     scaling = settings.data.scaling
     named = {"default": scaling} if isinstance(scaling, str) else dict(scaling)

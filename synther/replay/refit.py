@@ -32,6 +32,8 @@ WARM_SHARE, WARM_STEPS = 0.2, 10_000
 """Of a fit's steps so much suffices where the weights begin as those of the fit before, and never more than so many."""
 PATIENCE = 5
 """Measurements without a better held-out loss after which a fit of `warm` is over."""
+HELD_OUT_RUN, SINGLE_ROWS = 25, 1_000
+"""Rows that are held out together. Of the first rows single ones are: a few runs could all be missed."""
 
 
 def usual_samples(device: torch.device) -> int:
@@ -166,10 +168,18 @@ def drawn(model: Synthesizer, columns: Columns, samples: int, seed: int, progres
 
 
 def held_out_rows(stream: Sequence[int], gone: int, count: int, share: float) -> NDArray[np.bool_]:
-    """Which rows no fit may learn from: once and for all, so that a warm start has not seen them either."""
+    """Which of `count` rows, after `gone` older ones, no fit may learn from: once and for all, so that a warm start has
+    not seen them either.
+
+    Neighbouring rows share an observation, so runs of rows are held out, not single ones, once there are enough rows.
+    """
+    number = np.arange(gone, gone + count)
+    run = np.where(number < SINGLE_ROWS, number, SINGLE_ROWS + (number - SINGLE_ROWS) // HELD_OUT_RUN)
+    if not count:
+        return np.zeros(0, bool)
     draws = np.random.PCG64(list(stream))
-    draws.advance(gone)
-    chosen: NDArray[np.bool_] = np.random.Generator(draws).random(count) < share
+    draws.advance(int(run[0]))
+    chosen: NDArray[np.bool_] = (np.random.Generator(draws).random(int(run[-1] - run[0]) + 1) < share)[run - run[0]]
     return chosen & (not chosen.all())
 
 

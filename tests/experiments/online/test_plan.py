@@ -87,14 +87,15 @@ def test_what_upsampling_cannot_be(change, says):
         replace(UPSAMPLING, **change)
 
 
-def test_rewards_of_the_suite_are_not_scaled():
-    best = PRESETS["best"]
-    assert for_environment(best, "Walker2d-v4") is best
-    changed = for_environment(best, "dm_control/cheetah-run-v0")
-    assert changed.data.scaling == {"reward": "none", "default": "blend"}
-    assert changed.changed(data={"scaling": "blend"}) == best
-    asked = best.changed(data={"scaling": {"reward": "minmax"}})
+def test_rewards_of_the_suite_are_not_scaled_unless_they_are_residuals():
+    paper, best = PRESETS["paper"], PRESETS["best"]
+    assert for_environment(paper, "Walker2d-v4") is paper
+    changed = for_environment(paper, "dm_control/cheetah-run-v0")
+    assert changed.data.scaling == {"reward": "none", "default": "standard"}
+    assert changed.changed(data={"scaling": "standard"}) == paper
+    asked = paper.changed(data={"scaling": {"reward": "minmax"}})
     assert for_environment(asked, "dm_control/cheetah-run-v0") == asked
+    assert for_environment(best, "dm_control/cheetah-run-v0") is best
 
 
 def test_the_defaults_are_the_papers():
