@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from synther.folder import RunFolder
 from synther.upsample import fit_to, upsample
 
 from .small_job import TINY, made, model
+from .support.watch import Stopped, Watch
 
 SAMPLES = 3000
 FILES = ["comparison.json", "comparison.png", "model.safetensors", "run.json", "synthetic.npz"]
@@ -35,27 +35,6 @@ def content(folder: Path) -> dict[str, tuple[bytes, int]]:
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
-
-
-class Stopped(Exception):
-    pass
-
-
-class StopIn:
-    """A progress display that brings the work down when it has reached a place in a phase."""
-
-    def __init__(self, name: str, place: int) -> None:
-        self.name, self.place = name, place
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        self.now, self.done = name, start
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-        if self.now == self.name and self.done >= self.place:
-            raise Stopped
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +196,7 @@ def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path
 def test_stopped_anywhere_it_goes_on(done, tmp_path):
     for stop in (("fit", 30), ("calibrate", 1), ("sample", 2000), ("write", 1)):
         with pytest.raises(Stopped):
-            run(tmp_path, progress=StopIn(*stop))
+            run(tmp_path, progress=Watch(stop))
         assert not (tmp_path / "synthetic.npz").exists()
     again = run(tmp_path)
     assert read(again.data).equals(read(done.data))

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +17,7 @@ from synther.data.spaces import Discrete
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 
+from ..support.watch import Watch
 from . import worlds
 
 
@@ -193,21 +192,9 @@ class TestAnyRows:
         assert assess(real, other).to_json() != assess(real, other, seed=1).to_json()
 
     def test_progress_and_names(self) -> None:
-        class Listening:
-            def __init__(self) -> None:
-                self.done: list[str] = []
-
-            @contextmanager
-            def phase(self, name: str, total: int, start: int = 0) -> Iterator[Listening]:
-                self.total = total
-                yield self
-
-            def advance(self, amount: int, note: str = "") -> None:
-                self.done += [note] * amount
-
-        heard = Listening()
-        found = assess(rows(120, 0), rows(120, 1), progress=heard, real_name="a.npz", synthetic_name="b.npz")
-        assert len(heard.done) == heard.total
+        watch = Watch()
+        found = assess(rows(120, 0), rows(120, 1), progress=watch, real_name="a.npz", synthetic_name="b.npz")
+        assert [done == total for _, total, _, done in watch.phases] == [True]
         assert (found.real_name, found.synthetic_name) == ("a.npz", "b.npz")
 
 

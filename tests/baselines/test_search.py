@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from optuna.storages.journal import JournalFileBackend
 from synther.baselines.search import Found, Trial, _Study, search
 from synther.baselines.tabular import Config, CtganConfig, TvaeConfig
 from synther.errors import ConfigError, DataError, MissingExtra
+
+from ..support.watch import Watch
 
 START = TvaeConfig(epochs=3)
 
@@ -172,23 +173,13 @@ def test_a_defect_ends_the_search(tmp_path):
 
 
 def test_progress_tells_the_best(tmp_path):
-    notes = []
-
-    class Watch:
-        @contextmanager
-        def phase(self, name: str, total: int, start: int = 0):
-            notes.append((name, total, start))
-            yield self
-
-        def advance(self, amount: int, note: str = "") -> None:
-            notes.append(note)
-
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, Counted(2), trials=2)
-    run(tmp_path, trials=2, progress=Watch())
-    assert notes[0] == ("search tvae", 3, 1)
-    assert len(notes) == 3
-    assert all("best 0." in note for note in notes[1:])
+    watch = Watch()
+    run(tmp_path, trials=2, progress=watch)
+    assert watch.phases == [["search tvae", 3, 1, 3]]
+    assert len(watch.notes) == 2
+    assert all("best 0." in note for note in watch.notes)
 
 
 def test_optuna_is_as_loud_as_before(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +17,8 @@ from synther.baselines.table import Table
 from synther.baselines.tabular import CONFIGS, Config, CtganConfig, Tabular, TvaeConfig, config_of, require, to_json
 from synther.data.spaces import Discrete, OneHot
 from synther.errors import ConfigError, MissingExtra
+
+from ..support.watch import Stopped, Watch
 
 SMALL = [
     TvaeConfig(layers=1, width=16, batch_size=50, epochs=2),
@@ -107,46 +108,28 @@ def test_parameters_are_those_that_sample(model, table):
     assert model.parameters == expected
 
 
-class Watch:
-    def __init__(self, stop: int | None = None) -> None:
-        self.phases, self.done, self.stop = [], 0, stop
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        self.phases.append((name, total))
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-        if self.done == self.stop:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
 def test_every_epoch_is_reported(config, table):
     watch = Watch()
     Tabular(replace(config, epochs=3), device="cpu").fit(table, progress=watch)
-    assert (watch.phases, watch.done) == ([(f"fit {config.name}", 3)], 3)
+    assert watch.phases == [[f"fit {config.name}", 3, 0, 3]]
 
 
 @pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
 def test_interrupted_it_leaves_nothing_behind(config, table):
     model = Tabular(config, device="cpu")
     before = torch.get_rng_state()
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(table, progress=Watch(stop=1))
+    with pytest.raises(Stopped):
+        model.fit(table, progress=Watch(1))
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(ConfigError, match="has not been fitted"):
         model.sample(1)
 
 
 def test_warnings_of_ours_are_not_hidden(table):
-    class Warns(Watch):
-        def advance(self, amount: int, note: str = "") -> None:
-            warnings.warn("ours", stacklevel=1)
-
+    watch = Watch(at_every=lambda: warnings.warn("ours", stacklevel=1))
     with pytest.warns(UserWarning, match="ours"):
-        Tabular(SMALL[0], device="cpu").fit(table, progress=Warns())
+        Tabular(SMALL[0], device="cpu").fit(table, progress=watch)
 
 
 def test_tvae_learns_two_clusters(table):

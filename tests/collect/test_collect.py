@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from ..experiments.online.runs import PLAN, Guess
 from ..experiments.online.runs import run as train_online
 from ..experiments.pendulum import swings
 from ..here import Here
+from ..support.watch import Stopped, Watch
 
 LEGS = [14, 29, 44, 54]
 """Last rows of the episodes of each seed of the online run: a pendulum's own time limit is far off."""
@@ -303,20 +303,9 @@ def test_stopped_while_it_writes(here, monkeypatch) -> None:
     assert read("mine/rows-v0").equals(rows)
 
 
-class Interrupting:
-    """A person who has seen enough."""
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Interrupting]:
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        raise KeyboardInterrupt
-
-
 def test_stopped_while_it_plays(here, tmp_path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        write(target_of("rows.npz"), roll_out("Hopper-v4", "random", 150, progress=Interrupting()))
+    with pytest.raises(Stopped):
+        write(target_of("rows.npz"), roll_out("Hopper-v4", "random", 150, progress=Watch(0)))
     assert not list(tmp_path.iterdir())
 
 

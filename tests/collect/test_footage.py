@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from synther.pixels.formats import hdf5
 from synther.pixels.frames import Frames
 
 from ..experiments.counter import TASK, Counter, stand_in
+from ..support.watch import Stopped, Watch
 
 OUT, PARTIAL = Path("frames.hdf5"), Path("frames.hdf5.partial")
 
@@ -77,31 +77,13 @@ def test_where_it_may_go():
             frames_target(name)
 
 
-class Person:
-    """Who watches until so many decisions are there, and has seen enough then."""
-
-    def __init__(self, patience: int = 1_000) -> None:
-        self.patience = patience
-        self.start = 0
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Person]:
-        self.start = self.done = start
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-        if self.done >= self.patience:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("places", [[10], [20, 20, 40], [43]], ids=str)
 def test_stopped_while_it_films(counted, whole, places):
     for processes, place in enumerate(places, start=1):
-        with pytest.raises(KeyboardInterrupt):
-            kept(processes=processes, progress=Person(place))
+        with pytest.raises(Stopped):
+            kept(processes=processes, progress=Watch(place))
         assert not OUT.exists()
-    rest = Person()
+    rest = Watch()
     kept(processes=1, progress=rest)
     assert (rest.start, rest.done) == (10 * ((places[-1] - 1) // 10), 43)
     assert OUT.read_bytes() == whole
@@ -168,8 +150,8 @@ def test_parts_that_were_being_removed_are_drawn_again(counted, whole, monkeypat
     ids=str,
 )
 def test_parts_of_something_else_are_refused(counted, changed, says):
-    with pytest.raises(KeyboardInterrupt):
-        kept(progress=Person(30))
+    with pytest.raises(Stopped):
+        kept(progress=Watch(30))
     before = {file.name: file.read_bytes() for file in PARTIAL.iterdir()}
     assert sorted(before) == ["000000.hdf5", "000001.hdf5", "run.json"]
     counted.starts = 0
@@ -188,8 +170,8 @@ def test_a_folder_of_somebody_else_is_left_alone(counted):
 
 
 def test_nothing_is_left_of_what_failed_before_its_first_episode():
-    with pytest.raises(KeyboardInterrupt):
-        kept(progress=Person(1))
+    with pytest.raises(Stopped):
+        kept(progress=Watch(1))
     assert not list(Path().iterdir())
 
 

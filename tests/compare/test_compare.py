@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
 
 from ..small_job import made, model
+from ..support.watch import Stopped, Watch
 
 PLAN = Plan(
     model().settings, samples=150, trials=1, epochs=2, trial_epochs=1, trial_rows=60, jobs=1, device="cpu", seed=0
@@ -141,31 +141,13 @@ def test_stopped_while_measuring_nothing_is_fitted_again(done, copy, monkeypatch
     assert run(copy) == done
 
 
-class Stopped(Exception):
-    pass
-
-
-class StopIn:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        self.now = name
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        if self.now == self.name:
-            raise Stopped
-
-
 @pytest.mark.parametrize(
     ("name", "phases"), [("diffusion", ("fit", "sample")), ("tvae", ("search tvae", "fit tvae"))], ids=str
 )
 def test_stopped_anywhere_it_goes_on(done, name, phases, tmp_path):
     for phase in phases:
         with pytest.raises(Stopped):
-            run(tmp_path, name, progress=StopIn(phase))
+            run(tmp_path, name, progress=Watch((phase, 0)))
         assert not (tmp_path / "comparison.md").exists()
     assert figures(run(tmp_path, name)) == figures(tuple(row for row in done if row.name in ("real", name)))
 

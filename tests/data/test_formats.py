@@ -92,18 +92,13 @@ def test_other_suffixes_mean_the_same(tmp_path: Path) -> None:
         assert_same(read(str(tmp_path / name)), make())
 
 
-def test_unknown_spaces_stay_unknown(tmp_path: Path, suffix: str) -> None:
-    rows = Transitions.of(make().arrays())
-    write(tmp_path / f"rows{suffix}", rows)
-    assert_same(read(tmp_path / f"rows{suffix}"), rows)
-
-
-def test_wide_spaces_are_carried(tmp_path: Path, suffix: str) -> None:
+def test_unknown_and_wide_spaces_are_carried(tmp_path: Path, suffix: str) -> None:
     wide = np.ones((2, 20_000), np.float32)
     space = (spaces.Box.uniform(-1 / 3, np.inf, 20_000),)
-    rows = Transitions(wide, np.zeros((2, 1), np.float32), np.zeros(2, np.float32), wide, observation_space=space)
-    write(tmp_path / f"rows{suffix}", rows)
-    assert_same(read(tmp_path / f"rows{suffix}"), rows)
+    known = Transitions(wide, np.zeros((2, 1), np.float32), np.zeros(2, np.float32), wide, observation_space=space)
+    for rows in (known, Transitions.of(make().arrays())):
+        write(tmp_path / f"rows{suffix}", rows)
+        assert_same(read(tmp_path / f"rows{suffix}"), rows)
 
 
 def test_streams_in_chunks(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +123,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, suffix: str, monkeyp
     assert list(tmp_path.iterdir()) == [path]
 
 
+@dataclass
 class Lying(Spooled):
+    says: int = 7
+
     def __len__(self) -> int:
-        return 7
+        return self.says
 
 
 def test_a_source_with_another_number_of_rows_is_refused(tmp_path: Path, suffix: str) -> None:
@@ -139,20 +137,16 @@ def test_a_source_with_another_number_of_rows_is_refused(tmp_path: Path, suffix:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
-def test_truncated(tmp_path: Path, suffix: str, share: float) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [0.0, 0.001, 0.1, 0.5, 0.9, 0.999, b"hello, world\n" * 50, b"\x80\x04\x95", bytes(range(256)) * 20],
+    ids=lambda content: content if isinstance(content, float) else None,
+)
+def test_truncated_and_foreign_content(tmp_path: Path, suffix: str, content: float | bytes) -> None:
     path = tmp_path / f"rows{suffix}"
     write(path, make(3000))
     whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(FormatError, match=path.name):
-        read(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"hello, world\n" * 50, b"\x80\x04\x95", bytes(range(256)) * 20])
-def test_foreign_content(tmp_path: Path, suffix: str, content: bytes) -> None:
-    path = tmp_path / f"rows{suffix}"
-    path.write_bytes(content)
+    path.write_bytes(whole[: int(content * len(whole))] if isinstance(content, float) else content)
     with pytest.raises(FormatError, match=path.name):
         read(path)
 
@@ -196,26 +190,21 @@ def test_foreign_names_are_understood(tmp_path: Path, suffix: str) -> None:
     assert read(path).equals(make(timeout=False))
 
 
-def test_data_problems_name_the_file(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("arrays", "error", "text"),
+    [
+        ({"rews": np.full(50, np.nan, np.float32)}, DataError, r"rows.*reward\[0\] is nan"),
+        ({"colour": np.zeros(50)}, DataError, "rows.*'colour'"),
+        ({"acts": None, "rews": None}, DataError, "action, reward"),
+        ({"obs": None, "acts": None, "rews": None, "next_obs": None, "colour": np.zeros(50)}, FormatError, "rows"),
+        ({"observations": np.zeros((50, 3))}, DataError, "twice"),
+    ],
+    ids=["nan", "unknown", "missing", "nothing", "twice"],
+)
+def test_problems_of_the_data_name_file_and_field(tmp_path: Path, suffix: str, arrays, error, text: str) -> None:
     path = tmp_path / f"rows{suffix}"
-    store(path, {**foreign(), "rews": np.full(50, np.nan, np.float32)})
-    with pytest.raises(DataError, match=rf"{path.name}: reward\[0\] is nan"):
-        read(path)
-
-
-def test_unknown_and_missing_keys(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"rows{suffix}"
-    store(path, {**foreign(), "colour": np.zeros(50)})
-    with pytest.raises(DataError, match=r"rows.* unknown key 'colour'"):
-        read(path)
-    store(path, {"obs": foreign()["obs"]})
-    with pytest.raises(DataError, match="missing action, reward"):
-        read(path)
-    store(path, {"colour": np.zeros(50)})
-    with pytest.raises(FormatError, match="without experience"):
-        read(path)
-    store(path, {**foreign(), "observations": foreign()["obs"]})
-    with pytest.raises(DataError, match="twice"):
+    store(path, {name: array for name, array in {**foreign(), **arrays}.items() if array is not None})
+    with pytest.raises(error, match=text):
         read(path)
 
 
@@ -238,10 +227,18 @@ def test_without_next_observations(tmp_path: Path, suffix: str) -> None:
     assert rows.timeout.tolist() == [False, False, False, False, False, True]
 
 
-def test_damaged_metadata(tmp_path: Path) -> None:
-    np.savez(tmp_path / "rows.npz", **foreign(), synther_metadata=np.array("{"))
-    with pytest.raises(DataError, match=r"rows\.npz: synther_metadata is damaged"):
-        read(tmp_path / "rows.npz")
+def test_damaged_archives(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    np.savez(path, **foreign(), synther_metadata=np.array("{"))
+    with pytest.raises(DataError, match=r"rows\.npz: synther_metadata"):
+        read(path)
+    np.savez(path, observations=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(FormatError, match="allow_pickle"):
+        read(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("word/document.xml", "<xml/>")
+    with pytest.raises(FormatError, match=r"rows\.npz"):
+        read(path)
 
 
 def test_choosing_a_format(tmp_path: Path) -> None:
@@ -249,50 +246,27 @@ def test_choosing_a_format(tmp_path: Path) -> None:
     assert len(read(tmp_path / "rows", format="hdf5")) == 50
     for path, reason in [
         ("absent.npz", "no such file"),
-        ("absent.csv", r"suffix '\.csv', expected one of \.npz"),
-        ("absent", "no such file or folder, no Minari id"),
-        ("rows", "no suffix"),
-        ("buffer.pkl", "pickles are never loaded"),
-        (".", "not a Minari data set"),
+        ("absent.csv", r"\.csv.* \.npz"),
+        ("absent", "Minari id"),
+        ("rows", "suffix"),
+        ("buffer.pkl", "pickle"),
+        (".", "Minari"),
     ]:
         with pytest.raises(FormatError, match=reason):
             read(tmp_path / path)
-    for path, reason in [
-        ("rows.csv", "suffix"),
-        ("rows.pkl", "pickles are never"),
-        ("rows/x.npz", "could not be written"),
-    ]:
-        with pytest.raises(FormatError, match=reason):
+    for path in ("rows.csv", "rows.pkl", "rows/x.npz"):
+        with pytest.raises(FormatError):
             write(tmp_path / path, make())
-    with pytest.raises(ConfigError, match="format must be one of npz"):
+    with pytest.raises(ConfigError, match="npz"):
         read(tmp_path / "rows", format="csv")
-    with pytest.raises(FormatError, match="expected a npz file, got a folder"):
+    with pytest.raises(FormatError, match="folder"):
         read(tmp_path, format="npz")
-    with pytest.raises(FormatError, match=r"got Transitions; .*Transitions\.of"):
+    with pytest.raises(FormatError, match=r"Transitions\.of"):
         read(make())
-    with pytest.raises(DataError, match="no rows"):
-        write(tmp_path / "rows.npz", Empty())
-
-
-class Empty:
-    def __len__(self) -> int:
-        return 0
-
-    def chunks(self, rows: int) -> Iterator[Transitions]:
-        return iter(())
-
-
-def test_no_pickle_hides_in_an_archive(tmp_path: Path) -> None:
-    np.savez(tmp_path / "rows.npz", observations=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(FormatError, match="allow_pickle"):
-        read(tmp_path / "rows.npz")
-
-
-def test_an_archive_of_something_else(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
-        archive.writestr("word/document.xml", "<xml/>")
-    with pytest.raises(FormatError, match="without experience"):
-        read(tmp_path / "rows.npz")
+    for wrong in (Lying(make(20), says=0), {"reward": [1.0]}):
+        with pytest.raises(DataError):
+            write(tmp_path / "rows.npz", wrong)
+    assert [file.name for file in tmp_path.iterdir()] == ["rows"]
 
 
 def test_heavy_libraries_wait_until_used() -> None:
@@ -354,42 +328,15 @@ def test_any_rows_come_back_or_are_refused(tmp_path: Path, kind: str, arrays: di
         assert back.arrays()[name].dtype == array.dtype.newbyteorder("="), name
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
 @pytest.mark.parametrize("paired", [False, True])
-def test_dones_of_a_file_are_terminals_less_its_timeouts(suffix, paired, tmp_path):
+def test_dones_of_a_file_are_terminals_less_its_timeouts(suffix: str, paired: bool, tmp_path: Path) -> None:
     """Steps 0 to 5, an episode cut after step 2, another that ends in a terminal state at step 5."""
-    arrays = {
-        "observations": np.arange(6.0)[:, None],
-        "actions": np.zeros((6, 1), np.float32),
-        "rewards": np.zeros(6, np.float32),
-        "dones": np.array([0, 0, 1, 0, 0, 1], bool),
-        "timeouts": np.array([0, 0, 1, 0, 0, 0], bool),
-    }
-    if not paired:
-        arrays["next_observations"] = arrays["observations"] + 1
+    states = np.arange(6.0)[:, None]
+    arrays = {"observations": states, "actions": np.zeros((6, 1)), "rewards": np.zeros(6)}
+    flags = {"dones": np.arange(6) % 3 == 2, "timeouts": np.arange(6) == 2}
     path = tmp_path / f"rows{suffix}"
-    if suffix == ".npz":
-        np.savez(path, **arrays)
-    elif suffix == ".hdf5":
-        import h5py
-
-        with h5py.File(path, "w") as file:
-            for name, array in arrays.items():
-                file[name] = array
-    else:
-        import pyarrow
-        import pyarrow.parquet
-
-        columns = {name: array.tolist() for name, array in arrays.items()}
-        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    store(path, arrays | flags | ({} if paired else {"next_observations": states + 1}))
     rows = read(path)
-    assert rows.terminal.sum() == 1
     assert rows.observation[rows.terminal].tolist() == [[5.0]]
     if paired:
         assert rows.observation[:, 0].tolist() == [0, 1, 3, 4, 5]
-
-
-def test_what_is_no_rows_is_not_written(tmp_path):
-    with pytest.raises(DataError, match=r"expected Transitions, got dict: .* Transitions\.of\(arrays\)"):
-        write(tmp_path / "rows.npz", {"reward": [1.0]})
-    assert not list(tmp_path.iterdir())

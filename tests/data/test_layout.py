@@ -122,11 +122,14 @@ def test_next_observation_is_judged_together_with_observation():
     assert layout.unpack(layout.pack(rows)).equals(rows)
 
 
-def test_no_terminals_take_no_column():
+def test_no_terminals_take_no_column_and_no_flag():
     rows = make(terminal=np.zeros(ROWS, bool))
     layout = Layout.infer(rows)
     assert "terminal" not in layout.names
     assert not layout.unpack(layout.pack(rows)).terminal.any()
+    assert layout.flag_names == layout.thresholds == ()
+    assert layout.flags(np.zeros((3, layout.width))).shape == (3, 0)
+    assert layout.with_thresholds([]) == layout
 
 
 def test_rows_that_never_change_need_no_matrix():
@@ -137,25 +140,22 @@ def test_rows_that_never_change_need_no_matrix():
     assert layout.unpack(layout.pack(rows)).equals(rows)
 
 
-def test_constants_are_exact_beyond_float64():
-    value = 2**60 + 1
-    rows = same(columns(value, [1, 2, 3], dtype=np.int64))
+@pytest.mark.parametrize(
+    ("observation", "expected"),
+    [
+        (columns(2**60 + 1, [1, 2, 3], dtype=np.int64), Constant(2**60 + 1)),
+        (columns([True, False], True, dtype=bool), Binary(0, 1)),
+        (columns(1 + 1e-12 * np.arange(ROWS), [1, 2], dtype=np.float64), Continuous()),
+        (columns(2.0**60 * np.arange(3), [1, 2], dtype=np.float64), Continuous()),
+    ],
+    ids=["beyond float64", "boolean", "tiny deviations", "too large for fractions"],
+)
+def test_kinds_of_observations(observation: np.ndarray, expected: Kind):
+    rows = same(observation)
     layout = Layout.infer(rows)
-    assert layout.observation[0] == Constant(value)
-    assert (layout.unpack(layout.pack(rows)).observation[:, 0] == value).all()
-
-
-def test_boolean_observations_are_binary():
-    rows = same(columns([True, False], True, dtype=bool))
-    layout = Layout.infer(rows)
-    assert layout.observation == (Binary(0, 1), Constant(1))
-    assert layout.unpack(layout.pack(rows)).observation.dtype == bool
+    assert layout.observation[0] == expected
     assert layout.unpack(layout.pack(rows)).equals(rows)
-
-
-def test_tiny_deviations_and_floats_too_large_for_fractions_are_continuous():
-    rows = same(columns(1 + 1e-12 * np.arange(ROWS), 2.0**60 * np.arange(3), dtype=np.float64))
-    assert Layout.infer(rows).observation == (Continuous(), Continuous())
+    assert layout.unpack(layout.pack(rows)).observation.dtype == observation.dtype
 
 
 def test_a_large_offset_survives():
@@ -211,16 +211,64 @@ def test_actions_are_clipped_into_a_box_that_float32_cannot_hold():
 
 def test_huge_discrete_spaces_need_bits():
     rows = make(action=np.arange(ROWS), action_space=(Discrete(10**9),))
-    with pytest.raises(ConfigError, match="coding 'bits'"):
-        Layout.infer(rows)
+    for coding in ("onehot", "gray"):
+        with pytest.raises(ConfigError, match="bits"):
+            Layout.infer(rows, coding)  # type: ignore[arg-type]
     layout = Layout.infer(rows, "bits")
     assert layout.action[0].matrix_width == 30
     assert layout.unpack(layout.pack(rows)).equals(rows)
 
 
-def test_an_unknown_coding_is_refused():
-    with pytest.raises(ConfigError, match="onehot or bits, got 'gray'"):
-        Layout.infer(make(), "gray")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"observation": columns(1, 2, 3), "next_observation": columns(1, 2, 3)}, "3 columns"),
+        ({"observation": columns([5, 5, 4], [0, 1])}, r"observation\[0\] is 4.0 in row 2"),
+        ({"next_observation": columns(5, [0, 1, 0.5])}, r"next_observation\[1\] is 0.5 in row 2"),
+        ({"action": np.resize([0, 1, 2, 3], ROWS)}, r"action is 3 in row 3"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(changes: dict[str, Any], text: str):
+    both = columns(5, [0, 1])
+    good = {"observation": both, "next_observation": both, "action": np.arange(ROWS) % 3}
+    layout = Layout.infer(make(**good))
+    with pytest.raises(DataError, match=text):
+        layout.pack(make(**(good | changes)))
+
+
+@pytest.mark.parametrize(
+    ("observation", "space", "text"),
+    [
+        (columns([0, 1, 1.5]), Discrete(3), r"observation\[0\] is 1.5 in row 2"),
+        (columns([0, 1], [1, 1]), spaces.OneHot(2), r"observation\[0\] is \[1.0, 1.0\] in row 1"),
+    ],
+)
+def test_rows_that_do_not_fit_their_space_are_refused(observation: np.ndarray, space: spaces.Part, text: str):
+    rows = same(observation, observation_space=(space,))
+    with pytest.raises(DataError, match=text):
+        Layout.infer(rows).pack(rows)
+
+
+def test_a_constant_is_compared_in_the_coarser_type():
+    single, double = (same(columns(0.1, [0, 1], dtype=dtype)) for dtype in (np.float32, np.float64))
+    Layout.infer(single).pack(double)
+    Layout.infer(double).pack(single)
+    with pytest.raises(DataError, match=r"observation\[0\]"):
+        Layout.infer(same(columns(1e300, [0, 1], dtype=np.float64))).pack(single)
+    whole = Layout.infer(same(columns(0, [0, 1, 2], dtype=int)))
+    with pytest.raises(DataError, match=r"observation\[0\] is 0.5"):
+        whole.pack(same(columns(0.5, [0, 1, 2])))
+
+
+def test_a_row_far_down_is_named():
+    layout = Layout.infer(make(rows=10_000, reward=np.ones(10_000)))
+    with pytest.raises(DataError, match=r"reward is 0\.0 in row 19999"):
+        layout.pack(make(rows=20_000, reward=np.arange(20_000) < 19_999))
+
+
+def test_integers_beyond_int64_are_no_categories():
+    action = np.resize(np.array([2**63, 2**63 + 1], np.uint64), ROWS)
+    assert Layout.infer(make(action=action)).action == (Integer(2.0**63, 2.0**63),)
 
 
 def test_profiles_of_chunks_equal_those_of_the_whole(monkeypatch: pytest.MonkeyPatch):
@@ -232,60 +280,6 @@ def test_profiles_of_chunks_equal_those_of_the_whole(monkeypatch: pytest.MonkeyP
     assert whole.observation == (Constant(3), Binary(0, 1), Integer(0, 2), Continuous())
     monkeypatch.setattr(inference, "_CHUNK", 7)
     assert Layout.infer(rows, integers="ordered") == whole
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"observation": columns(1, 2, 3), "next_observation": columns(1, 2, 3)}, "observation has 3 columns.* 2"),
-        ({"observation": columns([5, 5, 4], [0, 1])}, r"observation\[0\] is 4.0 in row 2: expected 5"),
-        ({"next_observation": columns(5, [0, 1, 0.5])}, r"next_observation\[1\] is 0.5 in row 2: expected 0 or 1"),
-        ({"action": np.resize([0, 1, 2, 3], ROWS)}, r"action is 3 in row 3: expected an integer from 0 to 2"),
-    ],
-)
-def test_rows_that_do_not_fit_are_refused(changes: dict[str, Any], text: str):
-    good = {
-        "observation": columns(5, [0, 1]),
-        "next_observation": columns(5, [0, 1]),
-        "action": np.arange(ROWS) % 3,
-    }
-    layout = Layout.infer(make(**good))
-    with pytest.raises(DataError, match=text):
-        layout.pack(make(**(good | changes)))
-
-
-def test_a_category_that_is_not_whole_is_refused():
-    rows = same(columns([0, 1, 1.5]), observation_space=(Discrete(3),))
-    with pytest.raises(DataError, match=r"observation\[0\] is 1.5 in row 2: expected an integer from 0 to 2"):
-        Layout.infer(rows).pack(rows)
-
-
-def test_integers_beyond_int64_are_no_categories():
-    action = np.resize(np.array([2**63, 2**63 + 1], np.uint64), ROWS)
-    assert Layout.infer(make(action=action)).action == (Integer(2.0**63, 2.0**63),)
-
-
-def test_an_observation_that_is_not_one_hot_is_refused():
-    rows = same(columns([0, 1], [1, 1]), observation_space=(spaces.OneHot(2),))
-    with pytest.raises(DataError, match=r"observation\[0\] is \[1.0, 1.0\] in row 1: expected one 1"):
-        Layout.infer(rows).pack(rows)
-
-
-def test_a_constant_is_compared_in_the_coarser_type():
-    single, double = (same(columns(0.1, [0, 1], dtype=dtype)) for dtype in (np.float32, np.float64))
-    Layout.infer(single).pack(double)
-    Layout.infer(double).pack(single)
-    with pytest.raises(DataError, match=r"observation\[0\] is 0.1.*expected 1e\+300"):
-        Layout.infer(same(columns(1e300, [0, 1], dtype=np.float64))).pack(single)
-    whole = Layout.infer(same(columns(0, [0, 1, 2], dtype=int)))
-    with pytest.raises(DataError, match=r"observation\[0\] is 0.5"):
-        whole.pack(same(columns(0.5, [0, 1, 2])))
-
-
-def test_a_row_far_down_is_named():
-    layout = Layout.infer(make(rows=10_000, reward=np.ones(10_000)))
-    with pytest.raises(DataError, match=r"reward is 0\.0 in row 19999"):
-        layout.pack(make(rows=20_000, reward=np.arange(20_000) < 19_999))
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS // 8 * 8 - 1])
@@ -348,9 +342,9 @@ def test_thresholds_decide_flags():
     assert layout.flags(matrix)[:, 0].tolist() == [0.2, 0.4, 0.6]
     assert layout.unpack(matrix).terminal.tolist() == [False, False, True]
     assert layout.with_thresholds([0.3]).unpack(matrix).terminal.tolist() == [False, True, True]
-    with pytest.raises(DataError, match="expected 1 thresholds, one for each flag, got 2"):
+    with pytest.raises(DataError, match="1 thresholds"):
         layout.with_thresholds([0.3, 0.4])
-    with pytest.raises(DataError, match="threshold of terminal: expected a finite number, got nan"):
+    with pytest.raises(DataError, match="terminal"):
         layout.with_thresholds([float("nan")])
 
 
@@ -361,13 +355,6 @@ def test_thresholds_of_observation_and_next_observation_are_separate():
     assert layout.observation == (Binary(0, 1, 0.9),)
     assert layout.next_observation == (Binary(0, 1, 0.5),)
     assert layout.terminal == (Binary(0, 1, 0.4),)
-
-
-def test_rows_without_flags_have_none():
-    layout = Layout.infer(make(terminal=np.zeros(ROWS, bool)))
-    assert layout.flag_names == layout.thresholds == ()
-    assert layout.flags(np.zeros((3, layout.width))).shape == (3, 0)
-    assert layout.with_thresholds([]) == layout
 
 
 def test_columns_side_by_side_become_rows():

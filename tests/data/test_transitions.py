@@ -34,6 +34,8 @@ def test_right_arrays_are_kept_without_a_copy():
         assert getattr(rows, name) is array
     assert rows.timeout is None
     assert rows.arrays().keys() == given.keys()
+    del given["terminal"]
+    assert not Transitions(**given).terminal.any()
 
 
 def test_shapes_and_types_are_normalised():
@@ -55,27 +57,25 @@ def test_shapes_and_types_are_normalised():
     assert rows.timeout.tolist() == [True, False, False]
 
 
-def test_observations_of_two_types_meet_in_the_one_that_holds_both():
-    rows = Transitions(**arrays(observation=np.ones((6, 2), np.int64), next_observation=np.full((6, 2), 0.5)))
-    assert rows.observation.dtype == rows.next_observation.dtype == np.float64
-    assert (rows.next_observation == 0.5).all()
-
-
-def test_no_terminal_means_none_is():
-    given = arrays()
-    del given["terminal"]
-    assert not Transitions(**given).terminal.any()
-
-
-def test_foreign_byte_order_and_long_floats_become_ordinary():
-    rows = Transitions(**arrays(reward=np.arange(6, dtype=">f8"), observation=np.ones((6, 2), np.longdouble)))
-    assert rows.reward.dtype == np.float64
-    assert rows.reward.dtype.isnative
-    assert rows.observation.dtype == np.float64
-
-
-def test_boolean_actions_become_integers():
-    assert Transitions(**arrays(action=np.ones((6, 2), bool))).action.dtype == np.int64
+@pytest.mark.parametrize(
+    ("field", "given", "dtype"),
+    [
+        ("next_observation", np.full((6, 2), 0.5), np.float64),
+        ("reward", np.arange(6, dtype=">f8"), np.float64),
+        ("observation", np.ones((6, 2), np.longdouble), np.float64),
+        ("action", np.ones((6, 2), bool), np.int64),
+        ("reward", np.arange(6), np.float32),
+        ("reward", np.arange(6) + 2**24, np.float64),
+        ("reward", np.ma.masked_equal(np.arange(6.0), 9), np.float64),
+    ],
+    ids=["wider twin", "byte order", "long floats", "booleans", "whole", "beyond float32", "nothing masked"],
+)
+def test_values_are_kept_in_an_ordinary_type(field: str, given: np.ndarray, dtype: type):
+    rows = Transitions(**arrays(**{field: given}))
+    assert getattr(rows, field).dtype == dtype
+    assert getattr(rows, field).dtype.isnative
+    assert rows.observation.dtype == rows.next_observation.dtype
+    np.testing.assert_array_equal(getattr(rows, field), given)
 
 
 @pytest.mark.parametrize(
@@ -155,23 +155,21 @@ def test_of_takes_keywords_and_ignores_d4rl_extras():
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("given", "words"),
     [
-        ({"goals": 1}, ["'goals'", "expected observation"]),
-        ({3: 1}, ["3", "expected observation"]),
-        ({"rewards": 1}, ["reward", "twice", "'rewards'"]),
+        ({**arrays(), "goals": 1}, ["'goals'", "observation"]),
+        ({**arrays(), 3: 1}, ["3", "observation"]),
+        ({**arrays(), "rewards": 1}, ["reward", "twice", "'rewards'"]),
+        ({"obs": np.zeros((2, 1)), "reward": np.zeros(2)}, ["missing action, next_observation"]),
+        ([1, 2], ["dict", "list"]),
     ],
+    ids=["unknown", "number", "twice", "missing", "list"],
 )
-def test_of_refuses_unknown_and_double_keys(extra: dict[Any, Any], words: list[str]):
+def test_of_refuses(given: Any, words: list[str]):
     with pytest.raises(DataError) as caught:
-        Transitions.of({**arrays(), **extra})
+        Transitions.of(given)
     for word in words:
         assert word in str(caught.value)
-
-
-def test_of_names_what_is_missing():
-    with pytest.raises(DataError, match="missing action, next_observation: got observation, reward"):
-        Transitions.of(obs=np.zeros((2, 1)), reward=np.zeros(2))
 
 
 def test_slices_index_arrays_and_masks_pick_rows_of_every_field():
@@ -188,22 +186,13 @@ def test_slices_index_arrays_and_masks_pick_rows_of_every_field():
         assert (part.env_id, part.action_space) == ("x", rows.action_space)
 
 
-def test_a_selection_holds_at_least_one_row():
+def test_a_selection_is_one_or_more_rows():
     rows = Transitions(**arrays())
-    with pytest.raises(DataError, match="none of the 6 rows"):
+    with pytest.raises(DataError, match="6 rows"):
         rows[6:]
-    with pytest.raises(TypeError, match="rows\\[i : i \\+ 1\\]"):
-        rows[0]  # type: ignore[index]
-
-
-@pytest.mark.parametrize("index", [None, np.array(3), (3,), np.array([[0, 1], [2, 3]])])
-def test_a_selection_is_rows_and_nothing_else(index: Any):
-    with pytest.raises(TypeError, match="one dimension"):
-        Transitions(**arrays())[index]
-
-
-def test_a_mask_that_hides_nothing_is_no_hindrance():
-    assert Transitions(**arrays(reward=np.ma.masked_equal(np.arange(6.0), 9))).reward.tolist() == list(range(6))
+    for index in (0, None, np.array(3), (3,), np.array([[0, 1], [2, 3]]), "reward"):
+        with pytest.raises(TypeError):
+            rows[index]  # type: ignore[index]
 
 
 def test_chunks_are_the_rows_in_order():
@@ -233,7 +222,7 @@ def test_concatenate_keeps_what_all_parts_agree_on():
 
 
 def test_concatenate_refuses_nothing_and_other_widths():
-    with pytest.raises(DataError, match="nothing to concatenate"):
+    with pytest.raises(DataError):
         Transitions.concatenate([])
     with pytest.raises(DataError, match="action of part 1"):
         Transitions.concatenate([Transitions(**arrays()), Transitions(**arrays(action=np.zeros((6, 2))))])
@@ -279,12 +268,8 @@ def test_summary_says_what_the_rows_hold():
     assert "1 row (16.7 %)" in text
     assert "timeout      0 rows" in text
     assert "1 discrete column, int64" in Transitions(**arrays(action=np.arange(6))).summary()
-    assert "deviation inf" in Transitions(**arrays(reward=np.array([1e300, -1e300] * 3))).summary()
-
-
-def test_repr_is_short():
-    assert repr(Transitions(**arrays())[:1]) == "Transitions(1 row, observation 2, action 3)"
     assert repr(Transitions(**arrays())) == "Transitions(6 rows, observation 2, action 3)"
+    assert "deviation inf" in Transitions(**arrays(reward=np.array([1e300, -1e300] * 3))).summary()
 
 
 DTYPES = st.sampled_from(["f2", "f4", "f8", ">f4", "i1", "i8", "u8", "bool", "U3", "c8", "O", "M8[s]"])
@@ -337,19 +322,3 @@ def test_a_frame_of_pandas():
     frame["action"] = [[1.0], [1.0, 2.0]]
     with pytest.raises(DataError, match="action is ragged"):
         Transitions.of(frame)
-
-
-def test_what_holds_no_fields():
-    with pytest.raises(DataError, match="expected a dict of arrays, or arrays by name, got list"):
-        Transitions.of([1, 2])
-    rows = Transitions([[0.0]], [[0.0]], [0.0], [[0.0]], [False])
-    with pytest.raises(TypeError, match=r"for a field rows\.reward"):
-        _ = rows["reward"]
-
-
-def test_whole_rewards_keep_their_values():
-    """Also those that float32 cannot hold."""
-    few = Transitions(**arrays(reward=np.arange(6)))
-    many = Transitions(**arrays(reward=np.arange(6) + 2**24))
-    assert few.reward.dtype == np.float32
-    np.testing.assert_array_equal(many.reward, np.arange(6) + 2**24)

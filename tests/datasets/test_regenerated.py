@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +9,8 @@ from synther.data import formats, spaces
 from synther.data.transitions import Transitions
 from synther.datasets.regenerated import regenerated
 from synther.errors import ConfigError, DataError, FormatError
+
+from ..support.watch import Watch
 
 LEVELS = {"medium": (0.2, -1.0), "expert": (-0.4, 0.0), "sure-footed": (0.2, -1.0)}
 """Means (at the origin) and logarithms of deviations of a hopper's actions, by which it falls soon."""
@@ -74,23 +73,10 @@ def test_another_seed_gives_other_rows(policies: Path, mixed: Transitions) -> No
     assert not np.isin(rows.observation[:, 1], mixed.observation[:, 1]).any()
 
 
-class Told:
-    def __init__(self) -> None:
-        self.total = self.done = 0
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Any]:
-        self.total = total
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-
-
 def test_chance_needs_no_policy(tmp_path: Path) -> None:
-    told = Told()
-    rows = regenerated(None, "pendulum", "random", 1500, env_id="Pendulum-v1", processes=1, progress=told)
-    assert (told.done, told.total) == (1500, 1500)
+    watch = Watch()
+    rows = regenerated(None, "pendulum", "random", 1500, env_id="Pendulum-v1", processes=1, progress=watch)
+    assert [phase[1:] for phase in watch.phases] == [[1500, 0, 1500]]
     assert rows.timeout is not None
     assert ends_of(rows) == [199, 399, 599, 799, 999, 1199, 1399, 1499]
     assert not rows.terminal.any()

@@ -12,8 +12,8 @@ from synther.diffusion.edm import squared_error
 from synther.diffusion.fit import fit, fit_together
 from synther.diffusion.start import Start
 
+from ..support.watch import Stopped, Watch
 from .test_own_network import GatedConfig, charbonnier
-from .watch import Stopped, Watch
 
 pytestmark = [
     pytest.mark.cuda,

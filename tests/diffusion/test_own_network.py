@@ -17,7 +17,7 @@ from synther.diffusion.fit import FitResult, fit, fit_together
 from synther.diffusion.networks import DenoisingNetwork
 from synther.errors import ConfigError
 
-from .watch import Stopped, Watch
+from ..support.watch import Stopped, Watch
 
 NOISE = NoiseConfig()
 COVARIANCE = torch.tensor([[1.0, 0.8], [0.8, 1.0]])

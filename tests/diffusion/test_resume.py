@@ -18,7 +18,7 @@ from synther.diffusion.fit import FitResult, fit
 from synther.errors import ConfigError
 
 from ..slow import SLOW
-from .watch import Stopped, Watch
+from ..support.watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 OPTIONS = {"steps": 205, "batch_size": 16, "evaluate_every": 10, "checkpoint_every": 30}
@@ -56,7 +56,7 @@ def test_killed_between_rounds(killed_at, tmp_path, uninterrupted):
     watch = Watch()
     assert_same(run(tmp_path / "fit", watch), uninterrupted)
     # A checkpoint is written after the report of every third measurement, so the one under way is lost.
-    assert watch.began == (killed_at[-1] - 1) // 30 * 30
+    assert watch.start == (killed_at[-1] - 1) // 30 * 30
 
 
 def test_a_finished_fit_is_not_run_again(tmp_path, uninterrupted):

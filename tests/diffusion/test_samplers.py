@@ -65,12 +65,11 @@ def test_unipc_has_its_order_on_uneven_steps(order, gaussian, generator):
     x = gaussian.draw(64, 20.0, generator)
     exact = gaussian.flow(x, 20.0, 0.1)
     errors = []
-    for pairs in (256, 512, 1024):
+    for pairs in (512, 1024) if order == 3 else (256, 512):
         pair = math.log(200) / pairs  # of steps in ln sigma, one of them three times the other
         sigmas = [20 * math.exp(-pair * (i + part)) for i in range(pairs) for part in (0, 0.25)] + [0.1]
         errors.append(float((unipc(gaussian.denoise, x, sigmas, order) - exact).norm() / exact.norm()))
-    orders = [math.log2(coarse / fine) for coarse, fine in pairwise(errors)]
-    assert orders[-1] == pytest.approx(order, abs=0.15)
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.15)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

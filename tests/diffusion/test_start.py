@@ -31,9 +31,12 @@ def denoiser(moments: Moments) -> Denoise:
 
 
 def generated(denoise: Denoise, start: Start, seed: int) -> Moments:
+    """Such a denoiser makes the sampler an affine map, which the origin and the unit vectors tell."""
     sigmas = karras_sigmas(40, NoiseConfig())
+    basis = torch.cat([torch.zeros(1, COLUMNS), torch.eye(COLUMNS)]).double()
+    origin, *units = unipc(denoise, basis, sigmas)
     normal = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return Moments.of(unipc(denoise, start.draw(normal) * sigmas[0], sigmas))
+    return Moments.of(origin + start.draw(normal) * sigmas[0] @ (torch.stack(units) - origin))
 
 
 def test_the_moments_of_rows():

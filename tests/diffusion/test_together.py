@@ -18,7 +18,7 @@ from synther.diffusion.gradient import FlatWeights
 from synther.diffusion.networks import Network
 from synther.errors import ConfigError
 
-from .watch import Stopped, Watch
+from ..support.watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 OPTIONS = {"steps": 45, "batch_size": 16, "evaluate_every": 10}
@@ -143,12 +143,12 @@ def test_stopped_and_taken_up_it_is_the_same(tmp_path, monkeypatch):
     stops, again = 0, None
     while again is None:  # after every third measurement
         try:
-            again = run(data, how={"progress": Watch(report=3), "checkpoint": path}, **options)
+            again = run(data, how={"progress": Watch(reports=3), "checkpoint": path}, **options)
         except Stopped:
             stops += 1
     assert stops > 3
     assert str(again[1]) == str(whole[1])
-    finished = run(data, how={"progress": Watch(step=0), "checkpoint": path}, **options)
+    finished = run(data, how={"progress": Watch(0), "checkpoint": path}, **options)
     assert str(finished[1]) == str(whole[1])
     for place in (0, 2):
         assert_same(again[place], whole[place], margin=0)
@@ -215,7 +215,7 @@ def test_a_budget_of_minutes_goes_on_where_it_was(monkeypatch, tmp_path):
     monkeypatch.setattr(fit_module, "SAVE_SECONDS", 0)
     options = {"steps": 5000, "ema_every": 1, "evaluate_every": 1, "minutes": 0.5}
     with pytest.raises(Stopped):
-        run(how={"progress": Watch(report=12), "checkpoint": tmp_path / "fits"}, **options)
+        run(how={"progress": Watch(reports=12), "checkpoint": tmp_path / "fits"}, **options)
     results = run(how={"checkpoint": tmp_path / "fits"}, **options)
     assert [(result.steps, result.seconds) for result in results] == [(30, 30.0)] * 3
 

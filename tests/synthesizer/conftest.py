@@ -8,9 +8,9 @@ import pytest
 
 from synther import Synthesizer, Transitions
 
+from ..support.watch import Watch
 from .rows import made
 from .settings import QUICK, TINY
-from .watch import Watch
 
 
 @pytest.fixture(scope="session")

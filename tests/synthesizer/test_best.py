@@ -11,8 +11,8 @@ from synther import Synthesizer, Transitions
 from synther.data import endings
 from synther.diffusion.config import SamplerConfig
 
+from ..support.watch import Watch
 from .settings import SHORT
-from .watch import Watch
 
 SAMPLER = {"kind": "unipc", "steps": 8, "matched": True, "restarts": 1, "restart_steps": 4}
 DATA = {"scaling": "blend", "spikes": True, "terminals": "decided"}

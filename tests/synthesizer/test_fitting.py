@@ -13,9 +13,9 @@ from synther import Synthesizer, Transitions
 from synther.data import time_limits
 from synther.errors import ConfigError
 
+from ..support.watch import Stopped, Watch
 from .rows import made, plain
 from .settings import QUICK, SHORT
-from .watch import Stopped, Watch
 
 
 def weights(model: Synthesizer) -> list[np.ndarray]:

@@ -17,9 +17,9 @@ from synther.diffusion.config import SamplerConfig
 from synther.progress import Silent
 from synther.synthesizer import drawing
 
+from ..support.watch import Watch
 from .rows import made
 from .settings import QUICK, SHORT
-from .watch import Watch
 
 
 def test_flags_are_as_frequent_as_in_the_real_rows(watched_fit, real, fake):

@@ -22,8 +22,8 @@ from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 
 from ..slow import SLOW
+from ..support.watch import Stopped, Watch
 from .rows import ACTIONS, OBSERVATIONS
-from .watch import Stopped, Watch
 
 BLOCK, SHARD = 64, 2  # rows of a block, blocks of a shard
 COUNT = 5 * BLOCK * SHARD + 10

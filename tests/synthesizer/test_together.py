@@ -14,9 +14,9 @@ from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError
 from synther.synthesizer.together import TABLE_STEPS, fit_models, forget
 
+from ..support.watch import Watch
 from .rows import made, plain
 from .settings import SHORT
-from .watch import Watch
 
 
 def explained(count: int = 250) -> Transitions:
