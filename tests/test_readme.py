@@ -132,3 +132,11 @@ def test_links_lead_somewhere(name):
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_blank_was_left_to_fill_in(name):
     assert re.findall(r"@[A-Z0-9_]+@|\bTODO\b|\bTBD\b", TEXTS[name]) == []
+
+
+def test_the_files_that_architecture_names_are_there_and_few():
+    text = TEXTS["docs/architecture.md"]
+    named = re.findall(r"`(synther/[\w/]+\.py)`", text)
+    assert not [name for name in named if not (ROOT / name).is_file()]
+    for walk in re.split(r"^## ", text, flags=re.MULTILINE)[2:]:
+        assert len(set(re.findall(r"`(synther/[\w/]+\.py)`", walk))) <= 12
