@@ -110,7 +110,7 @@ def rows_of(name: str, folder: Path, rows: int, seed: int) -> Transitions:
     """The environment's rows, collected unless `folder` has them."""
     place = folder / f"{name}-{rows}-{seed}.npz"
     if not place.exists():
-        write(place, ENVIRONMENTS[name].collect(rows, seed))
+        write(ENVIRONMENTS[name].collect(rows, seed), place)
     return read(place)
 
 

@@ -114,7 +114,7 @@ def _fitted(data: str, seen: Transitions, steps: int, folder: Path) -> Transitio
     if not kept.exists():
         folder.mkdir(parents=True, exist_ok=True)
         model = Synthesizer("laptop", seed=0, fit={"steps": steps}).fit(seen, progress=False)
-        write(kept, model.sample(SAMPLES, seed=0, progress=False))
+        write(model.sample(SAMPLES, seed=0, progress=False), kept)
     return read(kept)
 
 

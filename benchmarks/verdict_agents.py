@@ -191,7 +191,7 @@ def _generate(chosen: argparse.Namespace) -> None:
     for name in [name for name in ways if _is_chosen(name, chosen)][first::every]:
         if not (folder / f"{name}.npz").exists():
             began = time.monotonic()
-            write(folder / f"{name}.npz", ways[name]())
+            write(ways[name](), folder / f"{name}.npz")
             print(f"{chosen.data}: {name}: made in {time.monotonic() - began:.1f} s", flush=True)
 
 

@@ -33,7 +33,7 @@ def read_csv(path: Path) -> Transitions:
     return Transitions(table[:, :2], table[:, 2:3], table[:, 3], table[:, 4:6], table[:, 6] > 0)
 
 
-def write_csv(path: Path, rows: RowSource) -> None:
+def write_csv(rows: RowSource, path: Path) -> None:
     with path.open("w", newline="") as file:
         for part in rows.chunks(100):
             columns = (part.observation, part.action, part.reward, part.next_observation, part.terminal)

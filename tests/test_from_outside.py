@@ -63,7 +63,7 @@ def test_a_sampler():
 
 def test_a_format():
     rows = datasets.read("circles").rows
-    write("rows.csv", rows)
+    write(rows, "rows.csv")
     np.testing.assert_allclose(read("rows.csv").observation, rows.observation, rtol=1e-5)
     Path("rows.csv").rename("rows.txt")
     assert len(read("rows.txt", format="csv")) == len(rows)
@@ -77,7 +77,7 @@ def test_a_format_of_objects_that_can_only_be_read():
     try:
         assert read([rows]) is rows
         with pytest.raises(FormatError):
-            write([], rows)
+            write(rows, [])
     finally:
         FORMATS.remove("list")
     with pytest.raises(FormatError):
@@ -97,7 +97,7 @@ def test_a_data_set():
     assert (len(found.rows), found.origin, found.env_id, found.episodes) == (30, "computed", "Circle-v0", 3)
     assert found.agent == {"td3_bc": {"alpha": 1.0}}
     assert not found.rows.equals(datasets.read("circles", rows=30).rows)
-    write("circles.csv", found.rows[:7])
+    write(found.rows[:7], "circles.csv")
     assert len(datasets.read("circles", data=Path()).rows) == 7, "a file of that name goes before it"
 
 

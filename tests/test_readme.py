@@ -91,7 +91,7 @@ def test_the_pages_are_there():
 def test_python_blocks_run(name, desk):
     code = blocks(TEXTS[name], "python")
     for file in files_named(code, ".npz", ".hdf5", ".h5", ".parquet"):
-        write(desk / file, replay())
+        write(replay(), desk / file)
     loaded = files_named(code, ".safetensors")
     if loaded:
         model = Synthesizer("laptop").fit(replay(), progress=False)

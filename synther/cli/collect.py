@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> None:
 
     target = target_of(chosen.out)
     rows = _rows(chosen)
-    formats.write(target, rows)
+    formats.write(rows, target)
     found = Summary.of(rows)
     facts = {"data": str(target), "env_id": rows.env_id, **asdict(found)}
     figures = [("environment", rows.env_id or "-"), ("rows", f"{found.rows:,}"), _episodes(found.episodes, found.whole)]

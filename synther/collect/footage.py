@@ -74,7 +74,7 @@ def keep(out: Path, footage: Footage, *, progress: Progress | bool = False) -> F
             if not run.begun:  # not before: nothing is left of what failed before its first episode
                 held.enter_context(run.work(footage.identity, lambda: False))
             parts.append(_part(folder, len(parts)))
-            write(parts[-1], episode)
+            write(episode, parts[-1])
         found = _joined(out, parts, footage.longest, progress)
         for part in parts:  # before what says whose they are, so that half a folder is known again
             part.unlink()
@@ -101,7 +101,7 @@ def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Pro
                 yield episode
                 phase.advance(1)
 
-        write(out, watched())
+        write(watched(), out)
     lengths, totals, terminals = (np.array(column) for column in zip(*seen, strict=True))
     whole = totals[terminals | (lengths >= (longest or lengths.max()))]
     spread = (float(whole.mean()), float(whole.std())) if len(whole) else (None, None)

@@ -114,7 +114,7 @@ class Maker:
             return formats.read(data), Fitted(**read_object(note))
         made, fitted = self._from_diffusion(folder) if name == "diffusion" else self._from_table(name, folder)
         write_object(note, asdict(fitted))
-        formats.write(data, made)
+        formats.write(made, data)
         return made, fitted
 
     def diffusion(self, folder: Path) -> Synthesizer:

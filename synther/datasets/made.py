@@ -61,7 +61,7 @@ class Recipe:
         file = folder / f"{self.task.name}.{self._digest()}.npz"
         if not file.exists():
             rows = self._roll_out(progress)
-            formats.write(file, rows)
+            formats.write(rows, file)
             log.info("%s is kept as %s", self.task.name, file)
             return rows
         return formats.read(file)

@@ -116,7 +116,7 @@ class Film:
         """Write the segment that ends after so many steps."""
         for seed, segment in zip(self.seeds, self._segment, strict=True):
             frames = Frames(*Records.joined(segment), **self._known)
-            write(self._file(seed, end), frames)
+            write(frames, self._file(seed, end))
             segment.clear()
 
     def segments(self, ends: Sequence[int]) -> Iterator[list[Frames]]:

@@ -261,4 +261,4 @@ class _Acting(Acting):
 
     def _write_rows(self) -> None:
         rows = self.experience.transitions(self.own.env_id)
-        formats.write(self.replay, replace(rows, env_options=self.own.env_options))
+        formats.write(replace(rows, env_options=self.own.env_options), self.replay)

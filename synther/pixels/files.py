@@ -48,7 +48,7 @@ def read(source: Place | Sequence[Place], progress: Progress | bool = False) -> 
         return Frames(image, action, reward, discount, first, **_agreed(sources))
 
 
-def write(path: Place, frames: Frames | Iterable[Frames]) -> None:
+def write(frames: Frames | Iterable[Frames], path: Place) -> None:
     """One HDF5 file with V-D4RL's keys. It appears whole or not at all, and replaces an older one of its name.
 
     Frames may come part by part, from a generator: then never more than one part is in memory.
@@ -56,7 +56,7 @@ def write(path: Place, frames: Frames | Iterable[Frames]) -> None:
     if Path(path).suffix.lower() not in hdf5.SUFFIXES:
         raise FormatError(f"{path}: frames are written as {' or '.join(hdf5.SUFFIXES)}: choose such a name")
     with writing_to(path):
-        hdf5.write(path, [frames] if isinstance(frames, Frames) else frames)
+        hdf5.write([frames] if isinstance(frames, Frames) else frames, path)
 
 
 def _sources(given: Place) -> list[Source]:

@@ -302,7 +302,7 @@ class Synthesizer:
             spool.append(Transitions.concatenate(gathered))
         with progress.phase("write", count) as phase:
             rows = Unspooled(spool, self._dressed, phase.advance, keep=PREVIEW_ROWS)
-            formats.write(final, rows)
+            formats.write(rows, final)
         spool.remove()
         return rows.first()
 

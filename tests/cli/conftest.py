@@ -61,7 +61,7 @@ def rows() -> Transitions:
 @pytest.fixture(scope="session")
 def data(rows, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "my_replay.npz"
-    write(path, rows)
+    write(rows, path)
     return path
 
 

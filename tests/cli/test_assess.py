@@ -33,14 +33,14 @@ def quick() -> Iterator[None]:
 def fake(model, tmp_path_factory) -> Path:
     """Rows of the model, far from it."""
     path = tmp_path_factory.mktemp("fake") / "fake.npz"
-    write(path, Synthesizer.load(model).sample(150, seed=0, progress=False))
+    write(Synthesizer.load(model).sample(150, seed=0, progress=False), path)
     return path
 
 
 @pytest.fixture(scope="module")
 def hopper(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("hopper") / "hopper.npz"
-    write(path, read(shipped.hopper())[:90])
+    write(read(shipped.hopper())[:90], path)
     return path
 
 
@@ -112,7 +112,7 @@ class TestAnswer:
         assert synther(*command) == synther(*command)
 
     def test_held_out_rows(self, synther, data, fake, rows, tmp_path):
-        write(tmp_path / "more.npz", rows[:40])
+        write(rows[:40], tmp_path / "more.npz")
         options = ("--held-out", tmp_path / "more.npz", "--json", "--quiet")
         found = one_object(synther("assess", data, fake, "--out", tmp_path / "r", *options).out)
         assert (found["rows_real"], found["rows_held_out"]) == (300, 40)
@@ -177,7 +177,7 @@ class TestJudges:
         assert self.judge(synther, hopper, tmp_path, "--no-simulator") is None  # too few rows for networks
 
     def test_rows_that_do_not_name_it(self, synther, hopper, tmp_path):
-        write(tmp_path / "x.npz", replace(read(hopper), env_id=None))
+        write(replace(read(hopper), env_id=None), tmp_path / "x.npz")
         assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r") is None
         assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r", "--env-id", "Hopper-v5") == "Hopper-v5 in MuJoCo"
 
@@ -189,7 +189,7 @@ class TestJudges:
             rows.observation, np.arange(300) % 3, rows.reward, rows.next_observation, rows.terminal,
             action_space=(Discrete(3),),
         )  # fmt: skip
-        write(tmp_path / "x.npz", steps)
+        write(steps, tmp_path / "x.npz")
         assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r") == "3 networks fitted on real rows"
         assert kept(tmp_path / "r")["measures"][2]["name"] == "policy_score"
         assert 0 <= kept(tmp_path / "r")["measures"][2]["value"] <= 1

@@ -72,7 +72,7 @@ def run_folder(folder: Path, rows: Transitions) -> Path:
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "learning_starts": 5, "steps": len(rows)}))
     (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}, unit="env_steps").to_json()))
-    write(folder / "replay.npz", rows)
+    write(rows, folder / "replay.npz")
     return folder
 
 

@@ -39,14 +39,14 @@ def marker(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def foreign(tmp_path) -> Path:
     path = tmp_path / "foreign.npz"
-    write(path, replace(rollout("Pendulum-v1", 60), env_id=ENV_ID))
+    write(replace(rollout("Pendulum-v1", 60), env_id=ENV_ID), path)
     return path
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet", ""])
 def test_reading_and_writing(foreign, marker, tmp_path, suffix):
     rows = read(foreign)
-    write(tmp_path / f"again{suffix}", rows)
+    write(rows, tmp_path / f"again{suffix}")
     assert read(tmp_path / f"again{suffix}").env_id == ENV_ID
     assert not marker.exists()
 
@@ -54,7 +54,7 @@ def test_reading_and_writing(foreign, marker, tmp_path, suffix):
 @pytest.mark.filterwarnings("ignore")
 def test_a_minari_spec_with_entry_point_and_wrappers(foreign, marker, tmp_path):
     folder = tmp_path / "minari"
-    write(folder, replace(read(foreign), env_id="Pendulum-v1"))
+    write(replace(read(foreign), env_id="Pendulum-v1"), folder)
     place = folder / "data" / "metadata.json"
     told = json.loads(place.read_text())
     del told["synther_metadata"]
@@ -69,7 +69,7 @@ def test_a_minari_spec_with_entry_point_and_wrappers(foreign, marker, tmp_path):
 
 def test_commands_on_rows(synther, foreign, marker, tiny, tmp_path):
     fake = tmp_path / "fake.npz"
-    write(fake, read(foreign))
+    write(read(foreign), fake)
     assert synther("inspect", foreign).code == 0
     assert synther("assess", foreign, fake, "--out", tmp_path / "one").code == 0
     assert synther("fit", foreign, "--out", tmp_path / "m.safetensors", *tiny).code == 0

@@ -14,7 +14,7 @@ def folder(rows, tmp_path):
     """Where `my-replay` lies, in D4RL's spelling of file names."""
     path = tmp_path / "sets"
     path.mkdir()
-    write(path / "my_replay-v2.npz", rows)
+    write(rows, path / "my_replay-v2.npz")
     return path
 
 
@@ -40,5 +40,5 @@ def test_one_that_is_not_there_is_named(synther, verb, tmp_path):
 
 def test_a_file_is_read_whatever_its_name_means(synther, rows, tmp_path):
     """Its rows are of another environment than the data set of that name."""
-    write(tmp_path / "hopper-medium.npz", rows)
+    write(rows, tmp_path / "hopper-medium.npz")
     assert synther("inspect", tmp_path / "hopper-medium.npz").code == 0

@@ -101,8 +101,8 @@ def test_train_tells_the_final_from_the_best(monkeypatch, synther, data, tmp_pat
 
 
 def test_assess(reached, data, rows, tmp_path):
-    write(tmp_path / "held_out.npz", rows[:50])
-    write(tmp_path / "fake.npz", replace(rows[:70], reward=np.zeros(70)))
+    write(rows[:50], tmp_path / "held_out.npz")
+    write(replace(rows[:70], reward=np.zeros(70)), tmp_path / "fake.npz")
     words = ("--held-out", tmp_path / "held_out.npz", "--seed", 6, "--device", "cpu", "--no-simulator")
     target = "synther.experiments.assess.assess_to"
     found = reached(target, "assess", data, tmp_path / "fake.npz", "--out", tmp_path / "report", *words)

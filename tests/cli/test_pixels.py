@@ -85,7 +85,7 @@ def frames(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "frames.hdf5"
     image, action = draw.integers(0, 256, (24, 3, 16, 16), np.uint8), draw.uniform(-1, 1, (24, 2))
     made = Frames(image, action.astype(np.float32), draw.normal(size=24), np.ones(24), first, "dm_control/a-b-v0", 2)
-    files.write(path, made)
+    files.write(made, path)
     return path
 
 

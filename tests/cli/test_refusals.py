@@ -31,8 +31,8 @@ def place(tmp_path, data, model, rows, monkeypatch) -> Path:
     arrays["observation"][17, 1] = np.nan
     np.savez("nan.npz", **arrays)
     np.savez("keys.npz", observation=np.zeros((3, 1)), whatever=np.zeros(3))
-    write("one.npz", rows[:1])
-    write("equal.npz", rows[np.zeros(9, int)])
+    write(rows[:1], "one.npz")
+    write(rows[np.zeros(9, int)], "equal.npz")
     Path("taken").mkdir()
     Path("taken/thesis.tex").write_text("mine")
     return tmp_path

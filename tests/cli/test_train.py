@@ -62,8 +62,8 @@ def test_help_does_not_wait_for_torch():
 def test_a_name_brings_the_settings_of_its_data_set(train, rows, tmp_path):
     (tmp_path / "data").mkdir()
     real = replace(rows, timeout=np.arange(300) % 25 == 7, env_id=None)
-    write(tmp_path / "data" / "hopper-medium.npz", real)
-    write(tmp_path / "synthetic.npz", rows[:50])
+    write(real, tmp_path / "data" / "hopper-medium.npz")
+    write(rows[:50], tmp_path / "synthetic.npz")
     command = ("hopper-medium", "--data", tmp_path / "data", "--synthetic", tmp_path / "synthetic.npz", *QUICK)
     assert train("iql", *command, "--no-evaluate", "--out", tmp_path / "iql").code == 0
     found = described(tmp_path / "iql")
@@ -111,7 +111,7 @@ def test_an_environment_that_is_not_there(train, data, tmp_path, caplog):
 
 
 def test_synthetic_rows_of_a_file_a_model_and_an_augmentation(train, data, model, rows, tmp_path):
-    write(tmp_path / "synthetic.npz", rows[:100])
+    write(rows[:100], tmp_path / "synthetic.npz")
     for name, options, arms in (
         ("file", ("--synthetic", tmp_path / "synthetic.npz"), {"synthetic": {"synthetic": 1.0}}),
         ("half", ("--synthetic", tmp_path / "synthetic.npz", "--ratio", "0.5"),
@@ -198,7 +198,7 @@ def test_an_unknown_algorithm(train, data, tmp_path):
 
 
 def test_discrete_actions(train, rows, tmp_path):
-    write(tmp_path / "discrete.npz", replace(rows, action=np.arange(300) % 2, action_space=None))
+    write(replace(rows, action=np.arange(300) % 2, action_space=None), tmp_path / "discrete.npz")
     code, _, err = train("td3_bc", tmp_path / "discrete.npz", "--out", tmp_path / "run")
     assert code == 2
     assert "act with real numbers, and the actions of this data are discrete" in err

@@ -229,7 +229,7 @@ class TestInspect:
         first = np.arange(12) % 6 == 0
         image = np.zeros((12, 3, 8, 8), np.uint8)
         files.write(
-            tmp_path / "f.hdf5", Frames(image, np.zeros((12, 2)), np.ones(12), np.ones(12), first, "Made-v0", 2)
+            Frames(image, np.zeros((12, 2)), np.ones(12), np.ones(12), first, "Made-v0", 2), tmp_path / "f.hdf5"
         )
         code, out, err = synther("inspect", tmp_path / "f.hdf5")
         assert (code, err) == (0, "")
@@ -241,7 +241,7 @@ class TestInspect:
     def test_half_a_file_of_frames(self, synther, tmp_path):
         whole = Frames(np.zeros((6, 3, 8, 8), np.uint8), np.zeros((6, 2)), np.ones(6), np.ones(6), np.arange(6) == 0)
         path = tmp_path / "f.hdf5"
-        files.write(path, whole)
+        files.write(whole, path)
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         code, out, err = synther("inspect", path)
         assert (code, out) == (2, "")
@@ -294,7 +294,7 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
     if verb == "pixels":
         first = np.arange(8) % 4 == 0
         frames = Frames(np.zeros((8, 3, 16, 16), np.uint8), np.zeros((8, 1)), np.zeros(8), np.ones(8), first)
-        files.write(tmp_path / "frames.hdf5", frames)
+        files.write(frames, tmp_path / "frames.hdf5")
     words = {
         "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
         "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
@@ -311,7 +311,7 @@ def test_silence(synther, verb, data, model, tiny, tmp_path, monkeypatch):
         "presets": [],
     }[verb]
     if verb == "evaluate":
-        write(tmp_path / "swings.npz", rollout("Pendulum-v1", 50))
+        write(rollout("Pendulum-v1", 50), tmp_path / "swings.npz")
         learning = ("--seeds", 1, "--updates", 10, "--no-evaluate", "--quiet")
         assert synther("train", "bc", tmp_path / "swings.npz", "--out", tmp_path / "trained", *learning).code == 0
     code, out, err = synther(verb, *words, "--quiet")

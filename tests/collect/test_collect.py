@@ -95,7 +95,7 @@ def known(rows: Transitions) -> tuple[object, ...]:
 def test_round_trip(here: None, out: str) -> None:
     rows = roll_out("Hopper-v4", "random", 150, seed=3)
     target = target_of(out)
-    write(target, rows)
+    write(rows, target)
     back = read(out.removeprefix("minari:"))
     assert back.equals(rows)
     assert known(back) == known(rows)
@@ -208,7 +208,7 @@ def test_an_agent_of_wider_actions_is_refused(tmp_path) -> None:
 
 @pytest.mark.parametrize("out", ["buffer.npz", "minari:runs/pendulum-v0"])
 def test_the_buffer_of_a_run_comes_back_row_by_row(online, out) -> None:
-    write(target_of(out), buffer_of(online))
+    write(buffer_of(online), target_of(out))
     back, replay = read(out.removeprefix("minari:")), read(online / "replay.npz")
     assert back.equals(replay)
     assert known(back) == known(replay)
@@ -297,15 +297,15 @@ def test_stopped_while_it_writes(here, monkeypatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(storage, "episodes", stopped)
         with pytest.raises(KeyboardInterrupt):
-            write(target_of("minari:mine/rows-v0"), rows)
+            write(rows, target_of("minari:mine/rows-v0"))
     assert not list(Path("store").rglob("*.hdf5"))
-    write(target_of("minari:mine/rows-v0"), rows)
+    write(rows, target_of("minari:mine/rows-v0"))
     assert read("mine/rows-v0").equals(rows)
 
 
 def test_stopped_while_it_plays(here, tmp_path) -> None:
     with pytest.raises(Stopped):
-        write(target_of("rows.npz"), roll_out("Hopper-v4", "random", 150, progress=Watch(0)))
+        write(roll_out("Hopper-v4", "random", 150, progress=Watch(0)), target_of("rows.npz"))
     assert not list(tmp_path.iterdir())
 
 

@@ -147,7 +147,7 @@ def run_folder(rows: Transitions) -> Path:
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "learning_starts": 5, "steps": len(rows)}))
     (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}).to_json()))
-    write(folder / "replay.npz", rows)
+    write(rows, folder / "replay.npz")
     return folder
 
 
@@ -206,7 +206,7 @@ def test_what_frames_depend_on(counted):
     ]
     rows = film_run(run_folder(states())).identity
     assert film_run(Path("run").rename("moved")).identity == rows
-    write("moved/replay.npz", states(reward=np.ones(9, np.float32)))
+    write(states(reward=np.ones(9, np.float32)), "moved/replay.npz")
     assert film_run(Path("moved")).identity["rows"] != rows["rows"]
 
 
@@ -216,7 +216,7 @@ def test_runs_that_cannot_be_drawn(counted):
     gap[6] += 1
     with pytest.raises(DataError, match="row 6 ends in another state than row 7 begins with"):
         film_run(run_folder(states(next_observation=gap)))
-    write("run/replay.npz", states(env_id="dm_control/swimmer-swimmer6-v0"))
+    write(states(env_id="dm_control/swimmer-swimmer6-v0"), "run/replay.npz")
     with pytest.raises(DataError, match="do not follow from its observations"):
         film_run(Path("run"))
     Path("run/replay.npz").unlink()

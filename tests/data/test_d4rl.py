@@ -140,7 +140,7 @@ def test_compressed_files_and_env_id(tmp_path: Path) -> None:
 def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
     states = np.ones((4, 2), np.float32)
     rows = Transitions(states, states, states[:, 0], states, timeout=np.zeros(4), env_id="Ant-v5")
-    d4rl.write(tmp_path / "rows.hdf5", rows)
+    d4rl.write(rows, tmp_path / "rows.hdf5")
     with h5py.File(tmp_path / "rows.hdf5") as file:
         assert set(file) == {"observations", "actions", "rewards", "next_observations", "terminals", "timeouts"}
         assert file["terminals"].dtype == bool
@@ -159,7 +159,7 @@ def test_a_full_disk(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
     try:
         with pytest.raises(FormatError, match=r"x\.hdf5: could not be written: .*File too large.*make room"):
-            write(tmp_path / "x.hdf5", rows)
+            write(rows, tmp_path / "x.hdf5")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
@@ -171,7 +171,7 @@ def test_an_interrupt_waits_for_the_write_that_it_meets(tmp_path, monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background has not
     try:
         with pytest.raises(KeyboardInterrupt):
-            write(tmp_path / "x.hdf5", whole())
+            write(whole(), tmp_path / "x.hdf5")
     finally:
         signal.signal(signal.SIGINT, before)
     assert not list(tmp_path.iterdir())

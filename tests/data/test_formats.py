@@ -82,13 +82,13 @@ def assert_same(back: Transitions, rows: Transitions) -> None:
 def test_round_trip(tmp_path: Path, suffix: str, observation: str, discrete: bool, timeout: bool) -> None:
     with np.errstate(invalid="ignore"):
         rows = make(observation=observation, discrete=discrete, timeout=timeout)
-    write(tmp_path / f"rows{suffix}", rows)
+    write(rows, tmp_path / f"rows{suffix}")
     assert_same(read(tmp_path / f"rows{suffix}"), rows)
 
 
 def test_other_suffixes_mean_the_same(tmp_path: Path) -> None:
     for name in ("rows.h5", "rows.pq", "ROWS.NPZ"):
-        write(tmp_path / name, make())
+        write(make(), tmp_path / name)
         assert_same(read(str(tmp_path / name)), make())
 
 
@@ -97,14 +97,14 @@ def test_unknown_and_wide_spaces_are_carried(tmp_path: Path, suffix: str) -> Non
     space = (spaces.Box.uniform(-1 / 3, np.inf, 20_000),)
     known = Transitions(wide, np.zeros((2, 1), np.float32), np.zeros(2, np.float32), wide, observation_space=space)
     for rows in (known, Transitions.of(make().arrays())):
-        write(tmp_path / f"rows{suffix}", rows)
+        write(rows, tmp_path / f"rows{suffix}")
         assert_same(read(tmp_path / f"rows{suffix}"), rows)
 
 
 def test_streams_in_chunks(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CHUNK_BYTES", 1000)
     source = Spooled(make(500))
-    write(tmp_path / f"rows{suffix}", source)
+    write(source, tmp_path / f"rows{suffix}")
     assert_same(read(tmp_path / f"rows{suffix}"), source.rows)
     passes = len(FIELDS) if suffix == ".npz" else 1
     assert len(source.asked) == 1 + passes, "one look at the first row, then one pass (a pass a field for npz)"
@@ -115,10 +115,10 @@ def test_streams_in_chunks(tmp_path: Path, suffix: str, monkeypatch: pytest.Monk
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CHUNK_BYTES", 1000)
     path = tmp_path / f"rows{suffix}"
-    write(path, make(20))
+    write(make(20), path)
     before = path.read_bytes()
     with pytest.raises(RuntimeError, match="gone"):
-        write(path, Spooled(make(500), fail_after=200))
+        write(Spooled(make(500), fail_after=200), path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -133,7 +133,7 @@ class Lying(Spooled):
 
 def test_a_source_with_another_number_of_rows_is_refused(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(DataError, match="say that they are 7"):
-        write(tmp_path / f"rows{suffix}", Lying(make(20)))
+        write(Lying(make(20)), tmp_path / f"rows{suffix}")
     assert not list(tmp_path.iterdir())
 
 
@@ -144,7 +144,7 @@ def test_a_source_with_another_number_of_rows_is_refused(tmp_path: Path, suffix:
 )
 def test_truncated_and_foreign_content(tmp_path: Path, suffix: str, content: float | bytes) -> None:
     path = tmp_path / f"rows{suffix}"
-    write(path, make(3000))
+    write(make(3000), path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(content * len(whole))] if isinstance(content, float) else content)
     with pytest.raises(FormatError, match=path.name):
@@ -153,7 +153,7 @@ def test_truncated_and_foreign_content(tmp_path: Path, suffix: str, content: flo
 
 @pytest.mark.parametrize("other", [".npz", ".hdf5", ".parquet"])
 def test_another_format_under_this_suffix(tmp_path: Path, suffix: str, other: str) -> None:
-    write(tmp_path / f"other{other}", make())
+    write(make(), tmp_path / f"other{other}")
     path = (tmp_path / f"other{other}").rename(tmp_path / f"rows{suffix}")
     if FORMATS_OF[suffix] == FORMATS_OF[other]:
         assert len(read(path)) == 50
@@ -242,7 +242,7 @@ def test_damaged_archives(tmp_path: Path) -> None:
 
 
 def test_choosing_a_format(tmp_path: Path) -> None:
-    write(tmp_path / "rows", make(), format="d4rl")
+    write(make(), tmp_path / "rows", format="d4rl")
     assert len(read(tmp_path / "rows", format="hdf5")) == 50
     for path, reason in [
         ("absent.npz", "no such file"),
@@ -256,7 +256,7 @@ def test_choosing_a_format(tmp_path: Path) -> None:
             read(tmp_path / path)
     for path in ("rows.csv", "rows.pkl", "rows/x.npz"):
         with pytest.raises(FormatError):
-            write(tmp_path / path, make())
+            write(make(), tmp_path / path)
     with pytest.raises(ConfigError, match="npz"):
         read(tmp_path / "rows", format="csv")
     with pytest.raises(FormatError, match="folder"):
@@ -265,7 +265,7 @@ def test_choosing_a_format(tmp_path: Path) -> None:
         read(make())
     for wrong in (Lying(make(20), says=0), {"reward": [1.0]}):
         with pytest.raises(DataError):
-            write(tmp_path / "rows.npz", wrong)
+            write(wrong, tmp_path / "rows.npz")
     assert [file.name for file in tmp_path.iterdir()] == ["rows"]
 
 
@@ -293,7 +293,7 @@ def test_absent_libraries_name_their_extra(
     with pytest.raises(SyntherError, match=rf"{library}.*synther\[{extra}\]"):
         read(path)
     with pytest.raises(SyntherError, match=rf"synther\[{extra}\]"):
-        write(path, make())
+        write(make(), path)
 
 
 @st.composite
@@ -319,7 +319,7 @@ def test_any_rows_come_back_or_are_refused(tmp_path: Path, kind: str, arrays: di
     path = tmp_path / f"rows{kind}"
     try:
         rows = Transitions.of(arrays)
-        write(path, rows)
+        write(rows, path)
     except SyntherError:
         return
     back = read(path)

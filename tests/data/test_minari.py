@@ -174,7 +174,7 @@ def test_options_of_the_environment(how: dict[str, object], options: dict[str, o
     create(gym.Box(-9, 9, (4,)), gym.Discrete(2), env=env)
     rows = read("test/task-v0")
     assert (rows.env_id, rows.env_options) == ("CartPole-v1", options)
-    write("test/again-v0", rows)
+    write(rows, "test/again-v0")
     again = read("test/again-v0")
     assert again.env_options == options
     made = minari.load_dataset("test/again-v0").recover_environment().spec
@@ -216,7 +216,7 @@ def episodes(**changed: object) -> Transitions:
 )
 def test_round_trip(target: str | Path, changed: dict[str, object]) -> None:
     rows = episodes(**changed)
-    write(target, rows)
+    write(rows, target)
     back = read(target)
     assert back.equals(rows)
     for name, array in rows.arrays().items():
@@ -233,14 +233,14 @@ def test_observation_types_survive(dtype: str) -> None:
     rows = episodes()
     observation, following = (np.abs(a * 50).astype(dtype) for a in (rows.observation, rows.next_observation))
     rows = episodes(observation=observation, next_observation=following, observation_space=None)
-    write("made/rows-v0", rows)
+    write(rows, "made/rows-v0")
     back = read("made/rows-v0")
     assert back.equals(rows)
     assert back.observation.dtype == dtype
 
 
 def test_minari_itself_reads_what_is_written() -> None:
-    write("made/here/rows-v3", episodes())
+    write(episodes(), "made/here/rows-v3")
     dataset = minari.load_dataset("made/here/rows-v3")
     assert dataset.total_episodes == 3
     assert dataset.total_steps == 6
@@ -251,7 +251,7 @@ def test_minari_itself_reads_what_is_written() -> None:
     assert environment.spec is not None
     assert environment.spec.id == "CartPole-v1"
     assert isinstance(environment, gymnasium.Env)
-    write("made/there/rows-v0", episodes(env_id="gymnasium.envs.classic_control:CartPole-v1"))
+    write(episodes(env_id="gymnasium.envs.classic_control:CartPole-v1"), "made/there/rows-v0")
     named = minari.load_dataset("made/there/rows-v0").recover_environment().spec
     assert named is not None
     assert named.id == "CartPole-v1"
@@ -261,36 +261,36 @@ def test_minari_itself_reads_what_is_written() -> None:
 def test_rows_without_episodes_are_refused() -> None:
     shuffled = Transitions.of(episodes().arrays())[np.array([4, 0, 5, 1, 2, 3])]
     with pytest.raises(DataError, match=r"do not form episodes.*\.hdf5"):
-        write("made/rows-v0", shuffled)
+        write(shuffled, "made/rows-v0")
     assert not list(Path("store").glob("**/*.hdf5"))
     assert not list(Path("store/made").iterdir())
 
 
 def test_nothing_foreign_is_replaced() -> None:
-    write("made/rows-v0", episodes())
+    write(episodes(), "made/rows-v0")
     with pytest.raises(FormatError, match="this Minari id is taken"):
-        write("made/rows-v0", episodes())
+        write(episodes(), "made/rows-v0")
     Path("thesis").mkdir()
     Path("thesis/chapter.txt").write_text("months of work")
     with pytest.raises(FormatError, match="is no Minari data set"):
-        write(Path("thesis"), episodes())
+        write(episodes(), Path("thesis"))
     assert Path("thesis/chapter.txt").exists()
-    write(Path("out"), episodes())
-    write(Path("out"), episodes()[:3])
+    write(episodes(), Path("out"))
+    write(episodes()[:3], Path("out"))
     assert len(read(Path("out"))) == 3
 
 
 def test_an_id_that_minari_does_not_know_is_refused() -> None:
     with pytest.raises(FormatError, match=r"m/rows-v0: no id that Minari takes.*two letters or more"):
-        write("m/rows-v0", episodes())
-    write("made/rows-v0", episodes())
+        write(episodes(), "m/rows-v0")
+    write(episodes(), "made/rows-v0")
     assert list(minari.list_local_datasets()) == ["made/rows-v0"]
 
 
 def test_absent_and_damaged() -> None:
     with pytest.raises(FormatError, match="minari download test/other-v1"):
         read("test/other-v1")
-    write("out", episodes())
+    write(episodes(), "out")
     data = Path("out/data/main_data.hdf5")
     whole = data.read_bytes()
     for length in (0, 100, len(whole) // 2):

@@ -53,7 +53,7 @@ def test_inconsistent_compact_files(tmp_path: Path, changed: dict[str, np.ndarra
 
 def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
     states = np.ones((4, 2), np.float32)
-    npz.write(tmp_path / "rows.npz", Transitions(states, states, states[:, 0], states))
+    npz.write(Transitions(states, states, states[:, 0], states), tmp_path / "rows.npz")
     with np.load(tmp_path / "rows.npz") as archive:
         assert set(archive.files) == {
             *("observations", "actions", "rewards", "next_observations", "terminals"),
@@ -64,7 +64,7 @@ def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
 
 def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     states = np.ones((400, 2), np.float32)
-    npz.write(tmp_path / "rows.npz", Transitions(states, states, states[:, 0], states))
+    npz.write(Transitions(states, states, states[:, 0], states), tmp_path / "rows.npz")
     content = bytearray((tmp_path / "rows.npz").read_bytes())
     content[len(content) // 2] ^= 4
     (tmp_path / "rows.npz").write_bytes(content)

@@ -16,7 +16,7 @@ def rows(count: int = 20) -> Transitions:
 
 
 def test_columns_are_fixed_size_lists(tmp_path: Path) -> None:
-    parquet.write(tmp_path / "rows.parquet", rows())
+    parquet.write(rows(), tmp_path / "rows.parquet")
     schema = pq.read_schema(tmp_path / "rows.parquet")
     assert schema.names == ["observation", "action", "reward", "next_observation", "terminal", "timeout"]
     assert pa.types.is_fixed_size_list(schema.field("observation").type)
@@ -28,7 +28,7 @@ def test_columns_are_fixed_size_lists(tmp_path: Path) -> None:
 def test_a_row_group_for_each_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CHUNK_BYTES", 260)
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
-    parquet.write(tmp_path / "rows.parquet", rows())
+    parquet.write(rows(), tmp_path / "rows.parquet")
     assert pq.ParquetFile(tmp_path / "rows.parquet").num_row_groups == 2
     assert read(tmp_path / "rows.parquet").equals(rows())
 

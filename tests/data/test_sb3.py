@@ -125,7 +125,7 @@ def test_actions_of_the_usual_box_stay_bit_by_bit(caplog: pytest.LogCaptureFixtu
 
 def test_what_is_read_and_written_again_is_stored_as_before() -> None:
     before, after = filled(7), ReplayBuffer(10, BOX, TORQUE, device="cpu")
-    write(after, read(before))
+    write(read(before), after)
     np.testing.assert_allclose(after.actions[:7], before.actions[:7], atol=1e-6)
 
 
@@ -146,7 +146,7 @@ def test_discrete_spaces() -> None:
     assert rows.action.tolist() == [0, 1, 2, 0, 1]
     assert rows.action_space == (spaces.Discrete(3),)
     again = ReplayBuffer(10, gym.Discrete(4), gym.Discrete(3), device="cpu")
-    write(again, rows)
+    write(rows, again)
     assert read(again).equals(rows)
 
 
@@ -168,7 +168,7 @@ def test_dict_observations() -> None:
     assert np.array_equal(rows.next_observation[:3], rows.observation[1:4])
     assert rows.observation_space == gym_spaces.observation_space(DICT)
     again = DictReplayBuffer(8, DICT, TORQUE, device="cpu")
-    write(again, rows)
+    write(rows, again)
     assert read(again).equals(rows)
 
 
@@ -188,7 +188,7 @@ def test_appending_is_what_add_does(
     monkeypatch.setattr(writing, "CHUNK_BYTES", chunk_bytes)
     ours, theirs = filled(before, envs=envs), filled(before, envs=envs)
     rows = rows_to_add(added * envs)
-    write(ours, rows)
+    write(rows, ours)
     assert rows.timeout is not None
     for start in range(0, len(rows), envs):
         step = slice(start, start + envs)
@@ -209,26 +209,26 @@ def test_actions_are_stored_in_the_buffers_units() -> None:
     own = rows_to_add(4).with_spaces(action=(spaces.Box.uniform(-2, 2, 1),))
     object.__setattr__(own, "action", np.array([[-2.0], [-1.0], [0.0], [2.0]], np.float32))
     buffer = filled(0)
-    write(buffer, own)
+    write(own, buffer)
     assert buffer.actions[:4, 0, 0].tolist() == [-1, -0.5, 0, 1]
     by_hand = filled(1)
     by_hand.actions[0] = 1.5
-    write(by_hand, own)
+    write(own, by_hand)
     assert by_hand.actions[1:5, 0, 0].tolist() == [-2, -1, 0, 2]
     unknown = Transitions.of(own.arrays())
     with pytest.raises(DataError, match=r"outside \[-1, 1\]"):
-        write(filled(0), unknown)
+        write(unknown, filled(0))
 
 
 def test_rows_that_do_not_fit() -> None:
     with pytest.raises(DataError, match="3 observation and 1 action columns, the replay buffer 2 and 1"):
-        write(filled(0), Transitions(np.ones((2, 3)), np.ones((2, 1)), np.ones(2), np.ones((2, 3))))
+        write(Transitions(np.ones((2, 3)), np.ones((2, 1)), np.ones(2), np.ones((2, 3))), filled(0))
     with pytest.raises(DataError, match="pass 6 of them"):
-        write(filled(0, envs=3), rows_to_add(7))
+        write(rows_to_add(7), filled(0, envs=3))
     with pytest.raises(FormatError, match="optimize_memory_usage=False"):
-        write(filled(0, optimize_memory_usage=True, handle_timeout_termination=False), rows_to_add(3))
+        write(rows_to_add(3), filled(0, optimize_memory_usage=True, handle_timeout_termination=False))
     with pytest.raises(FormatError, match="combines the steps"):
-        write(NStepReplayBuffer(10, BOX, TORQUE, device="cpu"), rows_to_add(3))
+        write(rows_to_add(3), NStepReplayBuffer(10, BOX, TORQUE, device="cpu"))
     assert issubclass(HerReplayBuffer, DictReplayBuffer)
 
 
@@ -248,5 +248,5 @@ def test_actions_that_a_discrete_buffer_cannot_hold(action) -> None:
     buffer = ReplayBuffer(10, BOX, gym.Discrete(2), device="cpu")
     here = np.zeros((5, 2), np.float32)
     with pytest.raises(DataError, match="outside the space: expected an integer from 0 to 1"):
-        write(buffer, Transitions(here, action, np.zeros(5), here))
+        write(Transitions(here, action, np.zeros(5), here), buffer)
     assert buffer.size() == 0

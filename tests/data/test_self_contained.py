@@ -87,7 +87,7 @@ def episodes() -> Transitions:
 def test_rows(tmp_path: Path, change: tuple[Change, str], key: str) -> None:
     damage, text = change
     path = tmp_path / "rows.hdf5"
-    write(path, episodes())
+    write(episodes(), path)
     with h5py.File(path, "r+") as file:
         damage(file, key, tmp_path)
     with pytest.raises(FormatError, match=rf"rows\.hdf5: .*{text}.*must hold all of its data itself"):
@@ -96,7 +96,7 @@ def test_rows(tmp_path: Path, change: tuple[Change, str], key: str) -> None:
 
 def test_minari(tmp_path: Path, change: tuple[Change, str]) -> None:
     damage, text = change
-    write(tmp_path / "rows", episodes())
+    write(episodes(), tmp_path / "rows")
     with h5py.File(tmp_path / "rows" / "data" / "main_data.hdf5", "r+") as file:
         damage(file["episode_0"], "observations", tmp_path)
     with pytest.raises(FormatError, match=rf"rows: .*{text}.*must hold all of its data itself"):
@@ -109,7 +109,7 @@ def test_frames(tmp_path: Path, change: tuple[Change, str]) -> None:
     damage, text = change
     path, first = tmp_path / "frames.hdf5", np.arange(ROWS) == 0
     image = np.random.default_rng(0).integers(0, 256, (ROWS, 3, 5, 5), np.uint8)
-    frames_files.write(path, [Frames(image, np.zeros((ROWS, 2)), np.zeros(ROWS), np.ones(ROWS), first)])
+    frames_files.write([Frames(image, np.zeros((ROWS, 2)), np.zeros(ROWS), np.ones(ROWS), first)], path)
     with h5py.File(path, "r+") as file:
         damage(file, "action", tmp_path)
     with pytest.raises(FormatError, match=rf"frames\.hdf5: .*{text}.*must hold all of its data itself"):
@@ -119,7 +119,7 @@ def test_frames(tmp_path: Path, change: tuple[Change, str]) -> None:
 def test_links_within_the_file_are_fine(tmp_path: Path) -> None:
     """Also links in a circle, which nobody should follow for ever."""
     path = tmp_path / "rows.hdf5"
-    write(path, episodes())
+    write(episodes(), path)
     with h5py.File(path, "r+") as file:
         file.move("rewards", "infos/rewards")
         file["rewards"] = h5py.SoftLink("/infos/rewards")

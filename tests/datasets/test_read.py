@@ -79,8 +79,8 @@ def install_hopper(name: str, mark: float) -> None:
 
 
 def test_a_path_goes_before_everything(data: Path) -> None:
-    formats.write("hopper-medium.npz", rows(1))
-    formats.write(data / "hopper-medium.npz", rows(2))
+    formats.write(rows(1), "hopper-medium.npz")
+    formats.write(rows(2), data / "hopper-medium.npz")
     found = datasets.read("hopper-medium.npz", data=data)
     assert mark_of(found) == 1
     assert found.agent["iql"] == {"deterministic": True, "tau": 0.001}
@@ -90,29 +90,29 @@ def test_a_path_goes_before_everything(data: Path) -> None:
 
 def test_names_of_files_in_the_folder(data: Path) -> None:
     for mark, name in enumerate(("hopper_medium-v0.hdf5", "hopper_medium-v2.hdf5", "hopper_medium_replay-v2.hdf5")):
-        formats.write(data / name, rows(mark))
+        formats.write(rows(mark), data / name)
     assert mark_of(datasets.read("hopper-medium", data=data)) == 1  # the newer version
     assert mark_of(datasets.read("hopper-medium-replay", data=data)) == 2
     assert mark_of(datasets.read("hopper_medium-v0.hdf5", data=data)) == 0
-    formats.write(data / "hopper-medium.parquet", rows(3, env_id="Hopper-v5"))
+    formats.write(rows(3, env_id="Hopper-v5"), data / "hopper-medium.parquet")
     exact = datasets.read("hopper-medium", data=data)
     assert (mark_of(exact), exact.env_id) == (3, "Hopper-v5")
-    formats.write(data / "ours.npz", rows(4))
+    formats.write(rows(4), data / "ours.npz")
     own = datasets.read("ours", data=data)
     assert (mark_of(own), own.env_id, own.agent, own.episodes) == (4, None, {}, 10)
 
 
 def test_rows_of_another_body_are_not_what_their_name_says(data: Path) -> None:
-    formats.write(data / "hopper-medium.npz", rows(1, env_id="Walker2d-v4"))
+    formats.write(rows(1, env_id="Walker2d-v4"), data / "hopper-medium.npz")
     with pytest.raises(DataError, match="hopper-medium is a name of D4RL's, and these rows are of Walker2d-v4"):
         datasets.read("hopper-medium", data=data)
-    formats.write(data / "mine.npz", rows(1, env_id="Walker2d-v4"))
+    formats.write(rows(1, env_id="Walker2d-v4"), data / "mine.npz")
     assert datasets.read("mine", data=data).env_id == "Walker2d-v4"
 
 
 def test_frames_are_no_rows(data: Path) -> None:
     first = np.array([True, False])
-    files.write(data / "seen.hdf5", Frames(np.zeros((2, 3, 8, 8), np.uint8), np.zeros((2, 1)), first, first, first))
+    files.write(Frames(np.zeros((2, 3, 8, 8), np.uint8), np.zeros((2, 1)), first, first, first), data / "seen.hdf5")
     with pytest.raises(FormatError, match=r"seen\.hdf5 holds frames: .* learn by `synther pixels train`"):
         datasets.read("seen", data=data)
 
@@ -135,7 +135,7 @@ def test_minari_and_policies(policies: Path, data: Path) -> None:
     assert rolled.origin == "regenerated with the policies of hoppers.npz"
     install_hopper("D4RL/hopper/medium-v2", 3)
     assert mark_of(datasets.read("hopper-medium", policies=policies, rows=30)) == 3
-    formats.write(data / "hopper-medium.npz", rows(4))
+    formats.write(rows(4), data / "hopper-medium.npz")
     assert mark_of(datasets.read("hopper-medium", data=data, policies=policies, rows=30)) == 4
 
 
@@ -143,11 +143,11 @@ def test_minari_and_policies(policies: Path, data: Path) -> None:
 def test_what_is_there_under_that_very_name_is_not_made_anew(policies: Path, data: Path) -> None:
     install_hopper("hopper-medium-v2", 1)
     assert mark_of(datasets.read("hopper-medium-v2", policies=policies, rows=30)) == 1
-    formats.write(data / "hopper-random-v0", rows(2), format="minari")
+    formats.write(rows(2), data / "hopper-random-v0", format="minari")
     found = datasets.read("hopper-random-v0", data=data, rows=30)
     assert (mark_of(found), found.origin) == (2, "read from hopper-random-v0")
     assert found.env_id == "Hopper-v4"
-    formats.write(Path("hopper-random-v0"), rows(3), format="minari")
+    formats.write(rows(3), Path("hopper-random-v0"), format="minari")
     assert mark_of(datasets.read("hopper-random-v0", data=data, rows=30)) == 3
 
 
@@ -251,11 +251,11 @@ def test_ants_follow_a_given_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_mazes_in_the_coordinates_of_d4rl_are_not_evaluated(data: Path, caplog: pytest.LogCaptureFixture) -> None:
-    formats.write(data / "maze2d-umaze-sparse-v1.hdf5", rows(1, columns=4))
+    formats.write(rows(1, columns=4), data / "maze2d-umaze-sparse-v1.hdf5")
     found = datasets.read("maze2d-umaze", data=data)
     assert (found.env_id, found.env_options) == (None, {})
     assert "other coordinates" in caplog.text
-    formats.write(data / "maze2d-umaze.npz", rows(2, columns=8))
+    formats.write(rows(2, columns=8), data / "maze2d-umaze.npz")
     assert datasets.read("maze2d-umaze", data=data).env_id == "PointMaze_UMaze-v3"
 
 

@@ -83,7 +83,7 @@ def test_chance_needs_no_policy(tmp_path: Path) -> None:
     assert np.abs(rows.action).max() <= 2
     assert rows.action.std() == pytest.approx(4 / np.sqrt(12), rel=0.05)
     assert len(np.unique(rows.observation[::200, 0])) == 8
-    formats.write(tmp_path / "random.npz", rows)
+    formats.write(rows, tmp_path / "random.npz")
     assert formats.read(tmp_path / "random.npz").equals(rows)
 
 

@@ -96,9 +96,9 @@ for work in (offline, pixels, upsampled):
 def killed(tmp_path) -> Path:
     """One process for all, because to start one takes longer than what it does."""
     folder = tmp_path / "killed"
-    write(folder / "rows.npz", swings(env_id=None))  # nothing to import first, in every life
-    write(folder / "small.npz", small_job.made())
-    pictures.write(folder / "frames.hdf5", seeing.frames())
+    write(swings(env_id=None), folder / "rows.npz")  # nothing to import first, in every life
+    write(small_job.made(), folder / "small.npz")
+    pictures.write(seeing.frames(), folder / "frames.hdf5")
     (folder / "given").write_bytes(pickle.dumps((OFFLINE, FRAMES, small_job.TINY, SAMPLES)))
     ended = subprocess.run([sys.executable, "-c", KILLER, str(folder)], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -43,7 +43,7 @@ RUN = PixelRun(
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    files.write(folder / "point_mass-easy-collected.hdf5", frames(env_id=None))
+    files.write(frames(env_id=None), folder / "point_mass-easy-collected.hdf5")
     return folder
 
 

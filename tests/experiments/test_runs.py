@@ -47,7 +47,7 @@ RUN = OfflineRun(
 def place(tmp_path, monkeypatch) -> Place:
     """With data, and evaluations that start no process."""
     monkeypatch.setattr(offline, "Evaluator", Guess)
-    write(tmp_path / "data" / "swings.npz", swings())
+    write(swings(), tmp_path / "data" / "swings.npz")
     return Place(tmp_path / "models", tmp_path / "data", device="cpu", command="synther paper run x")
 
 

@@ -239,7 +239,7 @@ def test_synther_reads_it_like_any_buffer_and_writes_into_none_of_its_kind():
     np.testing.assert_allclose(rows.action, low + (stored.action + 1) / 2 * (high - low), atol=1e-5)
     assert np.abs(stored.action).max() <= 1
     with pytest.raises(FormatError, match=r"replay\.add"):
-        write(ours, rows)
+        write(rows, ours)
 
 
 def test_model_and_buffer_are_saved_whole(tmp_path):

@@ -292,7 +292,7 @@ def test_numbers_in_data_and_in_the_network(tmp_path):
         np.zeros((100, 17), np.float32),
         np.zeros(100, bool),
     )
-    write(tmp_path / "data" / "walker.npz", replace(rows, reward=np.arange(100, dtype=np.float32)))
+    write(replace(rows, reward=np.arange(100, dtype=np.float32)), tmp_path / "data" / "walker.npz")
     job = Sizes("walker-sizes", "walker", Recipe())
     job.execute(tmp_path / RUNS / job.name, Place(tmp_path, tmp_path / "data"), Silent())
     cells = {name: Cell(job.name, name, Figure(6.5)) for name in ("numbers", "parameters", "ratio")}

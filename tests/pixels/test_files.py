@@ -110,9 +110,9 @@ def minari_set(data: Frames, observation: gym.Space, entry: str | None = None, l
 
 def test_ours_is_read_as_it_was_written():
     data = replace(frames(40, 7, 2), env_id="dm_control/walker-walk-v0", action_repeat=2, low=np.array([-1, -3]))
-    write("a/frames.hdf5", data)
+    write(data, "a/frames.hdf5")
     assert_same(read("a/frames.hdf5"), data)
-    write("plain.h5", frames(3))
+    write(frames(3), "plain.h5")
     assert_same(read("plain.h5"), frames(3))
     with h5py.File("a/frames.hdf5") as file:
         assert set(file) == {"observation", "action", "reward", "discount", "step_type"}
@@ -121,37 +121,37 @@ def test_ours_is_read_as_it_was_written():
 
 def test_parts_become_one_file():
     parts = [frames(4, 3), frames(5, seed=1), frames(2, seed=2)]
-    write("frames.hdf5", iter(parts))
+    write(iter(parts), "frames.hdf5")
     assert_same(read("frames.hdf5"), Frames.concatenate(parts))
     with pytest.raises(DataError, match="the parts of one file must agree"):
-        write("mixed.hdf5", [frames(3), frames(3, size=6)])
+        write([frames(3), frames(3, size=6)], "mixed.hdf5")
     for other in ({"high": np.array([1, 2])}, {"low": np.array([-2, -1])}, {"env_id": "a"}, {"action_repeat": 4}):
         with pytest.raises(DataError, match="the parts of one file must agree"):
-            write("mixed.hdf5", [frames(3), replace(frames(3), **other)])
+            write([frames(3), replace(frames(3), **other)], "mixed.hdf5")
     with pytest.raises(DataError, match="nothing to write"):
-        write("empty.hdf5", [])
+        write([], "empty.hdf5")
     assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
 
 
 def test_a_file_appears_whole_or_not_at_all():
-    write("frames.hdf5", frames(3))
+    write(frames(3), "frames.hdf5")
 
     def stopped() -> Iterator[Frames]:
         yield frames(4)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write("frames.hdf5", stopped())
+        write(stopped(), "frames.hdf5")
     assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
     assert_same(read("frames.hdf5"), frames(3))
     with pytest.raises(FormatError, match=r"frames are written as \.hdf5 or \.h5"):
-        write("frames.npz", frames(3))
+        write(frames(3), "frames.npz")
 
 
 def test_similar_frames_take_little_room():
     data = frames(100, size=40)
     still = replace(data, image=data.image[:1].repeat(100, 0))
-    write("still.hdf5", still)
+    write(still, "still.hdf5")
     assert Path("still.hdf5").stat().st_size < still.image.nbytes / 5
 
 
@@ -298,8 +298,8 @@ def test_mixtures_are_refused():
     shard("columns/b.hdf5", frames(3, columns=4))
     with pytest.raises(DataError, match=r"b\.hdf5: action has shape \(3, 4\): expected \(records, 2\)"):
         read("columns")
-    write("bounds/a.hdf5", frames(3))
-    write("bounds/b.hdf5", replace(frames(3), high=np.array([2, 2])))
+    write(frames(3), "bounds/a.hdf5")
+    write(replace(frames(3), high=np.array([2, 2])), "bounds/b.hdf5")
     with pytest.raises(DataError, match="the high of actions differs between files"):
         read("bounds")
     shard("kinds/a.hdf5", frames(3))
@@ -352,14 +352,14 @@ def test_whole_chunks_are_read(monkeypatch):
 
 def test_a_full_disk():
     resource = pytest.importorskip("resource")
-    write("frames.hdf5", frames(3))
+    write(frames(3), "frames.hdf5")
     data = frames(40, size=40)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for limit in (1_000, 60_000, 180_000):  # at the beginning, among the frames, when the file is closed
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
             with pytest.raises(FormatError, match=r"^frames\.hdf5: could not be written: .*File too large.*make room"):
-                write("frames.hdf5", [data])
+                write([data], "frames.hdf5")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]

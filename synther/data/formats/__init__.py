@@ -33,8 +33,8 @@ class Format:
 
     read: Callable[..., Transitions]
     """read(path), where the file exists. Raise `FormatError` for a damaged file: see `synther.data.formats.reading`."""
-    write: Callable[[Any, RowSource], None] | None = None
-    """write(path, rows), where `rows.chunks(n)` yields parts of at most n rows. None: the format can only be read."""
+    write: Callable[[RowSource, Any], None] | None = None
+    """write(rows, path), where `rows.chunks(n)` yields parts of at most n rows. None: the format can only be read."""
     suffixes: tuple[str, ...] = ()
     """Such as (".npz",). Without any, `read` and `write` get what the caller gave, which need not be a file."""
     accepts: Callable[[object], bool] | None = None
@@ -54,8 +54,8 @@ def _own(module: str, *suffixes: str, **options: Any) -> Format:
         rows: Transitions = import_module(f"{__name__}.{module}").read(source, **how)
         return rows
 
-    def write(target: Any, rows: RowSource) -> None:
-        import_module(f"{__name__}.{module}").write(target, rows)
+    def write(rows: RowSource, target: Any) -> None:
+        import_module(f"{__name__}.{module}").write(rows, target)
 
     return Format(read, write, suffixes, **options)
 
@@ -116,7 +116,7 @@ def read(source: Any, *, format: str | None = None, actions: Literal["scaled", "
     return FORMATS.get(name).read(path)
 
 
-def write(target: Any, rows: RowSource, *, format: str | None = None) -> None:
+def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
     """Write `rows`, chunk by chunk, to a file, a Minari id or folder, or append them to a replay buffer object.
 
     A file appears whole or not at all, and replaces an older one of its name.
@@ -124,12 +124,12 @@ def write(target: Any, rows: RowSource, *, format: str | None = None) -> None:
     if not hasattr(rows, "chunks"):
         check_kind(rows)
     if not isinstance(target, (str, os.PathLike)):
-        _writer(format or _format_of_object(target), target)(target, rows)
+        _writer(format or _format_of_object(target), target)(rows, target)
         return
     name = _named(format) if format else _format_to_write(target)
     write_rows = _writer(name, target)
     with writing_to(target):
-        write_rows(Path(target).expanduser() if FORMATS.get(name).suffixes else target, rows)
+        write_rows(rows, Path(target).expanduser() if FORMATS.get(name).suffixes else target)
 
 
 def check_rows_target(target: str | os.PathLike[str]) -> None:
@@ -147,7 +147,7 @@ def is_minari_id(name: str) -> bool:
     return _MINARI_ID.fullmatch(name) is not None
 
 
-def _writer(name: str, target: Any) -> Callable[[Any, RowSource], None]:
+def _writer(name: str, target: Any) -> Callable[[RowSource, Any], None]:
     found = FORMATS.get(name).write
     if found is None:
         raise FormatError(f"{target}: the format {name} can be read, not written; choose another one")

@@ -73,7 +73,7 @@ def _paired(datasets: dict[str, Any], keys: dict[str, str]) -> dict[str, Array]:
     return fields
 
 
-def write(target: str | os.PathLike[str], rows: RowSource) -> None:
+def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     """Contiguous and uncompressed: float rows hardly shrink, and both ways run at the speed of the disk."""
     stream = Stream(rows)
     with replacing(target) as path, created(path) as (file, writing):

@@ -74,7 +74,7 @@ def _fields(dataset: Any) -> dict[str, Array]:
     return fields
 
 
-def write(target: str | os.PathLike[str], rows: RowSource) -> None:
+def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     """To an id (a string such as "name/task-v0"), which must be new, or to a folder.
 
     Goes through Minari's storage rather than `create_dataset_from_buffers`, which needs every episode in memory, makes

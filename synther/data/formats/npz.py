@@ -81,7 +81,7 @@ def _expanded(arrays: dict[str, Array]) -> dict[str, Array]:
     }
 
 
-def write(target: str | os.PathLike[str], rows: RowSource) -> None:
+def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     """The flat form. Members of an archive follow one another, so the rows are gone through once for each field."""
     stream = Stream(rows)
     with replacing(target) as path, zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:

@@ -84,7 +84,7 @@ def _numbers(key: str, column: Any) -> Array:
     return np.frombuffer(stored, dtype, count, start * dtype.itemsize)
 
 
-def write(target: str | os.PathLike[str], rows: RowSource) -> None:
+def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     """A row group for each chunk, with zstd; dictionaries are off, as no two floats are alike."""
     pyarrow, parquet = _pyarrow("writing Parquet")
     stream = Stream(rows)

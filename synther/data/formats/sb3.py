@@ -140,7 +140,7 @@ def _beyond_one(action: Array) -> bool:
     return bool((np.abs(action) > 1 + 1e-6).any())
 
 
-def write(target: Any, rows: RowSource) -> None:
+def write(rows: RowSource, target: Any) -> None:
     """Append rows to a replay buffer; over several environments they are dealt out in turn."""
     buffer = _replay_buffer(target)
     _check_appendable(buffer)

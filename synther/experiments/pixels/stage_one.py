@@ -282,5 +282,5 @@ def encode_to(
     with written.work(described, lambda: all(file.exists() for file in files)) as unfinished:
         if unfinished:
             for rows, file in zip(latents, files, strict=True):
-                formats.write(file, rows)
+                formats.write(rows, file)
     return files

@@ -123,7 +123,7 @@ def _known(path: Path) -> dict[str, Any]:
     return {}
 
 
-def write(target: str | os.PathLike[str], episodes: Iterable[Frames]) -> None:
+def write(episodes: Iterable[Frames], target: str | os.PathLike[str]) -> None:
     """One file of all `episodes`, each part of which is let go when it is written."""
     path = Path(target).expanduser()
     with replacing(path) as beside, created(beside) as (file, writing):

@@ -170,7 +170,7 @@ def test_rows_that_were_meddled_with_are_not_gone_on_from(tmp_path):
     run(tmp_path, replace(POINT, steps=16))
     rows = read(tmp_path / "replay.npz")
     for other in (rows[:-1], rows[:16], replace(rows, timeout=None)):
-        write(tmp_path / "replay.npz", other)
+        write(other, tmp_path / "replay.npz")
         with pytest.raises(ConfigError, match=r"lost rows .*: choose another --out"):
             run(tmp_path, replace(POINT, steps=32))
 
