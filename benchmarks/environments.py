@@ -115,8 +115,18 @@ def rows_of(name: str, folder: Path, rows: int, seed: int) -> Transitions:
 
 
 def _table(lines: list[dict[str, Any]]) -> str:
-    header = ["environment", "observations that exist", "possible transitions", "next observation off"]
-    header += ["disagreement", "AUC", "coverage", "marginal", "verdict", "fit", "sample"]
+    header = ["environment", "observations that exist", "possible transitions"]
+    header += [
+        "next observation off: median",
+        "root mean square",
+        "disagreement",
+        "AUC",
+        "coverage",
+        "marginal",
+        "verdict",
+        "fit",
+        "sample",
+    ]
     return print_table(header, [_cells(line) for line in lines])
 
 
@@ -134,6 +144,7 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
         line["environment"],
         figure("observations", ".1%"),
         figure("transitions", ".1%"),
+        figure("median_off", ".4f"),
         figure("off", ".3f"),
         figure("disagreement", ".1f"),
         *map(beside_real, ("auc", "coverage", "marginal")),
