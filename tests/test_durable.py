@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from synther.durable import _HOST, replacing
 
 def only(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
-
-
-def write_and_fail(path: Path, write: Callable[[Path], object]) -> None:
-    with replacing(path) as beside:
-        write(beside)
-        raise KeyError
 
 
 def write_folder(path: Path, text: str) -> None:
@@ -74,26 +67,24 @@ def test_an_old_file_stands_until_the_new_is_whole(tmp_path):
     assert only(tmp_path) == ["file"]
 
 
-def test_failure_leaves_the_old_file_and_no_litter(tmp_path):
-    final = tmp_path / "file"
-    final.write_text("old")
-    with pytest.raises(KeyError):
-        write_and_fail(final, lambda beside: beside.write_text("half of the n"))
-    assert final.read_text() == "old"
-    assert only(tmp_path) == ["file"]
+@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("failure", ["half-way", "at once", "forgotten"])
+def test_failure_leaves_what_was_there_and_no_litter(kind, failure, tmp_path):
+    final = tmp_path / "data"
+    put = write_folder if kind == "folder" else Path.write_text
 
+    def fail() -> None:
+        with replacing(final) as beside:
+            if failure == "half-way":
+                put(beside, "new")
+            if failure != "forgotten":
+                raise KeyError
 
-def test_failure_before_anything_was_written(tmp_path):
-    with pytest.raises(KeyError), replacing(tmp_path / "file"):
-        raise KeyError
-    assert only(tmp_path) == []
-
-
-def test_forgetting_to_write_is_an_error(tmp_path):
-    (tmp_path / "file").write_text("old")
-    with pytest.raises(FileNotFoundError), replacing(tmp_path / "file"):
-        pass
-    assert (tmp_path / "file").read_text() == "old"
+    put(final, "old")
+    with pytest.raises(FileNotFoundError if failure == "forgotten" else KeyError):
+        fail()
+    assert (final / "inner" / "two" if kind == "folder" else final).read_text() == "old"
+    assert only(tmp_path) == ["data"]
 
 
 @pytest.mark.parametrize("before", ["nothing", "file", "folder"])
@@ -109,15 +100,6 @@ def test_a_folder(before, tmp_path):
         assert final.exists() == (before != "nothing")
     assert only(final) == ["inner", "one"]
     assert (final / "one").read_text() == (final / "inner" / "two").read_text() == "new"
-    assert only(tmp_path) == ["data"]
-
-
-def test_failure_leaves_the_old_folder_and_no_litter(tmp_path):
-    final = tmp_path / "data"
-    write_folder(final, "old")
-    with pytest.raises(KeyError):
-        write_and_fail(final, lambda beside: write_folder(beside, "new"))
-    assert (final / "inner" / "two").read_text() == "old"
     assert only(tmp_path) == ["data"]
 
 
@@ -161,7 +143,7 @@ for number in itertools.count():
 @pytest.mark.parametrize("name", ["file", "folder"])
 def test_a_killed_writer_leaves_nothing_half_written(name, tmp_path):
     final = tmp_path / name
-    for _ in range(6):
+    for _ in range(3):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, str(final)], stdout=subprocess.PIPE)
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"0\n"

@@ -85,9 +85,10 @@ def test_auto_follows_the_machine():
     assert preset("fast", gpu=False) == preset("fast", gpu=True) == PRESETS["fast"]
 
 
-def test_an_unknown_preset_is_named():
-    with pytest.raises(ConfigError, match=r"unknown preset 'paer': expected auto, best, paper, fast, laptop"):
-        preset("paer")
+@pytest.mark.parametrize("name", ["paer", 3, {"fit": {"steps": 5}}, None])
+def test_what_is_no_preset(name):
+    with pytest.raises(ConfigError, match="auto, best, paper, fast, laptop"):
+        preset(name)
 
 
 CHOSEN = [
@@ -125,12 +126,6 @@ def test_numbers_of_other_libraries_become_plain_ones():
     assert json.loads(json.dumps(changed.to_json())) == changed.to_json()
 
 
-@pytest.mark.parametrize("name", [3, {"fit": {"steps": 5}}, None])
-def test_what_is_no_preset(name):
-    with pytest.raises(ConfigError, match=r"unknown preset .*: expected auto, best, paper, fast, laptop, or Set"):
-        preset(name)
-
-
 def test_settings_stand_for_themselves():
     assert preset(PRESETS["fast"]) == PRESETS["fast"]
     assert preset(PRESETS["fast"], fit={"steps": 3}) == preset("fast", fit={"steps": 3})
@@ -145,40 +140,39 @@ def test_a_change_changes_that_option_alone():
     assert laptop.fit.steps != 7
 
 
+NAN = float("nan")
+WRONG = {
+    "fit": {
+        "step": [5],
+        "steps": [0, 1.5, "100", True, None, np.array([3])],
+        "learning_rate": [0.0],
+    },
+    "noise": {"p_mean": [NAN], "rho": [-1.0]},
+    "network": {"kind": ["unet"]},
+    "sampler": {"kind": ["ddim"]},
+    "data": {
+        "spikes": [1],
+        "scaling": ["log", {"reward": "log"}],
+        "coding": ["gray"],
+        "terminals": ["never"],
+        "integers": ["whole"],
+        "residuals": [True],
+        "finite": ["drawn"],
+        "threshold": [0.5],
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        (
-            {"sampling": {}},
-            r"unknown part 'sampling' of the settings: expected one of network, noise, fit, sampler, data",
-        ),
-        ({"fit": {"step": 5}}, r"unknown option fit\.step: expected one of steps, batch"),
-        ({"fit": {"steps": 0}}, r"fit\.steps must be at least 1, got 0"),
-        ({"fit": {"steps": 1.5}}, r"fit\.steps must be a whole number, got 1\.5"),
-        ({"fit": {"steps": "100"}}, r"fit\.steps must be a whole number, got '100'"),
-        ({"fit": {"steps": True}}, r"fit\.steps must be a whole number, got True"),
-        ({"fit": {"steps": None}}, r"fit\.steps must be a whole number, got None"),
-        ({"fit": {"steps": np.array([3])}}, r"fit\.steps must be a whole number, got array\(\[3\]\)"),
-        ({"noise": {"p_mean": float("nan")}}, r"noise\.p_mean must be a number, got nan"),
-        ({"data": {"spikes": 1}}, r"data\.spikes must be True or False, got 1"),
-        ({"network": 3}, r"network must be a dict of some of its options \(kind, width, .*\), got 3"),
-        ({"fit": {"learning_rate": 0.0}}, r"fit\.learning_rate must be positive, got 0"),
-        ({"network": {"kind": "unet"}}, r"network\.kind must be one of residual, mlp, got 'unet'"),
-        ({"sampler": {"kind": "ddim"}}, r"sampler\.kind must be one of sde, heun, euler, unipc, got 'ddim'"),
-        ({"noise": {"rho": -1.0}}, r"noise\.rho must be positive, got -1"),
-        (
-            {"data": {"scaling": "log"}},
-            r"data\.scaling must be one of standard, minmax, quantile, blend, none, got 'log'",
-        ),
-        ({"data": {"scaling": {"reward": "log"}}}, r"data\.scaling must be one of .*, got 'log'"),
-        ({"data": {"coding": "gray"}}, r"data\.coding must be one of onehot, bits, got 'gray'"),
-        ({"data": {"terminals": "never"}}, r"data\.terminals must be one of generated, decided, got 'never'"),
-        ({"data": {"integers": "whole"}}, r"data\.integers must be one of categorical, ordered, got 'whole'"),
-        ({"data": {"residuals": True}}, r"data\.residuals must be one of none, linear, bent, got True"),
-        ({"data": {"finite": "drawn"}}, r"data\.finite must be one of generated, counted, got 'drawn'"),
-        ({"data": {"threshold": 0.5}}, r"data\.threshold must be one of calibrated, half, got 0\.5"),
-    ],
+    ("part", "option", "value"),
+    [(part, option, value) for part, held in WRONG.items() for option, values in held.items() for value in values],
 )
-def test_a_change_that_cannot_be_is_named(changes, text):
-    with pytest.raises(ConfigError, match=text):
+def test_a_change_that_cannot_be_is_named(part, option, value):
+    with pytest.raises(ConfigError, match=rf"\b{part}\.{option}\b"):
+        preset("paper", **{part: {option: value}})
+
+
+@pytest.mark.parametrize("changes", [{"sampling": {}}, {"network": 3}])
+def test_parts_that_are_none_are_named(changes):
+    with pytest.raises(ConfigError, match=next(iter(changes))):
         preset("paper", **changes)

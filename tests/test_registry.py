@@ -35,14 +35,14 @@ def test_what_is_registered_is_found(registry):
     assert [registry.get(name) for name in ("one", "three")] == [1, 3]
     assert registry.names() == ["one", "two", "three"]
     registry.remove("three")
-    with pytest.raises(ConfigError, match=r"^number must be one of one, two, got 'three'$"):
+    with pytest.raises(ConfigError, match="one, two, got 'three'"):
         registry.get("three")
 
 
 @pytest.mark.parametrize("name", ["os", "os.path", "numbers_package:SEVEN", "", None, 3, ["one"]])
 def test_an_unknown_name_is_answered_with_the_known_and_imports_nothing(registry, name):
     before = set(sys.modules)
-    with pytest.raises(ConfigError, match=r"--number must be one of one, two, got"):
+    with pytest.raises(ConfigError, match="--number must be one of one, two"):
         registry.check(name, "--number")
     with pytest.raises(ConfigError):
         registry.get(name)

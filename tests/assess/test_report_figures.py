@@ -35,11 +35,8 @@ def test_numbers_for_people(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
-def test_powers_of_ten() -> None:
+def test_powers_of_ten_and_decimals() -> None:
     assert [power(value) for value in (1e-4, 1.0, 2.0, 30.0)] == ["10\u207b\u2074", "1", "2", "3\u00d710\u00b9"]
-
-
-def test_decimals_are_kept_where_they_are_asked_for() -> None:
     assert number(0.99, decimals=4) == "0.9900"
     assert number(0.00004, decimals=4) == "4\u00d710\u207b\u2075"
     assert number(17.53, digits=2) == "18"
@@ -73,16 +70,19 @@ def test_an_axis_puts_values_between_its_ends() -> None:
     assert Axis(0.01, 100, 0, 4, log=True)([0.01, 1, 100, 0, -3]) == pytest.approx([0, 2, 4, 0, 0])
 
 
-def test_linear_ticks_are_round() -> None:
-    assert Axis(0, 1, 0, 1).ticks() == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-    assert Axis(-0.13, 0.27, 0, 1).ticks(4) == [-0.1, 0.0, 0.1, 0.2]
-    assert Axis(-1200, 900, 0, 1).ticks() == [-1000, -500, 0, 500]
-
-
-def test_logarithmic_ticks_are_powers_of_ten() -> None:
-    assert Axis(1e-4, 1, 0, 1, log=True).ticks() == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1])
-    assert Axis(1e-8, 1, 0, 1, log=True).ticks(4) == pytest.approx([1e-8, 1e-6, 1e-4, 1e-2, 1])
-    assert Axis(16, 320, 0, 1, log=True).ticks() == pytest.approx([20, 50, 100, 200])
+@pytest.mark.parametrize(
+    ("low", "high", "log", "most", "ticks"),
+    [
+        (0, 1, False, 5, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (-0.13, 0.27, False, 4, [-0.1, 0.0, 0.1, 0.2]),
+        (-1200, 900, False, 5, [-1000, -500, 0, 500]),
+        (1e-4, 1, True, 5, [1e-4, 1e-3, 1e-2, 1e-1, 1]),
+        (1e-8, 1, True, 4, [1e-8, 1e-6, 1e-4, 1e-2, 1]),
+        (16, 320, True, 5, [20, 50, 100, 200]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, log: bool, most: int, ticks: list[float]) -> None:
+    assert Axis(low, high, 0, 1, log=log).ticks(most) == pytest.approx(ticks)
 
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9), st.integers(1, 8))

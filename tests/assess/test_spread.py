@@ -40,7 +40,7 @@ def against(figures: dict[str, Figure]) -> set[str]:
 
 
 class TestWorlds:
-    @pytest.mark.parametrize("factor", [0.8, 1.3])
+    @pytest.mark.parametrize("factor", [0.8, pytest.param(1.3, marks=pytest.mark.slow)])
     def test_too_narrow_and_too_wide_outcomes_are_seen(self, factor: float) -> None:
         seen = found(worlds.linear, factor)
         assert seen["outcome_spread"].value == pytest.approx(factor, abs=0.04)
@@ -51,7 +51,7 @@ class TestWorlds:
             assert (seen[name].value > share) == (factor < 1)
         assert seen["outcome_information"].value > 0.02
 
-    @pytest.mark.parametrize("factor", [0.95, 1.05])
+    @pytest.mark.parametrize("factor", [0.95, pytest.param(1.05, marks=pytest.mark.slow)])
     def test_small_differences_pass(self, factor: float) -> None:
         seen = found(worlds.linear, factor)
         assert seen["outcome_spread"].value == pytest.approx(factor, abs=0.05)
@@ -68,6 +68,7 @@ class TestWorlds:
         assert seen["outcome_spread"].detail == "next_observation[2]"
         assert "outcome_spread" in against(seen)
 
+    @pytest.mark.slow
     def test_steps_that_go_the_other_way_too_rarely(self) -> None:
         assert "outcome_spread" in against(found(worlds.slippery_plane, 0.1))
 

@@ -73,3 +73,12 @@ def slippery_line(count: int, seed: int, slip: float = 0.2, *, one_hot: bool = F
         codes = np.eye(size, dtype=np.float32)
         return Transitions(codes[here], action, reward, codes[there], there == size - 1)
     return Transitions(here[:, None], action, reward, there[:, None], there == size - 1)
+
+
+def normal_rows(count: int = 200, seed: int = 0, shift: float = 0.0, width: int = 3) -> Transitions:
+    """Normal observations that hardly move, uniform actions, and a terminal in ten rows."""
+    draw = np.random.default_rng(seed)
+    here = draw.normal(shift, 1, (count, width)).astype(np.float32)
+    action, reward = draw.uniform(-1, 1, (count, 2)).astype(np.float32), draw.normal(shift, 1, count).astype(np.float32)
+    there = here + draw.normal(0, 0.1, (count, width)).astype(np.float32)
+    return Transitions(here, action, reward, there, draw.random(count) < 0.1)

@@ -24,7 +24,7 @@ ROWS = 200  # from 500 on ctgan sends columns to other processes
 
 def bimodal(rows: int = ROWS) -> Transitions:
     draw = np.random.default_rng(0)
-    observation = np.where(draw.random((rows, 2)) < 0.3, draw.normal(-4, 0.2, (rows, 2)), draw.normal(3, 1, (rows, 2)))
+    observation = np.where(draw.random((rows, 1)) < 0.3, draw.normal(-4, 0.2, (rows, 1)), draw.normal(3, 1, (rows, 1)))
     terminal = draw.random(rows) < 0.2
     terminal[0] = False  # ctgan numbers categories as they come, we by their order
     action, reward = draw.uniform(-1, 1, (rows, 1)), draw.normal(size=rows)
@@ -32,7 +32,7 @@ def bimodal(rows: int = ROWS) -> Transitions:
         observation,
         action,
         reward,
-        observation + draw.normal(0, 0.1, (rows, 2)),
+        observation + draw.normal(0, 0.1, (rows, 1)),
         terminal,
         action_space=(Box.uniform(-100, 100, 1),),  # ctgan knows no bounds: none are to be met
     )
@@ -134,14 +134,13 @@ def test_a_whole_fit_is_the_same(config, shared, matrix):
             torch.testing.assert_close(here, there, rtol=1e-3, atol=1e-4)
     sampled = ours.sample(1000, seed=6)
     found = shared.scaler.transform(shared.layout.pack(sampled))
-    assert (
-        np.mean(np.abs(found - expected).max(1) < 1e-2) > 0.99
-    )  # where two codes are nearly as large, rounding decides
+    # Where two codes are nearly as large, rounding decides.
+    assert np.mean(np.abs(found - expected).max(1) < 1e-2) > 0.99
 
 
 def test_a_rare_terminal_stays_rare():
     """ctgan draws the condition of a generated row by the logarithm of its count: a rare terminal came in a third."""
-    rows = replace(bimodal(400), terminal=np.arange(400) % 200 == 7)
+    rows = replace(bimodal(), terminal=np.arange(ROWS) == 7)
     model = Tabular(CtganConfig(epochs=1, batch_size=100, layers=1, width=16), device="cpu").fit(rows, progress=False)
     conditions = model._model._data_sampler.sample_original_condvec(100_000)
     assert abs(conditions[:, 1].mean() - 0.005) < 0.001

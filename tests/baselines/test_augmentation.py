@@ -105,7 +105,7 @@ def test_seeds():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match="unknown augmentation 'blur': expected one of additive"):
+    with pytest.raises(ConfigError, match="'blur'"):
         Augmentation("blur")
     with pytest.raises(ConfigError, match="call fit"):
         Augmentation("additive").sample(3)

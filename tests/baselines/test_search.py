@@ -56,18 +56,15 @@ def done(tmp_path_factory) -> Found:
     return run(tmp_path_factory.mktemp("search"))
 
 
-def test_the_defaults_come_first_and_then_the_trials(done):
-    assert len(done.trials) == 13
-    assert done.trials[0].config == START
-    assert all(trial.score == score(trial.config) and trial.error is None for trial in done.trials)
-    assert done.best.score == max(trial.score for trial in done.trials) > score(START)
-
-
-def test_optuna_looks_for_the_same_best(tmp_path):
+def test_optuna_looks_for_the_same_best_and_is_as_loud_as_before(tmp_path):
+    before = optuna.logging.get_verbosity()
     found = run(tmp_path, trials=3)
     assert len({trial.score for trial in found.trials}) > 1
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / "search.journal")))
     assert optuna.load_study(study_name="tvae", storage=storage).best_value == found.best.score
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "stopped", Counted(1))
+    assert optuna.logging.get_verbosity() == before
 
 
 def test_trials_that_are_asked_for_at_once_are_different_ones(tmp_path):
@@ -87,16 +84,17 @@ def test_a_trial_that_was_cut_off_beside_one_that_was_done_is_done_again(tmp_pat
         assert study.ask()[1] == asked[1][1]
 
 
-def test_trials_stay_in_the_papers_space(done):
+def test_the_defaults_come_first_and_then_trials_of_the_papers_space(done, tmp_path):
+    assert len(done.trials) == 13
+    assert done.trials[0].config == START
+    assert all(trial.score == score(trial.config) and trial.error is None for trial in done.trials)
+    assert done.best.score == max(trial.score for trial in done.trials) > score(START)
     for trial in done.trials:
         assert trial.config.epochs == 3
         assert all(getattr(trial.config, option) in values for option, values in TvaeConfig.space.items())
     assert len({trial.config for trial in done.trials}) > 6
-
-
-def test_ctgan_has_its_own_space(tmp_path):
-    found = run(tmp_path, trials=3, start=CtganConfig())
-    assert {type(trial.config) for trial in found.trials} == {CtganConfig}
+    other = run(tmp_path, trials=3, start=CtganConfig())
+    assert {type(trial.config) for trial in other.trials} == {CtganConfig}
 
 
 def test_the_result_is_a_file_and_no_trial_is_done_twice(tmp_path):
@@ -145,31 +143,23 @@ def test_the_same_settings_are_not_tried_twice(tmp_path, monkeypatch):
     assert all(trial.score == score(trial.config) for trial in found.trials)  # known ones keep theirs
 
 
-def test_settings_that_fail_are_bad_settings(tmp_path):
-    def fails(config: Config) -> float:
-        if config != START:
-            raise DataError("the model that made them has diverged")
-        return float("0.5")
+def test_settings_that_fail_are_bad_settings_and_a_defect_ends_the_search(tmp_path):
+    def raising(error: Exception):
+        def scorer(config: Config) -> float:
+            if config != START:
+                raise error
+            return 0.5
 
-    found = run(tmp_path, fails, trials=2)
+        return scorer
+
+    found = run(tmp_path / "a", raising(DataError("diverged")), trials=2)
     assert found.trials[0] == found.best == replace(found.best, config=START, score=0.5, error=None)
-    assert {(trial.score, trial.error) for trial in found.trials[1:]} == {
-        (0.0, "the model that made them has diverged")
-    }
-
-
-@pytest.mark.parametrize(("value", "error"), [(float("nan"), "the score is nan"), (float("inf"), "the score is inf")])
-def test_when_nothing_works_it_says_why(value, error, tmp_path):
-    with pytest.raises(DataError, match=f"none of the 3 trials of tvae worked: {error}"):
-        run(tmp_path, lambda config: value, trials=2)
-
-
-def test_a_defect_ends_the_search(tmp_path):
-    def defect(config: Config) -> float:
-        raise TypeError("ours")
-
+    assert {(trial.score, trial.error) for trial in found.trials[1:]} == {(0.0, "diverged")}
     with pytest.raises(TypeError, match="ours"):
-        run(tmp_path, defect)
+        run(tmp_path / "b", raising(TypeError("ours")))
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(DataError, match=f"3 trials of tvae .*{value}"):
+            run(tmp_path / str(value), lambda config, value=value: value, trials=2)
 
 
 def test_progress_tells_the_best(tmp_path):
@@ -182,22 +172,15 @@ def test_progress_tells_the_best(tmp_path):
     assert all("best 0." in note for note in watch.notes)
 
 
-def test_optuna_is_as_loud_as_before(tmp_path):
-    before = optuna.logging.get_verbosity()
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, Counted(1))
-    assert optuna.logging.get_verbosity() == before
-
-
 @pytest.mark.parametrize("options", [{"trials": -1}, {"jobs": 0}])
 def test_refusals(options, tmp_path):
-    with pytest.raises(ConfigError, match="expected trials of at least 0 and jobs of at least 1"):
+    with pytest.raises(ConfigError, match="jobs"):
         run(tmp_path, **options)
 
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(MissingExtra, match=r"needs optuna, which is not installed: pip install 'synther\[tabular\]'"):
+    with pytest.raises(MissingExtra, match=r"optuna.*synther\[tabular\]"):
         run(tmp_path)
 
 

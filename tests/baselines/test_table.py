@@ -81,7 +81,7 @@ def test_whatever_a_model_makes_is_a_valid_row(table):
 
 def test_a_model_that_has_diverged_is_told(table):
     made = np.full((3, table.width), np.nan)
-    with pytest.raises(DataError, match="has diverged"):
+    with pytest.raises(DataError, match="diverged"):
         table.decoded(made)
 
 
@@ -109,7 +109,8 @@ def test_other_processes_give_the_same_table(monkeypatch):
 
 
 def test_overlapping_gaussians_are_shared_out_by_seed():
-    rows = replace(mixed(60), reward=np.random.default_rng(0).standard_cauchy(60))
+    still = np.zeros((60, 1))
+    rows = Transitions(still, still, np.random.default_rng(0).standard_cauchy(60), still)
     first, other = (Table.of(rows, seed=seed) for seed in (0, 1))
     assert not np.array_equal(first.code, other.code)
 
@@ -124,7 +125,7 @@ def test_a_column_that_varies_among_next_observations_alone():
 
 @pytest.mark.parametrize(
     ("rows", "text"),
-    [(mixed()[:1], "cannot be fitted on 1 row"), (mixed()[[3, 3, 3]], "all 3 rows are equal")],
+    [(mixed()[:1], "1 row"), (mixed()[[3, 3, 3]], "3 rows are equal")],
     ids=["one", "equal"],
 )
 def test_what_cannot_be_learnt_is_refused(rows, text):

@@ -109,21 +109,15 @@ def test_parameters_are_those_that_sample(model, table):
 
 
 @pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
-def test_every_epoch_is_reported(config, table):
-    watch = Watch()
-    Tabular(replace(config, epochs=3), device="cpu").fit(table, progress=watch)
-    assert watch.phases == [[f"fit {config.name}", 3, 0, 3]]
-
-
-@pytest.mark.parametrize("config", SMALL, ids=lambda config: config.name)
-def test_interrupted_it_leaves_nothing_behind(config, table):
-    model = Tabular(config, device="cpu")
-    before = torch.get_rng_state()
+def test_every_epoch_is_reported_and_interrupted_it_leaves_nothing_behind(config, table):
+    model, before, watch = Tabular(config, device="cpu"), torch.get_rng_state(), Watch()
     with pytest.raises(Stopped):
         model.fit(table, progress=Watch(1))
     assert torch.equal(torch.get_rng_state(), before)
-    with pytest.raises(ConfigError, match="has not been fitted"):
+    with pytest.raises(ConfigError, match="fit"):
         model.sample(1)
+    model.fit(table, progress=watch)
+    assert watch.phases == [[f"fit {config.name}", 2, 0, 2]]
 
 
 def test_warnings_of_ours_are_not_hidden(table):
@@ -163,9 +157,12 @@ def test_rows_without_a_real_column(config):
 def test_rows_of_real_columns_alone(config):
     rows = two_clusters(60)
     rows = replace(rows, action=rows.reward[:, None], action_space=None, terminal=np.zeros(60, bool))
-    made = Tabular(config, device="cpu").fit(rows, progress=False).sample(50, seed=0)
+    model = Tabular(config, device="cpu").fit(rows, progress=False)
+    made = model.sample(50, seed=0)
     assert not made.terminal.any()
     assert np.isfinite(made.reward).all()
+    with pytest.raises(ConfigError, match="got 0"):
+        model.sample(0)
 
 
 def test_defaults_are_the_papers():
@@ -192,15 +189,15 @@ def test_the_package_gets_what_was_chosen(table):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: Tabular("gan"), "unknown tabular model 'gan': expected one of tvae, ctgan"),
-        (lambda: config_of("tvae", {"depth": 2}), r"unknown option tvae\.depth: expected one of layers, width"),
-        (lambda: CtganConfig(batch_size=25), r"ctgan\.batch_size must be a multiple of 10, got 25"),
-        (lambda: TvaeConfig(layers=0), r"tvae\.layers must be a whole number and at least 1, got 0"),
-        (lambda: TvaeConfig(width=1.5), r"tvae\.width must be a whole number and at least 1, got 1\.5"),
-        (lambda: TvaeConfig(loss_factor=-1.0), r"tvae\.loss_factor must be above 0, got -1\.0"),
-        (lambda: Tabular("tvae").sample(3), r"call fit\(transitions\) first"),
-        (lambda: Tabular("tvae").parameters, r"call fit\(transitions\) first"),
-        (lambda: Tabular("tvae", device="tpu"), "device must be auto, cpu, cuda"),
+        (lambda: Tabular("gan"), "'gan'"),
+        (lambda: config_of("tvae", {"depth": 2}), r"tvae\.depth"),
+        (lambda: CtganConfig(batch_size=25), r"ctgan\.batch_size"),
+        (lambda: TvaeConfig(layers=0), r"tvae\.layers"),
+        (lambda: TvaeConfig(width=1.5), r"tvae\.width"),
+        (lambda: TvaeConfig(loss_factor=-1.0), r"tvae\.loss_factor"),
+        (lambda: Tabular("tvae").sample(3), "fit"),
+        (lambda: Tabular("tvae").parameters, "fit"),
+        (lambda: Tabular("tvae", device="tpu"), "device"),
     ],
 )
 def test_refusals(call, text):
@@ -208,22 +205,12 @@ def test_refusals(call, text):
         call()
 
 
-def test_no_rows_are_refused(model):
-    with pytest.raises(ConfigError, match="at least 1, got 0"):
-        model.sample(0)
-
-
 @pytest.mark.parametrize("library", ["ctgan", "optuna"])
-def test_what_is_missing_is_named_at_once(library, monkeypatch):
+def test_what_is_missing_is_named_at_once(library, table, monkeypatch):
     require(search=True)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(
-        MissingExtra, match=rf"needs {library}, which is not installed: pip install 'synther\[tabular\]'"
-    ):
+    with pytest.raises(MissingExtra, match=rf"{library}.*synther\[tabular\]"):
         require(search=True)
-
-
-def test_without_the_package_there_is_no_fit(table, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctgan", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'synther\[tabular\]'"):
-        fitted(SMALL[0], table)
+    if library == "ctgan":
+        with pytest.raises(MissingExtra, match=r"synther\[tabular\]"):
+            fitted(SMALL[0], table)

@@ -120,7 +120,7 @@ def test_an_agent_acts(counted):
     assert (one.action[1:11] != noisy.action[1:11]).mean() > 0.5  # but for those at an edge of the box
     with pytest.raises(ConfigError, match="there is no member 2"):
         film(TASK, path, 12, member=2)
-    with pytest.raises(DataError, match="takes 4 observation columns and gives 1 actions"):
+    with pytest.raises(DataError, match="4 observation columns"):
         film(TASK, str(agent_file(4)), 12)
 
 
@@ -214,10 +214,10 @@ def test_runs_that_cannot_be_drawn(counted):
     whole = states()
     gap = whole.next_observation.copy()
     gap[6] += 1
-    with pytest.raises(DataError, match="row 6 ends in another state than row 7 begins with"):
+    with pytest.raises(DataError, match="row 6"):
         film_run(run_folder(states(next_observation=gap)))
     write(states(env_id="dm_control/swimmer-swimmer6-v0"), "run/replay.npz")
-    with pytest.raises(DataError, match="do not follow from its observations"):
+    with pytest.raises(DataError, match="swimmer6"):
         film_run(Path("run"))
     Path("run/replay.npz").unlink()
     with pytest.raises(FormatError, match=r"has no replay\.npz yet"):

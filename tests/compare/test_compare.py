@@ -166,7 +166,7 @@ def test_stopped_anywhere_it_goes_on(done, name, phases, tmp_path):
 )
 def test_other_options_are_refused(copy, change, where, named):
     before = files(copy)
-    with pytest.raises(ConfigError, match=f"{where} holds a run with another {named}.*: choose another --out"):
+    with pytest.raises(ConfigError, match=f"{where} .*another {named}.*--out"):
         run(copy, **change)
     assert files(copy) == before
 
@@ -211,7 +211,7 @@ def test_a_simulator_judges_where_there_is_one(tmp_path, monkeypatch):
     real, additive, dynamics = run(tmp_path / "a", "additive,dynamics", rows=swings())
     assert real.dynamics < 1e-10 < dynamics.dynamics < additive.dynamics
     assert "simulator: Pendulum-v1" in (tmp_path / "a" / "comparison.md").read_text()
-    with pytest.raises(ConfigError, match="a holds a run with another simulator"):
+    with pytest.raises(ConfigError, match="another simulator"):
         run(tmp_path / "a", "additive", replace(PLAN, simulator=False), rows=swings())
     nobody = run(tmp_path / "b", "additive", replace(PLAN, simulator=False), rows=swings())
     assert [row.dynamics for row in nobody] == [None, None]
@@ -223,7 +223,7 @@ def test_a_simulator_judges_where_there_is_one(tmp_path, monkeypatch):
     assert run(tmp_path / "odd", "additive", rows=odd)[0].dynamics is None  # its simulator knows no such states
     monkeypatch.setattr("synther.compare.judges.simulate", missing)
     assert run(tmp_path / "c", "additive", rows=swings())[0].dynamics is None
-    with pytest.raises(MissingExtra, match="running Pendulum-v1 needs gymnasium"):
+    with pytest.raises(MissingExtra, match="gymnasium"):
         run(tmp_path / "d", "additive", replace(PLAN, env_id="Pendulum-v1"), rows=swings())
 
 
@@ -233,7 +233,7 @@ def test_names():
         "diffusion", "tvae", "additive", "multiplicative", "dynamics",
     )  # fmt: skip
     for text, name in (("diffusion,gan", "gan"), ("", ""), ("tvae,", "")):
-        with pytest.raises(ConfigError, match=f"unknown generator {name!r}: expected some of diffusion, tvae, ctgan, "):
+        with pytest.raises(ConfigError, match=f"{name!r}.*diffusion, tvae, ctgan"):
             names_of(text)
 
 

@@ -37,9 +37,16 @@ def test_next_observations_are_taken_as_they_are(tmp_path: Path) -> None:
     assert rows.reward.dtype == np.float64
 
 
-def test_infos_and_metadata_are_left_out(tmp_path: Path) -> None:
-    extra = {"infos/qpos": np.zeros((40, 2)), "metadata/algorithm": np.array(b"SAC"), "metadata/policy/w": np.ones(2)}
-    assert len(read(store(tmp_path / "rows.hdf5", {**flat(), **extra}))) == 37
+def test_compressed_files_with_an_env_id_infos_and_metadata(tmp_path: Path) -> None:
+    extra = {"infos/qpos": np.zeros((40, 2)), "metadata/policy/w": np.ones(2)}
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        for key, array in {**flat(), **extra}.items():
+            file.create_dataset(key, data=array, compression="gzip")
+        file["metadata/algorithm"] = b"SAC"
+        file.attrs["env_id"] = "Hopper-v5"
+    rows = read(tmp_path / "rows.h5")
+    assert len(rows) == 37
+    assert rows.env_id == "Hopper-v5"
 
 
 @pytest.mark.parametrize("block_bytes", [12, 84, 1 << 20])
@@ -63,14 +70,10 @@ def test_what_was_left_out_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert "kept 2 terminal rows" in caplog.text
 
 
-def test_a_terminal_last_row_stays(tmp_path: Path) -> None:
+def test_a_terminal_last_row_stays_and_both_marks_on_a_row_mean_terminal(tmp_path: Path) -> None:
     arrays = {**flat(), "terminals": np.arange(40) == 39}
     assert read(store(tmp_path / "rows.hdf5", arrays)).observation[-1, 0] == 39
-
-
-def test_both_marks_on_a_row_mean_terminal(tmp_path: Path) -> None:
-    arrays = flat(4)
-    arrays["terminals"], arrays["timeouts"] = np.arange(4) == 1, np.arange(4) == 1
+    arrays = {**flat(4), "terminals": np.arange(4) == 1, "timeouts": np.arange(4) == 1}
     rows = read(store(tmp_path / "rows.hdf5", arrays))
     assert rows.next_observation[:, 0].tolist() == [1, 1, 3]
     assert rows.terminal.tolist() == [False, True, False]
@@ -103,38 +106,29 @@ def test_episodes_of_one_step(tmp_path: Path) -> None:
     arrays["timeouts"][:] = True
     with pytest.raises(DataError, match="none of the 4 rows"):
         read(store(tmp_path / "rows.hdf5", arrays))
-    with pytest.raises(DataError, match="no rows: expected at least one transition"):
+    with pytest.raises(DataError, match="no rows"):
         read(store(tmp_path / "rows.hdf5", {name: array[:0] for name, array in arrays.items()}))
 
 
-def test_wrong_lengths_and_flags(tmp_path: Path) -> None:
-    for changed, reason in [
-        ({"actions": np.zeros((39, 2))}, "action has 39 rows"),
-        ({"timeouts": np.full(40, 0.5)}, "other values than 0 and 1"),
-        ({"timeouts": np.zeros((40, 2))}, r"expected \(40,\)"),
-    ]:
-        with pytest.raises(DataError, match=reason):
-            read(store(tmp_path / "rows.hdf5", {**flat(), **changed}))
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"actions": np.zeros((39, 2))}, "39 rows"),
+        ({"timeouts": np.full(40, 0.5)}, "timeout"),
+        ({"timeouts": np.zeros((40, 2))}, r"\(40,\)"),
+        ({"observations": np.array(1.0)}, "'observations'"),
+        ({"observations": None, "observations/left": np.zeros(40)}, "'observations'"),
+    ],
+)
+def test_wrong_lengths_flags_and_groups(changed: dict, reason: str, tmp_path: Path) -> None:
+    arrays = {key: array for key, array in {**flat(), **changed}.items() if array is not None}
+    with pytest.raises(DataError, match=reason):
+        read(store(tmp_path / "rows.hdf5", arrays))
 
 
-def test_other_hdf5_files(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="pass the folder"):
+def test_a_file_of_a_minari_folder(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="folder"):
         read(store(tmp_path / "main_data.hdf5", {"episode_0/observations": np.zeros(3)}))
-    with pytest.raises(DataError, match="'observations' is no array"):
-        read(store(tmp_path / "rows.hdf5", {**flat(), "observations": np.array(1.0)}))
-    grouped = {key: array for key, array in flat().items() if key != "observations"}
-    with pytest.raises(DataError, match="'observations' is no array"):
-        read(store(tmp_path / "rows.hdf5", {**grouped, "observations/left": np.zeros(40)}))
-
-
-def test_compressed_files_and_env_id(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "rows.h5", "w") as file:
-        for key, array in flat().items():
-            file.create_dataset(key, data=array, compression="gzip")
-        file.attrs["env_id"] = "Hopper-v5"
-    rows = read(tmp_path / "rows.h5")
-    assert len(rows) == 37
-    assert rows.env_id == "Hopper-v5"
 
 
 def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
@@ -158,7 +152,7 @@ def test_a_full_disk(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
     try:
-        with pytest.raises(FormatError, match=r"x\.hdf5: could not be written: .*File too large.*make room"):
+        with pytest.raises(FormatError, match=r"x\.hdf5"):
             write(rows, tmp_path / "x.hdf5")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -116,15 +116,11 @@ def test_a_cut_between_neighbouring_floats(dtype: type):
     assert tree.terminal[1:] == (False, True)
 
 
-def test_one_kind_of_rows_makes_a_single_leaf():
+def test_one_kind_of_rows_and_a_constant_feature_make_a_single_leaf():
+    assert Tree.fit(np.ones((100, 5)), np.arange(100) % 2 == 0, np.ones(100)).feature == (-1,)
     tree = Tree.fit(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50))
     assert tree.feature == (-1,)
     assert not tree.decide(rows_that_end(np.zeros(7, bool), np.zeros((7, 2)))).any()
-
-
-def test_a_constant_feature_splits_nothing():
-    features = np.ones((100, 5))
-    assert Tree.fit(features, np.arange(100) % 2 == 0, np.ones(100)).feature == (-1,)
 
 
 def test_other_questions_than_that_for_the_end_are_answered():
@@ -161,30 +157,19 @@ def test_the_usual_reward_is_where_the_real_rows_have_it():
     assert np.array_equal(better.reward[right], generated.reward[right])
 
 
-def test_rows_without_a_contradiction_stay_as_they_are():
+def test_rows_without_a_contradiction_or_without_a_right_row_stay_as_they_are():
     usual = UsualReward.learn(paid_rows(10_000), -1.0)
     rows = paid_rows(1_000)
-    rows = rows[np.abs(rows.next_observation[:, 0] - 1) > 0.05]
-    assert usual.consistent(rows, np.random.default_rng(0)).equals(rows)
+    clear = rows[np.abs(rows.next_observation[:, 0] - 1) > 0.05]
+    for given in (clear, replace(rows, reward=np.full(1_000, -1.0))):
+        assert usual.consistent(given, np.random.default_rng(0)).equals(given)
 
 
-def test_a_side_without_a_single_right_row_is_left_as_it_is():
-    usual = UsualReward.learn(paid_rows(10_000), -1.0)
-    rows = paid_rows(1_000)
-    rows.reward[:] = -1.0
-    assert usual.consistent(rows, np.random.default_rng(0)).equals(rows)
-
-
-def test_a_reward_that_nothing_explains_is_left_to_the_network():
+def test_a_reward_that_nothing_but_itself_explains_is_left_to_the_network():
     rows = paid_rows(5_000)
-    rows.reward[:] = np.where(RANDOM.random(5_000) < 0.5, -1.0, rows.reward)
-    assert UsualReward.learn(rows, -1.0) is None
-
-
-def test_a_reward_does_not_explain_itself():
-    rows = paid_rows(5_000)
-    rows.reward[:] = np.where(RANDOM.random(5_000) < 0.5, -1.0, 3.0)
-    assert UsualReward.learn(rows, -1.0) is None
+    for other in (rows.reward, 3.0):
+        unexplained = replace(rows, reward=np.where(RANDOM.random(5_000) < 0.5, -1.0, other))
+        assert UsualReward.learn(unexplained, -1.0) is None
 
 
 def test_the_usual_reward_of_a_coarser_type_is_known():

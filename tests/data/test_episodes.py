@@ -44,18 +44,10 @@ def test_a_mark_ends_an_episode_even_where_the_next_row_links() -> None:
     np.testing.assert_array_equal(episode_ids(marked), numbered(4, 6))
 
 
-def test_shuffled_rows_have_no_known_episodes() -> None:
-    rows = episodes(50, 50)
-    assert episode_ids(rows[np.random.default_rng(1).permutation(100)]) is None
-
-
 def test_half_of_the_rows_is_enough() -> None:
     rows = episodes(8)
     np.testing.assert_array_equal(episode_ids(rows[[0, 1, 2, 5, 7]]), [0, 0, 0, 1, 2])
     assert episode_ids(rows[[0, 1, 3, 5, 7]]) is None
-
-
-def test_one_row_and_steps_that_all_end_are_episodes_of_one_row() -> None:
     np.testing.assert_array_equal(episode_ids(episodes(1)), [0])
     np.testing.assert_array_equal(episode_ids(episodes(1, 1, 1)), [0, 1, 2])
 

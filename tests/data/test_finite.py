@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from synther.data import inference, kinds, row_table, spaces
+from synther.data.codes import code_width, decode_index, encode_index
 from synther.data.kinds import Binary, Categorical, Codebook, Constant, Continuous, Integer, OneHot, from_json, to_json
 from synther.data.layout import Layout
 from synther.data.row_table import RowTable
@@ -165,9 +166,7 @@ class TestWholeObservations:
         layout = Layout.infer(rows_of(observation))
         strange = observation.copy()
         strange[7] = 9
-        with pytest.raises(
-            DataError, match=r"observation\[0\] is \[9, 9, 9, 9\] in row 7: expected one of the 48 rows"
-        ):
+        with pytest.raises(DataError, match=r"observation\[0\] .* row 7"):
             layout.pack(rows_of(strange, next_observation=observation))
 
     @pytest.mark.parametrize(("states", "one"), [(1_024, True), (1_025, False)])
@@ -192,12 +191,10 @@ class TestWholeObservations:
         assert len(Layout.infer(rows_of(few, next_observation=few[0] + 0 * few)).observation) == 1
         assert len(Layout.infer(rows_of(many, next_observation=many[0] + 0 * many)).observation) == 4
 
-    def test_not_where_one_column_is_a_real_number(self):
-        observation = np.concatenate([self.grid(48, 4_000), numbers(4_000)], 1)
-        assert len(Layout.infer(rows_of(observation)).observation) == 5
-
-    def test_not_where_they_are_to_be_ordered(self):
-        assert len(Layout.infer(rows_of(self.grid(48, 4_000)), integers="ordered").observation) == 4
+    def test_not_beside_a_real_number_or_where_they_are_to_be_ordered(self):
+        states = self.grid(48, 4_000)
+        assert len(Layout.infer(rows_of(np.concatenate([states, numbers(4_000)], 1))).observation) == 5
+        assert len(Layout.infer(rows_of(states), integers="ordered").observation) == 4
 
     def test_chunks_make_no_difference(self, monkeypatch: pytest.MonkeyPatch):
         rows = rows_of(self.grid(48, 4_000))
@@ -220,20 +217,12 @@ class TestOneHotGroups:
     def test_neighbours_of_which_one_is_always_set_are_a_group(self, coding: kinds.Coding):
         assert self.found(self.group(5), coding=coding) == (OneHot(5, coding),)
 
-    def test_two_groups_side_by_side(self):
-        assert self.found(self.group(3), self.group(4, seed=1)) == (OneHot(3), OneHot(4))
-
     def test_a_number_in_between_parts_them(self):
         group = self.group(4)
         parted = self.found(group[:, :2], numbers(1_000), group[:, 2:])
         assert parted == (Binary(0, 1), Binary(0, 1), Continuous(), Binary(0, 1), Binary(0, 1))
         between = self.found(self.group(3), numbers(1_000), self.group(3, seed=1))
         assert between == (OneHot(3), Continuous(), OneHot(3))
-
-    def test_a_place_that_is_never_set_may_be_inside(self):
-        group = self.group(4)
-        gapped = np.insert(group, 2, 0.0, axis=1)
-        assert self.found(gapped) == (OneHot(5, seen=(0, 1, 3, 4)),)
 
     @pytest.mark.parametrize("field", ["observation", "next_observation"])
     @pytest.mark.parametrize("value", [[0, 0, 0], [1, 1, 0]], ids=["none set", "two set"])
@@ -249,15 +238,13 @@ class TestOneHotGroups:
             assert Layout.infer(rows).observation[1:] == (Binary(0, 1),) * 3
             monkeypatch.undo()
 
-    def test_independent_flags_are_no_group(self):
+    def test_what_is_a_group_and_what_is_none(self):
         flags = np.random.default_rng(0).integers(2, size=(1_000, 3)).astype(float)
         assert self.found(flags) == (Binary(0, 1),) * 3
-
-    def test_two_values_that_are_not_0_and_1_are_no_group(self):
         assert self.found(2 * self.group(3)) == (Binary(0, 2),) * 3
-
-    def test_a_column_of_ones_beside_flags_is_no_group(self):
         assert self.found(np.ones((1_000, 1)), self.group(3)) == (Constant(1.0), OneHot(3))
+        assert self.found(self.group(3), self.group(4, seed=1)) == (OneHot(3), OneHot(4))
+        assert self.found(np.insert(self.group(4), 2, 0.0, axis=1)) == (OneHot(5, seen=(0, 1, 3, 4)),)
 
 
 def chain(count: int, seed: int = 0) -> Transitions:
@@ -315,16 +302,11 @@ class TestRowTable:
     def test_numbers_make_no_table(self):
         rows = chain(1_000)
         real = rows_of(numbers(1_000), action=rows.action)
-        assert RowTable.fit(real, Layout.infer(real)) is None
         acted = rows_of(rows.observation, next_observation=rows.next_observation)
-        assert RowTable.fit(acted, Layout.infer(acted)) is None
-        ordered = Layout.infer(rows, integers="ordered")
-        assert RowTable.fit(rows, ordered) is None
-
-    def test_rows_of_which_most_are_the_only_ones_make_no_table(self):
-        rows = chain(1_000)
         paid = rows_of(rows.observation, action=rows.action, next_observation=rows.next_observation)
-        assert RowTable.fit(paid, Layout.infer(paid)) is None  # a reward of a real number each
+        for given in (real, acted, paid):
+            assert RowTable.fit(given, Layout.infer(given)) is None
+        assert RowTable.fit(rows, Layout.infer(rows, integers="ordered")) is None
 
     def test_too_many_different_rows_make_no_table(self, monkeypatch: pytest.MonkeyPatch):
         rows = chain(1_000)
@@ -334,3 +316,39 @@ class TestRowTable:
         assert RowTable.fit(rows, layout) is not None
         monkeypatch.setattr(row_table, "LARGEST", size - 1)
         assert RowTable.fit(rows, layout) is None
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 8, 11, 13, 64, 100])
+def test_bits_decode_to_the_nearest_valid_code(size: int):
+    book = encode_index(np.arange(size), size, "bits")
+    assert book.shape == (size, code_width(size, "bits"))
+    assert np.array_equal(decode_index(book, size, "bits"), np.arange(size))
+    values = np.random.default_rng(size).normal(size=(2000, book.shape[1]))
+    assert np.array_equal(decode_index(values, size, "bits"), (values @ book.T).argmax(1))
+
+
+@pytest.mark.parametrize("kind", [Categorical, OneHot])
+def test_codes_have_at_least_two_values_and_a_known_coding(kind: Any):
+    with pytest.raises(DataError, match="size 1"):
+        kind(1)
+    with pytest.raises(DataError, match="gray"):
+        kind(3, coding="gray")
+
+
+@pytest.mark.parametrize("coding", ["onehot", "bits"])
+def test_places_of_a_one_hot_group_that_are_never_set_stay_so(coding):
+    """Five states of which 1, 3 and 4 occur, 4 as a next state alone."""
+    here, there = np.eye(5)[[1, 3, 3, 1]], np.eye(5)[[3, 4, 1, 1]]
+    rows = Transitions(here, np.arange(4) % 2, np.zeros(4), there, observation_space=(spaces.OneHot(5),))
+    found = Layout.infer(rows, coding)
+    assert found.observation == found.next_observation == (OneHot(5, coding, (1, 3, 4)),)
+    assert found.unpack(found.pack(rows)).equals(rows)
+    assert Layout.from_json(json.loads(json.dumps(found.to_json()))) == found
+    noise = found.unpack(np.random.default_rng(0).normal(size=(200, found.width)))
+    for states in (noise.observation, noise.next_observation):
+        assert (states.sum(1) == 1).all()
+        assert set(states.argmax(1)) == {1, 3, 4}
+    if coding == "onehot":
+        assert found.names[:3] == ("observation[1]", "observation[3]", "observation[4]")
+    with pytest.raises(DataError, match="observation"):
+        found.pack(Transitions(np.eye(5)[[0]], [0], [0.0], there[:1], observation_space=(spaces.OneHot(5),)))

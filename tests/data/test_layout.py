@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.data import inference, kinds, spaces
+from synther.data import inference, kinds, preparing, spaces
 from synther.data import layout as layout_module
 from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
 from synther.data.layout import Layout
+from synther.data.preparing import prepare
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -300,7 +301,7 @@ def test_unpack_refuses_other_shapes_and_what_is_not_finite():
         layout.unpack(np.zeros((3, 1)))
     matrix = np.zeros((20_000, 8), np.float32)
     matrix[19_999, 4] = np.nan
-    with pytest.raises(DataError, match=r"column 4 \(reward\) of the matrix is nan in row 19999"):
+    with pytest.raises(DataError, match=r"reward.*19999"):
         layout.unpack(matrix)
 
 
@@ -423,3 +424,41 @@ def test_any_finite_matrix_decodes_to_valid_rows(matrix: np.ndarray, coding: kin
     assert np.isin(rows.action[:, 1], range(5)).all()
     assert np.isin(rows.reward, (-1, 0)).all()
     assert np.array_equal(layout.unpack(layout.pack(rows)).action, rows.action)
+
+
+@pytest.mark.parametrize("chunk", [7, 40])
+def test_rows_are_prepared_chunk_by_chunk(chunk: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(preparing, "_CHUNK_ROWS", chunk)
+    rows = everything()
+    prepared = prepare(rows, "standard", "onehot", False)
+    packed = prepared.layout.pack(rows)
+    scaled = prepared.layout.scaled_columns
+    expected = packed.copy()
+    expected[:, scaled] = (packed[:, scaled] - packed[:, scaled].mean(0)) / packed[:, scaled].std(0)
+    assert np.allclose(prepared.matrix, expected, atol=1e-5)
+    names = prepared.layout.flag_names
+    assert names == (
+        "observation[2]",
+        "observation[5]",
+        "reward",
+        "next_observation[2]",
+        "next_observation[5]",
+        "terminal",
+    )
+    places = [prepared.layout.names.index(name) for name in names]
+    assert prepared.rates == pytest.approx(packed[:, places].mean(0))
+    assert prepared.rates[-1] == pytest.approx(6 / 40)
+
+
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+def test_units_change_nothing_where_only_the_next_observation_varies(unit: float):
+    following = np.linspace(0.25, 0.75, 50)[:, None]
+    matrices, errors = [], []
+    for factor in (1.0, unit):
+        rows = Transitions(np.full((50, 1), 0.5 * factor), following, np.zeros(50), following * factor)
+        made = prepare(rows, "standard", "onehot", spikes=False)
+        matrices.append(made.matrix)
+        errors.append(made.layout.unpack(made.scaler.inverse(made.matrix + 0.01)).observation[0, 0] / factor - 0.5)
+    np.testing.assert_array_equal(*matrices)
+    assert errors[0] == pytest.approx(0.01 * following.std())
+    assert errors[1] == pytest.approx(errors[0])

@@ -109,7 +109,7 @@ def test_actions_of_a_buffer_filled_by_hand() -> None:
     rows = read(by_hand)
     assert rows.action_space == (spaces.Box.uniform(-2, 2, 1),)
     np.testing.assert_array_equal(rows.action, by_hand.actions[:5, 0])
-    with pytest.raises(DataError, match=r"holds the action \[1\.7.*pass actions='raw'"):
+    with pytest.raises(DataError, match="actions='raw'"):
         read(by_hand, actions="scaled")
     by_hand.actions[2] = 5
     assert read(by_hand).action_space is None
@@ -130,9 +130,9 @@ def test_what_is_read_and_written_again_is_stored_as_before() -> None:
 
 
 def test_actions_are_asked_about_buffers_alone() -> None:
-    with pytest.raises(ConfigError, match=r"is for a Stable-Baselines3 replay buffer"):
+    with pytest.raises(ConfigError, match="replay buffer"):
         read("hopper-sac", actions="raw")
-    with pytest.raises(ConfigError, match="must be one of scaled, raw, got 'other'"):
+    with pytest.raises(ConfigError, match="scaled, raw"):
         read(filled(2), actions="other")  # type: ignore[arg-type]
 
 
@@ -221,7 +221,7 @@ def test_actions_are_stored_in_the_buffers_units() -> None:
 
 
 def test_rows_that_do_not_fit() -> None:
-    with pytest.raises(DataError, match="3 observation and 1 action columns, the replay buffer 2 and 1"):
+    with pytest.raises(DataError, match="3 observation"):
         write(Transitions(np.ones((2, 3)), np.ones((2, 1)), np.ones(2), np.ones((2, 3))), filled(0))
     with pytest.raises(DataError, match="pass 6 of them"):
         write(rows_to_add(7), filled(0, envs=3))
@@ -247,6 +247,6 @@ def test_other_objects() -> None:
 def test_actions_that_a_discrete_buffer_cannot_hold(action) -> None:
     buffer = ReplayBuffer(10, BOX, gym.Discrete(2), device="cpu")
     here = np.zeros((5, 2), np.float32)
-    with pytest.raises(DataError, match="outside the space: expected an integer from 0 to 1"):
+    with pytest.raises(DataError, match="from 0 to 1"):
         write(Transitions(here, action, np.zeros(5), here), buffer)
     assert buffer.size() == 0

@@ -24,16 +24,13 @@ def all_of(kind: str, matrix: np.ndarray = RAW) -> Scaler:
     return Scaler.fit(matrix, [kind] * matrix.shape[1])
 
 
-def test_standard_has_mean_0_and_deviation_1():
-    scaled = all_of("standard").transform(RAW)
-    assert np.allclose(scaled.mean(0), 0, atol=1e-6)
-    assert np.allclose(scaled.std(0), 1, atol=1e-9)
-
-
-def test_minmax_spans_minus_1_to_1():
-    scaled = all_of("minmax").transform(RAW)
-    assert np.allclose(scaled.min(0), -1, atol=1e-7)
-    assert np.allclose(scaled.max(0), 1, atol=1e-7)
+def test_standard_minmax_and_none():
+    standard, minmax, none = (all_of(kind).transform(RAW) for kind in ("standard", "minmax", "none"))
+    assert np.allclose(standard.mean(0), 0, atol=1e-6)
+    assert np.allclose(standard.std(0), 1, atol=1e-9)
+    assert np.allclose(minmax.min(0), -1, atol=1e-7)
+    assert np.allclose(minmax.max(0), 1, atol=1e-7)
+    assert np.array_equal(none, RAW)
 
 
 def test_quantile_makes_a_skewed_sample_normal():
@@ -43,12 +40,6 @@ def test_quantile_makes_a_skewed_sample_normal():
         ordered = np.sort(column)
         expected = [normal.inv_cdf((rank + 0.5) / len(ordered)) for rank in range(len(ordered))]
         assert np.abs(ordered - expected).max() < 0.02
-
-
-def test_none_changes_nothing():
-    scaler = all_of("none")
-    assert np.array_equal(scaler.transform(RAW), RAW)
-    assert np.array_equal(scaler.inverse(RAW), RAW)
 
 
 @pytest.mark.parametrize("kind", SCALINGS)
@@ -80,24 +71,16 @@ def test_extreme_scales_come_out_ordinary(kind: str, size: float):
     assert np.allclose(scaler.inverse(scaled) / size, column / size, atol=1e-2 if size == 1e-320 else 1e-13)
 
 
-def test_a_deviation_below_the_smallest_float_is_still_scaled():
-    column = np.zeros((1000, 1))
-    column[3] = 5e-324
-    assert all_of("standard", column).transform(column).max() == 1
-
-
-def test_a_large_offset_costs_no_precision():
-    noise = np.random.default_rng(0).normal(size=(200_000, 1))
-    column = 1e6 + 1e-3 * noise
-    scaled = all_of("standard", column).transform(column)
-    assert abs(scaled.mean()) < 1e-6  # the mean itself is rounded to 1e-10, a ten-millionth of a deviation
-    assert scaled.std() == pytest.approx(1, abs=1e-9)
-    assert np.corrcoef(scaled[:, 0], noise[:, 0])[0, 1] > 1 - 1e-9
-
-
-def test_tiny_variance_is_not_squashed():
-    column = np.random.default_rng(0).normal(size=(1000, 1)) * 1e-9
-    assert all_of("standard", column).transform(column).std() == pytest.approx(1)
+def test_a_large_offset_or_a_tiny_variance_costs_no_precision():
+    noise = np.random.default_rng(0).normal(size=(20_000, 1))
+    for column in (1e6 + 1e-3 * noise, 1e-9 * noise):
+        scaled = all_of("standard", column).transform(column)
+        assert abs(scaled.mean()) < 1e-6  # the mean itself is rounded to 1e-10, a ten-millionth of a deviation
+        assert scaled.std() == pytest.approx(1, abs=1e-9)
+        assert np.corrcoef(scaled[:, 0], noise[:, 0])[0, 1] > 1 - 1e-9
+    smallest = np.zeros((1000, 1))
+    smallest[3] = 5e-324
+    assert all_of("standard", smallest).transform(smallest).max() == 1
 
 
 def cut(matrix: np.ndarray, sizes: list[int]) -> Iterator[np.ndarray]:
@@ -246,7 +229,7 @@ def test_what_is_not_finite_is_named(kind: str, bad: float):
 
 def test_a_deviation_that_overflows_says_to_rescale():
     column = np.resize([1.7e308, 1.6e308, -1.7e308], 1000)[:, None]
-    with pytest.raises(DataError, match=r"speed reaches from -1.7e\+308 to 1.7e\+308.*multiply"):
+    with pytest.raises(DataError, match=r"speed .*1.7e\+308"):
         Scaler.fit(column, ["standard"], names=["speed"])
 
 
@@ -313,27 +296,19 @@ def test_a_mapping_goes_from_the_column_to_the_field_to_the_default():
 
 
 @pytest.mark.parametrize(
-    ("scaling", "text"),
-    [
-        ("log", "none, standard, minmax, quantile, blend, got 'log'"),
-        ({"reward": "log"}, "got 'log'"),
-        ({"rewards": "none"}, r"'rewards': expected default, observation, .*observation\[0\]"),
-        ({"observation[3]": "none"}, r"'observation\[3\]'"),
-    ],
+    ("scaling", "name"),
+    [("log", "log"), ({"reward": "log"}, "log"), ({"rewards": "none"}, "rewards"), ({"observation[3]": "none"}, "3")],
 )
-def test_unknown_scalings_and_names_are_refused(scaling: str | dict[str, str], text: str):
-    with pytest.raises(ConfigError, match=text):
+def test_unknown_scalings_and_names_are_refused(scaling: str | dict[str, str], name: str):
+    with pytest.raises(ConfigError, match=name):
         resolve_kinds(layout(), scaling)
-
-
-def test_fit_refuses_unknown_kinds():
-    with pytest.raises(ConfigError, match="got 'log'"):
+    with pytest.raises(ConfigError, match="log"):
         Scaler.fit(RAW, ["log"] * 3)
 
 
 @pytest.mark.parametrize("kind", ["minmax", "quantile"])
 def test_a_span_of_the_smallest_float_is_refused(kind):
-    with pytest.raises(DataError, match=rf"reward reaches from 0 to .*float64 cannot scale \({kind}\)"):
+    with pytest.raises(DataError, match=rf"reward .*{kind}"):
         Scaler.fit(np.array([[5e-324], [0.0]]), [kind], ["reward"])
 
 

@@ -90,7 +90,7 @@ def test_rows(tmp_path: Path, change: tuple[Change, str], key: str) -> None:
     write(episodes(), path)
     with h5py.File(path, "r+") as file:
         damage(file, key, tmp_path)
-    with pytest.raises(FormatError, match=rf"rows\.hdf5: .*{text}.*must hold all of its data itself"):
+    with pytest.raises(FormatError, match=rf"rows\.hdf5: .*{text}"):
         read(path)
 
 
@@ -99,9 +99,9 @@ def test_minari(tmp_path: Path, change: tuple[Change, str]) -> None:
     write(episodes(), tmp_path / "rows")
     with h5py.File(tmp_path / "rows" / "data" / "main_data.hdf5", "r+") as file:
         damage(file["episode_0"], "observations", tmp_path)
-    with pytest.raises(FormatError, match=rf"rows: .*{text}.*must hold all of its data itself"):
+    with pytest.raises(FormatError, match=rf"rows: .*{text}"):
         read(tmp_path / "rows")
-    with pytest.raises(FormatError, match=rf"{text}.*must hold all of its data itself"):
+    with pytest.raises(FormatError, match=rf"{text}"):
         frames_files.read(tmp_path / "rows")
 
 
@@ -112,7 +112,7 @@ def test_frames(tmp_path: Path, change: tuple[Change, str]) -> None:
     frames_files.write([Frames(image, np.zeros((ROWS, 2)), np.zeros(ROWS), np.ones(ROWS), first)], path)
     with h5py.File(path, "r+") as file:
         damage(file, "action", tmp_path)
-    with pytest.raises(FormatError, match=rf"frames\.hdf5: .*{text}.*must hold all of its data itself"):
+    with pytest.raises(FormatError, match=rf"frames\.hdf5: .*{text}"):
         frames_files.read(path)
 
 

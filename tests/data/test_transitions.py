@@ -216,7 +216,7 @@ def test_concatenate_keeps_what_all_parts_agree_on():
     same = [replace(part, env_options={"a": 1}) for part in (one, two)]
     assert Transitions.concatenate(same).env_options == {"a": 1}
     for wrong in ({"a": {1}}, 5):
-        with pytest.raises(DataError, match="env_options must be a dict that JSON can hold"):
+        with pytest.raises(DataError, match="env_options"):
             replace(one, env_options=wrong)
     assert Transitions.concatenate([one, Transitions(**arrays())]).timeout is None
 
@@ -282,7 +282,7 @@ ANY_ARRAY = DTYPES.flatmap(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     broken=st.dictionaries(st.sampled_from(FIELDS), ANY_ARRAY, max_size=2),
     dropped=st.sets(st.sampled_from(FIELDS), max_size=1),

@@ -104,7 +104,7 @@ def test_names_of_files_in_the_folder(data: Path) -> None:
 
 def test_rows_of_another_body_are_not_what_their_name_says(data: Path) -> None:
     formats.write(rows(1, env_id="Walker2d-v4"), data / "hopper-medium.npz")
-    with pytest.raises(DataError, match="hopper-medium is a name of D4RL's, and these rows are of Walker2d-v4"):
+    with pytest.raises(DataError, match="Walker2d-v4"):
         datasets.read("hopper-medium", data=data)
     formats.write(rows(1, env_id="Walker2d-v4"), data / "mine.npz")
     assert datasets.read("mine", data=data).env_id == "Walker2d-v4"
@@ -113,7 +113,7 @@ def test_rows_of_another_body_are_not_what_their_name_says(data: Path) -> None:
 def test_frames_are_no_rows(data: Path) -> None:
     first = np.array([True, False])
     files.write(Frames(np.zeros((2, 3, 8, 8), np.uint8), np.zeros((2, 1)), first, first, first), data / "seen.hdf5")
-    with pytest.raises(FormatError, match=r"seen\.hdf5 holds frames: .* learn by `synther pixels train`"):
+    with pytest.raises(FormatError, match=r"seen\.hdf5 .*synther pixels train"):
         datasets.read("seen", data=data)
 
 
@@ -262,11 +262,11 @@ def test_mazes_in_the_coordinates_of_d4rl_are_not_evaluated(data: Path, caplog: 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("hopper-medium", r"in data, .* D4RL/hopper/medium-v\* or mujoco/.*the policy hopper/medium \(--policies\)"),
-        ("walker2d-medium-expert", "the policies walker2d/expert and walker2d/medium"),
-        ("walker2d-mixed", "cannot be rolled out from a policy; put its file"),
-        ("antmaze-umaze", r"D4RL/antmaze/umaze-v\* installed, and .*the policy ant/goal"),
-        ("walker3d", r"no data set called 'walker3d': .* in data, .*known names: hopper-sac, hopper-random"),
+        ("hopper-medium", r"D4RL/hopper/medium.*hopper/medium \(--policies\)"),
+        ("walker2d-medium-expert", "walker2d/expert and walker2d/medium"),
+        ("walker2d-mixed", "walker2d-mixed"),
+        ("antmaze-umaze", r"D4RL/antmaze/umaze.*ant/goal"),
+        ("walker3d", r"'walker3d'.* hopper-sac, hopper-random"),
         ("walker2d-medium.npz", "no such file"),
         ("D4RL/pointmaze/umaze-v2", "minari download"),
     ],
@@ -278,7 +278,7 @@ def test_what_is_not_there(name: str, text: str, data: Path) -> None:
 
 
 def test_wrong_arguments(policies: Path) -> None:
-    with pytest.raises(FormatError, match=r"hoppers.npz does not hold the policy walker2d/medium"):
+    with pytest.raises(FormatError, match=r"hoppers.npz .* walker2d/medium"):
         datasets.read("walker2d-medium", policies=policies)
     with pytest.raises(ConfigError, match="nowhere is not a folder"):
         datasets.read("hopper-random", data=Path("nowhere"))
@@ -286,5 +286,5 @@ def test_wrong_arguments(policies: Path) -> None:
         datasets.read("hopper-random", policies=Path("none.npz"))
     with pytest.raises(ConfigError, match="rows must be at least 1, got 0"):
         datasets.read("hopper-random", rows=0)
-    with pytest.raises(ConfigError, match="the seed must be 0 or more, got -1"):
+    with pytest.raises(ConfigError, match="seed"):
         datasets.read("hopper-random", seed=-1)

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 
-from synther.diffusion.blocks import BlockSampler
+from synther import compute
+from synther.diffusion.blocks import _STREAM, BlockSampler
 from synther.diffusion.config import NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.edm import Denoiser
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Start
+
+KINDS = ["sde", "heun", "euler", "unipc"]
 
 
 def network(columns: int = 3) -> Network:
@@ -17,13 +21,13 @@ def network(columns: int = 3) -> Network:
     return Network(columns, NetworkConfig(width=16, depth=2, embedding=8)).requires_grad_(False)
 
 
-def sampler(kind: str = "sde", steps: int = 4, net: Network | None = None) -> BlockSampler:
-    return BlockSampler(net or network(), NoiseConfig(), SamplerConfig(kind, steps))
+def sampler(kind: str = "unipc", steps: int = 6, start: Start | None = None, **options) -> BlockSampler:
+    return BlockSampler(network(), NoiseConfig(), SamplerConfig(kind, steps, **options), start=start)
 
 
-@pytest.mark.parametrize("kind", ["sde", "heun", "euler", "unipc"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_depend_on_seed_and_block_alone(kind):
-    one, other = sampler(kind), sampler(kind)
+    one, other = sampler(kind, 4), sampler(kind, 4)
     forwards = [one.draw(7, block) for block in range(3)]
     torch.manual_seed(99)
     backwards = [other.draw(7, block) for block in (2, 1, 0)][::-1]
@@ -45,7 +49,7 @@ def test_captured_blocks_are_those_of_plain_calls(kind):
 
 
 def test_no_two_blocks_or_seeds_are_alike():
-    one = sampler()
+    one = sampler("sde", 4)
     drawn = [one.draw(seed, block) for seed in (0, 1, 2) for block in (0, 1, 2)]
     for i, block in enumerate(drawn):
         for other in drawn[:i]:
@@ -53,7 +57,7 @@ def test_no_two_blocks_or_seeds_are_alike():
 
 
 def test_drawing_leaves_the_global_stream_alone():
-    one = sampler()
+    one = sampler("sde", 4)
     before = torch.get_rng_state()
     one.draw(0, 0)
     assert torch.equal(torch.get_rng_state(), before)
@@ -92,3 +96,76 @@ def test_gradients_flow_through_the_denoiser_without_a_type_only():
     assert Denoiser(net, NoiseConfig())(x, 1.0).requires_grad
     with torch.no_grad():
         assert not Denoiser(net, NoiseConfig(), torch.float32)(x, 1.0).requires_grad
+
+
+STRETCHED = Start(torch.diag(torch.tensor([1.05, 0.9, 1.0])).double(), torch.tensor([0.1, 0.0, -0.1]).double())
+
+
+def noise(one: BlockSampler, seed: int) -> torch.Tensor:
+    """What block 0 begins from."""
+    generator = compute.generator(one.device, seed, _STREAM, 0)
+    return torch.randn(one.block_rows, 3, generator=generator, device=one.device)
+
+
+@pytest.mark.parametrize("start", [None, STRETCHED], ids=["plain", "matched"])
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_levels_fall_to_0_where_the_drawn_rows_are(kind, restarts, start):
+    one = sampler(kind, restarts=restarts, start=start)
+    drawn = one.draw(7, 0)
+    trace = one.trace(7, 10)
+    sigmas = [sigma for sigma, _ in trace]
+    assert sigmas[0] == one.sigmas[0] == 80.0
+    assert sigmas[-1] == 0.0
+    assert all(before > after for before, after in pairwise(sigmas))
+    assert all(rows.shape == (10, 3) for _, rows in trace)
+    assert torch.equal(trace[-1][1], drawn[:10])
+    assert torch.equal(one.draw(7, 0), drawn)
+
+
+@pytest.mark.parametrize("kind", ["heun", "euler", "unipc"])
+def test_every_level_of_the_schedule_is_there(kind):
+    one = sampler(kind)
+    assert [sigma for sigma, _ in one.trace(0, 1)] == one.sigmas
+
+
+def test_levels_raised_by_fresh_noise_are_left_out():
+    one = sampler("sde", 16)
+    sigmas = [sigma for sigma, _ in one.trace(0, 1)]
+    assert set(one.sigmas) <= set(sigmas)
+    assert len(sigmas) == len(one.sigmas)
+
+
+@pytest.mark.parametrize(("first", "last", "more"), [(0.1, 0.004, []), (0.001, 0.0005, [0.001, 0.0005])])
+def test_restarts_add_only_levels_below_those_before(first, last, more):
+    one = sampler(restarts=2, restart_steps=2, restart_from=first, restart_to=last)
+    assert [sigma for sigma, _ in one.trace(0, 1)] == pytest.approx([*one.sigmas[:-1], *more, 0.0])
+
+
+@pytest.mark.parametrize("start", [None, STRETCHED], ids=["plain", "matched"])
+def test_the_first_rows_are_the_noise(start):
+    one = sampler(start=start)
+    unit = noise(one, 3) if start is None else start.draw(noise(one, 3))
+    torch.testing.assert_close(one.trace(3, 20)[0][1], unit[:20] * 80 / math.hypot(80, 1))
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("heun", 0.01), ("euler", 0.1), ("unipc", 0.01)])
+def test_normal_rows_stay_where_they_are(kind, tolerance):
+    # F = 0 is exact where the scaled rows are N(0, I): then x goes as (1 + sigma^2)^(1/2), which is 1 / c_in.
+    net = network()
+    net.row_out.weight.zero_()
+    net.row_out.bias.zero_()
+    one = BlockSampler(net, NoiseConfig(), SamplerConfig(kind, 64))
+    expected = noise(one, 0)[:50]
+    for sigma, rows in one.trace(0, 50):
+        torch.testing.assert_close(rows, expected, rtol=tolerance, atol=1e-6, msg=f"at {sigma}")
+
+
+def test_rows_have_the_deviation_of_the_data_all_the_way():
+    one = BlockSampler(network(), NoiseConfig(sigma_data=0.5), SamplerConfig("euler", 3))
+    torch.testing.assert_close(one.trace(3, 20)[0][1], noise(one, 3)[:20] * 0.5 * 80 / math.hypot(80, 0.5))
+
+
+def test_no_more_rows_than_a_block_has():
+    one = sampler(steps=2)
+    assert len(one.trace(0, 10**6)[-1][1]) == one.block_rows

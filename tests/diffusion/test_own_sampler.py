@@ -56,7 +56,7 @@ def test_a_config_may_name_it():
     assert config.network_calls == 15
     assert Settings.from_json(Settings(sampler=config).to_json()).sampler == config
     SAMPLERS.remove("midpoint")
-    with pytest.raises(ConfigError, match=r"sampler\.kind must be one of sde, heun, euler, unipc, ancestral, got"):
+    with pytest.raises(ConfigError, match=r"sampler\.kind .* ancestral"):
         SamplerConfig("midpoint")
 
 

@@ -44,8 +44,9 @@ def uninterrupted() -> FitResult:
     return run()
 
 
-def test_a_checkpoint_changes_nothing(tmp_path, uninterrupted):
+def test_a_checkpoint_changes_nothing_and_a_finished_fit_is_not_run_again(tmp_path, uninterrupted):
     assert_same(run(tmp_path / "fit"), uninterrupted)
+    assert_same(run(tmp_path / "fit", Watch(0)), uninterrupted)
 
 
 @pytest.mark.parametrize("killed_at", [[10], [100], [205], [60, 130, 140]])
@@ -54,15 +55,12 @@ def test_killed_between_rounds(killed_at, tmp_path, uninterrupted):
         with pytest.raises(Stopped):
             run(tmp_path / "fit", Watch(step))
     watch = Watch()
-    assert_same(run(tmp_path / "fit", watch), uninterrupted)
+    result = run(tmp_path / "fit", watch)
+    assert_same(result, uninterrupted)
+    seconds = [entry["seconds"] for entry in result.history]
+    assert seconds == sorted(seconds)
     # A checkpoint is written after the report of every third measurement, so the one under way is lost.
     assert watch.start == (killed_at[-1] - 1) // 30 * 30
-
-
-def test_a_finished_fit_is_not_run_again(tmp_path, uninterrupted):
-    run(tmp_path / "fit")
-    again = run(tmp_path / "fit", Watch(0))
-    assert_same(again, uninterrupted)
 
 
 def test_early_stop_is_remembered(tmp_path):
@@ -73,14 +71,6 @@ def test_early_stop_is_remembered(tmp_path):
         run(tmp_path / "fit", Watch(stopped.steps), **options)
     assert_same(run(tmp_path / "fit", **options), stopped)
     assert_same(run(tmp_path / "fit", Watch(0), **options), stopped)
-
-
-def test_time_goes_on(tmp_path):
-    with pytest.raises(Stopped):
-        run(tmp_path / "fit", Watch(100))
-    result = run(tmp_path / "fit")
-    seconds = [entry["seconds"] for entry in result.history]
-    assert seconds == sorted(seconds)
 
 
 OTHER = {
@@ -98,7 +88,7 @@ OTHER = {
 def test_anothers_checkpoint_is_refused(other, tmp_path):
     run(tmp_path / "fit", steps=20)
     kept = (tmp_path / "fit").read_bytes()
-    with pytest.raises(ConfigError, match=r"fit belongs to a fit with other data or options: delete it"):
+    with pytest.raises(ConfigError, match="delete"):
         run(tmp_path / "fit", **{"steps": 20, **other})
     assert (tmp_path / "fit").read_bytes() == kept
 
@@ -109,7 +99,7 @@ def test_a_truncated_checkpoint_is_refused(share, tmp_path):
     run(path, steps=20)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(ConfigError, match=r"fit is no checkpoint that can be read .*: delete it to start afresh"):
+    with pytest.raises(ConfigError, match="delete"):
         run(path, steps=20)
 
 

@@ -117,7 +117,7 @@ def test_of_many_held_out_rows_an_even_share_is_measured(monkeypatch):
 def test_marks_that_do_not_fit_are_refused():
     # Of whole numbers the opposite is no mark: all rows would be fitted, those that are measured too.
     for marks in (HELD_OUT[:-1], torch.ones(200, dtype=torch.bool), HELD_OUT.long()):
-        with pytest.raises(ConfigError, match="expected one mark a row, 200 booleans, and a row to fit on"):
+        with pytest.raises(ConfigError, match="200 booleans"):
             run(held_out=marks)
     assert "held_out" not in run(held_out=torch.zeros(200, dtype=torch.bool)).history[-1]
 
@@ -128,5 +128,5 @@ def test_a_checkpoint_knows_where_its_fit_began(tmp_path):
     again = run_from(path, start, HELD_OUT)
     assert again.history == whole.history
     for other in ((rearranged(start, [1, 0, 2]), HELD_OUT), (start, ~HELD_OUT)):
-        with pytest.raises(ConfigError, match="belongs to a fit with other data or options"):
+        with pytest.raises(ConfigError, match="delete"):
             run_from(path, *other)

@@ -53,14 +53,9 @@ def test_what_is_no_curve_of_seeds(scores):
         Curve.of([5, 10], scores)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (999, "999"), (50_000, "50K"), (999_999, "1M"), (1_500_000, "1.5M"), (2e9, "2B")]
-)
-def test_counts_are_short(value, text):
-    assert count(value) == text
-
-
-def test_shares():
+def test_counts_and_shares_are_short():
+    counts = {0: "0", 999: "999", 50_000: "50K", 999_999: "1M", 1_500_000: "1.5M", 2e9: "2B"}
+    assert {value: count(value) for value in counts} == counts
     assert [share(value) for value in (0.03, 0.155, 1)] == ["3 %", "15.5 %", "100 %"]
 
 
@@ -99,11 +94,6 @@ def test_large_and_negative_returns(drawn):
     drawn[0].draw_without_rendering()
     labels = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
     assert {"\N{MINUS SIGN}2,000", "10,000"} <= set(labels)
-
-
-def test_no_two_arms_share_colour_dashes_mark_or_hatching():
-    for looks in zip(*curves._STYLES, strict=True):
-        assert len(set(looks)) == len(looks) == 8
 
 
 def test_shares_on_a_logarithmic_axis(drawn):
@@ -182,60 +172,46 @@ LINE = Curve([1, 2], [1, 2], [0, 1], [2, 3])
 @pytest.mark.parametrize(
     ("draw", "what", "error", "words"),
     [
-        (plot, {}, ConfigError, "shows 1 to 8 arms, got 0"),
-        (plot, {str(number): LINE for number in range(9)}, ConfigError, "got 9: draw several pictures"),
-        (
-            plot,
-            {"a": Curve([1, 2], [1], [1], [1])},
-            DataError,
-            r"curve a must be four rows of one length.*\(2,\), \(1,\)",
-        ),
-        (plot, {"a": Curve([], [], [], [])}, DataError, "four rows of one length"),
-        (lines, {"a": LINE._replace(high=[2, NAN])}, DataError, "curve a has numbers that are not finite"),
-        (lines, {"a": LINE._replace(at=[0, 1])}, DataError, "takes numbers above 0, got 0"),
+        (plot, {}, ConfigError, "got 0"),
+        (plot, {str(number): LINE for number in range(9)}, ConfigError, "got 9"),
+        (plot, {"a": Curve([1, 2], [1], [1], [1])}, DataError, "curve a"),
+        (plot, {"a": Curve([], [], [], [])}, DataError, "curve a"),
+        (lines, {"a": LINE._replace(high=[2, NAN])}, DataError, "curve a"),
+        (lines, {"a": LINE._replace(at=[0, 1])}, DataError, "got 0"),
         (bars, {}, ConfigError, "got 0"),
-        (bars, {"x": {"a": Bar(1, -1)}}, DataError, "a of x must have .* a deviation of at least 0"),
-        (bars, {"x": {"a": Bar(1, 1, NAN)}}, DataError, "a of x must have finite numbers"),
+        (bars, {"x": {"a": Bar(1, -1)}}, DataError, "a of x"),
+        (bars, {"x": {"a": Bar(1, 1, NAN)}}, DataError, "a of x"),
     ],
 )
 def test_what_cannot_be_drawn(tmp_path, draw, what, error, words):
     with pytest.raises(error, match=words):
         draw(what, tmp_path / "x.png")
-    assert not list(tmp_path.iterdir())
-
-
-def test_baselines_that_cannot_be_drawn(tmp_path):
-    with pytest.raises(ConfigError, match=r"at most 4 baselines .* got 5"):
+    with pytest.raises(ConfigError, match="got 5"):
         plot({"a": LINE}, tmp_path / "x.png", baselines=dict.fromkeys("abcde", 1.0))
-    with pytest.raises(DataError, match="baseline b must be a finite number, got nan"):
+    with pytest.raises(DataError, match="baseline b"):
         lines({"a": LINE}, tmp_path / "x.png", baselines={"b": NAN})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("name", "start"), [("new/x.png", b"\x89PNG"), ("x.SVG", b"<?xml")])
 def test_written_as_the_suffix_asks(tmp_path, name, start):
     plot({"a": LINE}, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
+    for unknown in ("x", "x.doc"):
+        with pytest.raises(ConfigError, match=r"pdf.*png.*svg"):
+            plot({"a": LINE}, tmp_path / unknown)
     assert len(list((tmp_path / name).parent.iterdir())) == 1
-
-
-@pytest.mark.parametrize("name", ["x", "x.doc"])
-def test_a_suffix_nobody_knows(tmp_path, name):
-    with pytest.raises(ConfigError, match=r"written as .*pdf.*png.*svg"):
-        plot({"a": LINE}, tmp_path / name)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_method_has_the_same_colour_in_every_picture(drawn):
     plot({"original": curve(1.0), "SynthER": curve(2.0), "additive noise": curve(3.0)}, "x.png")
     plot({"SAC (UTD 1)": curve(1.0), "mine": curve(1.5), "SAC (SynthER, UTD 20)": curve(2.0)}, "x.png")
-    first, second = ({line.get_label(): line.get_color() for line in figure.axes[0].lines} for figure in drawn)
-    assert first["SynthER"] == second["SAC (SynthER, UTD 20)"]
-    assert len(set(first.values())) == len(set(second.values())) == 3
-
-
-def test_two_arms_of_one_method_differ(drawn):
     plot({"SynthER, 1M": curve(1.0), "SynthER, 5M": curve(2.0), "real": curve(3.0)}, "x.png")
-    assert len({line.get_color() for line in drawn[0].axes[0].lines}) == 3
+    first, second, third = ({line.get_label(): line.get_color() for line in figure.axes[0].lines} for figure in drawn)
+    assert first["SynthER"] == second["SAC (SynthER, UTD 20)"]
+    assert len(set(first.values())) == len(set(second.values())) == len(set(third.values())) == 3
+    for looks in zip(*curves._STYLES, strict=True):
+        assert len(set(looks)) == len(looks) == 8
 
 
 def test_a_note_stands_below_and_not_in_the_title(drawn):

@@ -156,13 +156,13 @@ def test_what_cannot_be_compared_or_drawn():
         improvement(HAND, np.where(HAND == 50, np.nan, HAND))
     with pytest.raises(ConfigError, match="samples must be at least 1, got 0"):
         aggregate({"a": HAND}, samples=0)
-    with pytest.raises(ConfigError, match=r"confidence must be between 0 and 1, got 95"):
+    with pytest.raises(ConfigError, match="confidence"):
         improvement(HAND, HAND, confidence=95)
 
 
 def test_without_rliable(monkeypatch):
     monkeypatch.setitem(sys.modules, "rliable", None)
-    with pytest.raises(MissingExtra, match=r"needs rliable, which is not installed: pip install 'synther\[stats\]'"):
+    with pytest.raises(MissingExtra, match=r"rliable.*synther\[stats\]"):
         aggregate({"a": HAND})
 
 

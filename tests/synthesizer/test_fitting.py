@@ -42,13 +42,6 @@ def test_interrupted_it_goes_on(quick, stop, kept, tmp_path):
     assert path.exists()
 
 
-def test_a_checkpoint_of_other_rows_is_refused(tmp_path):
-    path = tmp_path / "fit.checkpoint"
-    Synthesizer("laptop", **SHORT).fit(plain(), checkpoint=path, progress=False)
-    with pytest.raises(ConfigError, match="belongs to a fit with other data or options"):
-        Synthesizer("laptop", **SHORT).fit(plain(301), checkpoint=path, progress=False)
-
-
 def test_fitting_again_replaces_the_model():
     model = Synthesizer("laptop", **SHORT).fit(plain(), progress=False)
     model.fit(plain(columns=2), progress=False)
@@ -151,3 +144,25 @@ def test_terminals_that_look_like_a_time_limit_are_told_once(caplog):
     for seed in (0, 1):
         Synthesizer("laptop", **QUICK, seed=seed).fit(rows, progress=False)
     assert caplog.text.count("look like a time limit of 50 steps") == 1
+
+
+MIXED = {"default": "minmax", "reward": "quantile", "observation[0]": "none"}
+
+
+@pytest.mark.parametrize("scaling", ["standard", "minmax", "quantile", "none", MIXED], ids=str)
+def test_every_choice_reaches_its_columns(scaling):
+    model = Synthesizer("laptop", **SHORT, data={"scaling": scaling}).fit(plain(), progress=False)
+    asked = scaling if isinstance(scaling, dict) else {"default": scaling}
+    assert model.scaler.kinds == (
+        asked.get("observation[0]", asked["default"]),
+        asked["default"],
+        asked.get("reward", asked["default"]),
+        asked["default"],
+    )
+    assert np.isfinite(model.sample(100, seed=0, progress=False).reward).all()
+
+
+def test_a_wrong_name_is_an_error():
+    model = Synthesizer("laptop", **SHORT, data={"scaling": {"rewards": "quantile"}})
+    with pytest.raises(ConfigError, match="rewards"):
+        model.fit(plain(), progress=False)

@@ -28,14 +28,9 @@ from .settings import SHORT
 )
 def test_not_fitted(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"not been fitted: call fit\(transitions\), or Synthesizer\.load"):
+    with pytest.raises(ConfigError, match="fit"):
         use(Synthesizer("laptop"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_one_row():
-    with pytest.raises(DataError, match="cannot be fitted on 1 row: expected at least 2"):
-        Synthesizer("laptop", **SHORT).fit(plain(1), progress=False)
 
 
 def test_two_rows_are_enough():
@@ -43,25 +38,20 @@ def test_two_rows_are_enough():
     assert len(model.sample(3, progress=False)) == 3
 
 
-def test_rows_that_are_all_equal():
-    row = plain(1)
-    with pytest.raises(DataError, match="all 50 rows are equal"):
-        Synthesizer("laptop", **SHORT).fit(row[np.zeros(50, int)], progress=False)
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [(plain(1), "1 row"), (plain(1)[np.zeros(50, int)], "50 rows"), ({"observation": [1]}, r"Transitions\.of")],
+    ids=["one row", "all equal", "a dict"],
+)
+def test_rows_that_teach_nothing(rows, text):
+    with pytest.raises(DataError, match=text):
+        Synthesizer("laptop", **SHORT).fit(rows, progress=False)
 
 
 @pytest.mark.parametrize("count", [10**15, 10**30])
 def test_more_rows_than_memory_holds(model, count):
-    with pytest.raises(ConfigError, match=f"^{count:,} rows do not fit into memory: .*sample_to"):
+    with pytest.raises(ConfigError, match=f"{count:,} rows .*sample_to"):
         model.sample(count, progress=False)
-
-
-@pytest.mark.parametrize("count", [0, -3])
-def test_counts_below_one(model, count, tmp_path):
-    with pytest.raises(ConfigError, match=f"at least 1, got {count}"):
-        model.sample(count)
-    with pytest.raises(ConfigError, match=f"at least 1, got {count}"):
-        model.sample_to(tmp_path / "x.npz", count)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["x.pkl", "x.txt", "x"])
@@ -71,15 +61,8 @@ def test_files_that_cannot_take_rows(model, name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_negative_seed(model):
-    with pytest.raises(ConfigError, match="at least 0, got -1"):
-        model.sample(1, seed=-1, progress=False)
-    with pytest.raises(ConfigError, match="at least 0, got -1"):
-        Synthesizer("laptop", **SHORT, seed=-1).fit(plain(), progress=False)
-
-
 def test_rows_of_another_kind_have_no_likelihood(model):
-    with pytest.raises(DataError, match="observation has 1 columns, the layout 5"):
+    with pytest.raises(DataError, match="observation"):
         model.log_likelihood(plain())
 
 
@@ -91,18 +74,19 @@ def test_changes_apply_to_settings_as_to_presets():
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "10", None, float("nan"), float("inf")])
-def test_a_number_of_rows_that_is_none(quick, count):
-    with pytest.raises(ConfigError, match="whole number and at least 1"):
-        quick.sample(count, progress=False)
+def test_a_number_of_rows_that_is_none(quick, count, tmp_path):
+    for use in (
+        lambda: quick.sample(count, progress=False),
+        lambda: quick.sample_to(tmp_path / "x.npz", count),
+        lambda: list(quick.trace(count)),
+    ):
+        with pytest.raises(ConfigError, match="at least 1"):
+            use()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_five_e_two_is_a_number_of_rows(quick):
     assert quick.sample(5e2, seed=0, progress=False).equals(quick.sample(500, seed=0, progress=False))
-
-
-def test_a_dict_is_no_rows():
-    with pytest.raises(DataError, match=r"got dict: .*Transitions\.of"):
-        Synthesizer("laptop").fit({"observation": [1]}, progress=False)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "3", None])
@@ -113,16 +97,16 @@ def test_seeds_that_are_none(model, seed, tmp_path):
         lambda: model.sample_to(tmp_path / "x.npz", 1, seed=seed),
         lambda: plain().subsample(0.5, seed),
     ):
-        with pytest.raises(ConfigError, match="a seed must be a whole number and at least 0, got"):
+        with pytest.raises(ConfigError, match="seed"):
             use()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_fit_cannot_start_from():
-    with pytest.raises(ConfigError, match=r"starts from a Synthesizer, got 'm.safetensors': Synthesizer.load\(path\)"):
+    with pytest.raises(ConfigError, match=r"Synthesizer\.load"):
         Synthesizer("laptop", **SHORT).fit(plain(), start="m.safetensors", progress=False)
 
 
 def test_steps_of_a_likelihood(model, real):
-    with pytest.raises(ConfigError, match="steps must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="steps"):
         model.log_likelihood(real[:2], steps=0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer
-from synther.errors import ConfigError, DataError
+from synther.errors import DataError
 
 from .rows import made, plain
 from .settings import QUICK, SHORT
@@ -71,12 +71,6 @@ def test_the_seed_decides(quick):
 
 def test_no_more_rows_than_a_block_has(quick):
     assert len(next(iter(quick.trace(10**6)))[1]) == 512
-
-
-@pytest.mark.parametrize("count", [0, -1, 1.5])
-def test_how_many_cannot_be(quick, count):
-    with pytest.raises(ConfigError, match="number of samples must be a whole number and at least 1"):
-        list(quick.trace(count))
 
 
 class TestMatrix:
