@@ -146,7 +146,7 @@ def run_folder(rows: Transitions) -> Path:
     folder = Path("run")
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "learning_starts": 5, "steps": len(rows)}))
-    (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}).to_json()))
+    (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}, unit="env_steps").to_json()))
     write(rows, folder / "replay.npz")
     return folder
 
