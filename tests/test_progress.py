@@ -32,13 +32,21 @@ def test_silent_says_nothing(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_line_every_tenth():
-    assert shares(lines_of(1000, [10] * 100)) == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
-
-
-def test_large_strides_skip_lines_and_small_ones_add_none():
-    assert shares(lines_of(100, [35, 35, 30])) == [30, 70, 100]
-    assert shares(lines_of(100_000, [1] * 50)) == []
+@pytest.mark.parametrize(
+    ("total", "amounts", "start", "told"),
+    [
+        (1000, [10] * 100, 0, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]),
+        (100, [35, 35, 30], 0, [30, 70, 100]),
+        (100_000, [1] * 50, 0, []),
+        (100, [10, 10], 80, [90, 100]),
+        (100, [], 100, []),
+        (0, [], 0, []),
+        (1, [1], 0, [100]),
+        (3, [1] * 3, 0, [30, 60, 100]),
+    ],
+)
+def test_a_line_every_tenth(total, amounts, start, told):
+    assert shares(lines_of(total, amounts, start)) == told
 
 
 def test_a_line_has_name_share_total_time_and_note():
@@ -46,16 +54,6 @@ def test_a_line_has_name_share_total_time_and_note():
     assert re.fullmatch(r"fit: 100 % of 12,000, \d+\.\d s  loss 0\.5", last)
     *_, last = lines_of(12_000, [12_000])
     assert re.fullmatch(r"fit: 100 % of 12,000, \d+\.\d s", last)
-
-
-def test_work_done_before_is_not_reported_again():
-    assert shares(lines_of(100, [10, 10], start=80)) == [90, 100]
-    assert shares(lines_of(100, [], start=100)) == []
-
-
-@pytest.mark.parametrize("total", [0, 1, 3])
-def test_small_totals(total):
-    assert shares(lines_of(total, [1] * total))[-1:] == ([100] if total else [])
 
 
 def test_lines_go_to_stderr_of_the_moment(capsys):

@@ -118,7 +118,10 @@ class TestAnyRows:
         assert 0 <= (found.measure("policy_score").value or -1) <= 1
 
     def test_no_simulator_is_noted(self) -> None:
-        found = assess(rows(200, 0), rows(200, 1))
+        watch = Watch()
+        found = assess(rows(200, 0), rows(200, 1), progress=watch, real_name="a.npz", synthetic_name="b.npz")
+        assert [done == total for _, total, _, done in watch.phases] == [True]
+        assert (found.real_name, found.synthetic_name) == ("a.npz", "b.npz")
         assert any("no simulator" in note for note in found.notes)
         assert found.cloud is not None
         assert found.cloud.judge.startswith("3 networks")
@@ -191,24 +194,18 @@ class TestAnyRows:
         assert assess(real, other).to_json() == assess(real, other).to_json()
         assert assess(real, other).to_json() != assess(real, other, seed=1).to_json()
 
-    def test_progress_and_names(self) -> None:
-        watch = Watch()
-        found = assess(rows(120, 0), rows(120, 1), progress=watch, real_name="a.npz", synthetic_name="b.npz")
-        assert [done == total for _, total, _, done in watch.phases] == [True]
-        assert (found.real_name, found.synthetic_name) == ("a.npz", "b.npz")
-
 
 def test_what_cannot_be_assessed() -> None:
     real = rows(10, 0)
     wide = Transitions(np.zeros((5, 3)), np.zeros((5, 1)), np.zeros(5), np.zeros((5, 3)))
-    with pytest.raises(DataError, match="observation has row shape"):
-        assess(real, wide)
-    with pytest.raises(DataError, match="observation has row shape"):
-        assess(real, real, held_out=wide)
-    with pytest.raises(ConfigError, match="parameters"):
-        assess(real, real, parameters=0)
-    with pytest.raises(DataError, match="max_rows"):
-        assess(real, real, max_rows=0)
+    for synthetic, options, name in (
+        (wide, {}, "observation"),
+        (real, {"held_out": wide}, "observation"),
+        (real, {"parameters": 0}, "parameters"),
+        (real, {"max_rows": 0}, "max_rows"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=name):
+            assess(real, synthetic, **options)
 
 
 class TestSplit:

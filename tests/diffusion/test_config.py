@@ -47,12 +47,6 @@ def test_an_option_out_of_range_is_named(config, part, name, value):
         config(**{name: value})
 
 
-@pytest.mark.parametrize("config", [NetworkConfig, SamplerConfig])
-def test_an_unknown_kind_is_answered_with_the_known(config):
-    with pytest.raises(ConfigError, match=r"must be one of \w+, .*, got 'foo'"):
-        config(kind="foo")
-
-
 def test_patience_needs_held_out_rows():
     with pytest.raises(ConfigError, match=r"fit\.patience .* fit\.holdout"):
         FitConfig(patience=3, holdout=0)

@@ -14,28 +14,20 @@ SPREADS = [0.5, 1.0, 3.0]
 
 
 @pytest.mark.parametrize("sigma_data", SPREADS)
-def test_inputs_have_unit_variance(sigma_data):
+def test_inputs_and_targets_have_unit_variance_and_every_level_counts_the_same(sigma_data):
     inputs = edm.c_in(SIGMAS, sigma_data) ** 2 * (SIGMAS**2 + sigma_data**2)
     torch.testing.assert_close(inputs, torch.ones_like(inputs))
+    effective = loss_weight(SIGMAS, sigma_data) * edm.c_out(SIGMAS, sigma_data) ** 2
+    torch.testing.assert_close(effective, torch.ones_like(effective))
+    # Eq. 7's derivation: Var(clean - c_skip x) = c_out^2 where Var(clean) = sigma_data^2.
+    skip = edm.c_skip(SIGMAS, sigma_data)
+    variance = (1 - skip) ** 2 * sigma_data**2 + skip**2 * SIGMAS**2
+    torch.testing.assert_close(variance, edm.c_out(SIGMAS, sigma_data) ** 2)
 
 
 def loss_weight(sigma, sigma_data):
     """Karras et al. 2022, Table 1."""
     return (sigma**2 + sigma_data**2) / (sigma * sigma_data) ** 2
-
-
-@pytest.mark.parametrize("sigma_data", SPREADS)
-def test_every_level_counts_the_same(sigma_data):
-    effective = loss_weight(SIGMAS, sigma_data) * edm.c_out(SIGMAS, sigma_data) ** 2
-    torch.testing.assert_close(effective, torch.ones_like(effective))
-
-
-@pytest.mark.parametrize("sigma_data", SPREADS)
-def test_targets_have_unit_variance(sigma_data):
-    # Eq. 7's derivation: Var(clean - c_skip x) = c_out^2 where Var(clean) = sigma_data^2.
-    skip = edm.c_skip(SIGMAS, sigma_data)
-    variance = (1 - skip) ** 2 * sigma_data**2 + skip**2 * SIGMAS**2
-    torch.testing.assert_close(variance, edm.c_out(SIGMAS, sigma_data) ** 2)
 
 
 def test_a_clean_row_passes_and_pure_noise_does_not():
@@ -61,11 +53,8 @@ def test_schedule_is_even_in_the_rho_th_root():
     noise = NoiseConfig(sigma_min=0.01, sigma_max=10, rho=3)
     roots = [sigma ** (1 / 3) for sigma in edm.karras_sigmas(10, noise)[:-1]]
     gaps = [a - b for a, b in itertools.pairwise(roots)]
-    assert gaps == pytest.approx([(10 ** (1 / 3) - 0.01 ** (1 / 3)) / 9] * 9)
-
-
-def test_schedule_of_one_step():
     assert edm.karras_sigmas(1, NoiseConfig(sigma_max=7)) == [7, 0]
+    assert gaps == pytest.approx([(10 ** (1 / 3) - 0.01 ** (1 / 3)) / 9] * 9)
 
 
 @pytest.mark.parametrize("sigma_data", SPREADS)

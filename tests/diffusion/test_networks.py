@@ -79,9 +79,6 @@ def test_a_wide_row_is_squeezed_only_on_request():
 
     assert rank(network(20)) == 20
     assert rank(network(20, squeeze=True)) == SMALL["embedding"]
-
-
-def test_a_narrow_row_meets_the_level_in_embedding_columns():
     assert network(5).row_in.out_features == SMALL["embedding"] == network(5, squeeze=True).row_in.out_features
 
 

@@ -36,16 +36,16 @@ def run_from(checkpoint: Path, start: Network, held_out: Tensor) -> FitResult:
     return fit(ROWS, TINY, config, NoiseConfig(), start=start, held_out=held_out, checkpoint=checkpoint)
 
 
-def test_the_same_columns_give_the_same_network():
-    old = network()
+def test_columns_that_stay_change_places_or_go():
+    old, before = network(), torch.get_rng_state()
     new = rearranged(old, [0, 1, 2])
     assert all(torch.equal(new.state_dict()[name], tensor) for name, tensor in old.state_dict().items())
-
-
-def test_columns_that_change_places():
-    old = network()
     expected = old(ROWS, LEVEL)[:, [2, 0, 1]]
     torch.testing.assert_close(rearranged(old, [2, 0, 1])(ROWS[:, [2, 0, 1]], LEVEL), expected)
+    without = rearranged(old, [0, 2])(ROWS[:, [0, 2]], LEVEL)
+    torch.testing.assert_close(without, old(ROWS * torch.tensor([1.0, 0.0, 1.0]), LEVEL)[:, [0, 2]])  # gone: as if 0
+    rearranged(old, [0, None])
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("columns", [[0, None, 1, 2], [0, 1, 2, *[None] * 9]], ids=["one", "more than the embedding"])
@@ -57,18 +57,6 @@ def test_a_new_column_changes_nothing_at_first(columns):
     answer = rearranged(old, columns)(wide, LEVEL)
     torch.testing.assert_close(answer[:, place], old(ROWS, LEVEL))
     assert not answer[:, [i for i, column in enumerate(columns) if column is None]].any()
-
-
-def test_a_column_that_is_gone_counts_as_0():
-    old = network()
-    without = rearranged(old, [0, 2])(ROWS[:, [0, 2]], LEVEL)
-    torch.testing.assert_close(without, old(ROWS * torch.tensor([1.0, 0.0, 1.0]), LEVEL)[:, [0, 2]])
-
-
-def test_the_callers_random_stream_is_left_alone():
-    old, before = network(), torch.get_rng_state()
-    rearranged(old, [0, None])
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_fit_begins_from_the_given_weights_and_leaves_them_alone():
