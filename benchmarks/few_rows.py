@@ -19,9 +19,10 @@ from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, preset, read
 from synther.compute import pick_device
-from synther.experiments.offline import Plan, train_to
+from synther.experiments.offline import train_to
 from synther.experiments.results import MeanStd
 from synther.experiments.sources import Given, TrainingData
+from synther.experiments.specs import OfflineRun
 
 EPOCHS = (50, 100, 200, 400, 800)
 UNTIL_THE_END, PRESETS_OWN = "all steps", "fit.overfit 0.1"
@@ -85,7 +86,7 @@ def _scores(
     """Final scores (or returns, where the task has no score) of agents that saw a model's rows alone."""
     others = {name: Given(model.sample(samples, seed=0)) for name, model in models.items()}
     material = TrainingData(real, dict(others), {name: {name: 1.0} for name in others})
-    plan = Plan(updates=updates, evaluate_every=min(updates, 100_000), tensorboard="off", device=device)
+    plan = OfflineRun(updates=updates, evaluate_every=min(updates, 100_000), tensorboard="off", device=device)
     with tempfile.TemporaryDirectory() as folder:
         result = train_to(plan, material, Path(folder) / "run")
     final = {name: curve[-1] for name, curve in result.curves.items()}

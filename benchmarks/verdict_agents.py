@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from verdict_tables import Case, sheets_of
 
 from synther import Transitions, read, write
-from synther.agents.td3_bc import TD3BCConfig
 from synther.assess.judge import assess
 from synther.data.formats import metadata
 from synther.durable import replacing
@@ -42,9 +41,10 @@ from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import opened
 from synther.envs.policies import UniformPolicy
-from synther.experiments.offline import Plan, train_to
+from synther.experiments.offline import train_to
 from synther.experiments.results import Result
 from synther.experiments.sources import REAL, Given, Source, TrainingData
+from synther.experiments.specs import OfflineRun
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -210,8 +210,8 @@ def _train_together(real: Transitions, names: list[str], files: dict[str, Path],
     for name in (name for name in names if name != REAL):
         rows = read(files[name])
         others[name] = Given(replace(rows, action=np.clip(rows.action, low, high)))  # as agents can act
-    plan = Plan(
-        TD3BCConfig(width=chosen.width),
+    plan = OfflineRun(
+        agent={"width": chosen.width},
         updates=chosen.updates,
         seeds=chosen.seeds,
         evaluate_every=max(1, chosen.updates // 2),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,13 +12,12 @@ from synther.cli import options
 from synther.cli.answer import answer, over, seeds, standing
 from synther.errors import ConfigError
 from synther.experiments.spec import OfflineOptions
+from synther.experiments.specs import OfflineRun
 from synther.plain import whole_seed
 
 if TYPE_CHECKING:
-    from synther.agents.algorithm import AgentConfig
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.offline import Plan
     from synther.experiments.results import Result
     from synther.experiments.sources import Source
 
@@ -62,7 +60,7 @@ class Train(OfflineOptions, options.Named):
 def run(arguments: list[str]) -> None:
     chosen, agent = _parse(arguments)
     _check(chosen)
-    plan = _plan(chosen, agent)  # which refuses what is wrong with it before data is looked for
+    asked = _asked(chosen, agent)  # which refuses wrong options before data is looked for
     from synther import datasets
     from synther.experiments.offline import train_to
     from synther.experiments.sources import TrainingData
@@ -70,56 +68,48 @@ def run(arguments: list[str]) -> None:
     dataset = datasets.read(
         chosen.data, data=chosen.folder, policies=chosen.policies, seed=chosen.data_seed, progress=not chosen.quiet
     )
-    plan = _for(dataset, plan, arguments, chosen)
     rows = dataset.rows_for(chosen.algorithm)
     rows = replace(rows, env_id=dataset.env_id, env_options=dataset.env_options or rows.env_options)
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
     material = TrainingData.mixed(real, _source(chosen, real, dataset), chosen.ratio)
-    result = train_to(plan, material, chosen.out, progress=not chosen.quiet)
+    result = train_to(asked.on(dataset), material, chosen.out, progress=not chosen.quiet)
     _print(chosen, result)
 
 
-def _parse(arguments: list[str], changes: Mapping[str, Any] | None = None) -> tuple[Train, AgentConfig]:
-    """The options of the agent follow from the algorithm, so that is looked for first.
+def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
+    """The options of the command, and those of the agent that were given: a data set changes the defaults of others.
 
-    Unless they are given, they are its defaults with `changes`.
+    Which options the agent has depends on the algorithm, so that is looked for first.
     """
     if set(arguments) <= {"-h", "--help"}:
         options.parse("train", Train, arguments)  # which leaves, without waiting for PyTorch
     from synther.agents.agent import ALGORITHMS
 
     config = ALGORITHMS[options.positional(Train, arguments, ALGORITHMS, "td3_bc")][0]
-    # A flag would be called otherwise where a data set has turned its default round.
+    # No flags, whose name depends on their default: a data set may change that.
     plain = Annotated[config, tyro.conf.FlagConversionOff]  # type: ignore[valid-type]
-    agent = ("agent", plain, field(default_factory=lambda: config(**changes or {})))
-    kind: type[Any] = options.extended(Train, agent)
+    kind: type[Any] = options.extended(Train, ("agent", plain, field(default_factory=config)))
     chosen = options.parse("train", kind, arguments)
     if chosen.algorithm not in ALGORITHMS:
         raise ConfigError(
             f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}; agents that see are "
             "trained with `synther pixels train`"
         )
-    return chosen, chosen.agent
+    given = options.named(arguments)
+    names = [option.name for option in fields(config) if f"--agent.{option.name.replace('_', '-')}" in given]
+    return chosen, {name: getattr(chosen.agent, name) for name in names}
 
 
-def _plan(chosen: Train, agent: AgentConfig) -> Plan:
-    from synther.experiments.offline import Plan
-
-    return Plan(
+def _asked(chosen: Train, agent: dict[str, Any]) -> OfflineRun:
+    return OfflineRun(
+        data=chosen.data,
+        algorithm=chosen.algorithm,
+        fraction=chosen.fraction,
         agent=agent,
-        episodes=Plan.episodes if chosen.episodes is None else chosen.episodes,
+        episodes=chosen.episodes,
         env_options=options.env_options(chosen.env_options),
         evaluate=chosen.evaluate,
         **options.group(chosen, OfflineOptions),
-    )
-
-
-def _for(dataset: Dataset, plan: Plan, arguments: list[str], chosen: Train) -> Plan:
-    """The plan with what the data set has of its own, where nothing else was asked for."""
-    return replace(
-        plan,
-        agent=_parse(arguments, dataset.agent.get(chosen.algorithm, {}))[1],
-        episodes=dataset.episodes if chosen.episodes is None else chosen.episodes,
     )
 
 

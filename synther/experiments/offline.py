@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
-from synther.agents.agent import ALGORITHMS, Agent
-from synther.agents.algorithm import AgentConfig
+from synther.agents.agent import Agent
 from synther.agents.drawing import precision_for
 from synther.agents.rows import Member, Rows
-from synther.agents.td3_bc import TD3BCConfig
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Box
 from synther.data.time_limits import warn_of_time_limit
@@ -26,59 +24,27 @@ from synther.data.transitions import Transitions
 from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
-from synther.errors import ConfigError, DataError, SyntherError
+from synther.errors import DataError, SyntherError
 from synther.experiments import loop, tracking
 from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Result
 from synther.experiments.sources import TrainingData
-from synther.experiments.spec import OfflineOptions
-from synther.folder import Growth, RunFolder
-from synther.plain import check_env_options, check_least
+from synther.experiments.specs import OfflineRun
+from synther.folder import RunFolder
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
 
 Bounds = tuple[NDArray[Any], NDArray[Any]]
 
-GROWTH = Growth("updates")
+EPISODES = 10
+"""Of each member and evaluation, where nothing else is asked for."""
+
+_DESCRIBED = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_options", "precision")
+"""Options that the result depends on, beside the agent and the data."""
 
 
-@dataclass(frozen=True)
-class Plan(OfflineOptions):
-    """How a run trains and evaluates."""
-
-    agent: AgentConfig = field(default_factory=TD3BCConfig)
-    episodes: int = 10
-    """Of each member and evaluation."""
-    env_options: dict[str, Any] | None = None
-    """That go to `gymnasium.make`; None are those of the data where that names the environment, and none elsewhere."""
-    evaluate: bool = True
-    checkpoint_seconds: float = 30.0
-    """At least, between two checkpoints."""
-
-    def __post_init__(self) -> None:
-        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1)
-        check_env_options(self.env_options or {})
-
-    @property
-    def algorithm(self) -> str:
-        for name, (kind, _) in ALGORITHMS.items():
-            if kind is type(self.agent):
-                return name
-        raise ConfigError(f"expected the config of one of {', '.join(ALGORITHMS)}, got {type(self.agent).__name__}")
-
-    @property
-    def measured(self) -> Schedule:
-        return Schedule(self.evaluate_every, self.updates)
-
-    def description(self) -> dict[str, Any]:
-        """The options that the result depends on."""
-        names = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_options", "precision")
-        own = {"algorithm": self.algorithm, "agent": asdict(self.agent)}
-        return own | {name: getattr(self, name) for name in names}
-
-
-def train_to(plan: Plan, material: TrainingData, folder: Path, *, progress: Progress | bool = True) -> Result:
+def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Train every arm with every seed and write `log.jsonl`, `checkpoint.safetensors` and `result.json` into `folder`.
 
     Started again it goes on where it was stopped, and with more updates where it ended; with other data or options, or
@@ -86,32 +52,40 @@ def train_to(plan: Plan, material: TrainingData, folder: Path, *, progress: Prog
     """
     progress = resolve(progress)
     warn_of_time_limit(material.real)
-    device = compute.pick_device(plan.device)
-    precision_for(plan.precision, device)  # which refuses others
-    asked = plan.env_id is not None or plan.env_options is not None
-    if plan.env_options is None:
-        plan = replace(plan, env_options=(material.real.env_options if plan.env_id is None else None) or {})
-    plan = replace(plan, agent=plan.agent.over(plan.updates))
-    env_id, bounds = _environment(plan, material.real, asked)
+    device = compute.pick_device(spec.device)
+    precision_for(spec.precision, device)  # which refuses others
+    asked = spec.env_id is not None or spec.env_options is not None
+    if spec.env_options is None:
+        spec = replace(spec, env_options=(material.real.env_options if spec.env_id is None else None) or {})
+    spec, config = replace(spec, episodes=spec.episodes or EPISODES), spec.config.over(spec.updates)
+    env_id, bounds = _environment(spec, material.real, asked)
     for arm in material.agent_arms():
-        arm.counts(plan.agent.batch_size)
+        arm.counts(config.batch_size)
     for name, table in material.at_hand().items():  # what is wrong with them is told before there is a folder
         _rows_of([table], [name], bounds, torch.device("cpu"))
-    tracking.check(plan.tensorboard, plan.wandb)
-    described = plan.description() | material.description() | {"env_id": env_id, "device": device.type}
-    run = RunFolder(folder, growth=GROWTH)
-    with run.work(described, lambda: Result.after(plan.updates, run.result) is not None) as unfinished:
+    tracking.check(spec.tensorboard, spec.wandb)
+    described = {
+        "algorithm": spec.algorithm,
+        "agent": asdict(config),
+        **{name: getattr(spec, name) for name in _DESCRIBED},
+        **material.description(),
+        "env_id": env_id,
+        "device": device.type,
+    }
+    run = RunFolder(folder, growth=spec.growth)
+    with run.work(described, lambda: Result.after(spec.updates, run.result) is not None) as unfinished:
         if unfinished:
             arms = list(material.arms)
-            with tracking.Tracking(folder, arms, tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked:
+            with tracking.Tracking(folder, arms, tensorboard=spec.tensorboard, wandb=spec.wandb) as tracked:
                 rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
-                members = [Member(seed, arm) for arm in material.agent_arms() for seed in plan.all_seeds]
-                agent = Agent(plan.agent, rows, members, precision=plan.precision)
+                members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
+                agent = Agent(config, rows, members, precision=spec.precision)
                 checkpoint = folder / "checkpoint.safetensors"
                 loop.take_up(agent, checkpoint)
-                record = Record(folder, plan.measured, agent.updates, arms, plan.all_seeds, tracked, again=True)
-                seconds = plan.checkpoint_seconds
-                with _players(plan, env_id, members) as evaluator:
+                schedule = Schedule(spec.evaluate_every, spec.updates)
+                record = Record(folder, schedule, agent.updates, arms, spec.all_seeds, tracked, again=True)
+                seconds = spec.checkpoint_seconds
+                with _players(spec, env_id, members) as evaluator:
                     result = loop.train(agent, record, checkpoint, evaluator, progress, checkpoint_seconds=seconds)
             run.finish(result.to_json())
         else:
@@ -124,36 +98,36 @@ def _rows_of(tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds
     return Rows(tables, device=device, low=low, high=high, names=names)
 
 
-def _players(plan: Plan, env_id: str | None, members: list[Member]) -> AbstractContextManager[Evaluator | None]:
+def _players(spec: OfflineRun, env_id: str | None, members: list[Member]) -> AbstractContextManager[Evaluator | None]:
     if env_id is None:
         return nullcontext()
     seeds = [member.seed for member in members]
-    return Evaluator(env_id, seeds, episodes=plan.episodes, workers=plan.workers, options=plan.env_options)
+    return Evaluator(env_id, seeds, episodes=spec.episodes or EPISODES, workers=spec.workers, options=spec.env_options)
 
 
-def _environment(plan: Plan, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:
+def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:
     """The environment that evaluates, if one can, and the bounds of the actions, if anybody knows them.
 
     One that was `asked` for must be there.
     """
     bounds = _bounds_of(real)
-    env_id = real.env_id if plan.env_id is None else Trusted(plan.env_id)
-    if env_id is None and plan.evaluate:
+    env_id = real.env_id if spec.env_id is None else Trusted(spec.env_id)
+    if env_id is None and spec.evaluate:
         log.warning("the data names no environment: training goes without evaluation; --env-id would name one")
-    if env_id is None or (bounds is not None and not plan.evaluate):
+    if env_id is None or (bounds is not None and not spec.evaluate):
         return None, bounds
     try:
-        with opened(env_id, **plan.env_options or {}) as env:
+        with opened(env_id, **spec.env_options or {}) as env:
             box = action_box(env, env_id)
             sizes = gym_spaces.width(env.observation_space), len(box[0])
     except SyntherError as error:
         if asked:
             raise
-        if plan.evaluate:
+        if spec.evaluate:
             log.warning("training goes without evaluation: %s", error)
         return None, bounds
     own = box if np.isfinite(box).all() else None  # an unbounded one says nothing
-    if not plan.evaluate:
+    if not spec.evaluate:
         return None, bounds or own
     found = real.observation.shape[1], real.action.shape[1]
     if sizes != found:

@@ -128,6 +128,12 @@ def given(changes: Changes, *names: str) -> dict[str, Any]:
     return {name: changes[name] for name in names if changes.get(name) is not None}  # type: ignore[literal-required]
 
 
+_LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
+"""Options that a run may have different values of on another machine: `run.json` does not contain them."""
+_RARELY_SET = {"precision", "env_id", "env_options", "evaluate"}
+"""Options that `run.json` need not contain where they are the default: runs of earlier versions do not have them."""
+
+
 class RunSpec(ABC):
     """A run as plain data; each kind is a frozen dataclass of its own."""
 
@@ -150,8 +156,13 @@ class RunSpec(ABC):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """What `run.json` says."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        """What `run.json` says: the options that the result depends on."""
+        rarely = {option.name: option.default for option in fields(self) if option.name in _RARELY_SET}  # type: ignore[arg-type]
+        return {
+            name: value
+            for name, value in asdict(self).items()  # type: ignore[call-overload]
+            if name not in _LOCAL and (name not in rarely or value != rarely[name])
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -198,12 +209,14 @@ def _built(kind: Any, value: Any) -> Any:
     if value is None:
         return None
     if is_dataclass(kind):
-        names = {option.name for option in fields(kind)}
-        if not isinstance(value, Mapping) or value.keys() != names:
-            wrong = ", ".join(sorted(set(value) ^ names))
-            raise ConfigError(f"{getattr(kind, '__name__', kind)} has unknown or missing fields: {wrong}")
+        known = {option.name for option in fields(kind)} - _LOCAL
+        said = set(value) if isinstance(value, Mapping) else set()
+        if wrong := (said - known) | (known - _RARELY_SET - said):
+            raise ConfigError(
+                f"{getattr(kind, '__name__', kind)} has unknown or missing fields: {', '.join(sorted(wrong))}"
+            )
         hints = get_type_hints(kind)
-        return kind(**{name: _built(hints[name], value[name]) for name in names})  # type: ignore[operator]
+        return kind(**{name: _built(hints[name], one) for name, one in value.items()})  # type: ignore[operator]
     inner = [one for one in get_args(kind) if one is not NoneType]
     if get_origin(kind) is dict:
         return {name: _built(inner[1], one) for name, one in value.items()}

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.results import Result
-from synther.experiments.spec import PROVENANCE, Changes, Generator, Place, Recipe, RunSpec, Training, given
+from synther.experiments.spec import (
+    PROVENANCE,
+    Changes,
+    Generator,
+    OfflineOptions,
+    Place,
+    Recipe,
+    RunSpec,
+    Training,
+    given,
+)
 from synther.folder import Growth, RunFolder, read_object, write_object
-from synther.plain import check_least, check_one_of, check_options
+from synther.plain import check_env_options, check_least, check_one_of, check_options
 from synther.progress import Progress
 
 if TYPE_CHECKING:
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
     from synther.agents.sac import SACConfig
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments import offline, online
+    from synther.experiments import online
     from synther.experiments.pixels.latents import LatentSource
     from synther.experiments.pixels.stage_one import Course
     from synther.experiments.refresh import Upsampling
@@ -34,30 +44,49 @@ def _training_of(folder: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class OfflineRun(RunSpec):
-    """One training: all arms and all seeds of an algorithm on a data set."""
+class OfflineRun(OfflineOptions, RunSpec):
+    """One training: all arms and all seeds of an algorithm on a data set.
 
-    name: str
+    `train_to` takes rows that are already in memory. It does not read `data`, `arms`, `sources` and `fraction`.
+    """
+
+    name: str = ""
     """Also of its folder."""
-    data: str
+    data: str = ""
     """A name that `datasets.read` knows."""
-    algorithm: str
-    arms: dict[str, dict[str, float]]
+    algorithm: str = "td3_bc"
+    arms: dict[str, dict[str, float]] = field(default_factory=dict)
     """For each arm, which share of every batch comes from which rows: the real ones, or a source."""
     sources: dict[str, Recipe] = field(default_factory=dict)
     fraction: float | None = None
     """Of the real rows, that anybody sees."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that are not those of the data set, nor its defaults."""
-    updates: int = 1_000_000
-    seeds: int = 8
-    seed: int = 0
-    evaluate_every: int = 5_000
     episodes: int | None = None
-    """Of each seed and evaluation; None is as many as the data set asks for."""
+    """Of each seed and evaluation. Default: as many as the data set asks for."""
+    env_options: dict[str, Any] | None = None
+    """Passed to `gymnasium.make`. Default: those of the data where that names the environment."""
+    evaluate: bool = True
+    checkpoint_seconds: float = 30.0
+    """Minimum time between two checkpoints."""
 
     def __post_init__(self) -> None:
-        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1)
+        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1)
+        check_env_options(self.env_options or {})
+
+    @property
+    def config(self) -> AgentConfig:
+        from synther.agents.agent import ALGORITHMS
+
+        check_one_of("algorithm", self.algorithm, ALGORITHMS)
+        kind = ALGORITHMS[self.algorithm][0]
+        check_options(self.algorithm, self.agent, (option.name for option in fields(kind)))
+        return kind(**self.agent)
+
+    def on(self, dataset: Dataset) -> OfflineRun:
+        """With the data set's options where the run has none."""
+        agent = {**dataset.agent.get(self.algorithm, {}), **self.agent}
+        return replace(self, agent=agent, episodes=dataset.episodes if self.episodes is None else self.episodes)
 
     def changed(self, **changes: Unpack[Changes]) -> OfflineRun:
         sources = {name: recipe.changed(changes) for name, recipe in self.sources.items()}
@@ -76,10 +105,13 @@ class OfflineRun(RunSpec):
         from synther.experiments.offline import train_to
 
         dataset = datasets.read(self.data, data=place.data, policies=place.policies, seed=self.seed, progress=progress)
-        material, plan = self._material(dataset, place), self._plan(dataset, place)
+        material = self._material(dataset, place)
+        run = replace(self.on(dataset), env_id=dataset.env_id, env_options=dataset.env_options)
+        run = replace(run, workers=place.workers, device=place.device)
+        run.config  # noqa: B018  # which refuses unknown options before there is a folder
         # Where the folder of data lies on this machine is nobody's business.
         provenance = {"data": dataset.origin.replace(f"{place.data}/", ""), "rows": len(material.real)}
-        return provenance, lambda folder, progress: train_to(plan, material, folder / "training", progress=progress)
+        return provenance, lambda folder, progress: train_to(run, material, folder / "training", progress=progress)
 
     def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
         return {arm: set(shares) for arm, shares in done["arms"].items()}
@@ -101,31 +133,6 @@ class OfflineRun(RunSpec):
         if self.algorithm in dataset.rewards:
             others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
         return TrainingData(dataset.rows_for(self.algorithm, rows), others, self.arms)
-
-    def _plan(self, dataset: Dataset, place: Place) -> offline.Plan:
-        from synther.experiments.offline import Plan
-
-        return Plan(
-            self._agent(dataset.agent.get(self.algorithm, {})),
-            updates=self.updates,
-            seeds=self.seeds,
-            seed=self.seed,
-            evaluate_every=self.evaluate_every,
-            episodes=dataset.episodes if self.episodes is None else self.episodes,
-            env_id=dataset.env_id,
-            env_options=dataset.env_options,
-            workers=place.workers,
-            device=place.device,
-        )
-
-    def _agent(self, of_the_data: dict[str, Any]) -> AgentConfig:
-        from synther.agents.agent import ALGORITHMS
-
-        check_one_of("algorithm", self.algorithm, ALGORITHMS)
-        kind = ALGORITHMS[self.algorithm][0]
-        options = {**of_the_data, **self.agent}
-        check_options(self.algorithm, options, (option.name for option in fields(kind)))
-        return kind(**options)
 
 
 OnlineAlgorithm = Literal["sac", "redq"]

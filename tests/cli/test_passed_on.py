@@ -54,7 +54,7 @@ def test_train(reached, data, tmp_path):
     )
     plan, _, out = found.given
     assert {name: getattr(plan, name.replace("-", "_")) for name in words} == words
-    assert (plan.agent.batch_size, plan.evaluate, out, found.named) == (9, True, tmp_path / "run", {"progress": False})
+    assert (plan.config.batch_size, plan.evaluate, out, found.named) == (9, True, tmp_path / "run", {"progress": False})
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -73,11 +73,11 @@ def test_train_evaluates_in_the_world_of_its_data_unless_another_is_named(reache
     known = Dataset("maze", rows, "Pendulum-v1", {"g": 9.0}, {"bc": {"width": 7}}, episodes=33)
     monkeypatch.setattr("synther.datasets.read", lambda name, **how: known)
     plan, material = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run").given[:2]
-    assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == (None, None, 33, 7)
+    assert (plan.env_id, plan.env_options, plan.episodes, plan.config.width) == (None, None, 33, 7)
     assert (material.real.env_id, material.real.env_options) == ("Pendulum-v1", {"g": 9.0})
     other = ("--env-id", "Other-v0", "--episodes", 5, "--agent.width", 6)
     plan = reached(TRAIN, "train", "bc", "maze", "--out", tmp_path / "run", *other).given[0]
-    assert (plan.env_id, plan.env_options, plan.episodes, plan.agent.width) == ("Other-v0", None, 5, 6)
+    assert (plan.env_id, plan.env_options, plan.episodes, plan.config.width) == ("Other-v0", None, 5, 6)
 
 
 def test_train_draws_from_a_model_with_the_seed_of_data(reached, data, model, tmp_path):

@@ -14,20 +14,19 @@ import torch
 
 from synther import Synthesizer
 from synther.agents.agent import Agent
-from synther.agents.iql import IQLConfig
 from synther.agents.policy import load_policy
 from synther.collect.frozen import frozen
 from synther.data.spaces import Box
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import offline
-from synther.experiments.offline import Plan
 from synther.experiments.results import Result
 from synther.experiments.sources import Augmented, Given, Sampled, TrainingData
+from synther.experiments.specs import OfflineRun
 from synther.locks import driver_lock, owned, worker_lock
 
 from .pendulum import Guess, Guessed, swings
-from .trainings import FILES, PLAN, SMALL, TIMES, StopAt, Stopped, files, logged, run, same
+from .trainings import FILES, OPTIONS, PLAN, SMALL, TIMES, StopAt, Stopped, files, logged, run, same
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
 
@@ -160,8 +159,8 @@ def test_a_finished_run_does_nothing_again(done, monkeypatch):
         ({"seed": 1}, {}, "seed"),
         ({"episodes": 2}, {}, "episodes"),
         ({"evaluate": False}, {}, "env_id"),
-        ({"agent": replace(SMALL, alpha=1.0)}, {}, "agent"),
-        ({"agent": IQLConfig(width=8)}, {}, "algorithm .*, agent"),
+        ({"agent": OPTIONS | {"alpha": 1.0}}, {}, "agent"),
+        ({"algorithm": "iql", "agent": {"width": 8}}, {}, "algorithm .*, agent"),
         ({}, {"real": swings(seed=1)}, "data"),
         ({}, {"synthetic": Given(swings(seed=1))}, "synthetic, arms"),
     ],
@@ -312,6 +311,6 @@ def test_what_cannot_succeed_does_not_begin(tmp_path):
 @pytest.mark.parametrize("name", ["updates", "seeds", "evaluate_every", "episodes", "workers"])
 def test_plans_out_of_range(name):
     with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
-        Plan(**{name: 0})
+        OfflineRun(**{name: 0})
     with pytest.raises(ConfigError, match="seed must be at least 0, got -1"):
-        Plan(seed=-1)
+        OfflineRun(seed=-1)

@@ -10,14 +10,16 @@ import torch
 from safetensors.torch import load_file
 
 from synther.agents.td3_bc import TD3BCConfig
-from synther.experiments.offline import Plan, train_to
+from synther.experiments.offline import train_to
 from synther.experiments.sources import TrainingData
+from synther.experiments.specs import OfflineRun
 
 from .pendulum import swings
 
-SMALL = TD3BCConfig(width=8, depth=1, batch_size=8, learning_rate=1e-2)
-PLAN = Plan(
-    SMALL,
+OPTIONS = {"width": 8, "depth": 1, "batch_size": 8, "learning_rate": 1e-2}
+SMALL = TD3BCConfig(**OPTIONS)
+PLAN = OfflineRun(
+    agent=OPTIONS,
     updates=45,
     seeds=2,
     evaluate_every=10,
@@ -30,7 +32,7 @@ TIMES = [10, 20, 30, 40, 45]
 FILES = ["checkpoint.safetensors", "clock.json", "log.jsonl", "result.json", "run.json"]
 
 
-def run(folder: Path, plan: Plan = PLAN, material: TrainingData | None = None, progress=False):
+def run(folder: Path, plan: OfflineRun = PLAN, material: TrainingData | None = None, progress=False):
     return train_to(plan, material or TrainingData(swings()), folder, progress=progress)
 
 
