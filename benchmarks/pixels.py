@@ -27,8 +27,8 @@ from synther.agents.noisy_bc import NoisyBCConfig
 from synther.agents.rows import Member, Rows
 from synther.compute import pick_device, synchronize
 from synther.pixels.agent import PixelAgent
+from synther.pixels.encoder import FEATURES
 from synther.pixels.frames import Decisions, Frames
-from synther.pixels.trunk import FEATURES
 
 ACTIONS, SIDE, EPISODE, PAD = 6, 84, 500, 4
 LATENT_ROWS = {"cuda": 1_000_000, "cpu": 10_000}

@@ -14,10 +14,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.data.calibration import Calibration
-from synther.data.endings import Tree, UsualReward
 from synther.data.layout import Layout
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
+from synther.data.termination import TerminationTree, UsualReward
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Moments, Start
@@ -54,7 +54,7 @@ class Fitted:
     """How often each flag of the layout is set in the real rows."""
     moments: Moments
     """Of the scaled real rows."""
-    ending: Tree | None = None
+    ending: TerminationTree | None = None
     """What decides about terminals, where that is not the network."""
     usual_reward: UsualReward | None = None
     """What decides which rows have the reward that comes again and again."""
@@ -151,7 +151,7 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
     if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
         raise ValueError("its parts do not fit each other")
-    tree = None if ending is None else Tree.from_json(ending)
+    tree = None if ending is None else TerminationTree.from_json(ending)
     counted = None if table is None else RowTable(**{name: tensor.numpy() for name, tensor in table.items()})
     paying = json.loads(metadata["usual_reward"])
     usual = None if paying is None else UsualReward.from_json(paying)

@@ -17,14 +17,13 @@ from synther.agents import policy
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
 from synther.agents.bc import BC, BCConfig
 from synther.agents.cql import CQL, CQLConfig
-from synther.agents.drawing import Drawn, precision_for
 from synther.agents.drq_bc import DrQBC, DrQBCConfig
 from synther.agents.drq_v2 import DrQv2, DrQv2Config
 from synther.agents.edac import EDAC, EDACConfig
 from synther.agents.iql import IQL, IQLConfig
 from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
 from synther.agents.policy import Policy, Scales
-from synther.agents.rounds import Rounds
+from synther.agents.rounds import RandomNumbers, Rounds, precision_for
 from synther.agents.rows import Member, Rows
 from synther.agents.stacked import Stack
 from synther.agents.td3_bc import TD3BC, TD3BCConfig
@@ -131,7 +130,7 @@ class _Round:
         self.losses = {name: torch.zeros(len(members), device=device) for name in algorithm.losses}
         spans = [rows.spans(member.arm, batch) for member in members]
         self._starts, self._lengths = (torch.stack(part).unsqueeze(1) for part in zip(*spans, strict=True))  # (S, 1, B)
-        self._drawn = Drawn([member.seed for member in members], self.updates, batch, algorithm, device)
+        self._drawn = RandomNumbers([member.seed for member in members], self.updates, batch, algorithm, device)
         self._rows = torch.zeros(self.updates, len(members), batch, rows.width, device=device)
         self._shift, self._scale = rows.placed(scales.mean, 0.0), rows.placed(scales.deviation, 1.0)
 

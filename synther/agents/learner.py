@@ -21,9 +21,9 @@ from torch import Tensor
 from synther import compute
 from synther.agents import policy
 from synther.agents.algorithm import Noise, Shape
-from synther.agents.drawing import Drawn, precision_for
-from synther.agents.growing import Growing, Places
 from synther.agents.policy import Policy, Scales
+from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
+from synther.agents.rounds import RandomNumbers, precision_for
 from synther.agents.sac import SAC, SACConfig
 from synther.errors import ConfigError, DataError, FormatError
 
@@ -59,12 +59,14 @@ class Learner:
         self.rounds = 0
         """Steps that were learned from."""
         with self._working():
-            self.rows = Growing(
+            self.rows = SeedReplayBuffer(
                 len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device
             )
             shape = Shape(observation, self.rows.action_size, self.seeds, device)
             self.algorithm = SAC(config, shape)
-            self._round = _Round(self.algorithm, self.rows, Places(self.rows, config.batch_size, ratio), self.seeds)
+            self._round = _Round(
+                self.algorithm, self.rows, BatchSampler(self.rows, config.batch_size, ratio), self.seeds
+            )
             self._actor = _Actor(self.algorithm, shape)
         low_high = (torch.from_numpy(bound).to(device) for bound in (self.rows.low, self.rows.high))
         size = len(self.seeds), observation
@@ -91,12 +93,12 @@ class Learner:
         with self._working():
             return self._scaled(self._actor(seen, normal if stochastic else np.zeros_like(normal)))
 
-    def guess(self) -> NDArray[np.float32]:
+    def random_action(self) -> NDArray[np.float32]:
         """A uniform action (S, A) of every member."""
         return self._scaled(self._draws.uniform(self.rows.added))
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """What came of a step, one row (S, width) of every member, or of several, (S, N, width). See `Growing`."""
+        """Add the rows of one step (S, width), or of several (S, N, width). See `SeedReplayBuffer`."""
         self.rows.add(rows[:, None] if rows.ndim == 2 else rows)
 
     def generate(self, member: int, rows: NDArray[np.float32]) -> None:
@@ -176,10 +178,10 @@ class Learner:
 class _Round:
     """The updates of one step, their random numbers in tensors that stay where they are."""
 
-    def __init__(self, algorithm: SAC, rows: Growing, places: Places, seeds: Sequence[int]) -> None:
+    def __init__(self, algorithm: SAC, rows: SeedReplayBuffer, places: BatchSampler, seeds: Sequence[int]) -> None:
         self.algorithm, self.rows, self.places = algorithm, rows, places
         self.losses = {name: torch.zeros(len(seeds), device=rows.device) for name in algorithm.losses}
-        self._numbers = Drawn(seeds, algorithm.config.utd, algorithm.config.batch_size, algorithm, rows.device)
+        self._numbers = RandomNumbers(seeds, algorithm.config.utd, algorithm.config.batch_size, algorithm, rows.device)
         self._drawn: int | None = None
 
     def draw(self, number: int) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from synther.assess import learners
 from synther.assess.features import Features
 from synther.assess.learners import Networks
-from synther.data import endings
+from synther.data import termination
 from synther.data.transitions import Transitions
 
 Array = NDArray[Any]
@@ -55,7 +55,7 @@ class TerminalJudge:
         self.networks: Networks | None = None
         self.threshold = 0.0
         self.always = rate == 1.0
-        self.tree = endings.learn(real, seed)
+        self.tree = termination.learn(real, seed)
         if self.tree is None and 0.0 < rate < 1.0:
             pools = [np.flatnonzero(~real.terminal), np.flatnonzero(real.terminal)]
             target = real.terminal[:, None].astype(np.float32)

@@ -278,7 +278,7 @@ class Acting(ABC):
     def _one_step(self, end: int) -> None:
         step = self.step
         learning = step >= self.plan.learning_starts
-        actions = self.learner.guess()
+        actions = self.learner.random_action()
         if learning:
             chosen = self.choose()
             # A seed that has diverged acts by chance: measurements tell of it, and the others go on.

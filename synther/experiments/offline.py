@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.agent import Agent
-from synther.agents.drawing import precision_for
+from synther.agents.rounds import precision_for
 from synther.agents.rows import Member, Rows
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Box

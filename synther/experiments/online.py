@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
-from synther.agents.drawing import precision_for
 from synther.agents.learner import Learner
+from synther.agents.rounds import precision_for
 from synther.agents.sac import SAC_CONFIG, SACConfig
 from synther.data import formats
 from synther.envs.evaluation import Evaluator

@@ -21,8 +21,8 @@ from synther.durable import replacing
 from synther.errors import ConfigError
 from synther.experiments.refresh import FITS, HEADS, HELD_OUT, Upsampling, refresh_all
 from synther.folder import read_object, write_object
+from synther.pixels.latents import encode_own
 from synther.pixels.learner import PixelLearner
-from synther.pixels.own_latents import encode_own
 from synther.progress import Progress
 from synther.replay.columns import Columns
 from synther.replay.refit import Job, seed_of

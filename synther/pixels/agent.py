@@ -1,30 +1,123 @@
-"""An agent of frames: all members trained at once, in rounds of updates that make observations where they use them."""
+"""Pixel agents: all members are trained at once, in rounds of updates that stack frames on the device.
+
+`PixelAgentBase` is what offline agents (`PixelAgent`) and online learners (`learner.py`) share: policy, encoder, files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from synther import compute
+from synther.agents import policy as files
 from synther.agents.algorithm import Noise, Shape
-from synther.agents.drawing import Drawn
-from synther.agents.drq_bc import DrQBCConfig
+from synther.agents.drq_bc import DrQBCConfig, HeadsConfig
 from synther.agents.noisy_bc import NoisyBCConfig
+from synther.agents.rounds import RandomNumbers, Round, Rounds
 from synther.errors import ConfigError
-from synther.pixels import augmentation
 from synther.pixels.algorithm import PixelAlgorithm
 from synther.pixels.bc import PixelBC
 from synther.pixels.drq_bc import PixelDrQBC
-from synther.pixels.encoder import Frame
+from synther.pixels.encoder import FEATURES, Frame, PixelEncoder, Trunk, TrunkName
 from synther.pixels.frames import Frames
-from synther.pixels.seeing import ADVICE, SeeingAgent
-from synther.pixels.store import FrameStore
-from synther.pixels.trunk import FEATURES
+from synther.pixels.policy import PixelPolicy
+from synther.pixels.store import FrameStore, shift_offsets
+
+ADVICE = "train fewer seeds together, keep fewer frames, or lower agent.batch_size"
+"""Shown when the device is out of memory."""
+
+
+class PixelAgentBase(Rounds):
+    """All members of a pixel algorithm. `store` keeps the frames on the device."""
+
+    algorithm: PixelAlgorithm
+
+    def __init__(
+        self,
+        name: str,
+        config: HeadsConfig,
+        seeds: tuple[int, ...],
+        algorithm: PixelAlgorithm,
+        store: FrameStore,
+        one: Round,
+        precision: compute.Precision,
+    ) -> None:
+        super().__init__(algorithm, one, store.images.device)
+        self.name, self.config, self.seeds, self.store, self.precision = name, config, seeds, store, precision
+
+    @abstractmethod
+    def _learned_from(self) -> dict[str, Any]:
+        """Properties of the data that must match when training resumes from a file, as JSON values."""
+
+    def policy(self, device: torch.device | None = None) -> PixelPolicy:
+        """A copy of the current policies, to evaluate while training goes on. Default device: CPU."""
+        device = device or torch.device("cpu")
+        own = self.algorithm
+        bounds = self.store.low.to(device), self.store.high.to(device)
+        return PixelPolicy(own.encoder.copy(device), own.actor_trunk.copy(device), own.actor.copy(device), *bounds)
+
+    def pixel_encoder(self) -> PixelEncoder:
+        """A copy of the current encoder and trunks, on the agent's device."""
+        trunks = {name: trunk.copy(self.device) for name, trunk in self._trunks().items()}
+        encoder = self.algorithm.encoder.copy(self.device)
+        return PixelEncoder(encoder, trunks, self.seeds, self.config.nstep, self.config.discount)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole agent, for `load`, `load_pixel_policy` and `load_pixel_encoder`."""
+        bounds = {"low": self.store.low, "high": self.store.high}
+        files.write(path, self._described() | {"updates": self.updates}, self.state() | bounds)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Resume from the file of an agent with the same config, seeds and frames."""
+        described, tensors = files.read(path, sees=True)
+        bounds = {"low": self.store.low, "high": self.store.high}
+        other = [name for name, own_bound in bounds.items() if not _same(tensors.pop(name, None), own_bound)]
+        self._go_on(path, described, tensors, other)
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.name,
+            "config": asdict(self.config),
+            "seeds": self.seeds,
+            "frame": self.store.frame,
+            **self._learned_from(),
+            "actor": self.algorithm.actor.sizes,
+            "trunks": list(self._trunks()),
+        }
+
+    def _trunks(self) -> dict[TrunkName, Trunk]:
+        trunks: dict[TrunkName, Trunk] = {"actor": self.algorithm.actor_trunk}
+        critic = self.algorithm.critic_trunk
+        return trunks if critic is None else {**trunks, "critic": critic}
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with convolving(self.precision, self.device), compute.working_on(self.device, ADVICE):
+            yield
+
+
+@contextmanager
+def convolving(precision: compute.Precision, device: torch.device) -> Iterator[None]:
+    """Allow tf32 inside the block unless `precision` is float32, and make convolutions deterministic."""
+    fast = precision != "float32"
+    on_gpu = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=fast)
+    with compute.matmul_precision("tf32" if fast else "float32"), on_gpu if device.type == "cuda" else nullcontext():
+        yield
+
+
+def _same(kept: Tensor | None, own: Tensor) -> bool:
+    return kept is not None and torch.equal(kept, own.cpu())
+
 
 PixelConfig = DrQBCConfig | NoisyBCConfig
-"""An agent's options are those of its heads: there is nothing to choose in its eyes."""
+"""The options of a pixel agent are those of its heads. The encoder has no options."""
 
 PIXEL_ALGORITHMS: dict[str, tuple[type[PixelConfig], Callable[[Any, Shape, Frame], PixelAlgorithm]]] = {
     "drq_bc": (DrQBCConfig, PixelDrQBC),
@@ -35,7 +128,7 @@ _ROUND_UPDATES = 10
 
 
 def algorithm_of(config: PixelConfig) -> str:
-    """The name of the algorithm that has such a config."""
+    """Name of the algorithm that a config belongs to."""
     for name, (kind, _) in PIXEL_ALGORITHMS.items():
         if kind is type(config):
             return name
@@ -43,10 +136,10 @@ def algorithm_of(config: PixelConfig) -> str:
     raise ConfigError(f"expected a {known}, got {type(config).__name__}")
 
 
-class PixelAgent(SeeingAgent):
+class PixelAgent(PixelAgentBase):
     """`agent = PixelAgent(DrQBCConfig(), frames, seeds=[0, 1]); agent.train(550_000); agent.policy().act(stacks)`
 
-    The frames are kept on the device. `auto` lets a GPU encode them in bf16; weights are float32 everywhere.
+    The frames are kept on the device. With precision `auto`, a GPU encodes them in bf16; weights are always float32.
     """
 
     def __init__(
@@ -74,7 +167,7 @@ class PixelAgent(SeeingAgent):
 
 
 class _Round:
-    """Consecutive updates: which decisions they see and their random numbers, in tensors that stay where they are."""
+    """Consecutive updates: the indices of their decisions and their random numbers, in tensors with fixed addresses."""
 
     updates = _ROUND_UPDATES
 
@@ -83,18 +176,18 @@ class _Round:
     ) -> None:
         self.algorithm, self.store, self.dtype = algorithm, store, dtype
         self.losses = {name: torch.zeros(len(seeds), device=store.reward.device) for name in algorithm.losses}
-        self._drawn = Drawn(seeds, _ROUND_UPDATES, batch, algorithm, store.reward.device)
+        self._drawn = RandomNumbers(seeds, _ROUND_UPDATES, batch, algorithm, store.reward.device)
 
     def fill(self, number: int) -> None:
-        """Draw round `number`, and which decisions it sees."""
+        """Draw the random numbers and decisions of round `number`."""
         self._drawn.draw(number)
         self._drawn.random.remainder_(len(self.store))
 
     def run(self, first: int, last: int) -> None:
-        """The updates from `first` up to `last`, without it."""
+        """Run the updates from `first` up to, but not including, `last`."""
         for step in range(first, last):
             noise = Noise(self._drawn.normal[:, step], self._drawn.uniform[:, step])
-            batch = self.store.batch(self._drawn.random[:, step], augmentation.offsets(noise.uniform), self.dtype)
+            batch = self.store.batch(self._drawn.random[:, step], shift_offsets(noise.uniform), self.dtype)
             losses = self.algorithm.update(batch, noise, step)
             if step == last - 1:  # the others would be overwritten
                 for name, loss in losses.items():

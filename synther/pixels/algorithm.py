@@ -1,4 +1,4 @@
-"""What an algorithm that sees is: an algorithm with an encoder and trunks, learning from stacks of frames."""
+"""Base class of pixel algorithms: an algorithm with an encoder and trunks that learns from stacks of frames."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import Algorithm
-from synther.pixels.encoder import Encoder
-from synther.pixels.trunk import Trunk
+from synther.pixels.encoder import Encoder, Trunk
 
 ACTOR, CRITICS, ENCODER, ACTOR_TRUNK, CRITIC_TRUNK = range(5)
-"""Keys of the networks' first weights; those of the heads are as in `agents/drq_bc.py`."""
+"""Keys of the networks' initial weights. Those of the heads are the same as in `agents/drq_bc.py`."""
 
 
 class PixelAlgorithm(Algorithm):
-    """Its batches have stacks of frames (S, B, C, H, W) for observations. `uniforms` shift them: two for what is seen,
-    and two for what follows, where the algorithm looks at that.
+    """The observations of its batches are stacks of frames (S, B, C, H, W).
+
+    `uniforms` are used for random shifts: two for the observation and, if the algorithm uses it, two for the next one.
     """
 
     encoder: Encoder
@@ -29,5 +29,5 @@ class PixelAlgorithm(Algorithm):
 
 
 def gradients(losses: Tensor, *adams: Adam) -> tuple[Tensor, ...]:
-    """Of each member's loss (S,), in the weights of each optimiser: one way back for all of them."""
+    """Gradients of the members' losses (S,) in the weights of each optimiser, from one backward pass."""
     return torch.autograd.grad(losses, [adam.weights for adam in adams], torch.ones_like(losses))

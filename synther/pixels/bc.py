@@ -1,4 +1,4 @@
-"""Behaviour cloning on frames, as V-D4RL has it (Lu et al. 2023): encoder, trunk and policy imitate the data."""
+"""Behaviour cloning on frames, as in V-D4RL (Lu et al. 2023): encoder, trunk and policy imitate the data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from synther.agents.drq_bc import Orthonormal, disturbed, stddev
 from synther.agents.noisy_bc import NoisyBCConfig
 from synther.agents.rows import Batch
 from synther.pixels.algorithm import ACTOR, ACTOR_TRUNK, ENCODER, PixelAlgorithm, gradients
-from synther.pixels.encoder import Frame, draw_encoder
-from synther.pixels.trunk import FEATURES, draw_trunk
+from synther.pixels.encoder import FEATURES, Frame, draw_encoder, draw_trunk
 
 
 class PixelBC(PixelAlgorithm):

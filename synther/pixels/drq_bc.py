@@ -1,4 +1,7 @@
-"""DrQ+BC (Lu et al. 2023, V-D4RL) on frames: the critics' loss trains the encoder, the policy's its own part alone."""
+"""DrQ+BC (Lu et al. 2023, V-D4RL) and DrQ-v2 (Yarats et al. 2022) on frames.
+
+The critics' loss trains the encoder. The policy's loss trains only the actor and its trunk.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from synther.agents.adam import Adam
 from synther.agents.algorithm import Noise, Shape
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.drq_bc import DrQBCConfig, Orthonormal, disturbed, stddev
+from synther.agents.drq_v2 import value_loss
 from synther.agents.rows import Batch
 from synther.agents.td3_bc import policy_loss
 from synther.errors import ConfigError
 from synther.pixels.algorithm import ACTOR, ACTOR_TRUNK, CRITIC_TRUNK, CRITICS, ENCODER, PixelAlgorithm, gradients
-from synther.pixels.encoder import Frame, draw_encoder
-from synther.pixels.trunk import FEATURES, Trunk, draw_trunk
+from synther.pixels.encoder import FEATURES, Frame, Trunk, draw_encoder, draw_trunk
 
 
 class PixelDrQBC(PixelAlgorithm):
@@ -26,7 +29,7 @@ class PixelDrQBC(PixelAlgorithm):
     def __init__(self, config: DrQBCConfig, shape: Shape, frame: Frame) -> None:
         if config.features != "both":
             raise ConfigError(
-                f"an agent of frames has features for actor and critic: agent.features is both, not {config.features}"
+                f"a pixel agent has features for actor and critic: agent.features must be both, got {config.features}"
             )
         self.config = config
         self.normals, self.uniforms = 2 * shape.action, 4
@@ -49,7 +52,7 @@ class PixelDrQBC(PixelAlgorithm):
         encoded = self.encoder(batch.observation)
         target = self._target(batch, for_target, std)
         critic_loss = self._update_critics(encoded, batch, target)
-        # The policy learns from what the encoder saw before its update, by values of critics after theirs.
+        # The policy uses the encoder's output from before its update, and the critics after theirs.
         actor_loss = self._update_actor(encoded.detach(), batch, for_policy, std)
         return {"critic": critic_loss, "actor": actor_loss}
 
@@ -81,5 +84,12 @@ class PixelDrQBC(PixelAlgorithm):
         return loss.detach()
 
     def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
-        """From (S, B), (S, B, A). (S,)"""
+        """Loss per member (S,), from values (S, B) and actions (S, B, A)."""
         return policy_loss(value, action, batch.action, self.config.alpha)
+
+
+class PixelDrQv2(PixelDrQBC):
+    """DrQ+BC without imitation: the policy maximises the critics' value."""
+
+    def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
+        return value_loss(value)

@@ -1,18 +1,27 @@
-"""DrQ-v2's convolutional encoder (Yarats et al. 2022), one a member: four layers of 3 x 3, the first with stride 2."""
+"""The encoder of pixel agents (DrQ-v2, Yarats et al. 2022), one per member.
+
+`Encoder` is the convolutional part: four 3 x 3 layers, the first with stride 2. A `Trunk` reduces its output to a few
+features with a linear layer, layer norm and tanh. `PixelEncoder` is both, frozen, as read from an agent or its file.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from synther import compute
-from synther.agents.algorithm import WEIGHTS
-from synther.agents.stacked import Initial
-from synther.errors import DataError
+from synther.agents.algorithm import WEIGHTS, Shape
+from synther.agents.drq_bc import Orthonormal
+from synther.agents.policy import read
+from synther.agents.stacked import Initial, Stack
+from synther.errors import ConfigError, DataError, FormatError
 
 Frame = tuple[int, int, int]
 """Channels, height and width of an observation."""
@@ -21,13 +30,13 @@ _CHANNELS = 32
 _STRIDES = (2, 1, 1, 1)
 _KERNEL = 3
 _SMALLEST = 15
-"""Pixels of a side from which a feature is left."""
+"""Smallest side of a frame, in pixels, that leaves at least one feature."""
 
 
 class Encoder:
     """`weights` is (S, P): a row is one whole encoder, each layer's kernel (out, 3, 3, in) and then its biases.
 
-    Products are made in the type of what is encoded, from weights that are float32.
+    Weights are float32. Products are computed in the dtype of the input.
     """
 
     def __init__(self, weights: Tensor, frame: Frame) -> None:
@@ -35,13 +44,13 @@ class Encoder:
 
     @property
     def features(self) -> int:
-        """How many numbers an observation becomes: 39,200 of one of 84 x 84 pixels."""
+        """Size of an encoded observation: 39,200 for 84 x 84 pixels."""
         return math.prod(encoded_size(self.frame))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Observations (S, B, C, H, W), within [-1/2, 1/2], to features (S, B, F): row by row, channels last.
+        """Encode observations (S, B, C, H, W), within [-1/2, 1/2], as features (S, B, F): row by row, channels last.
 
-        A convolution for each member by itself: those that a GPU knows for many networks at once are slower.
+        Members are convolved one by one, because grouped convolutions are slower on a GPU.
         """
         rows = self.weights.to(x.dtype)
         return torch.stack([self._one(row, seen) for row, seen in zip(rows, x, strict=True)])
@@ -49,22 +58,22 @@ class Encoder:
     def _one(self, row: Tensor, x: Tensor) -> Tensor:
         parts = torch.split(row, _numbers(self.frame[0]))
         for stride, kernel, bias in zip(_STRIDES, parts[::2], parts[1::2], strict=True):
-            kernel = kernel.view(_CHANNELS, _KERNEL, _KERNEL, -1).permute(0, 3, 1, 2)  # laid out as the frames are
+            kernel = kernel.view(_CHANNELS, _KERNEL, _KERNEL, -1).permute(0, 3, 1, 2)  # channels last, like the frames
             x = functional.relu(functional.conv2d(x, kernel, bias, stride))
         return x.permute(0, 2, 3, 1).flatten(1)
 
     def copy(self, device: torch.device) -> Encoder:
-        """As it is now, on `device`."""
+        """A copy of the current weights on `device`."""
         return Encoder(self.weights.detach().to(device, copy=True), self.frame)
 
 
 def encoded_size(frame: Frame) -> Frame:
-    """Channels, height and width of what is encoded: 32, 35 and 35 of 84 x 84 pixels."""
+    """Channels, height and width of an encoded observation: 32, 35 and 35 for 84 x 84 pixels."""
     sides = []
     for side in frame[1:]:
         if side < _SMALLEST:
             raise DataError(
-                f"expected frames of {_SMALLEST} x {_SMALLEST} pixels at least, got {frame[1]} x {frame[2]}"
+                f"expected frames of at least {_SMALLEST} x {_SMALLEST} pixels, got {frame[1]} x {frame[2]}"
             )
         for stride in _STRIDES:
             side = (side - _KERNEL) // stride + 1
@@ -73,7 +82,7 @@ def encoded_size(frame: Frame) -> Frame:
 
 
 def draw_encoder(seeds: Sequence[int], key: int, frame: Frame, device: torch.device) -> Encoder:
-    """A trainable encoder for every member; its first weights, orthogonal of gain sqrt(2), follow from (seed, key)."""
+    """A trainable encoder per member. The initial weights are orthogonal with gain sqrt(2), drawn from (seed, key)."""
     encoded_size(frame)
     rows = []
     for seed in seeds:
@@ -87,6 +96,114 @@ def draw_encoder(seeds: Sequence[int], key: int, frame: Frame, device: torch.dev
 
 
 def _numbers(channels: int) -> list[int]:
-    """How many numbers each kernel and each bias has, in the order of a row."""
+    """Sizes of the kernels and biases, in the order in which a row holds them."""
     inputs = (channels, *(_CHANNELS,) * (len(_STRIDES) - 1))
     return [count for each in inputs for count in (_CHANNELS * _KERNEL**2 * each, _CHANNELS)]
+
+
+FEATURES = 50
+"""Size of a trunk's output."""
+
+_MOST_PARTS = 64
+
+
+class Trunk:
+    """`stack` holds each member's linear layer (F, features). Its free numbers are gain and shift of the layer norm."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.inputs, self.features = stack.sizes
+        # Parts of at least 16 bytes in the narrowest dtype, which is what a GPU reads at once.
+        self._parts = max(parts for parts in range(1, _MOST_PARTS + 1) if self.inputs // 8 % parts == 0)
+
+    @property
+    def weights(self) -> Tensor:
+        return self.stack.weights
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Reduce encoded observations (S, B, F) to features (S, B, features) within [-1, 1], in float32."""
+        used = self.inputs * self.features
+        sizes = [used, self.features, self.features, self.features]
+        sizes.append(self.weights.shape[1] - sum(sizes))
+        matrix, bias, gain, shift, _ = torch.split(self.weights, sizes, 1)
+        matrix = matrix.view(-1, self._parts, self.inputs // self._parts, self.features).to(x.dtype)
+        products = torch.stack([self._product(seen, own) for seen, own in zip(x, matrix, strict=True)])
+        y = functional.layer_norm(products + bias.unsqueeze(1), (self.features,))
+        return torch.tanh(y * gain.unsqueeze(1) + shift.unsqueeze(1))
+
+    def _product(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """A deep and narrow product uses few units of a GPU, so it is computed in parts, summed in float32."""
+        return torch.bmm(torch.unflatten(x, 1, matrix.shape[:2]).transpose(0, 1), matrix).sum(0, dtype=torch.float32)
+
+    def fixed(self) -> Trunk:
+        """The same networks without gradients."""
+        return Trunk(self.stack.fixed())
+
+    def clone(self) -> Trunk:
+        """A copy without gradients, such as a target network."""
+        return Trunk(self.stack.clone())
+
+    def copy(self, device: torch.device) -> Trunk:
+        """A copy of the current weights on `device`."""
+        return Trunk(self.stack.copy(device))
+
+
+def draw_trunk(shape: Shape, key: int, inputs: int) -> Trunk:
+    """A trainable trunk per member. The initial weights are drawn from (seed, key)."""
+    free = (*[1.0] * FEATURES, *[0.0] * FEATURES)
+    return Trunk(shape.stack(key, (inputs, FEATURES), initial=Orthonormal(), free=free))
+
+
+TrunkName = Literal["actor", "critic"]
+Features = Literal["both", "actor", "critic"]
+"""Trunks whose output is used. With both, the actor's features come first."""
+
+
+@dataclass(frozen=True)
+class PixelEncoder:
+    """Frozen encoder and trunks of all members: `pixel_encoder.features(observations, ["actor"])`."""
+
+    encoder: Encoder
+    trunks: dict[TrunkName, Trunk]
+    """The actor's trunk and, if the agent has one, the critic's."""
+    seeds: tuple[int, ...]
+    """One seed per member."""
+    nstep: int
+    discount: float
+    """N-step horizon and discount with which the agent was trained."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.weights.device
+
+    def features(self, observations: Tensor, names: Iterable[TrunkName]) -> Tensor:
+        """Features of observations (S, B, C, H, W) from the named trunks, side by side. (S, B, features)"""
+        encoded = self.encoder(observations)
+        return torch.cat([self.trunk(name)(encoded) for name in names], -1)
+
+    def trunk(self, name: TrunkName) -> Trunk:
+        if name not in self.trunks:
+            raise ConfigError(f"this agent has no {name} trunk; it has: {', '.join(self.trunks)}")
+        return self.trunks[name]
+
+
+def load_pixel_encoder(path: str | os.PathLike[str], device: torch.device | None = None) -> PixelEncoder:
+    """Encoder and trunks from an agent's file. Default device: CPU."""
+    described, _ = read(path, "actor", sees=True)
+    if "trunks" not in described:
+        raise FormatError(f"{path} holds only a policy: expected the file of a whole agent")
+    try:
+        names: list[TrunkName] = described["trunks"]
+        _, tensors = read(path, "encoder", *(f"{name}_trunk" for name in names))
+        frame, config, seeds = described["frame"], described["config"], tuple(described["seeds"])
+        nstep, discount = config["nstep"], config["discount"]
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path} is a damaged agent file ({error!r} of its encoder): train the agent again") from None
+    device = device or torch.device("cpu")
+    encoder = Encoder(tensors["encoder"].to(device), tuple(frame))
+    trunks = {name: trunk_of(tensors[f"{name}_trunk"].to(device), encoder) for name in names}
+    return PixelEncoder(encoder, trunks, seeds, nstep, discount)
+
+
+def trunk_of(weights: Tensor, encoder: Encoder) -> Trunk:
+    return Trunk(Stack(weights, (encoder.features, FEATURES), 2 * FEATURES))

@@ -1,8 +1,8 @@
-"""From frames to rows of latents: an ordinary data set, on which models are fitted and heads are trained.
+"""Encode frames as rows of latents: an ordinary data set, on which generators are fitted and heads are trained.
 
-A row is (trunks of the observation, action, reward, trunks of the observation that follows), as in the paper's appendix
-on V-D4RL. NOTE[paper]: the paper does not say how far the next observation is; here a row spans as many decisions as
-the agent learned from, three in DrQ+BC, and its reward is their discounted sum, so that heads learn as they did.
+A row is (features of the observation, action, reward, features of the next observation), as in the paper's appendix on
+V-D4RL. NOTE[paper]: the paper does not say how many decisions lie between the two observations. Here a row spans as
+many as in the agent's own training (three in DrQ+BC), and its reward is their discounted sum.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from synther import compute
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
-from synther.pixels.augmentation import drawn_offsets
-from synther.pixels.eyes import Eyes, Features, TrunkName, load_eyes
+from synther.pixels.agent import PixelAgentBase, convolving
+from synther.pixels.encoder import Features, PixelEncoder, TrunkName, load_pixel_encoder
 from synther.pixels.frames import Decisions, Frames
-from synther.pixels.seeing import SeeingAgent, convolving
-from synther.pixels.store import FrameStore, stacked
+from synther.pixels.learner import PixelLearner
+from synther.pixels.store import FrameStore, drawn_offsets, stacked
 from synther.progress import Progress, resolve
 
 _STREAM = 2
-"""Sets the shifts of latents apart from the numbers of training (`agents/algorithm.py`)."""
+"""Random stream of the shifts in `encode`. Training uses other streams (`agents/algorithm.py`)."""
 
 
 @torch.no_grad()
 def encode(
-    source: SeeingAgent | str | os.PathLike[str],
+    source: PixelAgentBase | str | os.PathLike[str],
     frames: Frames,
     *,
     features: Features | None = None,
@@ -42,57 +42,67 @@ def encode(
     precision: compute.Precision = "float32",
     progress: Progress | bool = False,
 ) -> list[Transitions]:
-    """`frames` as each member's encoder and trunks see them, a data set for each.
+    """Encode `frames` with each member's encoder and trunks: one data set per member.
 
-    `source` is an agent or its file; `device` is for a file: an agent encodes where it is. `features` are those of the
-    actor's trunk followed by the critic's, or of one of them; None is all that there are. Observations are randomly
-    shifted, by numbers that follow from `seed` and the member's own, unless not to `augment` is asked for. So many
-    observations of each member as `chunk` says are encoded together, as precisely as a policy sees them.
+    `source` is an agent or its file. `device` applies to a file; an agent encodes on its own device. `features` selects
+    the actor's trunk, the critic's trunk, or both in this order; None is all that the agent has. With `augment`,
+    observations are randomly shifted; the shifts depend on `seed` and the member's seed. `chunk` is the number of
+    observations of each member that are encoded at once.
     """
-    eyes = source.eyes() if isinstance(source, SeeingAgent) else load_eyes(source, compute.pick_device(device))
-    names = _names(features, eyes)
+    if isinstance(source, PixelAgentBase):
+        encoder = source.pixel_encoder()
+    else:
+        encoder = load_pixel_encoder(source, compute.pick_device(device))
+    names = _names(features, encoder)
     if chunk < 1:
         raise ConfigError(f"chunk must be at least 1, got {chunk}")
-    if stacked(frames) != eyes.encoder.frame:
-        raise DataError(f"this agent sees stacks of {eyes.encoder.frame}, the frames make stacks of {stacked(frames)}")
-    with compute.working_on(eyes.device, "lower the chunk or encode fewer frames at once"):
-        store = FrameStore(frames, eyes.nstep, eyes.discount, eyes.device)
-        seen = np.empty((2, len(eyes.seeds), len(store), len(names) * eyes.trunk(names[0]).features), np.float32)
+    if stacked(frames) != encoder.encoder.frame:
+        raise DataError(
+            f"this agent sees stacks of {encoder.encoder.frame}, the frames make stacks of {stacked(frames)}"
+        )
+    with compute.working_on(encoder.device, "lower the chunk or encode fewer frames at once"):
+        store = FrameStore(frames, encoder.nstep, encoder.discount, encoder.device)
+        seen = np.empty((2, len(encoder.seeds), len(store), len(names) * encoder.trunk(names[0]).features), np.float32)
         shifts = None
         if augment:
-            shifts = torch.stack([drawn_offsets(len(store), member, _STREAM, seed) for member in eyes.seeds])
-        chosen = compute.pick_precision(precision, eyes.device)
+            shifts = torch.stack([drawn_offsets(len(store), member, _STREAM, seed) for member in encoder.seeds])
+        chosen = compute.pick_precision(precision, encoder.device)
         dtype = compute.working_dtype(chosen)
-        with convolving(chosen, eyes.device), resolve(progress).phase("encode", len(store)) as phase:
+        with convolving(chosen, encoder.device), resolve(progress).phase("encode", len(store)) as phase:
             for start in range(0, len(store), chunk):
                 some = slice(start, min(start + chunk, len(store)))
-                own = None if shifts is None else shifts[:, some].to(eyes.device)
-                for place, encoded in zip(seen, _encoded(eyes, names, store, some, own, dtype), strict=True):
+                own = None if shifts is None else shifts[:, some].to(encoder.device)
+                for place, encoded in zip(seen, _encoded(encoder, names, store, some, own, dtype), strict=True):
                     place[:, some] = encoded.cpu().numpy()
                 phase.advance(some.stop - some.start)
-    decisions = frames.decisions(eyes.nstep, eyes.discount)
+    decisions = frames.decisions(encoder.nstep, encoder.discount)
     return [_rows(here, there, frames, decisions) for here, there in zip(*seen, strict=True)]
 
 
-def _names(features: Features | None, eyes: Eyes) -> list[TrunkName]:
+def _names(features: Features | None, encoder: PixelEncoder) -> list[TrunkName]:
     if features is None:
-        return list(eyes.trunks)
+        return list(encoder.trunks)
     if features not in get_args(Features):
         raise ConfigError(f"features must be one of {', '.join(get_args(Features))}, got {features!r}")
     names: list[TrunkName] = ["actor", "critic"] if features == "both" else [features]
     for name in names:
-        eyes.trunk(name)
+        encoder.trunk(name)
     return names
 
 
 def _encoded(
-    eyes: Eyes, names: list[TrunkName], store: FrameStore, some: slice, shifts: Tensor | None, dtype: torch.dtype
+    encoder: PixelEncoder,
+    names: list[TrunkName],
+    store: FrameStore,
+    some: slice,
+    shifts: Tensor | None,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Features of the observations and of those that follow, (S, rows, features) each."""
-    picked = torch.arange(some.start, some.stop, device=eyes.device).expand(len(eyes.seeds), -1)
+    """Features of the observations and of the next observations, (S, rows, features) each."""
+    picked = torch.arange(some.start, some.stop, device=encoder.device).expand(len(encoder.seeds), -1)
     here, there = (None, None) if shifts is None else torch.split(shifts, 2, -1)
-    seen = eyes.features(store.observations(picked, here, dtype), names)
-    return seen, eyes.features(store.next_observations(picked, there, dtype), names)
+    seen = encoder.features(store.observations(picked, here, dtype), names)
+    return seen, encoder.features(store.next_observations(picked, there, dtype), names)
 
 
 def _rows(here: np.ndarray, there: np.ndarray, frames: Frames, decisions: Decisions) -> Transitions:
@@ -104,4 +114,60 @@ def _rows(here: np.ndarray, there: np.ndarray, frames: Frames, decisions: Decisi
         terminal=decisions.discount == 0,
         action_space=(Box(tuple(frames.low.tolist()), tuple(frames.high.tolist())),),
         observation_space=(Box.uniform(-1, 1, here.shape[1]),),
+    )
+
+
+_OWN_STREAM = 3
+"""Random stream of the shifts in `encode_own`."""
+
+
+@torch.no_grad()
+def encode_own(
+    learner: PixelLearner, *, number: int = 0, chunk: int = 256, progress: Progress | bool = False
+) -> list[Transitions | None]:
+    """Encode all decisions in each member's ring as rows of latents, with its own encoder as it is now.
+
+    Observations are randomly shifted, encoded by the actor's and the critic's trunk, and actions lie within [-1, 1].
+    The result is None for a member that has no decisions yet, or whose features are not finite. Shifts depend on the
+    member's seed and `number`. `chunk` is the number of observations of each member that are encoded at once.
+    """
+    encoder, ring = learner.pixel_encoder(), learner.store
+    most = int(ring.counts.max())
+    if not most:
+        return [None] * len(learner.seeds)
+    last = torch.from_numpy(ring.counts - 1).to(ring.device).unsqueeze(1)
+    shifts = torch.stack([drawn_offsets(most, seed, _OWN_STREAM, number) for seed in learner.seeds])
+    found: list[Tensor] = []
+    with (
+        compute.working_on(ring.device, "train fewer seeds together, or keep fewer frames"),
+        convolving("float32", ring.device),
+        resolve(progress).phase("encode", most) as phase,
+    ):
+        for start in range(0, most, chunk):
+            some = torch.arange(start, min(start + chunk, most), device=ring.device)
+            picked = ring.at(
+                torch.minimum(some, last)
+            )  # members with fewer decisions repeat their last one; cut off below
+            batch = ring.batch(picked, shifts[:, some.cpu()].to(ring.device), torch.float32)
+            seen, following = (encoder.features(x, encoder.trunks) for x in (batch.observation, batch.next_observation))
+            numbers = torch.stack([batch.reward, batch.terminal], -1)
+            found.append(torch.cat([seen, batch.action, numbers, following], -1).cpu())
+            phase.advance(len(some))
+    matrices = torch.cat(found, 1).numpy()
+    return [_own_rows(own[:count], len(ring.low)) for own, count in zip(matrices, ring.counts, strict=True)]
+
+
+def _own_rows(matrix: np.ndarray, actions: int) -> Transitions | None:
+    if not len(matrix) or not np.isfinite(matrix).all():
+        return None
+    size = (matrix.shape[1] - actions - 2) // 2
+    seen, action, reward, lost, following = np.split(matrix, np.cumsum([size, actions, 1, 1]), axis=1)
+    return Transitions(
+        observation=seen,
+        action=action,
+        reward=reward[:, 0],
+        next_observation=following,
+        terminal=lost[:, 0] > 0.5,
+        action_space=(Box.uniform(-1, 1, actions),),
+        observation_space=(Box.uniform(-1, 1, size),),
     )

@@ -16,18 +16,17 @@ from torch import Tensor
 
 from synther import compute
 from synther.agents.algorithm import Noise, Shape
-from synther.agents.drawing import Drawn
 from synther.agents.drq_bc import stddev
 from synther.agents.drq_v2 import DrQv2Config
+from synther.agents.rounds import RandomNumbers
 from synther.errors import ConfigError
 from synther.kernels.frames import frame_stacks
-from synther.pixels import augmentation
-from synther.pixels.drq_v2 import PixelDrQv2
-from synther.pixels.encoder import Frame
+from synther.pixels.agent import ADVICE, PixelAgentBase
+from synther.pixels.drq_bc import PixelDrQv2
+from synther.pixels.encoder import FEATURES, Frame
 from synther.pixels.frames import STACK
 from synther.pixels.ring import FrameRing, Numbers
-from synther.pixels.seeing import ADVICE, SeeingAgent
-from synther.pixels.trunk import FEATURES
+from synther.pixels.store import PAD, shift_offsets
 from synther.pixels.vector_env import Records
 
 _ACTING = 2  # a stream beside those of algorithm.py
@@ -36,7 +35,7 @@ _HEADS = ("actor", "critics", "target_critics", "actor_adam", "critics_adam")
 """What learns from features, by the names that `PixelDrQv2` and its heads alone (`agents/drq_v2.py`) share."""
 
 
-class PixelLearner(SeeingAgent):
+class PixelLearner(PixelAgentBase):
     """`learner.act()`, `learner.add(records)`, `learner.train(1)`, for S worlds at once, decision by decision.
 
     `size` is that of a frame (C, H, W), `low` and `high` (A,) are the bounds of the actions. Of each member the newest
@@ -94,7 +93,7 @@ class PixelLearner(SeeingAgent):
         with self._working():
             return self._scaled(self._actor(self.store.seen(), torch.from_numpy(normal)))
 
-    def guess(self) -> NDArray[np.float32]:
+    def random_action(self) -> NDArray[np.float32]:
         """A uniform action (S, A) of every member."""
         drawn = [2 * source.random(len(self.store.low), np.float32) - 1 for source in self._sources()]
         return self._scaled(torch.from_numpy(np.stack(drawn)).to(self.device))
@@ -139,7 +138,7 @@ class _Round:
     ) -> None:
         self.algorithm, self.ring, self.dtype = algorithm, ring, dtype
         self.losses = {name: torch.zeros(len(seeds), device=ring.device) for name in algorithm.losses}
-        self._drawn = Drawn(seeds, 1, batch, algorithm, ring.device)
+        self._drawn = RandomNumbers(seeds, 1, batch, algorithm, ring.device)
 
     def fill(self, number: int) -> None:
         """Draw round `number`, and which decisions it sees."""
@@ -149,7 +148,7 @@ class _Round:
     def run(self, first: int, last: int) -> None:
         drawn = self._drawn
         noise = Noise(drawn.normal[:, 0], drawn.uniform[:, 0])
-        batch = self.ring.batch(drawn.random[:, 0], augmentation.offsets(noise.uniform), self.dtype)
+        batch = self.ring.batch(drawn.random[:, 0], shift_offsets(noise.uniform), self.dtype)
         for name, loss in self.algorithm.update(batch, noise, 0).items():
             self.losses[name].copy_(loss)
 
@@ -177,7 +176,7 @@ class _Actor:
     @torch.no_grad()
     def _forward(self) -> None:
         own = self.algorithm
-        frames = frame_stacks(self.ring.images, self._seen, None, augmentation.PAD, self.dtype)
+        frames = frame_stacks(self.ring.images, self._seen, None, PAD, self.dtype)
         mean = own.actor(own.actor_trunk(own.encoder(frames))).tanh()
         std = stddev(own.config, own.actor_adam.count)
         self._action.copy_((mean + std * self._normal).clamp(-1, 1))

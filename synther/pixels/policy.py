@@ -1,4 +1,4 @@
-"""What is left of an agent that sees when it only acts: encoder, trunk and actor of all members."""
+"""The policy of a pixel agent: encoder, trunk and actor of all members."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from torch import Tensor
 from synther.agents.policy import read, write
 from synther.agents.stacked import Stack
 from synther.errors import ConfigError, DataError, FormatError
-from synther.pixels.encoder import Encoder
-from synther.pixels.eyes import Features, trunk_of
-from synther.pixels.trunk import Trunk
+from synther.pixels.encoder import Encoder, Features, Trunk, trunk_of
 
 
 @dataclass(frozen=True)
 class PixelPolicy:
-    """`policy.act(stacks)`: every member's deterministic actions. It can be sent to other processes."""
+    """`policy.act(stacks)` returns every member's deterministic actions. Policies can be pickled."""
 
     encoder: Encoder
     trunk: Trunk
@@ -35,12 +33,12 @@ class PixelPolicy:
 
     @property
     def size(self) -> int:
-        """Pixels of a side of the frames that it sees."""
+        """Side length of the frames in pixels."""
         return self.encoder.frame[1]
 
     @torch.no_grad()
     def act(self, stacks: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Actions (S, n, A), within their bounds, for stacks (S, n, C, H, W) of frames or the same (n, C, H, W)."""
+        """Actions (S, n, A) within their bounds, for stacks (S, n, C, H, W), or (n, C, H, W) shared by all members."""
         seen, frame = np.asarray(stacks), self.encoder.frame
         ahead = seen.shape[:-3]
         if seen.dtype != np.uint8 or seen.shape[-3:] != frame or len(ahead) not in (1, 2):
@@ -48,14 +46,14 @@ class PixelPolicy:
             raise DataError(f"expected stacks of frames, {wanted}, got {seen.dtype} of shape {seen.shape}")
         if len(ahead) == 2 and ahead[0] != self.members:
             raise DataError(f"expected stacks of frames for {self.members} members, got them for {ahead[0]}")
-        last = np.ascontiguousarray(np.moveaxis(seen, -3, -1))  # channels, as in training
+        last = np.ascontiguousarray(np.moveaxis(seen, -3, -1))  # channels last, as in training
         x = torch.from_numpy(last).to(self.low.device).to(torch.float32).div_(255).sub_(0.5).movedim(-1, -3)
         output = self.actor(self.trunk(self.encoder(x.expand(self.members, *x.shape[-4:]))))
         scaled = torch.lerp(self.low, self.high, 0.5 * (output.tanh() + 1))
         return scaled.clamp(self.low, self.high).cpu().numpy()
 
     def with_heads(self, actor: Stack) -> PixelPolicy:
-        """The policy with other heads for the same features, such as those of an `Agent` trained on latents."""
+        """This policy with another actor on the same features, such as that of an `Agent` trained on latents."""
         wanted = self.members, self.trunk.features, len(self.low)
         got = len(actor.weights), actor.sizes[0], actor.sizes[-1]
         if got != wanted:
@@ -73,7 +71,7 @@ class PixelPolicy:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what `load_pixel_policy` needs, as an agent's file has it."""
+        """Write a file for `load_pixel_policy`."""
         tensors = dict(zip(("encoder", "actor_trunk", "actor"), (part.weights for part in self._parts()), strict=True))
         tensors |= {"low": self.low, "high": self.high}
         described = {"frame": self.encoder.frame, "actor": self.actor.sizes}
@@ -86,20 +84,20 @@ class PixelPolicy:
 def load_pixel_policy(
     path: str | os.PathLike[str], *, features: Features = "both", device: torch.device | None = None
 ) -> PixelPolicy:
-    """The policy in its own file or in an agent's, on the CPU unless said otherwise.
+    """Read a policy from its own file or from an agent's file. Default device: CPU.
 
-    `features` are those that its heads have learned from. Of the critic alone they are for heads that come by
-    `with_heads`: an agent's own never saw them.
+    `features` are the features that the heads were trained on. Use "critic" only together with `with_heads`: an agent's
+    own actor is never trained on the critic's features.
     """
     described, tensors = read(path, "actor", "low", "high", sees=True)
     trunk = "critic_trunk" if features == "critic" else "actor_trunk"
     if features == "critic" and "critic" not in described.get("trunks", []):
-        raise ConfigError(f"{path} has no trunk of a critic: choose the actor's features")
+        raise ConfigError(f"{path} has no critic trunk: use the features of the actor")
     tensors |= read(path, "encoder", trunk)[1]
     try:
         frame, sizes = tuple(described["frame"]), described["actor"]
     except (KeyError, TypeError) as error:
-        raise FormatError(f"{path} is a damaged agent ({error!r} of its policy): train it again") from None
+        raise FormatError(f"{path} is a damaged agent file ({error!r} of its policy): train the agent again") from None
     own = {name: tensor.to(device or torch.device("cpu")) for name, tensor in tensors.items()}
     encoder = Encoder(own["encoder"], frame)
     return PixelPolicy(encoder, trunk_of(own[trunk], encoder), Stack(own["actor"], sizes), own["low"], own["high"])

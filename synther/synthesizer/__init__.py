@@ -15,7 +15,6 @@ import torch
 from synther import compute
 from synther.data import formats
 from synther.data.checks import check_count, drawing_seed
-from synther.data.endings import Tree
 from synther.data.episodes import held_out_episodes
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
@@ -23,6 +22,7 @@ from synther.data.preparing import prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.spool import Spool, Unspooled
+from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.diffusion.config import SamplerConfig
@@ -85,7 +85,7 @@ class Synthesizer:
         return self._drawing(None, Silent()).layout
 
     @property
-    def ending(self) -> Tree | None:
+    def ending(self) -> TerminationTree | None:
         """What decides about terminals, where thresholds of other columns explain them."""
         return self._model.ending
 

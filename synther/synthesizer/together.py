@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from synther.data import endings
+from synther.data import termination
 from synther.data.kinds import Binary, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
@@ -45,9 +45,9 @@ class Task:
     """The prepared rows where the fit takes place."""
     start: Network | None
     held_out: torch.Tensor | None
-    ending: Future[endings.Tree | None] | None
+    ending: Future[termination.TerminationTree | None] | None
     """What is to decide about terminals, where that was asked for."""
-    usual_reward: Future[endings.UsualReward | None] | None = None
+    usual_reward: Future[termination.UsualReward | None] | None = None
     """What is to decide which rows have the reward that comes again and again, likewise."""
     table: RowTable | None = None
     """What rows are to be drawn from instead of the network, where states and actions are few."""
@@ -58,17 +58,17 @@ class Task:
         return config if self.table is None else replace(config, steps=min(config.steps, TABLE_STEPS))
 
 
-def learn_ending(rows: Transitions) -> Future[endings.Tree | None]:
+def learn_ending(rows: Transitions) -> Future[termination.TerminationTree | None]:
     """Begin to learn when episodes end, in a thread: it takes nothing but rows, and a GPU is busy with the network."""
-    return _begun(partial(endings.learn, rows))
+    return _begun(partial(termination.learn, rows))
 
 
-def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[endings.UsualReward | None] | None:
+def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.UsualReward | None] | None:
     """Likewise begin to learn which rows have the reward that comes again and again, where there is one."""
     (kind,) = layout.reward
     if isinstance(kind, Spiked) and len(kind.spikes) == 1:
-        return _begun(partial(endings.UsualReward.learn, rows, kind.spikes[0]))
-    return _begun(partial(endings.UsualReward.learn, rows, kind.low)) if isinstance(kind, Binary) else None
+        return _begun(partial(termination.UsualReward.learn, rows, kind.spikes[0]))
+    return _begun(partial(termination.UsualReward.learn, rows, kind.low)) if isinstance(kind, Binary) else None
 
 
 def _begun(work: Callable[[], T]) -> Future[T]:

@@ -60,7 +60,7 @@ def test_members_together_equal_each_alone(config):
                 torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
         both = together.act(seen)[index], alone.act(seen[index : index + 1])[0]
         np.testing.assert_allclose(*both, rtol=1e-3, atol=1e-3)
-        np.testing.assert_array_equal(together.guess()[index], alone.guess()[0])
+        np.testing.assert_array_equal(together.random_action()[index], alone.random_action()[0])
 
 
 @every
@@ -137,7 +137,7 @@ def test_guesses_are_uniform_and_every_members_own():
     agent, count = learner(seeds=(1, 2)), 1_500  # more than are drawn together
     drawn, step = [], experience(1, 0, 2)
     for _ in range(count):
-        drawn.append(agent.guess())
+        drawn.append(agent.random_action())
         agent.add(step)
     share = (np.array(drawn) - LOW) / (HIGH - LOW)
     assert share.min() >= 0
@@ -209,7 +209,7 @@ def test_learns_while_it_acts(config, synthetic):
     for step in range(150):
         if step % 5 == 0:
             here = draw.uniform(-1, 1, (2, 1))
-        rows, here = happened(here, agent.guess() if step < 50 else agent.act(here))
+        rows, here = happened(here, agent.random_action() if step < 50 else agent.act(here))
         agent.add(rows)
         if step == 70 and synthetic:
             for member in range(2):

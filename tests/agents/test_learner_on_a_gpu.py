@@ -90,7 +90,7 @@ def test_acts_as_it_would_on_a_cpu(config):
             np.testing.assert_allclose(
                 there.act(seen, stochastic=stochastic), here.act(seen, stochastic=stochastic), atol=1e-4
             )
-        np.testing.assert_array_equal(there.guess(), here.guess())
+        np.testing.assert_array_equal(there.random_action(), here.random_action())
         for agent in (there, here):
             agent.add(experience(1, step, 3))
     np.testing.assert_allclose(there.policy().act(seen[:, None])[:, 0], there.act(seen, stochastic=False), atol=1e-4)

@@ -5,7 +5,7 @@ import pytest
 
 from synther.assess.features import Features
 from synther.assess.terminals import TerminalJudge, agreement
-from synther.data import endings
+from synther.data import termination
 from synther.data.transitions import Transitions
 
 
@@ -37,7 +37,7 @@ def test_thresholds_judge_where_they_explain_the_real_terminals() -> None:
 
 
 def test_a_network_that_judges_rare_terminals_does_not_look_at_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "learn", lambda *rows_and_seed: None)
+    monkeypatch.setattr(termination, "learn", lambda *rows_and_seed: None)
     real, other = rows(6_000, 0), rows(4_000, 1)
     judge = TerminalJudge(Features.of(real), real, seed=0)
     found = agreement(judge(other), other.terminal)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther.pixels.augmentation import PAD, offsets
-from synther.pixels.store import FrameStore
+from synther.pixels.store import PAD, FrameStore, offsets
 
 from .pictures import CPU, noise, stacks
 

@@ -9,8 +9,7 @@ from torch import nn
 
 from synther.agents.algorithm import Shape
 from synther.errors import DataError
-from synther.pixels.encoder import Encoder, draw_encoder, encoded_size
-from synther.pixels.trunk import FEATURES, draw_trunk
+from synther.pixels.encoder import FEATURES, Encoder, draw_encoder, draw_trunk, encoded_size
 
 from .pictures import CPU
 
@@ -51,7 +50,7 @@ def test_shapes_at_84_pixels():
 
 @pytest.mark.parametrize("frame", [(9, 14, 84), (9, 84, 14)])
 def test_frames_that_are_too_small_are_refused(frame):
-    with pytest.raises(DataError, match="expected frames of 15 x 15 pixels at least, got"):
+    with pytest.raises(DataError, match="at least 15 x 15 pixels, got"):
         draw_encoder([0], 7, frame, CPU)
 
 

@@ -17,9 +17,9 @@ from synther.data.layout import Layout
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels import latents
 from synther.pixels.agent import PixelAgent
-from synther.pixels.augmentation import drawn_offsets
 from synther.pixels.latents import encode
 from synther.pixels.policy import load_pixel_policy
+from synther.pixels.store import drawn_offsets
 
 from .pictures import CONFIGS, CPU, agent, noise, stacks
 
@@ -34,7 +34,7 @@ def made() -> PixelAgent:
 def by_hand(made: PixelAgent, member: int, trunk: str) -> np.ndarray:
     """One member's features of every observation that three decisions follow, as it is."""
     x = torch.from_numpy(stacks(FRAMES, made.config.nstep)).float() / 255 - 0.5
-    eyes = made.eyes()
+    eyes = made.pixel_encoder()
     features = eyes.trunks[trunk](eyes.encoder(x.expand(2, *x.shape)))[member]
     return features.numpy()
 
@@ -116,7 +116,7 @@ def test_an_imitator_has_no_critic():
     assert rows.observation.shape == (18, 50)
     np.testing.assert_allclose(rows.reward, FRAMES.decisions(1, 0.99).reward)
     for features in ("both", "critic"):
-        with pytest.raises(ConfigError, match="this agent has no trunk of a critic, only of: actor"):
+        with pytest.raises(ConfigError, match="no critic trunk"):
             encode(imitator, FRAMES, features=features)
 
 
@@ -152,7 +152,7 @@ def test_heads_of_an_imitator_learn_from_latents():
 
 def test_refusals(made, tmp_path):
     made.policy().save(tmp_path / "policy.safetensors")
-    with pytest.raises(FormatError, match="is a policy alone: expected the file of a whole agent"):
+    with pytest.raises(FormatError, match="expected the file of a whole agent"):
         encode(tmp_path / "policy.safetensors", FRAMES)
     with pytest.raises(ConfigError, match="features must be one of both, actor, critic, got 'all'"):
         encode(made, FRAMES, features="all")

@@ -14,9 +14,9 @@ from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.rows import Member, Rows
 from synther.errors import ConfigError
 from synther.pixels import vector_env
-from synther.pixels.drq_v2 import PixelDrQv2
+from synther.pixels.drq_bc import PixelDrQv2
+from synther.pixels.latents import encode_own
 from synther.pixels.learner import PixelLearner
-from synther.pixels.own_latents import encode_own
 from synther.pixels.policy import load_pixel_policy
 from synther.pixels.vector_env import PixelVectorEnv
 
@@ -46,7 +46,7 @@ def live(made: PixelLearner, decisions: int, *, guessing: int = 12, train: bool 
         made.add(there.reset(0))
         for number in range(decisions):
             learning = number >= guessing and train
-            stepped = there.step(made.act() if learning else made.guess(), number)
+            stepped = there.step(made.act() if learning else made.random_action(), number)
             made.add(stepped.records)
             if stepped.over.any():
                 made.add(stepped.restarts, np.flatnonzero(stepped.over))
@@ -185,13 +185,13 @@ def test_latents_are_what_each_member_sees_of_its_own(lived):
     keys = set()
     still = pytest.MonkeyPatch()
     still.setattr(
-        "synther.pixels.own_latents.drawn_offsets", lambda count, *key: keys.add(key) or torch.full((count, 4), 4)
+        "synther.pixels.latents.drawn_offsets", lambda count, *key: keys.add(key) or torch.full((count, 4), 4)
     )
     rows = encode_own(lived)[1]
     still.undo()
     assert len(keys) == 2  # every member has shifts of its own
     picked = lived.store.at(torch.zeros(2, 1, dtype=torch.int64))
-    eyes, seen = lived.eyes(), lived.store.observations(picked, None, torch.float32)
+    eyes, seen = lived.pixel_encoder(), lived.store.observations(picked, None, torch.float32)
     np.testing.assert_allclose(rows.observation[0, :50], eyes.trunks["actor"](eyes.encoder(seen))[1, 0], atol=1e-5)
     np.testing.assert_allclose(rows.observation[0, 50:], eyes.trunks["critic"](eyes.encoder(seen))[1, 0], atol=1e-5)
 

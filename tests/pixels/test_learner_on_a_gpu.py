@@ -8,8 +8,8 @@ import torch
 
 from synther.agents.algorithm import Noise
 from synther.pixels import vector_env
-from synther.pixels.own_latents import encode_own
-from synther.pixels.seeing import convolving
+from synther.pixels.agent import convolving
+from synther.pixels.latents import encode_own
 
 from ..here import Here
 from .pictures import CPU

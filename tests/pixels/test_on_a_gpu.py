@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from synther.agents.algorithm import Noise
-from synther.pixels.agent import PixelAgent
+from synther.pixels.agent import PixelAgent, convolving
 from synther.pixels.latents import encode
-from synther.pixels.seeing import convolving
 
 from .pictures import CONFIGS, noise, stacks
 

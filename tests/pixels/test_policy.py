@@ -15,8 +15,8 @@ from synther.agents.bc import BCConfig
 from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
 from synther.errors import ConfigError, DataError, FormatError
+from synther.pixels.encoder import FEATURES
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
-from synther.pixels.trunk import FEATURES
 
 from .pictures import CONFIGS, CPU, agent, noise, stacks
 
@@ -146,7 +146,7 @@ def test_files_of_others_are_refused(tmp_path):
     with pytest.raises(FormatError, match="is an agent that does not see: expected one trained on frames"):
         load_pixel_policy(path)
     agent(CONFIGS["bc"]).save(path)
-    with pytest.raises(ConfigError, match="has no trunk of a critic: choose the actor's features"):
+    with pytest.raises(ConfigError, match="has no critic trunk"):
         load_pixel_policy(path, features="critic")
 
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from synther.errors import ConfigError, DataError
-from synther.pixels.augmentation import PAD
 from synther.pixels.frames import Frames
 from synther.pixels.ring import FrameRing
-from synther.pixels.store import FrameStore
+from synther.pixels.store import PAD, FrameStore
 from synther.pixels.vector_env import Records
 
 from .pictures import CPU

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther.pixels.augmentation import PAD
-from synther.pixels.store import FrameStore
+from synther.pixels.store import PAD, FrameStore
 
 from .pictures import CPU, noise
 

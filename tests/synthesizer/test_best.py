@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions
-from synther.data import endings
+from synther.data import termination
 from synther.diffusion.config import SamplerConfig
 
 from ..support.watch import Watch
@@ -57,7 +57,7 @@ def test_clipped_speeds_come_back_exactly_clipped(best):
 
 
 def test_the_end_of_episodes_is_learned_from_the_rows_alone(best):
-    assert best[0]._model.ending == endings.learn(falling())
+    assert best[0]._model.ending == termination.learn(falling())
 
 
 def test_terminals_are_where_the_limit_is(best):

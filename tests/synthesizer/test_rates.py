@@ -11,7 +11,7 @@ import torch
 
 from synther import Synthesizer
 from synther.data.calibration import Calibration, odds_ratio
-from synther.data.endings import Tree
+from synther.data.termination import TerminationTree
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 from synther.progress import Silent
@@ -112,7 +112,7 @@ def test_every_block_of_every_seed_is_rebalanced_by_numbers_of_its_own(quick, mo
 
 def test_where_a_tree_decides_its_decisions_are_counted(quick):
     """One that calls a row terminal where its first observation is above 2, the mean: half of them, not 1 in 20."""
-    tree = Tree((0, -1, -1), (2.0, 0.0, 0.0), (1, -1, -1), (2, -1, -1), (False, False, True))
+    tree = TerminationTree((0, -1, -1), (2.0, 0.0, 0.0), (1, -1, -1), (2, -1, -1), (False, False, True))
     decided = Synthesizer(quick.settings, device="cpu")
     decided._fitted = replace(quick._model, ending=tree, calibrations={})
     found = decided._drawing(None, Silent())

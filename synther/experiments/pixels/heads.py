@@ -40,7 +40,7 @@ from synther.experiments.record import check_alive
 from synther.experiments.results import Result
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelConfig
-from synther.pixels.eyes import Features
+from synther.pixels.encoder import Features
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
 from synther.progress import Progress, resolve
 

@@ -15,7 +15,7 @@ from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.folder import RunFolder, digest_of, read_object
-from synther.pixels.eyes import Features
+from synther.pixels.encoder import Features
 from synther.presets import Settings
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer

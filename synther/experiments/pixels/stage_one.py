@@ -22,7 +22,7 @@ from synther.experiments.results import Result
 from synther.experiments.spec import Tracked
 from synther.folder import RunFolder, read_object, write_object
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig, algorithm_of
-from synther.pixels.eyes import Features
+from synther.pixels.encoder import Features
 from synther.pixels.frames import Frames
 from synther.pixels.latents import encode
 from synther.pixels.policy import PixelPolicy, load_pixel_policy

@@ -238,7 +238,7 @@ def test_a_seed_that_diverges_is_told_once_and_all_that_do_end_the_run(tmp_path,
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"env_options": {"a": 1}}, "take no env_options"),
         ({"capacity": 4}, "room for 5 frames at least"),
-        ({"size": 9}, "15 x 15 pixels at least, got 9 x 9"),
+        ({"size": 9}, "at least 15 x 15 pixels, got 9 x 9"),
     ],
     ids=str,
 )

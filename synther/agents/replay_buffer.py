@@ -19,7 +19,7 @@ from synther.errors import ConfigError, DataError
 Rows = TypeVar("Rows", NDArray[np.float32], Tensor)
 
 
-class Growing:
+class SeedReplayBuffer:
     """For each of S members the newest `capacity` real rows, and `samples` synthetic ones once there are some.
 
     A row is observation, action, reward, terminal, next observation, in the environment's own numbers; `low` and `high`
@@ -99,13 +99,13 @@ class Growing:
         return own
 
 
-class Places:
+class BatchSampler:
     """From which of a member's rows each place in its batches is filled: real ones first, then the synthetic share.
 
     A member without synthetic rows fills all places with real ones.
     """
 
-    def __init__(self, rows: Growing, batch: int, ratio: float) -> None:
+    def __init__(self, rows: SeedReplayBuffer, batch: int, ratio: float) -> None:
         if not 0 <= ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in [0, 1], got {ratio}")
         self.rows = rows

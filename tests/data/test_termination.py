@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synther.data import endings, shipped
-from synther.data.endings import Tree, UsualReward
+from synther.data import shipped, termination
 from synther.data.formats import read
+from synther.data.termination import TerminationTree, UsualReward
 from synther.data.transitions import Transitions
 
 RANDOM = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def rows_that_end(ends: np.ndarray, following: np.ndarray) -> Transitions:
 def test_two_limits_on_two_columns():
     following = RANDOM.normal(size=(20_000, 2))
     ends = (following[:, 0] < -2) | (np.abs(following[:, 1]) > 2.5)
-    tree = endings.learn(rows_that_end(ends, following))
+    tree = termination.learn(rows_that_end(ends, following))
     fresh = RANDOM.normal(size=(20_000, 2)) * 1.5
     truth = (fresh[:, 0] < -2) | (np.abs(fresh[:, 1]) > 2.5)
     found = tree.decide(rows_that_end(truth, fresh))
@@ -40,7 +40,7 @@ def test_two_limits_on_two_columns():
 
 def test_a_hopper_falls_below_height_0_7_or_leans_by_0_2():
     rows = read(shipped.path("hopper-sac"))
-    tree = endings.learn(rows)
+    tree = termination.learn(rows)
     limits = {
         (feature - 15, round(cut, 1)) for feature, cut in zip(tree.feature, tree.cut, strict=True) if feature >= 0
     }
@@ -51,58 +51,58 @@ def test_a_hopper_falls_below_height_0_7_or_leans_by_0_2():
 
 def test_terminals_without_a_reason_are_not_explained():
     ends = RANDOM.random(5_000) < 0.05
-    assert endings.learn(rows_that_end(ends, RANDOM.normal(size=(5_000, 2)))) is None
+    assert termination.learn(rows_that_end(ends, RANDOM.normal(size=(5_000, 2)))) is None
 
 
 @pytest.mark.parametrize("count", [0, 10, 5_000])
 def test_too_few_rows_of_one_kind_are_not_explained(count: int):
     following = np.arange(10_000.0).reshape(5_000, 2)
-    assert endings.learn(rows_that_end(np.arange(5_000) >= 5_000 - count, following)) is None
+    assert termination.learn(rows_that_end(np.arange(5_000) >= 5_000 - count, following)) is None
 
 
 def test_rows_left_out_of_the_fit_count_through_those_that_are_in(monkeypatch):
-    monkeypatch.setattr(endings, "MOST_OTHERS", 2_000)
+    monkeypatch.setattr(termination, "MOST_OTHERS", 2_000)
     following = RANDOM.normal(size=(50_000, 2))
     ends = following[:, 0] > 2.5
-    found = endings.learn(rows_that_end(ends, following)).decide(rows_that_end(ends, following))
+    found = termination.learn(rows_that_end(ends, following)).decide(rows_that_end(ends, following))
     assert np.mean(found[ends]) > 0.95
     assert np.mean(found[~ends]) < 0.001
 
 
 def test_a_tree_is_believed_for_rows_that_it_has_not_seen(monkeypatch):
-    monkeypatch.setattr(endings, "FEWEST", 1)  # so that a tree could learn anything by heart
-    monkeypatch.setattr(endings, "DEEPEST", 30)
+    monkeypatch.setattr(termination, "FEWEST", 1)  # so that a tree could learn anything by heart
+    monkeypatch.setattr(termination, "DEEPEST", 30)
     ends = RANDOM.random(400) < 0.3
-    assert endings.learn(rows_that_end(ends, RANDOM.normal(size=(400, 2)))) is None
+    assert termination.learn(rows_that_end(ends, RANDOM.normal(size=(400, 2)))) is None
 
 
 @pytest.mark.parametrize(("beyond", "trusted"), [(0, True), (500, False), (2_500, False)])
 def test_rows_that_go_on_beyond_the_limit_count_though_few_are_looked_at(beyond: int, trusted: bool, monkeypatch):
     """Of 1,000 terminal rows and 500 others beyond a limit two in three are terminal, not 100 in 101."""
-    monkeypatch.setattr(endings, "MOST_OTHERS", 1_000)
+    monkeypatch.setattr(termination, "MOST_OTHERS", 1_000)
     following = RANDOM.uniform(-1, 0, size=(51_000, 2))
     following[: 1_000 + beyond, 0] *= -1
-    tree = endings.learn(rows_that_end(np.arange(51_000) < 1_000, following))
+    tree = termination.learn(rows_that_end(np.arange(51_000) < 1_000, following))
     assert (tree is not None) == trusted
 
 
 def test_a_limit_lies_halfway_between_the_rows_on_its_sides():
     values = np.arange(100.0)[:, None]
     for above in (5, 50, 95):
-        tree = Tree.fit(values, values[:, 0] >= 100 - above, np.ones(100))
+        tree = TerminationTree.fit(values, values[:, 0] >= 100 - above, np.ones(100))
         assert (tree.feature, tree.cut[0]) == ((0, -1, -1), 99.5 - above)
 
 
 def test_no_fewer_than_five_rows_are_beyond_a_limit():
     values = np.arange(100.0)[:, None]
-    assert Tree.fit(values, values[:, 0] >= 96, np.ones(100)).cut[0] == 94.5
-    assert Tree.fit(values, values[:, 0] < 4, np.ones(100)).cut[0] == 4.5
+    assert TerminationTree.fit(values, values[:, 0] >= 96, np.ones(100)).cut[0] == 94.5
+    assert TerminationTree.fit(values, values[:, 0] < 4, np.ones(100)).cut[0] == 4.5
 
 
 def test_json_round_trip_through_strict_json():
     features = RANDOM.normal(size=(500, 5))
-    tree = Tree.fit(features, features[:, 1] > 0.5, np.ones(500))
-    again = Tree.from_json(json.loads(json.dumps(tree.to_json(), allow_nan=False)))
+    tree = TerminationTree.fit(features, features[:, 1] > 0.5, np.ones(500))
+    again = TerminationTree.from_json(json.loads(json.dumps(tree.to_json(), allow_nan=False)))
     assert again == tree
 
 
@@ -111,14 +111,14 @@ def test_a_cut_between_neighbouring_floats(dtype: type):
     second = np.nextafter(dtype(1), dtype(2))
     values = np.repeat([dtype(1), second, np.nextafter(second, dtype(2))], [20, 20, 30])
     features = np.zeros((70, 1), dtype) + values[:, None]
-    tree = Tree.fit(features, values > second, np.ones(70))
+    tree = TerminationTree.fit(features, values > second, np.ones(70))
     assert tree.feature == (0, -1, -1)
     assert tree.terminal[1:] == (False, True)
 
 
 def test_one_kind_of_rows_and_a_constant_feature_make_a_single_leaf():
-    assert Tree.fit(np.ones((100, 5)), np.arange(100) % 2 == 0, np.ones(100)).feature == (-1,)
-    tree = Tree.fit(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50))
+    assert TerminationTree.fit(np.ones((100, 5)), np.arange(100) % 2 == 0, np.ones(100)).feature == (-1,)
+    tree = TerminationTree.fit(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50))
     assert tree.feature == (-1,)
     assert not tree.decide(rows_that_end(np.zeros(7, bool), np.zeros((7, 2)))).any()
 
@@ -126,8 +126,8 @@ def test_one_kind_of_rows_and_a_constant_feature_make_a_single_leaf():
 def test_other_questions_than_that_for_the_end_are_answered():
     following = RANDOM.normal(size=(10_000, 2))
     rows = rows_that_end(np.zeros(10_000, bool), following)
-    assert endings.learn(rows) is None
-    tree = endings.learn(rows, truth=following[:, 1] > 1)
+    assert termination.learn(rows) is None
+    tree = termination.learn(rows, truth=following[:, 1] > 1)
     assert np.mean(tree.decide(rows) == (following[:, 1] > 1)) > 0.999
 
 

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from synther.agents.growing import Growing, Places
+from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
 from synther.errors import DataError
 
 from .steps import HIGH, LOW, WIDE, WIDTH, A, experience
 from .tables import CPU
 
 
-def growing(capacity: int = 5, samples: int = 4, members: int = 2) -> Growing:
-    return Growing(members, WIDE, LOW, HIGH, capacity=capacity, samples=samples, device=CPU)
+def replay_buffer(capacity: int = 5, samples: int = 4, members: int = 2) -> SeedReplayBuffer:
+    return SeedReplayBuffer(members, WIDE, LOW, HIGH, capacity=capacity, samples=samples, device=CPU)
 
 
 @pytest.mark.parametrize("capacity", [1, 5, 8])
 @pytest.mark.parametrize("sizes", [[1] * 13, [3, 5, 2, 3], [13], [4, 9]], ids=str)
 def test_the_newest_rows_are_there_after_any_wrap(capacity, sizes):
-    rows, given = growing(capacity), experience(13, 0, 2)
+    rows, given = replay_buffer(capacity), experience(13, 0, 2)
     at = 0
     for size in sizes:
         rows.add(given[:, at : at + size])
@@ -35,7 +35,7 @@ def test_the_newest_rows_are_there_after_any_wrap(capacity, sizes):
 
 def test_a_batch_names_the_columns():
     given = experience(4, 1, 2)
-    batch = growing().batch(torch.from_numpy(given))
+    batch = replay_buffer().batch(torch.from_numpy(given))
     names = {"observation": slice(0, 3), "action": slice(3, 5), "reward": 5, "terminal": 6, "pair": slice(0, 5)}
     for name, place in {**names, "next_observation": slice(7, None)}.items():
         np.testing.assert_array_equal(getattr(batch, name), given[..., place])
@@ -51,7 +51,7 @@ def test_a_batch_names_the_columns():
     ],
 )
 def test_rows_that_cannot_be_are_refused(rows, says):
-    ring = growing()
+    ring = replay_buffer()
     with pytest.raises(DataError, match=says):
         ring.add(rows)
     assert (ring.added, ring.filled.item()) == (0, 0)
@@ -60,7 +60,7 @@ def test_rows_that_cannot_be_are_refused(rows, says):
 
 
 def test_synthetic_rows_are_scaled_as_real_ones_and_only_right_ones_are_taken():
-    rows, given = growing(capacity=4), experience(4, 3)
+    rows, given = replay_buffer(capacity=4), experience(4, 3)
     given.flags.writeable = False
     rows.add(np.stack([given, given]))
     rows.generate(1, given)
@@ -78,15 +78,15 @@ def test_synthetic_rows_are_scaled_as_real_ones_and_only_right_ones_are_taken():
 @pytest.mark.parametrize(("low", "high"), [([0.0], [0.0]), ([-np.inf], [1.0]), ([0.0], [1.0, 2.0])])
 def test_actions_need_bounds(low, high):
     with pytest.raises(DataError, match="finite bounds"):
-        Growing(1, WIDE, low, high, capacity=1, samples=0, device=CPU)
+        SeedReplayBuffer(1, WIDE, low, high, capacity=1, samples=0, device=CPU)
 
 
 @pytest.mark.parametrize(("ratio", "real"), [(0.0, 8), (0.25, 6), (0.5, 4), (0.3, 6), (1.0, 0)])
 def test_every_batch_has_its_share_of_synthetic_rows_to_the_row(ratio, real, generator):
-    rows = growing(capacity=6, samples=9)
+    rows = replay_buffer(capacity=6, samples=9)
     rows.add(experience(4, 0, 2))
     rows.matrix[:, : rows.capacity, 0], rows.matrix[:, rows.capacity :, 0] = 0, 1
-    places = Places(rows, 8, ratio)
+    places = BatchSampler(rows, 8, ratio)
     random = torch.randint(1 << 62, (2, 5, 8), generator=generator)
     assert places.fill(random).shape == (2, 5, 8, WIDTH)
     assert not places.fill(random)[..., 0].any()  # nobody has any yet
@@ -100,8 +100,8 @@ def test_every_batch_has_its_share_of_synthetic_rows_to_the_row(ratio, real, gen
 
 
 def test_every_row_that_is_there_is_as_likely_and_no_other(generator):
-    rows = growing(capacity=10, samples=3, members=1)
-    places = Places(rows, 6, 0.5)
+    rows = replay_buffer(capacity=10, samples=3, members=1)
+    places = BatchSampler(rows, 6, 0.5)
     rows.generate(0, experience(3, 1))
     places.settle()
     for filled in (4, 7, 10):

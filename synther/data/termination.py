@@ -30,7 +30,7 @@ _FEATURES = ("observation", "action", "reward", "next_observation")
 
 
 @dataclass(frozen=True)
-class Tree:
+class TerminationTree:
     """Nodes as parallel lists, the root first. A node asks whether a feature is above its cut; a leaf answers."""
 
     feature: tuple[int, ...]
@@ -42,7 +42,7 @@ class Tree:
     """The answer of a leaf."""
 
     @classmethod
-    def fit(cls, features: Array, terminal: NDArray[np.bool_], weight: Array) -> Tree:
+    def fit(cls, features: Array, terminal: NDArray[np.bool_], weight: Array) -> TerminationTree:
         """Grow the tree that separates `terminal` (N,) by `features` (N, F), by Gini's impurity."""
         nodes: list[tuple[int, float, int, int, bool]] = []
 
@@ -80,11 +80,11 @@ class Tree:
         return {name: list(getattr(self, name)) for name in names}
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Tree:
+    def from_json(cls, entry: Mapping[str, Any]) -> TerminationTree:
         return cls(**{name: tuple(values) for name, values in entry.items()})
 
 
-def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> Tree | None:
+def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> TerminationTree | None:
     """A tree that recognises terminal rows, or the rows marked in `truth` (N,). None if no tree can be trusted.
 
     It is tried first: fitted on four fifths of the rows and asked about the rest.
@@ -99,13 +99,13 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     features, terminal = _features(rows[chosen]), truth[chosen]
     weight = np.where(terminal, 1.0, len(others) / len(kept))
     fifth = len(chosen) // 5
-    tried = Tree.fit(features[fifth:], terminal[fifth:], weight[fifth:])
+    tried = TerminationTree.fit(features[fifth:], terminal[fifth:], weight[fifth:])
     asked, found = terminal[:fifth], tried.decide(rows[chosen[:fifth]])
     both = np.count_nonzero(asked & found)
     claimed = weight[:fifth][found].sum()
     if both < TRUSTED * np.count_nonzero(asked) or both < TRUSTED * claimed:
         return None
-    return Tree.fit(features, terminal, weight)
+    return TerminationTree.fit(features, terminal, weight)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class UsualReward:
     """When a row has the reward that comes again and again: as thresholds on the rest of the row decide."""
 
     reward: float
-    tree: Tree
+    tree: TerminationTree
     """Tells the rows that have another reward."""
 
     @classmethod
@@ -138,7 +138,7 @@ class UsualReward:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> UsualReward:
-        return cls(float(entry["reward"]), Tree.from_json(entry["tree"]))
+        return cls(float(entry["reward"]), TerminationTree.from_json(entry["tree"]))
 
 
 def _unpaid(rows: Transitions) -> Transitions:
