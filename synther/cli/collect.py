@@ -17,7 +17,7 @@ from synther.cli.answer import answer
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
-    from synther.collect.footage import Footage
+    from synther.collect.recorder import FrameRecorder
     from synther.data.transitions import Transitions
 
 _Kept = TypeVar("_Kept")
@@ -81,10 +81,10 @@ def run(arguments: list[str]) -> None:
 
 
 def _keep_frames(chosen: Collect) -> None:
-    from synther.collect.footage import frames_target, keep
+    from synther.collect.recorder import frames_target, save_frames
 
     target = frames_target(chosen.out)
-    found = keep(target, _frames(chosen), progress=not chosen.quiet)
+    found = save_frames(_frames(chosen), target, progress=not chosen.quiet)
     figures = [
         ("environment", found.env_id or "-"),
         ("frames", f"{found.frames:,}"),
@@ -101,16 +101,16 @@ def _episodes(count: int, whole: int) -> tuple[str, str]:
     return "episodes", f"{count:,}" + (f", {count - whole:,} of them cut" if count > whole else "")
 
 
-def _frames(chosen: Collect) -> Footage:
-    from synther.collect.frames import film, film_run
+def _frames(chosen: Collect) -> FrameRecorder:
+    from synther.collect.frames import record_frames, record_run_frames
     from synther.envs.pixels import REPEAT
 
     run = _run_of(chosen)
     if run is not None:
-        return film_run(run, progress=not chosen.quiet)
+        return record_run_frames(run, progress=not chosen.quiet)
     if chosen.env_options is not None:
         raise ConfigError("--env-options are for rows: frames are drawn of tasks of the dm_control suite as they are")
-    return _played(chosen, film, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
+    return _played(chosen, record_frames, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
 
 
 def _rows(chosen: Collect) -> Transitions:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.collect.footage import Footage
+from synther.collect.recorder import FrameRecorder
 from synther.collect.rows import agent_policy, buffer_of
 from synther.cores import cores
 from synther.data.fingerprint import fingerprint
@@ -47,7 +47,7 @@ _AHEAD = 2
 _AGENT = ".safetensors"
 
 
-def film(
+def record_frames(
     env_id: str,
     policy: str,
     decisions: int,
@@ -59,7 +59,7 @@ def film(
     size: int = SIZE,
     processes: int | None = None,
     progress: Progress | bool = False,
-) -> Footage:
+) -> FrameRecorder:
     """Episodes of a task of the dm_control suite, one after another, with `decisions` in all; the last one may be cut.
 
     `policy` is "random" for uniform actions or an agent's file (.safetensors), of which `member` (None: the first) acts
@@ -82,7 +82,7 @@ def film(
 
     def after(done: Sequence[int]) -> Iterator[Frames]:
         have = number = 0
-        with Workers(several) as workers, resolve(progress).phase(f"film {env_id}", decisions, sum(done)) as phase:
+        with Workers(several) as workers, resolve(progress).phase(f"record {env_id}", decisions, sum(done)) as phase:
             while have < decisions:  # again only where an episode was over before its time
                 lengths = [min(limit, decisions - start) for start in range(have, decisions, limit)]
                 keys = [(_STREAM, seed, 0, number + place) for place in range(len(lengths))]
@@ -90,17 +90,17 @@ def film(
                 there = done[number : number + len(lengths)]
                 have += sum(there)
                 number += len(lengths)
-                for episode in _in_order(workers, ((_filmed, one) for one in given[len(there) :])):
+                for episode in _in_order(workers, ((_recorded, one) for one in given[len(there) :])):
                     have += len(episode) - 1
                     phase.advance(len(episode) - 1)
                     yield episode
 
-    return Footage(identity, after, limit)
+    return FrameRecorder(identity, after, limit)
 
 
-def film_run(
+def record_run_frames(
     run: Path, *, size: int = SIZE, processes: int | None = None, progress: Progress | bool = False
-) -> Footage:
+) -> FrameRecorder:
     """The episodes of an online run on a task of the suite, of its first seed, then of the next: every state drawn.
 
     An action is what the run decided at each state, so nothing is repeated.
@@ -119,7 +119,7 @@ def film_run(
                 phase.advance(len(episode) - 1)
                 yield episode
 
-    return Footage(identity, after)
+    return FrameRecorder(identity, after)
 
 
 def _actor(env_id: str, policy: str, member: int | None, noise: float | None, low: Array, high: Array) -> Policy:
@@ -158,7 +158,7 @@ def _spans(rows: Transitions) -> Iterator[slice]:
     yield from (slice(start, stop) for start, stop in zip(starts, stops, strict=True))
 
 
-def _filmed(env_id: str, backend: str, repeat: int, size: int, policy: Policy, key: Key, most: int) -> Frames:
+def _recorded(env_id: str, backend: str, repeat: int, size: int, policy: Policy, key: Key, most: int) -> Frames:
     """In a worker: one episode, of at most so many decisions."""
     env = _env(env_id, backend, repeat, size)
     rng = np.random.default_rng(np.random.SeedSequence(key).spawn(1)[0])

@@ -100,7 +100,7 @@ class Experience:
         return self.folder / f"{end:010}.safetensors"
 
 
-class Film:
+class FrameExperience:
     """Frames of the `seeds` in `folder`, and in memory those of the segment that has not been written yet."""
 
     def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, env_id: str, repeat: int) -> None:

@@ -20,7 +20,7 @@ from synther.envs.pixels import REPEAT, SIZE, PixelEnv
 from synther.errors import ConfigError
 from synther.experiments import tracking
 from synther.experiments.evaluation import Over, evaluate_pixels
-from synther.experiments.experience import Film, replayed
+from synther.experiments.experience import FrameExperience, replayed
 from synther.experiments.loop import Acting, Evaluations
 from synther.experiments.online import Plan
 from synther.experiments.record import Clock, Record
@@ -157,7 +157,7 @@ class _Playing:
 
 
 class _Acting(Acting):
-    """Agents of frames, which are kept in `film`."""
+    """Agents of frames, which are kept in `frames`."""
 
     shown = 20
 
@@ -171,12 +171,12 @@ class _Acting(Acting):
         make_env: Callable[..., PixelEnv],
     ) -> None:
         self.envs, self.update_every = envs, plan.update_every
-        self.film = Film(folder / "frames", plan.all_seeds, envs, plan.env_id, plan.repeat)
+        self.frames = FrameExperience(folder / "frames", plan.all_seeds, envs, plan.env_id, plan.repeat)
         self.everybody: Numbers = np.arange(plan.seeds)
         self.checkpoint = folder / "checkpoint.safetensors"
         if self.checkpoint.exists():  # the learner and its frames are brought to where it was written
             learner.load(self.checkpoint)
-            for segment in self.film.segments(plan.segments_until(learner.decisions)):
+            for segment in self.frames.segments(plan.segments_until(learner.decisions)):
                 for records, who in replayed(segment):
                     learner.add(records, who)
             log.info("going on after %s steps", f"{learner.decisions:,}")
@@ -212,7 +212,7 @@ class _Acting(Acting):
 
     def save(self) -> None:
         """Frames first: a checkpoint without them could not be taken up."""
-        self.film.save(self.step)
+        self.frames.save(self.step)
         self.learner.save(self.checkpoint)
 
     def restore(self, progress: Progress) -> None:
@@ -226,4 +226,4 @@ class _Acting(Acting):
     def _see(self, records: Records, who: Numbers) -> None:
         if len(who):
             self.learner.add(records, who)
-            self.film.append(records, who)
+            self.frames.append(records, who)

@@ -12,7 +12,7 @@ import pytest
 
 from synther import Transitions, read, write
 from synther.cli import collect
-from synther.collect.footage import Footage
+from synther.collect.recorder import FrameRecorder
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.results import Result
 from synther.pixels.files import read as read_frames
@@ -99,9 +99,9 @@ def test_frames(run, monkeypatch, tmp_path):
 
     def kept(*given, **named):
         asked.append((given, named))
-        return Footage({}, lambda done: iter(episodes[len(done) :]))
+        return FrameRecorder({}, lambda done: iter(episodes[len(done) :]))
 
-    for name in ("film", "film_run"):
+    for name in ("record_frames", "record_run_frames"):
         monkeypatch.setattr(f"synther.collect.frames.{name}", kept)
     found = json.loads(run("dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5", "--json"))
     agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3, "--steps", "2K", "--repeat", 4, "--seed", 7)
@@ -134,15 +134,15 @@ def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, ca
     made = [frames(5), frames(5), frames(3)]
     patience = 2
 
-    def film(*given, seed, **named):
+    def record_frames(*given, seed, **named):
         def after(done):
             yield from made[len(done) : patience]
             if patience < len(made):
                 raise KeyboardInterrupt
 
-        return Footage({"seed": seed}, after)
+        return FrameRecorder({"seed": seed}, after)
 
-    monkeypatch.setattr("synther.collect.frames.film", film)
+    monkeypatch.setattr("synther.collect.frames.record_frames", record_frames)
     command = ("collect", "dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5")
     code, out, err = synther(*command)
     assert (code, out) == (1, "")

@@ -16,7 +16,7 @@ from synther.agents.agent import Agent
 from synther.agents.rows import Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.collect import frames as collect_pixels
-from synther.collect.frames import film, film_run
+from synther.collect.frames import record_frames, record_run_frames
 from synther.envs.camera import graphics
 from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError, FormatError
@@ -38,12 +38,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counter]]:
     collect_pixels._env.cache_clear()
 
 
-def filmed(decisions: int, **how: Any) -> Frames:
-    return Frames.concatenate(list(film(TASK, "random", decisions, size=6, **how)))
+def recorded(decisions: int, **how: Any) -> Frames:
+    return Frames.concatenate(list(record_frames(TASK, "random", decisions, size=6, **how)))
 
 
 def test_whole_episodes_and_one_that_is_cut(counted):
-    found = filmed(23)
+    found = recorded(23)
     starts, ends = found.episodes
     assert (ends - starts - 1).tolist() == [10, 10, 3]
     assert (found.env_id, found.action_repeat, found.image.shape) == (TASK, 2, (26, 3, 6, 6))
@@ -59,7 +59,7 @@ def test_whole_episodes_and_one_that_is_cut(counted):
 
 def test_episodes_that_are_over_are_followed_by_others(counted):
     counted.last = 4
-    found = filmed(23)
+    found = recorded(23)
     starts, ends = found.episodes
     # Three are planned, and as twelve decisions are missing then, two more, of which the last is cut; then three again.
     assert (ends - starts - 1).tolist() == [4, 4, 3, 4, 2, 4, 2]
@@ -68,11 +68,11 @@ def test_episodes_that_are_over_are_followed_by_others(counted):
 
 
 def test_frames_depend_on_the_seed_and_not_on_the_processes(counted):
-    one, same, other = filmed(23, processes=1), filmed(23, processes=4), filmed(23, seed=1)
+    one, same, other = recorded(23, processes=1), recorded(23, processes=4), recorded(23, seed=1)
     for name in ("image", "action", "reward", "first"):
         np.testing.assert_array_equal(getattr(one, name), getattr(same, name))
     assert (one.action != other.action).any()
-    assert filmed(5, repeat=3).action_repeat == 3
+    assert recorded(5, repeat=3).action_repeat == 3
 
 
 def same(one: Frames, other: Frames) -> bool:
@@ -84,10 +84,10 @@ def same(one: Frames, other: Frames) -> bool:
 def test_it_goes_on_after_any_episode(counted, last):
     """Also where the first ones were over before their time, so that others were needed."""
     counted.last = last
-    made = list(film(TASK, "random", 23, size=6))
+    made = list(record_frames(TASK, "random", 23, size=6))
     for count in range(len(made) + 1):
         done = [len(episode) - 1 for episode in made[:count]]
-        rest = list(film(TASK, "random", 23, size=6, processes=3).after(done))
+        rest = list(record_frames(TASK, "random", 23, size=6, processes=3).after(done))
         assert len(rest) == len(made) - count
         assert all(map(same, rest, made[count:]))
 
@@ -111,7 +111,7 @@ def test_an_agent_acts(counted):
     path = str(agent_file())
     how: dict[str, Any] = {"size": 6}
     one, again, other, noisy, noisy_again = (
-        Frames.concatenate(list(film(TASK, path, 12, **how, **more)))
+        Frames.concatenate(list(record_frames(TASK, path, 12, **how, **more)))
         for more in ({}, {}, {"member": 1}, {"noise": 0.5}, {"noise": 0.5})
     )
     np.testing.assert_array_equal(one.action, again.action)
@@ -119,9 +119,9 @@ def test_an_agent_acts(counted):
     assert (one.action != other.action).any()
     assert (one.action[1:11] != noisy.action[1:11]).mean() > 0.5  # but for those at an edge of the box
     with pytest.raises(ConfigError, match="there is no member 2"):
-        film(TASK, path, 12, member=2)
+        record_frames(TASK, path, 12, member=2)
     with pytest.raises(DataError, match="4 observation columns"):
-        film(TASK, str(agent_file(4)), 12)
+        record_frames(TASK, str(agent_file(4)), 12)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_agent_acts(counted):
 )
 def test_what_is_refused_at_once(counted, given, how, says):
     with pytest.raises(ConfigError, match=says):
-        film(*given, **how)
+        record_frames(*given, **how)
 
 
 def run_folder(rows: Transitions) -> Path:
@@ -175,7 +175,7 @@ def test_a_run_is_drawn_again(counted, monkeypatch):
 
     monkeypatch.setattr(collect_pixels, "redraw", drawn)
     rows = states()
-    found = Frames.concatenate(list(film_run(run_folder(rows), size=6)))
+    found = Frames.concatenate(list(record_run_frames(run_folder(rows), size=6)))
     assert found.episodes[0].tolist() == [0, 5]
     assert (found.env_id, found.action_repeat) == (TASK, 1)
     assert np.flatnonzero(found.discount == 0).tolist() == [4]
@@ -185,29 +185,29 @@ def test_a_run_is_drawn_again(counted, monkeypatch):
         [rows.observation[:4], rows.next_observation[3:4], rows.observation[4:], rows.next_observation[-1:]]
     )
     np.testing.assert_array_equal(found.image[:, 0, 0, 0], (seen[:, 0] * 20 + 128).astype(np.uint8))
-    (last,) = film_run(Path("run"), size=6).after([4])
+    (last,) = record_run_frames(Path("run"), size=6).after([4])
     np.testing.assert_array_equal(last.image, found.image[5:])
-    assert list(film_run(Path("run"), size=6).after([4, 5])) == []
+    assert list(record_run_frames(Path("run"), size=6).after([4, 5])) == []
 
 
 def test_what_frames_depend_on(counted):
     """Names of files do not matter, what they hold does."""
     path = agent_file()
-    one = film(TASK, str(path), 12).identity
+    one = record_frames(TASK, str(path), 12).identity
     path = path.rename("same.safetensors")
-    assert film(TASK, str(path), 12, member=0, noise=0.0, processes=3).identity == one
-    others = [film(TASK, str(path), 12, **more).identity for more in ({"member": 1}, {"noise": 0.5})]
-    others += [film(TASK, policy, 12).identity for policy in ("random", str(agent_file(width=9)))]
+    assert record_frames(TASK, str(path), 12, member=0, noise=0.0, processes=3).identity == one
+    others = [record_frames(TASK, str(path), 12, **more).identity for more in ({"member": 1}, {"noise": 0.5})]
+    others += [record_frames(TASK, policy, 12).identity for policy in ("random", str(agent_file(width=9)))]
     assert [[name for name in one if one[name] != other[name]] for other in others] == [
         ["member"],
         ["noise"],
         ["policy"],
         ["policy"],
     ]
-    rows = film_run(run_folder(states())).identity
-    assert film_run(Path("run").rename("moved")).identity == rows
+    rows = record_run_frames(run_folder(states())).identity
+    assert record_run_frames(Path("run").rename("moved")).identity == rows
     write(states(reward=np.ones(9, np.float32)), "moved/replay.npz")
-    assert film_run(Path("moved")).identity["rows"] != rows["rows"]
+    assert record_run_frames(Path("moved")).identity["rows"] != rows["rows"]
 
 
 def test_runs_that_cannot_be_drawn(counted):
@@ -215,13 +215,13 @@ def test_runs_that_cannot_be_drawn(counted):
     gap = whole.next_observation.copy()
     gap[6] += 1
     with pytest.raises(DataError, match="row 6"):
-        film_run(run_folder(states(next_observation=gap)))
+        record_run_frames(run_folder(states(next_observation=gap)))
     write(states(env_id="dm_control/swimmer-swimmer6-v0"), "run/replay.npz")
     with pytest.raises(DataError, match="swimmer6"):
-        film_run(Path("run"))
+        record_run_frames(Path("run"))
     Path("run/replay.npz").unlink()
     with pytest.raises(FormatError, match=r"has no replay\.npz yet"):
-        film_run(Path("run"))
+        record_run_frames(Path("run"))
 
 
 @pytest.mark.parametrize("workers", [Here, pytest.param(Workers, marks=pytest.mark.slow)])
@@ -232,7 +232,7 @@ def test_a_task_is_really_drawn(monkeypatch, workers):
     except ConfigError as error:
         pytest.skip(str(error))
     monkeypatch.setattr(collect_pixels, "Workers", workers)
-    found = Frames.concatenate(list(film(TASK, "random", 3, repeat=500, size=8, seed=4, processes=1)))
+    found = Frames.concatenate(list(record_frames(TASK, "random", 3, repeat=500, size=8, seed=4, processes=1)))
     assert found.episodes[0].tolist() == [0, 3]
     env = collect_pixels._env(TASK, backend, 500, 8)
     for number, (start, end) in enumerate(zip(*found.episodes, strict=True)):

@@ -53,7 +53,7 @@ class Counter:
 
 
 def stand_in(patch: pytest.MonkeyPatch) -> type[Counter]:
-    """From now on worlds that are filmed are of the class that is answered, and need no graphics."""
+    """From now on frames are recorded from the returned class, and need no graphics."""
 
     class Own(Counter):
         pass

@@ -49,5 +49,5 @@ def run(folder: Path, plan: PixelPlan = PLAN, make_env=Doors):
 def same(one: Path, other: Path) -> bool:
     equal = same_tensors(one, other, "checkpoint.safetensors") and refreshes(one) == refreshes(other)
     seen = [read(folder / "frames" / f"seed-{seed}") for seed in (3, 4) for folder in (one, other)]
-    films = all((a.image == b.image).all() for a, b in zip(seen[::2], seen[1::2], strict=True))
-    return equal and films and logged(one) == logged(other) and files(one) == files(other)
+    same_frames = all((a.image == b.image).all() for a, b in zip(seen[::2], seen[1::2], strict=True))
+    return equal and same_frames and logged(one) == logged(other) and files(one) == files(other)

@@ -17,7 +17,7 @@ from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import record
 from synther.experiments import refresh_latents as refreshing
-from synther.experiments.experience import Film
+from synther.experiments.experience import FrameExperience
 from synther.experiments.online_pixels import PixelPlan
 from synther.experiments.refresh_latents import LatentRefreshing as Refreshing
 from synther.experiments.results import Log, Result
@@ -177,7 +177,7 @@ def test_members_together_learn_as_each_alone(finished, tmp_path):
 
 STOPS = [
     (PixelVectorEnv, "step", False, 5),  # before there is a checkpoint
-    (Film, "save", True, 1),  # frames are there, and no checkpoint
+    (FrameExperience, "save", True, 1),  # frames are there, and no checkpoint
     (PixelLearner, "save", True, 2),  # a refresh is due
     (refitting, "fit_models", True, 1),  # generators were fitted, and not kept
     (Synthesizer, "sample", False, 2),  # they were
@@ -200,7 +200,7 @@ def test_stopped_again_and_again(finished, tmp_path):
 def test_stopped_after_the_ring_has_wrapped_around(tmp_path):
     plan = replace(PLAN, capacity=14, upsampling=None, steps=27, evaluate_every=27)
     run(tmp_path / "whole", plan)
-    stop(lambda: run(tmp_path / "run", plan), Film, "save", True, 3)
+    stop(lambda: run(tmp_path / "run", plan), FrameExperience, "save", True, 3)
     run(tmp_path / "run", plan)
     assert same(tmp_path / "whole", tmp_path / "run")
 

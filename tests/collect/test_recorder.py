@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synther.collect import footage
 from synther.collect import frames as collect_pixels
-from synther.collect.footage import Filmed, frames_target, keep
-from synther.collect.frames import film
+from synther.collect import recorder
+from synther.collect.frames import record_frames
+from synther.collect.recorder import FrameSummary, frames_target, save_frames
 from synther.errors import ConfigError
 from synther.pixels.files import read
 from synther.pixels.formats import hdf5
@@ -37,8 +37,8 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Co
     collect_pixels._env.cache_clear()
 
 
-def kept(out: Path = OUT, decisions: int = 43, **how: Any) -> Filmed:
-    return keep(out, film(TASK, "random", decisions, size=6, **how))
+def kept(out: Path = OUT, decisions: int = 43, **how: Any) -> FrameSummary:
+    return save_frames(record_frames(TASK, "random", decisions, size=6, **how), out)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_what_is_kept():
     assert (found.env_id, found.frames, found.decisions, found.episodes, found.whole) == (TASK, 26, 23, 3, 2)
     assert found.mean_return == pytest.approx(stored.returns()[:2].mean(), rel=1e-6)
     assert found.std == pytest.approx(stored.returns()[:2].std(), rel=1e-6)
-    direct = Frames.concatenate(list(film(TASK, "random", 23, size=6)))
+    direct = Frames.concatenate(list(record_frames(TASK, "random", 23, size=6)))
     for name in ("image", "action", "reward", "discount", "first", "low", "high"):
         np.testing.assert_array_equal(getattr(stored, name), getattr(direct, name))
     assert (stored.env_id, stored.action_repeat) == (TASK, 2)
@@ -78,7 +78,7 @@ def test_where_it_may_go():
 
 
 @pytest.mark.parametrize("places", [[10], [20, 20, 40], [43]], ids=str)
-def test_stopped_while_it_films(counted, whole, places):
+def test_stopped_while_it_records(counted, whole, places):
     for processes, place in enumerate(places, start=1):
         with pytest.raises(Stopped):
             kept(processes=processes, progress=Watch(place))
@@ -110,10 +110,10 @@ def stopped(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None
 @pytest.mark.parametrize(
     ("owner", "name", "call", "drawn"),
     [
-        (footage, "write", 1, 5),
-        (footage, "write", 4, 2),
-        (footage, "write", 6, 0),
-        (footage, "read", 3, 0),
+        (recorder, "write", 1, 5),
+        (recorder, "write", 4, 2),
+        (recorder, "write", 6, 0),
+        (recorder, "read", 3, 0),
         (hdf5, "_append", 3, 3),
         (hdf5, "_append", 8, 0),
     ],
@@ -130,7 +130,7 @@ def test_stopped_while_it_writes(counted, whole, owner, name, call, drawn, monke
 
 
 def test_parts_that_were_being_removed_are_drawn_again(counted, whole, monkeypatch):
-    stopped(monkeypatch, footage, "read", 3)
+    stopped(monkeypatch, recorder, "read", 3)
     for number in (0, 1):
         (PARTIAL / f"00000{number}.hdf5").unlink()
     kept()
@@ -180,7 +180,7 @@ import sys, time
 from pathlib import Path
 import pytest
 from synther.collect import frames as collect_pixels
-from synther.collect.footage import keep
+from synther.collect.recorder import save_frames
 from tests.experiments.counter import TASK, Counter, stand_in
 
 def step(self, action):
@@ -189,7 +189,7 @@ def step(self, action):
 
 stand_in(pytest.MonkeyPatch()).step = step
 collect_pixels.check_drawable = lambda env_id: None  # which takes a second
-keep(Path(sys.argv[1]), collect_pixels.film(TASK, "random", 103, size=6, processes=1))
+save_frames(collect_pixels.record_frames(TASK, "random", 103, size=6, processes=1), Path(sys.argv[1]))
 """
 
 

@@ -1,4 +1,4 @@
-"""Episodes of frames on their way to a file: whole ones in a folder beside it, so that work can stop at any moment."""
+"""Record episodes of frames into a file. Finished episodes wait in a folder next to it, so that work can be resumed."""
 
 from __future__ import annotations
 
@@ -26,57 +26,57 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Footage:
-    """Episodes that are made while somebody goes through them, and are the same every time."""
+class FrameRecorder:
+    """Episodes that are recorded while they are iterated over. Iterating again gives the same episodes."""
 
     identity: dict[str, Any]
-    """What they depend on, for JSON."""
+    """All options that the episodes depend on, as JSON values."""
     after: Callable[[Sequence[int]], Iterator[Frames]]
-    """The rest of them, where the first ones are there already: how many decisions each of those has, in order."""
+    """after(lengths): the remaining episodes, given the number of decisions of each episode that exists already."""
     longest: int | None = None
-    """Decisions of an episode that is cut by nothing but its time limit; None is the longest that there is."""
+    """Decisions of an episode that ends by its time limit. None: the length of the longest episode."""
 
     def __iter__(self) -> Iterator[Frames]:
         return self.after([])
 
 
 @dataclass(frozen=True)
-class Filmed:
-    """What somebody wants to know of frames that were kept."""
+class FrameSummary:
+    """Summary of a file of frames."""
 
     env_id: str | None
     frames: int
     decisions: int
     episodes: int
     whole: int
-    """Episodes but for those that are shorter than the longest, and not over."""
+    """Episodes that terminated or reached the time limit."""
     mean_return: float | None
     std: float | None
-    """Of the whole ones, if there are any."""
+    """Over whole episodes, if there are any."""
 
 
-def keep(out: Path, footage: Footage, *, progress: Progress | bool = False) -> Filmed:
-    """Write episodes to a file, which appears when they are all there.
+def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool = False) -> FrameSummary:
+    """Record all episodes and write them to the file `out`, which appears when it is complete.
 
-    Until then they gather in a folder `OUT.partial`; an interrupted call goes on from what is there. A folder of other
-    footage is refused.
+    Until then, finished episodes are kept in the folder `OUT.partial`. An interrupted call continues from there. A
+    folder with episodes of another recorder is refused.
     """
     folder = partial_folder(out)
     run = RunFolder(folder)
     with ExitStack() as held:
         if folder.exists():
-            held.enter_context(run.work(footage.identity, lambda: False))
+            held.enter_context(run.work(recorder.identity, lambda: False))
         parts = list(itertools.takewhile(Path.exists, (_part(folder, number) for number in itertools.count())))
         done = [Shard(part).records - 1 for part in parts]
         if done:
             log.info("going on after %d decisions in %s", sum(done), folder)
-        for episode in footage.after(done):
-            if not run.begun:  # not before: nothing is left of what failed before its first episode
-                held.enter_context(run.work(footage.identity, lambda: False))
+        for episode in recorder.after(done):
+            if not run.begun:  # not earlier: a call that fails before its first episode leaves nothing behind
+                held.enter_context(run.work(recorder.identity, lambda: False))
             parts.append(_part(folder, len(parts)))
             write(episode, parts[-1])
-        found = _joined(out, parts, footage.longest, progress)
-        for part in parts:  # before what says whose they are, so that half a folder is known again
+        found = _joined(out, parts, recorder.longest, progress)
+        for part in parts:  # before the description of the folder, so that a half-deleted folder is still recognised
             part.unlink()
         shutil.rmtree(folder)
     return found
@@ -86,8 +86,8 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}{SUFFIXES[0]}"
 
 
-def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Progress | bool) -> Filmed:
-    """One file of all the parts, of which one at a time is in memory."""
+def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Progress | bool) -> FrameSummary:
+    """Join all parts into one file, with one part in memory at a time."""
     seen: list[tuple[int, float, bool]] = []
     env_id: str | None = None
     with resolve(progress).phase(f"write {out}", len(parts)) as phase:
@@ -106,11 +106,11 @@ def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Pro
     whole = totals[terminals | (lengths >= (longest or lengths.max()))]
     spread = (float(whole.mean()), float(whole.std())) if len(whole) else (None, None)
     decisions, count = int(lengths.sum()), len(seen)
-    return Filmed(env_id, decisions + count, decisions, count, len(whole), *spread)
+    return FrameSummary(env_id, decisions + count, decisions, count, len(whole), *spread)
 
 
 def frames_target(out: str) -> Path:
-    """Where frames shall go: a file that is new and can be written."""
+    """Check that `out` is a new file that can be written, and return its path."""
     if Path(out).suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"frames are kept as {' or '.join(SUFFIXES)}, got {out}: choose another --out")
+        raise ConfigError(f"frames are written as {' or '.join(SUFFIXES)}, got {out}: choose another --out")
     return Path(target_of(out))
