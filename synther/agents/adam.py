@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba 2015) over one tensor, with a state that stays where it is and can be captured and saved."""
+"""Adam (Kingma and Ba 2015) for one tensor. Its state has fixed addresses, so it can be captured in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Adam:
         self.count = torch.zeros((), device=weights.device)
 
     def minimise(self, losses: Tensor, **how: Any) -> None:
-        """One step down `losses` (S,): each depends on its own member's weights only, so their sum serves all."""
+        """One step down the members' `losses` (S,). Each depends only on its own member's weights."""
         self.step(self.gradient(losses), **how)
 
     def gradient(self, losses: Tensor) -> Tensor:
-        """Of each member's loss, in the shape of the weights."""
+        """Gradient of each member's loss, in the shape of the weights."""
         return torch.autograd.grad(losses, self.weights, torch.ones_like(losses))[0]
 
     @torch.no_grad()
     def step(
         self, gradient: Tensor, *, rate: Tensor | None = None, follower: Stack | None = None, tau: float = 0.0
     ) -> None:
-        """One step against `gradient`, at another `rate` than usual where one is given.
+        """One step against `gradient`. `rate` overrides the learning rate for this step.
 
-        Then the `follower`, a target network, moves by the share `tau` towards the new weights.
+        Then `follower`, a target network, moves by the fraction `tau` towards the new weights.
         """
         self.count += 1
         adam_step(
@@ -45,5 +45,5 @@ class Adam:
         )  # fmt: skip
 
     def state(self) -> dict[str, Tensor]:
-        """What changes from step to step, apart from the weights."""
+        """The optimiser's state, without the weights."""
         return {"mean": self.mean, "square": self.square, "count": self.count}

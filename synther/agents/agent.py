@@ -1,4 +1,4 @@
-"""An agent of rows: all members trained at once, in rounds of updates whose rows are gathered together."""
+"""An offline agent on rows. All members are trained at once, in rounds of updates whose rows are gathered together."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ HEADS: Registry = {
     "drq_v2": (DrQv2Config, DrQv2),
     "noisy_bc": (NoisyBCConfig, NoisyBC),
 }
-"""What learns from the features of an agent that sees: rows of other observations have no use for them."""
+"""Heads of pixel agents. They are trained on features (latents) and are not meant for other observations."""
 
-_ROUND_UPDATES = 20  # enough that drawing numbers for each member in turn does not show
+_ROUND_UPDATES = 20  # enough to hide the cost of drawing random numbers member by member
 
 
 class Agent(Rounds):
     """`agent = Agent(TD3BCConfig(), rows, [Member(0), Member(1)]); agent.train(1_000_000); agent.act(observations)`
 
-    Training is done on the device of the rows. `auto` lets a GPU multiply in tf32.
+    Training runs on the device of the rows. With precision `auto`, a GPU multiplies in tf32.
     """
 
     def __init__(
@@ -79,24 +79,24 @@ class Agent(Rounds):
         super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch_size, scales), rows.device)
 
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
-        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member; for a
-        single one (O,), (S, A).
+        """Actions (S, n, A) within their bounds, for observations (S, n, O), or (n, O) shared by all members.
 
-        Where the actor sees only the first columns of an observation (`HEADS`), it is given only those.
+        A single observation (O,) gives (S, A). If the actor uses only the first columns of an observation (`HEADS`),
+        pass only those.
         """
         return self._policy.act(observations)
 
     def policy(self, device: torch.device | None = None) -> Policy:
-        """The policies as they are now, to be evaluated while training goes on; on the CPU unless said otherwise."""
+        """A copy of the current policies, to evaluate while training goes on. Default device: CPU."""
         return self._policy.copy(device or torch.device("cpu"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything: what `load` needs to go on training, and `load_policy` to act."""
+        """Write the whole agent, for `load` and `load_policy`."""
         described = self._described() | {"updates": self.updates, "policy": self._policy.described()}
         policy.write(path, described, self.state() | self._policy.scales.tensors())
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file that an agent with the same config, members and data has written."""
+        """Resume from the file of an agent with the same config, members and data."""
         described, tensors = policy.read(path)
         scales = {name: tensors.pop(name, None) for name in self._policy.scales.tensors()}
         same = all(
@@ -121,7 +121,7 @@ class Agent(Rounds):
 
 
 class _Round:
-    """Consecutive updates, their batches and random numbers in tensors that stay where they are."""
+    """Consecutive updates, with their batches and random numbers in tensors with fixed addresses."""
 
     def __init__(self, algorithm: Algorithm, rows: Rows, members: Sequence[Member], batch: int, scales: Scales) -> None:
         self.algorithm, self.rows = algorithm, rows
@@ -132,17 +132,17 @@ class _Round:
         self._starts, self._lengths = (torch.stack(part).unsqueeze(1) for part in zip(*spans, strict=True))  # (S, 1, B)
         self._drawn = RandomNumbers([member.seed for member in members], self.updates, batch, algorithm, device)
         self._rows = torch.zeros(self.updates, len(members), batch, rows.width, device=device)
-        self._shift, self._scale = rows.placed(scales.mean, 0.0), rows.placed(scales.deviation, 1.0)
+        self._shift, self._scale = rows.placed(scales.mean, 0.0), rows.placed(scales.std, 1.0)
 
     def fill(self, number: int) -> None:
-        """Draw round `number` and gather its rows."""
+        """Draw the random numbers of round `number` and gather its rows."""
         self._drawn.draw(number)
         picked = (self._starts + self._drawn.random % self._lengths).transpose(0, 1)  # (updates, S, B)
         torch.index_select(self.rows.matrix, 0, picked.flatten(), out=self._rows.view(-1, self.rows.width))
         self._rows.sub_(self._shift).div_(self._scale)
 
     def run(self, first: int, last: int) -> None:
-        """The updates from `first` up to `last`, without it."""
+        """Run the updates from `first` up to, but not including, `last`."""
         for step in range(first, last):
             noise = Noise(self._drawn.normal[:, step], self._drawn.uniform[:, step])
             losses = self.algorithm.update(self.rows.batch(self._rows[step]), noise, step)
@@ -152,17 +152,17 @@ class _Round:
 
 
 def _scales(config: AgentConfig, rows: Rows, members: Sequence[Member]) -> Scales:
-    """Each member's observations are scaled by its own real data, or not at all."""
+    """Scale each member's observations by its own real data, or not at all."""
     size = len(members), rows.observation_size
-    mean, deviation = torch.zeros(size, device=rows.device), torch.ones(size, device=rows.device)
+    mean, std = torch.zeros(size, device=rows.device), torch.ones(size, device=rows.device)
     if config.normalize:
         standards = {table: rows.standard(table) for table in {member.arm.real for member in members}}
         for index, member in enumerate(members):
-            mean[index], deviation[index] = standards[member.arm.real]
-    return Scales(mean, deviation, rows.low, rows.high)
+            mean[index], std[index] = standards[member.arm.real]
+    return Scales(mean, std, rows.low, rows.high)
 
 
 def _first(scales: Scales, actor: Stack) -> Scales:
-    """Those of the columns that the actor sees."""
-    mean, deviation = (each[:, : actor.sizes[0]].contiguous() for each in (scales.mean, scales.deviation))
-    return replace(scales, mean=mean, deviation=deviation)
+    """The scales of the columns that the actor uses."""
+    mean, std = (each[:, : actor.sizes[0]].contiguous() for each in (scales.mean, scales.std))
+    return replace(scales, mean=mean, std=std)

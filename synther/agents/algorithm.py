@@ -1,4 +1,4 @@
-"""What an algorithm is: a config, networks with a member axis, and an update that is a function of tensors."""
+"""The interface of an algorithm: a config, networks with a member axis, and an update as a function of tensors."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from synther.plain import make_plain
 Squash = Literal["tanh", "clamp"]
 
 WEIGHTS, ROUNDS = range(2)
-"""Streams of a member's random numbers, so that no two purposes share one."""
+"""Random streams of a member, one per purpose."""
 
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """What all algorithms let one choose."""
+    """Options that all algorithms share."""
 
     width: int = 256
-    """Columns of the hidden layers."""
+    """Width of the hidden layers."""
     depth: int = 2
-    """Hidden layers of every network."""
+    """Number of hidden layers."""
     batch_size: int = 256
-    """Rows of an update."""
+    """Rows per update."""
     learning_rate: float = 3e-4
     normalize: bool = True
-    """Scale observations by the mean and deviation of the real data."""
+    """Normalize observations by the mean and standard deviation of the real data."""
 
     def __post_init__(self) -> None:
         make_plain(self, "agent")
@@ -48,7 +48,7 @@ class AgentConfig:
         return (self.width,) * self.depth
 
     def over(self, updates: int) -> Self:
-        """The same for a training of so many updates, where that decides about anything."""
+        """The config for a training of `updates` updates, if it depends on that number."""
         return self
 
     def _at_least(self, least: int, *names: str) -> None:
@@ -69,12 +69,12 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class Shape:
-    """What an algorithm's networks are made for."""
+    """Sizes, seeds and device of an algorithm's networks."""
 
     observation: int
     action: int
     seeds: tuple[int, ...]
-    """One a member."""
+    """One seed per member."""
     device: torch.device
 
     def stack(
@@ -86,13 +86,13 @@ class Shape:
         initial: Initial | None = None,
         free: Sequence[float] = (),
     ) -> Stack:
-        """A network for every member; its first weights are a function of (seed, key)."""
+        """One network per member. The initial weights are drawn from (seed, key)."""
         sources = [compute.generator(torch.device("cpu"), seed, WEIGHTS, key) for seed in self.seeds]
         return draw_stack(sources, sizes, self.device, ensemble=ensemble, initial=initial, free=free)
 
 
 class Noise(NamedTuple):
-    """The random numbers of an update, beside those that picked its rows."""
+    """Random numbers of an update, apart from those that select its rows."""
 
     normal: Tensor
     """(S, B, normals)"""
@@ -101,25 +101,25 @@ class Noise(NamedTuple):
 
 
 class Algorithm(ABC):
-    """One file each. Whatever it keeps as a tensor, a `Stack` or an `Adam` is its state."""
+    """Base class of algorithms. Attributes of type Tensor, `Stack` and `Adam` are its state."""
 
     losses: ClassVar[tuple[str, ...]]
-    """Names of what `update` returns."""
+    """Names of the losses that `update` returns."""
     squash: Squash = "tanh"
-    """How the first outputs of the actor become an action."""
+    """How the actor's first outputs become an action."""
     normals: int = 0
     uniforms: int = 0
-    """Random numbers that an update needs for each row of its batch."""
+    """Random numbers per row of a batch."""
     period: int = 1
-    """Updates after which their pattern repeats."""
+    """Number of updates after which their pattern repeats."""
     actor: Stack
 
     @abstractmethod
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        """One update of all members, the `step`-th of a round that begins with a period; each member's losses (S,)."""
+        """One update of all members; return each member's losses (S,). `step` counts from the start of a period."""
 
     def state(self) -> dict[str, Tensor]:
-        """What changes from update to update, by the names that a file gives it."""
+        """All tensors that change during training, by their names in files."""
         state: dict[str, Tensor] = {}
         for name, part in vars(self).items():
             if isinstance(part, Tensor):

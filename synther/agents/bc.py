@@ -14,11 +14,11 @@ from synther.agents.rows import Batch
 
 @dataclass(frozen=True)
 class BCConfig(AgentConfig):
-    """Nothing but what all agents share."""
+    """Only the options that all agents share."""
 
 
 def imitation_loss(action: Tensor, data_action: Tensor) -> Tensor:
-    """Mean squared error of each member's actions (S, B, A). (S,)"""
+    """Mean squared error of the actions (S, B, A), per member. (S,)"""
     return (action - data_action).square().mean((1, 2))
 
 

@@ -1,4 +1,4 @@
-"""CQL (Kumar et al. 2020): SAC whose critics are pushed down where the data is silent. CQL(H), importance sampled."""
+"""CQL (Kumar et al. 2020): SAC whose critics are lowered for actions outside the data. CQL(H), importance sampled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
 from synther.errors import ConfigError
 
-_LOG_DEVIATION = (-20.0, 2.0)
+_LOG_STD = (-20.0, 2.0)
 _LARGEST_MULTIPLIER = 1e6
 
 
@@ -26,13 +26,13 @@ class CQLConfig(AgentConfig):
     depth: int = 3
     discount: float = 0.99
     tau: float = 0.005
-    """How far the target critics move with every update."""
+    """Fraction by which the target critics move per update."""
     policy_rate: float = 3e-5
-    """Learning rate of the policy and its temperature."""
+    """Learning rate of the policy and the temperature."""
     actions: int = 10
-    """Actions drawn for each row from the box, from the policy here and from the policy at the next state."""
+    """Actions sampled per row, each from the uniform distribution, the policy and the policy at the next state."""
     weight: float = 10.0
-    """Of the gap between those actions' values and the data's."""
+    """Weight of the gap between the values of these actions and of the data's actions."""
     target_action_gap: float | None = None
     """Target of the Lagrange form, in which a learned multiplier scales the weight. None keeps the weight fixed."""
 
@@ -48,9 +48,9 @@ class CQLConfig(AgentConfig):
 
 
 def value_gap(drawn: Tensor, log_density: Tensor, data: Tensor) -> Tensor:
-    """log sum exp(Q - log density) over drawn actions (S, E, B, N), less Q of the data's (S, E, B). (S, E)
+    """log sum exp(Q - log density) over sampled actions (S, E, B, N), minus Q of the data's actions (S, E, B). (S, E)
 
-    `log_density` (S, B, N) is that of the distribution each action was drawn from.
+    `log_density` (S, B, N) belongs to the distribution from which each action was sampled.
     """
     return ((drawn - log_density.unsqueeze(1)).logsumexp(-1) - data).mean(2)
 
@@ -63,7 +63,7 @@ class CQL(Algorithm):
         self.normals = shape.action * (2 + 2 * config.actions)
         self.uniforms = shape.action * config.actions
         start, pair = Initial(orthogonal=True), shape.observation + shape.action
-        # The log-deviation is a learned linear function of the network's output, 1 x - 1 at first.
+        # log std is a learned linear function of the network's output, initially 1 x - 1.
         outputs = 2 * shape.action
         self.actor = shape.stack(0, (shape.observation, *config.hidden, outputs), initial=start, free=(1.0, -1.0))
         self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=2, initial=start)
@@ -76,12 +76,12 @@ class CQL(Algorithm):
         self.multiplier_adam = Adam(self.log_multiplier, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        """All gradients are taken before the first weight moves."""
+        """Compute all gradients before any weight changes."""
         size, drawn = self.shape.action, self.config.actions * self.shape.action
         one_here, one_there, here, there = torch.split(noise.normal, [size, size, drawn, drawn], -1)
         temperature = self.log_temperature.exp().unsqueeze(1)
-        mean, log_deviation = self._policy(batch.observation)
-        action, log_probability = squashed(mean, log_deviation, one_here)
+        mean, log_std = self._policy(batch.observation)
+        action, log_probability = squashed(mean, log_std, one_here)
         lowest = min_over_critics(values(self.critics.fixed(), batch.observation, action))
         actor_loss = (temperature * log_probability - lowest).mean(1)
 
@@ -90,7 +90,7 @@ class CQL(Algorithm):
             next_action, _ = squashed(*next_policy, one_there)
             next_value = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
             target = backup(batch, next_value, self.config.discount)
-            actions, log_density = self._drawn((mean, log_deviation), next_policy, here, there, noise.uniform)
+            actions, log_density = self._drawn((mean, log_std), next_policy, here, there, noise.uniform)
         predicted, of_drawn = self._values(batch, actions)
         gap = value_gap(of_drawn, log_density, predicted)
         critic_loss = squared_errors(predicted, target).sum(1)
@@ -114,23 +114,23 @@ class CQL(Algorithm):
     def _policy(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         mean, output = self.actor(observation).chunk(2, -1)
         slope, offset = self.actor.free[:, None].chunk(2, -1)
-        return mean, (slope * output + offset).clamp(*_LOG_DEVIATION)
+        return mean, (slope * output + offset).clamp(*_LOG_STD)
 
     def _drawn(
         self, here: tuple[Tensor, Tensor], there: tuple[Tensor, Tensor], *draws: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Actions (S, B, 3N, A) from both policies and the box, and their log-density (S, B, 3N)."""
+        """Actions (S, B, 3N, A) from both policies and the uniform distribution, and their log-density (S, B, 3N)."""
         normal_here, normal_there, uniform = (torch.unflatten(x, -1, (-1, self.shape.action)) for x in draws)
         sampled = [
-            squashed(mean.unsqueeze(2), log_deviation.unsqueeze(2), normal)
-            for (mean, log_deviation), normal in ((here, normal_here), (there, normal_there))
+            squashed(mean.unsqueeze(2), log_std.unsqueeze(2), normal)
+            for (mean, log_std), normal in ((here, normal_here), (there, normal_there))
         ]
         in_the_box = torch.full_like(uniform[..., 0], -self.shape.action * math.log(2))
         actions = torch.cat([*(action for action, _ in sampled), uniform], 2)
         return actions, torch.cat([*(density for _, density in sampled), in_the_box], 2)
 
     def _values(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the data's actions (S, E, B) and of the drawn ones (S, E, B, 3N), in one pass."""
+        """Values of the data's actions (S, E, B) and of the sampled ones (S, E, B, 3N), in one pass."""
         every = torch.cat([batch.action.unsqueeze(2), actions], 2)  # (S, B, 1 + 3N, A)
         observation = batch.observation.unsqueeze(2).expand(-1, -1, every.shape[2], -1)
         value = values(self.critics, observation.flatten(1, 2), every.flatten(1, 2))
@@ -138,12 +138,12 @@ class CQL(Algorithm):
         return value[..., 0], value[..., 1:]
 
     def _penalty(self, gap: Tensor) -> tuple[Tensor, Tensor]:
-        """What the critics pay for the gaps (S, E), and the gradient of the multiplier's own loss. (S,) each"""
+        """Penalty of the critics for the gaps (S, E), and gradient of the multiplier's own loss. (S,) each"""
         c = self.config
         if c.target_action_gap is None:
             return c.weight * gap.sum(1), torch.zeros_like(self.log_multiplier)
         multiplier = self.log_multiplier.exp().clamp(max=_LARGEST_MULTIPLIER)
         excess = c.weight * (gap - c.target_action_gap).sum(1)
-        # Half the negative penalty; where the multiplier is clamped it has no gradient.
+        # The multiplier's loss is half the negative penalty. A clamped multiplier has no gradient.
         growing = (multiplier < _LARGEST_MULTIPLIER).float()
         return multiplier * excess, -0.5 * multiplier * growing * excess.detach()

@@ -1,4 +1,4 @@
-"""What every learner of action values does: evaluate pairs, back values up, take squared errors. Member axes first."""
+"""Functions shared by all critics: values of pairs, backups, squared errors. Member axes come first."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from synther.agents.stacked import Stack
 
 
 def values(critics: Stack, observation: Tensor, action: Tensor) -> Tensor:
-    """Of (S, B, O) and (S, B, A), as every critic of an ensemble sees them: (S, E, B); as a single one does: (S, B)."""
+    """Values of (S, B, O) and (S, B, A): (S, E, B) from an ensemble of critics, (S, B) from a single one."""
     return critics(torch.cat([observation, action], -1)).squeeze(-1)
 
 
 def min_over_critics(values: Tensor) -> Tensor:
-    """What the most pessimistic critic says, (S, E, B) -> (S, B)."""
+    """The minimum over the critics of an ensemble, (S, E, B) -> (S, B)."""
     return torch.minimum(*values.unbind(1)) if values.shape[1] == 2 else values.amin(1)
 
 
 def backup(batch: Batch, next_value: Tensor, discount: float) -> Tensor:
-    """r + discount * V(s') (S, B): after a terminal there is nothing to come."""
+    """r + discount * (1 - terminal) * V(s'), (S, B)."""
     if next_value.shape != batch.reward.shape:
         raise ValueError(f"expected values of shape {tuple(batch.reward.shape)}, got {tuple(next_value.shape)}")
     return torch.addcmul(batch.reward, 1 - batch.terminal, next_value, value=discount)
 
 
 def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
-    """Each critic's mean squared error (S, E), from predictions (S, E, B) and the target (S, B) that they share."""
+    """Each critic's mean squared error (S, E), from predictions (S, E, B) and their shared target (S, B)."""
     if predicted.dim() != 3 or (predicted.shape[0], predicted.shape[2]) != target.shape:
         raise ValueError(f"expected (S, E, B) against (S, B), got {tuple(predicted.shape)}, {tuple(target.shape)}")
     result: Tensor = _SquaredErrors.apply(predicted, target)  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 class _SquaredErrors(torch.autograd.Function):
-    """By hand because PyTorch takes three times as many passes for the gradient."""
+    """Hand-written, because PyTorch's gradient takes three times as many passes over memory."""
 
     @staticmethod
     def forward(ctx: Any, predicted: Tensor, target: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""DrQ+BC (Lu et al. 2023, V-D4RL): DrQ-v2 whose policy also imitates the data. Here its heads learn from features.
+"""Heads of DrQ+BC (Lu et al. 2023, V-D4RL), which is DrQ-v2 whose policy also imitates the data.
 
-An observation is the features of the actor's trunk and then those of the critic's, or one set for both. The losses are
-those of the whole agent (`pixels/drq_bc.py`), which learns the features too.
+An observation consists of the features of the actor's trunk and those of the critic's, or of one set for both. The
+losses are the same as in the whole agent (`pixels/drq_bc.py`), which trains the encoder too.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from synther.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class HeadsConfig(AgentConfig):
-    """What all agents that see let one choose of their heads; every number is V-D4RL's."""
+    """Options that the heads of all pixel agents share. Defaults are those of V-D4RL."""
 
     width: int = 1024
-    normalize: bool = field(default=False, init=False)  # features lie within [-1, 1] already
+    normalize: bool = field(default=False, init=False)  # features already lie within [-1, 1]
     discount: float = 0.99
-    """Of one decision."""
+    """Discount per decision."""
     nstep: int = 1
-    """Decisions between an observation and the one that it is learned from."""
+    """Decisions between an observation and the next observation of its row."""
     stddev_start: float = 1.0
     stddev_end: float = 0.1
-    """Of the noise in the policy's actions, from the first update to the last of `stddev_updates`."""
+    """Standard deviation of the action noise. It falls linearly from start to end over `stddev_updates` updates."""
     stddev_updates: int = 125_000
-    """V-D4RL says 250,000 steps, and updates at every second one."""
+    """V-D4RL has 250,000 steps with an update at every second one."""
     noise_clip: float = 0.3
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class HeadsConfig(AgentConfig):
 
     @property
     def row_discount(self) -> float:
-        """Of what comes after the `nstep` decisions of a row."""
+        """Discount of the value after the `nstep` decisions of a row."""
         return float(self.discount**self.nstep)
 
 
@@ -57,11 +57,11 @@ class HeadsConfig(AgentConfig):
 class DrQBCConfig(HeadsConfig):
     nstep: int = 3
     tau: float = 0.01
-    """How far the target critics move with every update."""
+    """Fraction by which the target critics move per update."""
     alpha: float = 2.5
-    """Weight of the value against the imitation."""
+    """Weight of the value relative to the imitation."""
     features: Literal["both", "shared"] = "both"
-    """Whether rows hold features of the actor and of the critic, or one set that serves both."""
+    """Whether rows hold features of actor and critic (both), or one set for both (shared)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +73,7 @@ class DrQBCConfig(HeadsConfig):
 
 @dataclass(frozen=True)
 class Orthonormal(Initial):
-    """Orthogonal matrices of gain 1, biases 0: those of DrQ-v2's linear layers."""
+    """Orthogonal matrices with gain 1 and zero biases, as in DrQ-v2's linear layers."""
 
     def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
         weights, biases = Initial(orthogonal=True).layer(inputs, outputs, is_last, source)
@@ -81,15 +81,15 @@ class Orthonormal(Initial):
 
 
 def stddev(config: HeadsConfig, updates: Tensor) -> Tensor:
-    """Of the noise after so many `updates`, a scalar: it falls on a straight line, and stays."""
+    """Standard deviation of the action noise after `updates` updates: linear, then constant."""
     done = (updates / config.stddev_updates).clamp(max=1.0)
     return config.stddev_start + done * (config.stddev_end - config.stddev_start)
 
 
 def disturbed(action: Tensor, normal: Tensor, std: Tensor, clip: float) -> Tensor:
-    """Actions with noise, which is held within `clip`, and the sum within [-1, 1].
+    """Add noise, clipped to `clip`, to actions, and clip the sum to [-1, 1].
 
-    Gradients pass as if nothing were held there, so that a policy at its bounds can leave them.
+    The gradient ignores the second clipping, so that a policy at its bounds can leave them.
     """
     moved = action + (std * normal).clamp(-clip, clip)
     return moved + (moved.clamp(-1, 1) - moved).detach()
@@ -103,8 +103,8 @@ class DrQBC(Algorithm):
         both = config.features == "both"
         if both and shape.observation % 2:
             raise DataError(
-                f"expected rows with as many features of the actor as of the critic, got {shape.observation} columns: "
-                "set agent.features to shared where one set serves both"
+                f"expected the same number of actor and critic features, got {shape.observation} columns: set "
+                "agent.features to shared if actor and critic use one set"
             )
         size = shape.observation // 2 if both else shape.observation
         self._of_actor, self._of_critic = slice(0, size), slice(size if both else 0, None)
@@ -144,5 +144,5 @@ class DrQBC(Algorithm):
         return loss.detach()
 
     def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
-        """From (S, B), (S, B, A). (S,)"""
+        """Loss per member (S,), from values (S, B) and actions (S, B, A)."""
         return policy_loss(value, action, batch.action, self.config.alpha)

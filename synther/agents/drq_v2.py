@@ -1,6 +1,6 @@
-"""DrQ-v2 (Yarats et al. 2022): DrQ+BC without the imitation, whose policy follows the critics alone. Here its heads.
+"""Heads of DrQ-v2 (Yarats et al. 2022), which is DrQ+BC without imitation: the policy only maximises the value.
 
-They learn from features, as those of DrQ+BC do; `pixels/drq_v2.py` learns the features too.
+They learn from features. `PixelDrQv2` (`pixels/drq_bc.py`) trains the encoder too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from synther.agents.rows import Batch
 class DrQv2Config(DrQBCConfig):
     learning_rate: float = 1e-4
     stddev_updates: int = 250_000
-    """DrQ-v2's for tasks of medium difficulty: 500,000 decisions, with an update at every second one."""
-    alpha: float = field(default=0.0, init=False)  # nothing is imitated
+    """DrQ-v2's schedule for tasks of medium difficulty: 500,000 decisions, with an update at every second one."""
+    alpha: float = field(default=0.0, init=False)  # no imitation
     features: Literal["both", "shared"] = field(default="both", init=False)
 
 
 def value_loss(value: Tensor) -> Tensor:
-    """-Q, on average, from (S, B). (S,)"""
+    """Mean of -Q, per member, from (S, B). (S,)"""
     return -value.mean(1)
 
 

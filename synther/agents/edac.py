@@ -1,4 +1,4 @@
-"""EDAC (An et al. 2021): SAC with many critics, the lowest of which counts, kept apart by their action gradients."""
+"""EDAC (An et al. 2021): SAC with the minimum over many critics, whose action gradients are kept diverse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synther.agents.rows import Batch
 from synther.agents.stacked import Initial
 from synther.compute import Lane
 
-_LOG_DEVIATION = (-5.0, 2.0)
+_LOG_STD = (-5.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class EDACConfig(AgentConfig):
     normalize: bool = False
     discount: float = 0.99
     tau: float = 0.005
-    """How far the target critics move with every update."""
+    """Fraction by which the target critics move per update."""
     num_critics: int = 10
     eta: float = 1.0
     """Weight of the diversity of the critics."""
@@ -38,9 +38,9 @@ class EDACConfig(AgentConfig):
 
 
 def similarity(gradients: Tensor) -> Tensor:
-    """How alike the critics' action gradients (S, E, B, A) are: sum over pairs i != j of their cosine / (E - 1). (S,)
+    """Similarity of the critics' action gradients (S, E, B, A): sum over pairs i != j of cosine / (E - 1). (S,)
 
-    The sum over pairs is |sum of unit vectors|^2 - sum of |unit vector|^2, of which the latter never changes.
+    The sum over pairs is |sum of unit vectors|^2 - sum of |unit vector|^2, and the latter is constant.
     """
     unit = gradients / (torch.linalg.vector_norm(gradients, dim=-1, keepdim=True) + 1e-10)
     pairs: Tensor = unit.sum(1).square().sum(-1) - unit.detach().square().sum((1, 3))
@@ -90,12 +90,12 @@ class EDAC(Algorithm):
         }
 
     def _act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_deviation = self.actor(observation).chunk(2, -1)
-        return squashed(mean, log_deviation.clamp(*_LOG_DEVIATION), noise)
+        mean, log_std = self.actor(observation).chunk(2, -1)
+        return squashed(mean, log_std.clamp(*_LOG_STD), noise)
 
     @torch.no_grad()
     def _target(self, batch: Batch, noise: Tensor, temperature: Tensor) -> Tensor:
-        """What the critics should have said. (S, B)"""
+        """Target values of the critics. (S, B)"""
         next_action, log_probability = self._act(batch.next_observation, noise)
         lowest = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
         return backup(batch, lowest - temperature * log_probability, self.config.discount)

@@ -1,4 +1,4 @@
-"""Gaussian policies: plain, and squashed by tanh into the box of actions."""
+"""Log-probabilities of Gaussian policies: plain, and squashed by tanh."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch.nn import functional
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
-def log_probability(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor:
-    """Of x (..., A) under independent normal distributions. (...)"""
-    standard = (x - mean) * (-log_deviation).exp()
-    return (-0.5 * standard.square() - log_deviation - _LOG_ROOT_TWO_PI).sum(-1)
+def log_probability(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log-probability of x (..., A) under independent normal distributions. (...)"""
+    standard = (x - mean) * (-log_std).exp()
+    return (-0.5 * standard.square() - log_std - _LOG_ROOT_TWO_PI).sum(-1)
 
 
-def squashed(mean: Tensor, log_deviation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions tanh(mean + deviation * noise) (..., A) and their log-probability (...).
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions tanh(mean + std * noise) (..., A) and their log-probability (...).
 
     log(1 - tanh(x)^2) is written 2 (log 2 - x - softplus(-2x)), which is exact where tanh rounds to 1.
     """
-    x = mean + log_deviation.exp() * noise
+    x = mean + log_std.exp() * noise
     shrinking = 2 * (math.log(2) - x - functional.softplus(-2 * x))
-    return x.tanh(), (-0.5 * noise.square() - log_deviation - _LOG_ROOT_TWO_PI - shrinking).sum(-1)
+    return x.tanh(), (-0.5 * noise.square() - log_std - _LOG_ROOT_TWO_PI - shrinking).sum(-1)

@@ -1,4 +1,4 @@
-"""IQL (Kostrikov et al. 2022): an expectile of the data's own action values, and imitation weighted by advantage."""
+"""IQL (Kostrikov et al. 2022): expectile regression on the data's action values, and advantage-weighted imitation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
 from synther.compute import Lane
 
-_LOG_DEVIATION = (-5.0, 2.0)
+_LOG_STD = (-5.0, 2.0)
 _LARGEST_WEIGHT = 100.0
 _DECAY_UPDATES = 1_000_000
 
@@ -25,15 +25,15 @@ _DECAY_UPDATES = 1_000_000
 class IQLConfig(AgentConfig):
     discount: float = 0.99
     tau: float = 0.005
-    """How far the target critics move with every update."""
+    """Fraction by which the target critics move per update."""
     expectile: float = 0.7
     beta: float = 3.0
-    """How much better actions are preferred."""
+    """Inverse temperature: how strongly better actions are preferred."""
     deterministic: bool = False
-    """A policy tanh(net) that imitates by squared error, instead of a Gaussian by likelihood."""
+    """Train a policy tanh(net) by squared error instead of a Gaussian by likelihood."""
     decay_updates: int | None = None
-    """Updates over which the policy's learning rate falls to 0 as a cosine. None are those of the whole training, which
-    a run knows; agents that are trained by hand take a million."""
+    """Updates over which the policy's learning rate falls to 0 along a cosine. None: the length of the training run, or
+    a million updates for agents that are trained in Python."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +62,7 @@ class IQL(Algorithm):
     def __init__(self, config: IQLConfig, shape: Shape) -> None:
         self.config = config
         self.squash = "tanh" if config.deterministic else "clamp"
-        # The Gaussian's log-deviation does not depend on the state: it is a free number for each action.
+        # log std of the Gaussian does not depend on the state: one free number per action.
         free = () if config.deterministic else (0.0,) * shape.action
         self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action), free=free)
         self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
@@ -79,7 +79,7 @@ class IQL(Algorithm):
             next_value = self.value(batch.next_observation).squeeze(-1)
             target_value = min_over_critics(self.target_critics(batch.pair).squeeze(-1))
         advantage = target_value - self.value(batch.observation).squeeze(-1)
-        # From here on each network goes its own way, by values from before any update.
+        # The three networks are updated independently, with values from before any update.
         with self._for_critics.aside():
             target = backup(batch, next_value, c.discount)
             critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).mean(1)
@@ -94,11 +94,11 @@ class IQL(Algorithm):
         return {"value": value_loss.detach(), "critic": critic_loss.detach(), "actor": actor_loss.detach()}
 
     def _imitation(self, batch: Batch) -> Tensor:
-        """How little the policy does what the data does. (S, B)"""
+        """Imitation loss of each row. (S, B)"""
         output = self.actor(batch.observation)
         if self.config.deterministic:
             return (output.tanh() - batch.action).square().sum(-1)
-        return -log_probability(batch.action, output, self.actor.free.clamp(*_LOG_DEVIATION).unsqueeze(1))
+        return -log_probability(batch.action, output, self.actor.free.clamp(*_LOG_STD).unsqueeze(1))
 
     def _actor_rate(self) -> Tensor:
         done = (self.actor_adam.count / (self.config.decay_updates or _DECAY_UPDATES)).clamp(max=1.0)

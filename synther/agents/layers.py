@@ -1,8 +1,7 @@
-"""Many multi-layer perceptrons of one shape at once, each a row of one matrix of weights, and their gradients.
+"""Forward and backward passes of many multi-layer perceptrons of one shape, each a row of one weight matrix.
 
-A row is `matrices, biases, whatever else`. The gradient of a row is written where the row has its weights, so that
-nothing is put together afterwards. Written out by hand because the products that a GPU does best (`kernels.product`)
-are none that PyTorch differentiates.
+A row is `matrices, biases, other numbers`. The gradient has the same layout, so nothing has to be concatenated. The
+backward pass is written by hand, because PyTorch cannot differentiate the fastest GPU products (`kernels.product`).
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ Sizes = tuple[int, ...]
 
 
 def numbers(sizes: Sequence[int]) -> list[int]:
-    """How many numbers each matrix has, then each bias."""
+    """Sizes of the matrices, then of the biases."""
     return [*(inputs * outputs for inputs, outputs in pairwise(sizes)), *sizes[1:]]
 
 
 def outputs(weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
-    """Of networks with ReLU between their layers, weights (N, P), x (S, B, in): N / S in turn share one x. (N, B, out)
+    """Outputs (N, B, out) of networks with ReLU between layers. Weights (N, P), x (S, B, in), each shared by N / S.
 
     Differentiable in the weights and in x.
     """
@@ -37,16 +36,16 @@ def outputs(weights: Tensor, x: Tensor, sizes: Sizes) -> Tensor:
 
 
 def outputs_and_slopes(weights: Tensor, x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """The outputs (N, B) of networks with a single one, and their gradients in x (N, B, in).
+    """The outputs (N, B) of networks with one output, and their gradients in x (N, B, in).
 
-    Both are differentiable in the weights, and not in x.
+    Both are differentiable in the weights, but not in x.
     """
     value, slope = _OutputsAndSlopes.apply(weights, x, sizes)  # type: ignore[no-untyped-call]
     return value.squeeze(-1), slope
 
 
 def _views(rows: Tensor, sizes: Sizes) -> tuple[list[Tensor], list[Tensor]]:
-    """Matrices (N, in, out) and biases (N, out), where the rows have them."""
+    """Views of the rows: matrices (N, in, out) and biases (N, out)."""
     counts = numbers(sizes)
     *parts, _ = torch.split(rows, [*counts, rows.shape[1] - sum(counts)], 1)
     depth = len(sizes) - 1
@@ -55,7 +54,7 @@ def _views(rows: Tensor, sizes: Sizes) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _forward(weights: Tensor, x: Tensor, sizes: Sizes, places: Sequence[Tensor] = ()) -> list[Tensor]:
-    """What each layer puts out, in its place where it has one."""
+    """Outputs of all layers, written into `places` where given."""
     found = []
     matrices, biases = _views(weights, sizes)
     for layer, (matrix, bias) in enumerate(zip(matrices, biases, strict=True)):
@@ -110,10 +109,10 @@ class _Outputs(torch.autograd.Function):
 
 
 class _OutputsAndSlopes(torch.autograd.Function):
-    """A slope is linear in each matrix while the same units stay active: it has no gradient in their activity.
+    """Outputs and slopes (gradients in x). A slope is linear in each matrix as long as the same units are active.
 
-    So a matrix has two gradients of one form, (what goes in)^T (what comes back): of the outputs, and of the slopes.
-    Both halves lie one below the other, and one product adds them up.
+    So the gradient of a matrix is a sum of two products of the form (input)^T (delta): one for the outputs, one for the
+    slopes. Both are stored below each other, so that one product computes the sum.
     """
 
     @staticmethod

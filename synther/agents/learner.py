@@ -1,7 +1,7 @@
-"""Agents that act while they learn: every step of the environment is one captured round of updates of all members.
+"""The online learner (SAC, REDQ): after every environment step, one captured round of updates of all members.
 
-Everything random in a step is a function of (a member's seed, the number of the step). So members learn together as
-they would alone, and a training that was stopped and taken up again goes on as one that was not.
+All random numbers of a step depend only on (member's seed, step number). So a member learns the same alone as together
+with others, and a resumed training gives the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from synther.agents.sac import SAC, SACConfig
 from synther.errors import ConfigError, DataError, FormatError
 
 _ACTING = 2  # a stream beside those of algorithm.py
-_ACTING_STEPS = 1_000  # of which the numbers are drawn together
+_ACTING_STEPS = 1_000  # steps whose random numbers are drawn together
 
 
 class Learner:
     """`learner.act(observations)`, `learner.add(rows)`, `learner.train()`, for S environments at once, step by step.
 
-    `low` and `high` (A,) are the bounds of the actions. Of each batch the share `ratio` is synthetic, once a member was
-    given its `samples` synthetic rows. `auto` lets a GPU multiply in tf32.
+    `low` and `high` (A,) are the action bounds. The fraction `ratio` of each batch is synthetic, once a member has its
+    `samples` synthetic rows. With precision `auto`, a GPU multiplies in tf32.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Learner:
         self.config, self.seeds, self.device = config, tuple(seeds), device
         self.precision = precision_for(precision, device)
         self.rounds = 0
-        """Steps that were learned from."""
+        """Number of finished `train` calls."""
         with self._working():
             self.rows = SeedReplayBuffer(
                 len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device
@@ -77,13 +77,13 @@ class Learner:
 
     @property
     def updates(self) -> int:
-        """Of the critics."""
+        """Updates of the critics so far."""
         return self.rounds * self.config.utd
 
     def act(self, observations: ArrayLike, *, stochastic: bool = True) -> NDArray[np.float32]:
-        """An action (S, A) of every member, within its bounds, for an observation (S, O) each.
+        """Actions (S, A) within their bounds, for one observation (S, O) per member.
 
-        Those of one step are the same however often they are asked for.
+        Calling it again in the same step gives the same actions.
         """
         seen = np.asarray(observations, np.float32)
         expected = (len(self.seeds), self.rows.observation_size)
@@ -94,7 +94,7 @@ class Learner:
             return self._scaled(self._actor(seen, normal if stochastic else np.zeros_like(normal)))
 
     def random_action(self) -> NDArray[np.float32]:
-        """A uniform action (S, A) of every member."""
+        """Uniformly random actions (S, A), one per member."""
         return self._scaled(self._draws.uniform(self.rows.added))
 
     def add(self, rows: NDArray[np.float32]) -> None:
@@ -102,68 +102,68 @@ class Learner:
         self.rows.add(rows[:, None] if rows.ndim == 2 else rows)
 
     def generate(self, member: int, rows: NDArray[np.float32]) -> None:
-        """Give a member its synthetic rows (samples, width), in the place of older ones."""
+        """Replace a member's synthetic rows by new ones (samples, width)."""
         self.rows.generate(member, rows)
         self._round.places.settle()
 
     def train(self) -> None:
-        """The updates of one step. On a GPU they may still be running when this returns."""
+        """Run the updates of one step. On a GPU they may still be running when this returns."""
         if not len(self.rows):
-            raise DataError("there are no rows to learn from yet: add some first")
+            raise DataError("there are no rows to learn from: add some first")
         with self._working():
             self._round.draw(self.rounds)
             if self._train is None:
                 self._train = compute.capture(self._round.run, self.device, list(self.state().values()))
             self._train()
             self.rounds += 1
-            self._round.draw(self.rounds)  # while a GPU is busy, and not when it is waited for
+            self._round.draw(self.rounds)  # for the next step, while the GPU is busy
 
     def losses(self) -> dict[str, NDArray[np.float32]]:
         """Each member's losses (S,) in the latest round. Waits for the device."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._round.losses.items()}
 
     def policy(self, device: torch.device | None = None) -> Policy:
-        """The policies as they are now, without their noise; on the CPU unless said otherwise."""
+        """A copy of the current policies without noise. Default device: CPU."""
         return self._policy.copy(device or torch.device("cpu"))
 
     def state(self) -> dict[str, Tensor]:
-        """What changes from round to round, beside their number and the rows."""
+        """All tensors that change during training, without the rows."""
         return self.algorithm.state() | {f"losses.{name}": tensor for name, tensor in self._round.losses.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what `load` needs to go on, and `load_policy` to act. Rows are not part of it."""
+        """Write a file for `load` and `load_policy`. It does not contain the rows."""
         counts = {"rounds": self.rounds, "added": self.rows.added}
         described = self._described() | counts | {"policy": self._policy.described()}
         policy.write(path, described, self.state() | self._policy.scales.tensors())
 
     @torch.no_grad()
     def load(self, path: str | os.PathLike[str]) -> int:
-        """Go on from a file that a learner of the same config and seeds has written.
+        """Resume from the file of a learner with the same config and seeds.
 
-        Answers how many real rows that one had been given: they are to be added again, synthetic ones too.
+        Return how many real rows it had been given. The caller adds these again, and the synthetic rows too.
         """
         described, tensors = policy.read(path)
         own = json.loads(json.dumps(self._described()))
         other = [name for name in own if own[name] != described.get(name)]
         if other:
-            raise ConfigError(f"{path} belongs to a learner with another {', '.join(other)}: choose another place")
+            raise ConfigError(f"{path} belongs to a learner with another {', '.join(other)}: choose another folder")
         state = self.state()
         rounds, added = described.get("rounds"), described.get("added")
         if not isinstance(rounds, int) or not isinstance(added, int) or not state.keys() <= tensors.keys():
-            raise FormatError(f"{path} is a damaged learner: part of it is missing")
+            raise FormatError(f"{path} is a damaged learner file: part of it is missing")
         for name, tensor in state.items():
             tensor.copy_(tensors[name])
         self.rounds = rounds
         return added
 
     def _described(self) -> dict[str, Any]:
-        """What a learner must have in common with one that goes on from its file."""
+        """Properties that must match when training resumes from a file."""
         environment = {"observation": self.rows.observation_size, "low": self.rows.low, "high": self.rows.high}
         plain = {name: np.asarray(value).tolist() for name, value in environment.items()}
         return {"algorithm": "sac", "config": asdict(self.config), "seeds": self.seeds, "environment": plain}
 
     def _scaled(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        """From [-1, 1] into the bounds."""
+        """Scale actions from [-1, 1] to their bounds."""
         low, high = self.rows.low, self.rows.high
         scaled: NDArray[np.float32] = np.clip(low + (high - low) * (0.5 * (action + 1)), low, high)
         return scaled
@@ -176,7 +176,7 @@ class Learner:
 
 
 class _Round:
-    """The updates of one step, their random numbers in tensors that stay where they are."""
+    """The updates of one step, with their random numbers in tensors with fixed addresses."""
 
     def __init__(self, algorithm: SAC, rows: SeedReplayBuffer, places: BatchSampler, seeds: Sequence[int]) -> None:
         self.algorithm, self.rows, self.places = algorithm, rows, places
@@ -185,7 +185,7 @@ class _Round:
         self._drawn: int | None = None
 
     def draw(self, number: int) -> None:
-        """The numbers of round `number`, unless they are there."""
+        """Draw the random numbers of round `number`, unless they are drawn already."""
         if number != self._drawn:
             self._numbers.draw(number)
             self._drawn = number
@@ -198,7 +198,7 @@ class _Round:
 
 
 class _Actor:
-    """All members' actions in one captured forward pass, so that a step of the environment does not wait long."""
+    """All members' actions in one captured forward pass."""
 
     def __init__(self, algorithm: SAC, shape: Shape) -> None:
         self.algorithm, self.shape = algorithm, shape
@@ -207,7 +207,7 @@ class _Actor:
         self._run: Callable[[], None] | None = None
 
     def __call__(self, observation: NDArray[np.float32], noise: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Within [-1, 1], (S, A)."""
+        """Actions (S, A) within [-1, 1]."""
         self._given.copy_(torch.from_numpy(np.hstack([observation, noise])))
         if self._run is None:
             self._run = compute.capture(self._forward, self.shape.device, [])
@@ -221,7 +221,7 @@ class _Actor:
 
 
 class _Draws:
-    """The numbers that members act by, many steps at a time."""
+    """Random numbers of the members' actions, drawn for many steps at a time."""
 
     def __init__(self, seeds: Sequence[int], size: int) -> None:
         self.seeds, self.size = seeds, size

@@ -1,6 +1,6 @@
-"""Behaviour cloning as V-D4RL has it (Lu et al. 2023): the policy imitates with the noise of DrQ-v2 in its actions.
+"""Head of behaviour cloning as in V-D4RL (Lu et al. 2023), with DrQ-v2's noise in the policy's actions.
 
-Here its head, which learns from the features of a trunk; `pixels/bc.py` learns the features too.
+It learns from the features of a trunk. `pixels/bc.py` trains the encoder too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from synther.agents.rows import Batch
 
 @dataclass(frozen=True)
 class NoisyBCConfig(HeadsConfig):
-    """Nothing but what all heads share; `discount` and `nstep` only say what rows are made of."""
+    """Only the options that all heads share. `discount` and `nstep` only affect how rows are made."""
 
 
 class NoisyBC(Algorithm):

@@ -1,4 +1,4 @@
-"""What is left of an agent when it only acts: the actors of all members and how observations and actions are scaled."""
+"""The policy of an agent (actors of all members, scaling of observations and actions), and the files of agents."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FORMAT = "synther-agent-1"
 
 @dataclass(frozen=True)
 class Scales:
-    """Between the environment's numbers and the networks'."""
+    """Scaling between the environment and the networks."""
 
     mean: Tensor
-    deviation: Tensor
-    """Of the observations, (S, O): each member has those of its own real data."""
+    std: Tensor
+    """Mean and standard deviation of the observations, (S, O), from each member's real data."""
     low: Tensor
     high: Tensor
     """Bounds of the actions, (A,)."""
@@ -44,7 +44,7 @@ class Scales:
 
 @dataclass(frozen=True)
 class Policy:
-    """`policy.act(observations)`: every member's deterministic actions."""
+    """`policy.act(observations)` returns every member's deterministic actions."""
 
     actor: Stack
     scales: Scales
@@ -52,9 +52,9 @@ class Policy:
 
     @torch.no_grad()
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
-        """Actions (S, n, A), within their bounds, for observations (S, n, O) or the same (n, O) for every member.
+        """Actions (S, n, A) within their bounds, for observations (S, n, O), or (n, O) shared by all members.
 
-        For a single observation (O,) an action of every member, (S, A).
+        A single observation (O,) gives (S, A).
         """
         members, size = self.scales.mean.shape
         x = torch.from_numpy(np.require(observations, np.float32, "W"))
@@ -64,23 +64,23 @@ class Policy:
             wanted = f"({members}, n, {size}), (n, {size}) or ({size},)"
             raise DataError(f"expected observations of shape {wanted}, got {tuple(x.shape)}")
         s = self.scales
-        x = (x.to(s.mean.device).expand(members, -1, -1) - s.mean.unsqueeze(1)) / s.deviation.unsqueeze(1)
+        x = (x.to(s.mean.device).expand(members, -1, -1) - s.mean.unsqueeze(1)) / s.std.unsqueeze(1)
         output = self.actor(x)[..., : len(s.low)]
         action = output.tanh() if self.squash == "tanh" else output.clamp(-1, 1)
         scaled = torch.lerp(s.low, s.high, 0.5 * (action + 1))
         return scaled.clamp(s.low, s.high).cpu().numpy()
 
     def copy(self, device: torch.device) -> Policy:
-        """The policy as it is now, on `device`: training goes on without it."""
+        """A copy of the current policy on `device`."""
         return Policy(self.actor.copy(device), self.scales.to(device), self.squash)
 
     def described(self) -> dict[str, Any]:
-        """What its tensors do not say."""
+        """Description of the policy, apart from its tensors."""
         return {"sizes": self.actor.sizes, "free": self.actor.free_size, "squash": self.squash}
 
 
 def is_agent(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is what `Agent.save` and its like write."""
+    """Whether a file holds an agent or a policy."""
     try:
         with safe_open(path, "pt") as file:
             return bool((file.metadata() or {}).get("format") == FORMAT)
@@ -89,18 +89,18 @@ def is_agent(path: str | os.PathLike[str]) -> bool:
 
 
 def write(path: str | os.PathLike[str], described: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """An agent's file: its description, and its tensors by name."""
+    """Write an agent's file: its description and its tensors by name."""
     whole = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as beside:
         beside.write_bytes(save(whole, {"format": FORMAT, "agent": json.dumps(described)}))
 
 
 def read(
-    path: str | os.PathLike[str], *names: str, sees: bool | None = None
+    path: str | os.PathLike[str], *names: str, pixels: bool | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description in an agent's file and its tensors (`names` of them, or all), on the CPU.
+    """Read the description and the tensors (only `names`, or all) of an agent's file, on the CPU.
 
-    `sees` says whether the agent must be one of frames, or must not; None takes either.
+    `pixels` says whether the file must hold a pixel agent (True) or must not (False). None accepts both.
     """
     if not Path(path).is_file():
         raise FormatError(f"{path}: no such file; expected an agent written by Agent.save")
@@ -109,24 +109,24 @@ def read(
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 found = metadata.get("format", "no format")
-                raise FormatError(f"{path} is no SynthER agent: expected format {FORMAT!r}, got {found!r}")
+                raise FormatError(f"{path} is not a SynthER agent: expected format {FORMAT!r}, got {found!r}")
             described: dict[str, Any] = json.loads(metadata["agent"])
-            if sees is not None and sees != ("frame" in described):
-                kind, other = ("that does not see", "frames") if sees else ("that sees frames", "states")
-                raise FormatError(f"{path} is an agent {kind}: expected one trained on {other}")
+            if pixels is not None and pixels != ("frame" in described):
+                trained, expected = ("rows", "pixels") if pixels else ("pixels", "rows")
+                raise FormatError(f"{path} holds an agent trained on {trained}: expected one trained on {expected}")
             return described, {name: file.get_tensor(name) for name in names or file.keys()}
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
-        raise FormatError(f"{path} is no agent that can be read ({error}): train it again") from None
+        raise FormatError(f"{path} cannot be read as an agent ({error}): train the agent again") from None
 
 
 def load_policy(path: str | os.PathLike[str], device: torch.device | None = None) -> Policy:
-    """The policy of an agent's file, on the CPU unless said otherwise."""
-    names = ("mean", "deviation", "low", "high")
-    described, tensors = read(path, "actor", *(f"scales.{name}" for name in names), sees=False)
+    """Read the policy from an agent's file. Default device: CPU."""
+    names = ("mean", "std", "low", "high")
+    described, tensors = read(path, "actor", *(f"scales.{name}" for name in names), pixels=False)
     try:
         about = described["policy"]
         actor, squash = Stack(tensors["actor"], about["sizes"], about["free"]), about["squash"]
     except (KeyError, TypeError) as error:
-        raise FormatError(f"{path} is a damaged agent ({error!r} of its policy): train it again") from None
+        raise FormatError(f"{path} is a damaged agent file ({error!r} of its policy): train the agent again") from None
     scales = Scales(**{name: tensors[f"scales.{name}"] for name in names})
     return Policy(actor, scales, squash).copy(device or torch.device("cpu"))

@@ -1,7 +1,7 @@
-"""The rows that online members learn from: real ones that come with every step, synthetic ones that come all at once.
+"""Replay buffers of online agents, one per seed: real rows are added at every step, synthetic rows all at once.
 
-All of them lie in one tensor. What changes while rows come in (how many there are, whether some are synthetic) is in
-tensors too, so that a captured update stays valid.
+All rows are in one tensor. The number of rows, and whether there are synthetic ones, are in tensors too, so that a
+captured update stays valid when they change.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Rows = TypeVar("Rows", NDArray[np.float32], Tensor)
 
 
 class SeedReplayBuffer:
-    """For each of S members the newest `capacity` real rows, and `samples` synthetic ones once there are some.
+    """The newest `capacity` real rows of each of S members, and `samples` synthetic rows once they are generated.
 
-    A row is observation, action, reward, terminal, next observation, in the environment's own numbers; `low` and `high`
-    (A,) are the bounds of its actions, which the agents see within [-1, 1].
+    A row is observation, action, reward, terminal, next observation, in the units of the environment. `low` and `high`
+    (A,) are the action bounds. Actions are stored scaled to [-1, 1].
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class SeedReplayBuffer:
         self.capacity, self.samples, self.device = capacity, samples, device
         self.matrix = torch.zeros(members, capacity + samples, 2 * observation + self.action_size + 2, device=device)
         self.added = 0
-        """Real rows that every member was ever given."""
+        """Real rows added to each member so far."""
         self.generated = [False] * members
-        """Whose synthetic rows are there."""
+        """Which members have synthetic rows."""
         self.filled = torch.zeros((), dtype=torch.int64, device=device)
 
     @property
@@ -56,11 +56,11 @@ class SeedReplayBuffer:
         return self.matrix.shape[2]
 
     def __len__(self) -> int:
-        """Real rows that every member has."""
+        """Real rows of each member."""
         return min(self.added, self.capacity)
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """N more real rows for every member (S, N, width), oldest first."""
+        """Add N real rows per member (S, N, width), oldest first."""
         shape = (len(self.matrix), rows.shape[1] if rows.ndim == 3 else 1, self.width)
         scaled = self._scaled(np.array(rows, np.float32), self.low, self.high, shape)
         newest = torch.from_numpy(scaled)[:, -self.capacity :]
@@ -74,54 +74,56 @@ class SeedReplayBuffer:
         self.filled.fill_(len(self))
 
     def generate(self, member: int, rows: NDArray[np.float32]) -> None:
-        """Put synthetic rows (samples, width) in the place of a member's old ones."""
-        # They are many, and scaled where they go; but not in their place before it is known that they are right.
+        """Replace a member's synthetic rows by new ones (samples, width)."""
+        # Scaled on the device, because they are many, but copied only after they are checked.
         own = torch.from_numpy(np.require(rows, np.float32, "W")).to(self.device, copy=True)
         low, high = (torch.from_numpy(bound).to(self.device) for bound in (self.low, self.high))
         self.matrix[member, self.capacity :].copy_(self._scaled(own, low, high, (self.samples, self.width)))
         self.generated[member] = True
 
     def batch(self, rows: Tensor) -> Batch:
-        """Rows (S, ..., width) by name."""
+        """Rows (S, ..., width) as a `Batch`."""
         return Batch.of(rows, self.observation_size, self.action_size)
 
     def _scaled(self, own: Rows, low: Rows, high: Rows, shape: tuple[int, ...]) -> Rows:
-        """Rows that are nobody else's, in NumPy or PyTorch, changed so that their actions lie within [-1, 1]."""
+        """Scale the actions of rows (NumPy or PyTorch) to [-1, 1], in place, and check them."""
         if tuple(own.shape) != shape:
             raise DataError(f"expected rows of shape {shape}, got {tuple(own.shape)}")
         place = slice(self.observation_size, self.observation_size + self.action_size)
         actions = (own[..., place] - low) * (2 / (high - low)) - 1
         own[..., place] = actions
-        if not (abs(own) < np.inf).all():  # nor is it where one is no number
-            raise DataError("a row has values that are not finite numbers")
+        if not (abs(own) < np.inf).all():  # False for NaN too
+            raise DataError("a row has values that are not finite")
         if (abs(actions) > 1 + 1e-4).any():
             raise DataError(f"an action leaves its bounds {self.low.tolist()} and {self.high.tolist()}: clip it")
         return own
 
 
 class BatchSampler:
-    """From which of a member's rows each place in its batches is filled: real ones first, then the synthetic share.
+    """Draws batches: real rows first, then the synthetic fraction `ratio`.
 
-    A member without synthetic rows fills all places with real ones.
+    A member without synthetic rows gets only real rows.
     """
 
     def __init__(self, rows: SeedReplayBuffer, batch: int, ratio: float) -> None:
         if not 0 <= ratio <= 1:
-            raise ConfigError(f"ratio, the synthetic share of a batch, must lie in [0, 1], got {ratio}")
+            raise ConfigError(f"ratio, the synthetic fraction of a batch, must lie in [0, 1], got {ratio}")
         self.rows = rows
         self.real = Arm((0, 1), (1 - ratio, ratio)).counts(batch)[0] if rows.samples else batch
         members, length = rows.matrix.shape[:2]
         self._first = torch.arange(0, members * length, length, device=rows.device).view(-1, 1, 1)
         self._synthetic = torch.zeros(members, 1, batch, dtype=torch.bool, device=rows.device)
-        self._samples = torch.tensor(rows.samples, device=rows.device)  # a number would be copied while it is captured
+        self._samples = torch.tensor(
+            rows.samples, device=rows.device
+        )  # a tensor: a Python number would be copied during capture
 
     def settle(self) -> None:
-        """Take into account who has synthetic rows by now."""
+        """Update which members have synthetic rows."""
         for member, there in enumerate(self.rows.generated):
             self._synthetic[member, :, self.real :] = there
 
     def fill(self, random: Tensor) -> Tensor:
-        """Rows (S, updates, B, width) for large random numbers (S, updates, B), each row as likely as any other."""
+        """Rows (S, updates, B, width), drawn uniformly by large random integers (S, updates, B)."""
         rows = self.rows
         lengths = torch.where(self._synthetic, self._samples, rows.filled)
         places = self._first + self._synthetic * rows.capacity + random % lengths

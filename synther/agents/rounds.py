@@ -1,7 +1,7 @@
-"""Training in rounds of updates, which a GPU has captured as one, from wherever the training stands.
+"""Training in rounds of updates. On a GPU, a whole round is captured as one CUDA graph.
 
-Everything random in a round is a function of (a member's seed, round number). So members train together as they would
-alone, and a training that was stopped anywhere and taken up again ends with the weights of one that was not.
+All random numbers of a round depend only on (member's seed, round number). So a member trains the same alone as
+together with others, and a training resumed at any update ends with the weights of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from synther.errors import ConfigError, FormatError
 
 
 class Round(Protocol):
-    """Consecutive updates, their random numbers in tensors that stay where they are."""
+    """Consecutive updates, with their random numbers in tensors with fixed addresses."""
 
     updates: int
     losses: dict[str, Tensor]
-    """Each member's (S,), in the latest update that had them."""
+    """Each member's losses (S,), in the latest update that computed them."""
 
     def fill(self, number: int) -> None:
-        """Draw round `number`."""
+        """Draw the random numbers of round `number`."""
 
     def run(self, first: int, last: int) -> None:
-        """The updates from `first` up to `last`, without it."""
+        """Run the updates from `first` up to, but not including, `last`."""
 
 
 class Rounds(ABC):
-    """What trains all members of an algorithm at once."""
+    """Base class of agents that train all members of an algorithm at once."""
 
     def __init__(self, algorithm: Algorithm, one: Round, device: torch.device) -> None:
         self.algorithm, self.device, self.updates = algorithm, device, 0
@@ -48,14 +48,14 @@ class Rounds(ABC):
 
     @abstractmethod
     def _described(self) -> dict[str, Any]:
-        """What an agent must have in common with one that goes on from its file, for JSON."""
+        """Properties that must match when training resumes from a file, as JSON values."""
 
     @abstractmethod
     def _working(self) -> AbstractContextManager[None]:
-        """In which updates are made: on the device, in the precision that was asked for."""
+        """Context in which updates run: device and precision."""
 
     def train(self, updates: int) -> None:
-        """So many updates of every member. On a GPU they may still be running when this returns."""
+        """Run `updates` updates of every member. On a GPU they may still be running when this returns."""
         if updates < 0:
             raise ConfigError(f"the number of updates must be at least 0, got {updates}")
         with self._working():
@@ -71,16 +71,16 @@ class Rounds(ABC):
                 self.updates += last - first
 
     def losses(self) -> dict[str, NDArray[np.float32]]:
-        """Each member's losses (S,) in the latest update that had them. Waits for the device."""
+        """Each member's losses (S,) in the latest update that computed them. Waits for the device."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._round.losses.items()}
 
     def state(self) -> dict[str, Tensor]:
-        """What changes from update to update, beside their number. The tensors are those that are trained."""
+        """All tensors that change during training (not copies)."""
         return self.algorithm.state() | {f"losses.{name}": tensor for name, tensor in self._round.losses.items()}
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Tensor], updates: int) -> None:
-        """Go on from a `state` after so many `updates`."""
+        """Resume from a `state` after `updates` updates."""
         own = self.state()
         if {name: tensor.shape for name, tensor in own.items()} != {name: state[name].shape for name in state}:
             raise ConfigError("this state belongs to an agent with other options, members or data")
@@ -91,16 +91,16 @@ class Rounds(ABC):
     def _go_on(
         self, path: str | os.PathLike[str], found: Mapping[str, Any], tensors: dict[str, Tensor], others: Sequence[str]
     ) -> None:
-        """From a file's description and tensors, unless it says other things of its agent than `_described` does.
+        """Resume from a file's description and tensors, if the description matches `_described`.
 
-        `others` are what differs beside.
+        `others` names further differences that the caller found.
         """
         own = json.loads(json.dumps(self._described()))
         other = [*(name for name in own if own[name] != found.get(name)), *others]
         if other:
-            raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another place")
+            raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another folder")
         if not isinstance(found.get("updates"), int):
-            raise FormatError(f"{path} is a damaged agent: it does not say how many updates it has seen")
+            raise FormatError(f"{path} is a damaged agent file: the number of updates is missing")
         self.load_state(tensors, found["updates"])
 
     def _whole_round(self) -> None:
@@ -110,11 +110,14 @@ class Rounds(ABC):
         self._captured()
 
 
-_RANDOM_BITS = 62  # of a number that picks a row by its remainder: the bias is one row in 2^62 / N
+_RANDOM_BITS = 62  # bits of the integers that select rows by their remainder: the bias is one row in 2^62 / N
 
 
 class RandomNumbers:
-    """In tensors that stay where they are: `random` (S, updates, B) picks rows, the others are an algorithm's noise."""
+    """Random numbers of a round, in tensors with fixed addresses.
+
+    `random` (S, updates, B) selects rows, `normal` and `uniform` are the algorithm's noise.
+    """
 
     def __init__(
         self, seeds: Sequence[int], updates: int, batch: int, algorithm: Algorithm, device: torch.device
@@ -126,7 +129,7 @@ class RandomNumbers:
         self._source = torch.Generator(device)
 
     def draw(self, number: int) -> None:
-        """Round `number`: for each member the same numbers as if it were the only one."""
+        """Draw round `number`. Each member gets the same numbers as if it were the only one."""
         for index, seed in enumerate(self.seeds):
             compute.reseed(self._source, seed, ROUNDS, number)
             self.random[index].random_(0, 1 << _RANDOM_BITS, generator=self._source)
@@ -135,7 +138,7 @@ class RandomNumbers:
 
 
 def precision_for(asked: Literal["auto", "float32", "tf32"], device: torch.device) -> compute.Precision:
-    """`auto` is tf32 on a GPU and float32 on a CPU; agents have no use for bf16."""
+    """Resolve `auto`: tf32 on a GPU, float32 on a CPU."""
     if asked not in ("auto", "float32", "tf32"):
         raise ConfigError(f"precision must be auto, float32 or tf32, got {asked!r}")
     if asked == "auto":

@@ -1,4 +1,4 @@
-"""The data of all members, kept once: tables of rows in one matrix, and arms that say what a batch is drawn from."""
+"""The data of all members, stored once: tables of rows in one matrix, and arms that say where batches come from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from synther.errors import ConfigError, DataError
 
-_LEAST_DEVIATION = 1e-3
+_LEAST_STD = 1e-3
 
 
 class Table(Protocol):
-    """N rows of experience, arrays or tensors: (N, O), (N, A), (N,), (N, O) and (N,). `Transitions` are one."""
+    """N rows of experience as arrays or tensors: (N, O), (N, A), (N,), (N, O) and (N,). For example `Transitions`."""
 
     @property
     def observation(self) -> Any: ...
@@ -32,10 +32,10 @@ class Table(Protocol):
 
 
 class Batch(NamedTuple):
-    """What an update learns from, as windows into one tensor."""
+    """The rows of an update, as views of one tensor."""
 
     observation: Tensor
-    """(S, B, O), scaled where the agent scales"""
+    """(S, B, O), normalized if the agent normalizes"""
     action: Tensor
     """(S, B, A), within [-1, 1]"""
     reward: Tensor
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, rows: Tensor, observation: int, action: int) -> Batch:
-        """Rows (..., width) of observation, action, reward, terminal, next observation, by name."""
+        """Split rows (..., width) of observation, action, reward, terminal, next observation."""
         pair = observation + action
         return cls(
             observation=rows[..., :observation],
@@ -63,12 +63,12 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Arm:
-    """Which tables a batch is drawn from, and in which shares: `Arm((0, 1), (0.5, 0.5))` is half of each."""
+    """The tables that a batch is drawn from, and their shares: `Arm((0, 1), (0.5, 0.5))` is half of each."""
 
     tables: tuple[int, ...] = (0,)
     shares: tuple[float, ...] = (1.0,)
     real: int = 0
-    """The table whose mean and deviation scale the observations."""
+    """The table whose mean and standard deviation normalize the observations."""
 
     def __post_init__(self) -> None:
         if not self.tables or len(self.tables) != len(self.shares):
@@ -77,32 +77,31 @@ class Arm:
             raise ConfigError(f"the shares of an arm must be at least 0 and sum to 1, got {self.shares}")
 
     def counts(self, batch: int) -> list[int]:
-        """Rows of every batch from each table: the whole batch, each share rounded up or down."""
+        """Rows of a batch from each table. They sum to `batch`; each share is rounded up or down."""
         ends = np.rint(np.cumsum(self.shares) * batch).astype(int)
         counts: list[int] = np.diff(ends, prepend=0).tolist()
         for share, count in zip(self.shares, counts, strict=True):
             if share > 0 and count == 0:
                 raise ConfigError(
-                    f"a share of {share:g} of {batch} rows is no row at all: raise it, or agent.batch_size"
+                    f"a share of {share:g} of {batch} rows is less than one row: raise it, or agent.batch_size"
                 )
         return counts
 
 
 @dataclass(frozen=True)
 class Member:
-    """One training among those that run together: a seed, and the rows it sees."""
+    """One of the trainings that run together: a seed, and the arm that its batches come from."""
 
     seed: int
     arm: Arm = Arm()
 
 
 class Rows:
-    """Tables of equal columns, one below the other: observation, action, reward, terminal, next observation.
+    """Tables with the same columns in one matrix: observation, action, reward, terminal, next observation.
 
-    `low` and `high` (A,) are the bounds of the actions, -1 and 1 unless said; agents see all actions within [-1, 1].
-    Tables that are made while they are gone through are let go one by one, and never wait in memory for each other.
-    `count` is how many of them will come: if they are as long as the first, room for them is taken once. `names` are
-    what errors call them, by their numbers unless said.
+    `low` and `high` (A,) are the action bounds (default: -1 and 1). Actions are stored scaled to [-1, 1]. `tables` may
+    be a generator; then only one table is in memory at a time. `count` is the number of tables to expect: if all are as
+    long as the first, memory is allocated once. `names` are the tables' names in error messages (default: numbers).
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Rows:
                 width = 2 * self.observation_size + self.action_size + 2
                 self.matrix = torch.empty(room or count * len(table.reward), width, device=device)
             self._append(table)
-            del table  # before the next is made: it may be large
+            del table  # free it before the next one is made
         if not self.lengths:
             raise DataError("an agent needs at least one table of rows, got none")
         self.matrix = self.matrix[: sum(self.lengths)]
@@ -135,7 +134,7 @@ class Rows:
         return self.matrix.shape[1]
 
     def spans(self, arm: Arm, batch: int) -> tuple[Tensor, Tensor]:
-        """For each place in a batch, where its table begins and how many rows it has. (B,) each"""
+        """For each place in a batch, start and length of its table. (B,) each"""
         self._check(*arm.tables, arm.real)
         counts = torch.tensor(arm.counts(batch))
         starts = torch.tensor([self.starts[table] for table in arm.tables]).repeat_interleave(counts)
@@ -143,24 +142,24 @@ class Rows:
         return starts.to(self.device), lengths.to(self.device)
 
     def standard(self, table: int) -> tuple[Tensor, Tensor]:
-        """Mean and deviation (plus 1e-3) of a table's observations. (O,) each"""
+        """Mean and standard deviation (plus 1e-3) of a table's observations. (O,) each"""
         self._check(table)
         seen = self.matrix[self.starts[table] :][: self.lengths[table], : self.observation_size]
         mean = seen.mean(0, dtype=torch.float64).float()
-        deviation = (seen - mean).square_().mean(0, dtype=torch.float64).sqrt_().float()
-        if not bool(deviation.isfinite().all()):
-            raise DataError("the observations are too large to be scaled: their squares are no numbers of float32")
-        return mean, deviation + _LEAST_DEVIATION
+        std = (seen - mean).square_().mean(0, dtype=torch.float64).sqrt_().float()
+        if not bool(std.isfinite().all()):
+            raise DataError("the observations are too large to be normalized: their squares overflow float32")
+        return mean, std + _LEAST_STD
 
     def placed(self, observation: Tensor, elsewhere: float) -> Tensor:
-        """Numbers (S, O) put where a row has its observations, and `elsewhere` in its other columns. (S, 1, width)"""
+        """A row (S, 1, width) with `observation` (S, O) as both observations, and `elsewhere` in the other columns."""
         row = observation.new_full((len(observation), 1, self.width), elsewhere)
         row[:, 0, : self.observation_size] = observation
         row[:, 0, -self.observation_size :] = observation
         return row
 
     def batch(self, rows: Tensor) -> Batch:
-        """Rows (S, B, width) by name."""
+        """Rows (S, B, width) as a `Batch`."""
         return Batch.of(rows, self.observation_size, self.action_size)
 
     def _bound(self, name: str, value: ArrayLike | None, default: float) -> Tensor:
@@ -170,7 +169,7 @@ class Rows:
         return bound.to(self.device)
 
     def _measure(self, table: Table, low: ArrayLike | None, high: ArrayLike | None) -> None:
-        """Sizes and bounds, as the first table has them."""
+        """Set sizes and bounds from the first table."""
         first = _column(table.observation), _column(table.action)
         if first[0].dim() != 2 or first[1].dim() != 2:
             shapes = " and ".join(str(tuple(column.shape)) for column in first)
@@ -204,14 +203,16 @@ class Rows:
         if bool((into.action.abs() > 1 + 1e-4).any()):
             bounds = f"{self.low.tolist()} and {self.high.tolist()}"
             raise DataError(
-                f"actions of {called} leave the bounds {bounds}: clip them, or say which bounds they have: low and "
-                "high, an action space in the data, or an environment that knows them"
+                f"actions of {called} leave the bounds {bounds}: clip them, or set the right bounds with low and high, "
+                "an action space in the data, or an environment id"
             )
 
     def _check(self, *tables: int) -> None:
         for table in tables:
             if not 0 <= table < len(self.lengths):
-                raise ConfigError(f"an arm asks for table {table}, but there are {len(self.lengths)}, counted from 0")
+                raise ConfigError(
+                    f"an arm uses table {table}, but there are {len(self.lengths)} tables, counted from 0"
+                )
 
 
 def _column(values: Any) -> Tensor:

@@ -1,7 +1,7 @@
-"""SAC (Haarnoja et al. 2018) and REDQ (Chen et al. 2021) as one learner: they differ in how many critics there are.
+"""SAC (Haarnoja et al. 2018) and REDQ (Chen et al. 2021) as one algorithm: they differ in the number of critics.
 
-SAC has two and trusts the lower one. REDQ has ten, of which a random two say what the others learn, so that it stands
-twenty updates for every step of the environment. One update of policy and temperature follows `utd` of the critics.
+SAC has two critics and uses their minimum. REDQ has ten and uses the minimum of a random two as the target, which makes
+20 updates per environment step stable. Policy and temperature are updated once per `utd` critic updates.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from synther.agents.rows import Batch
 from synther.agents.stacked import Initial, Stack
 from synther.errors import ConfigError
 
-LOG_DEVIATION = (-20.0, 2.0)
-"""As in SAC's own code and in REDQ's, which the paper used: EDAC's -5 would keep a policy from becoming certain."""
+LOG_STD = (-20.0, 2.0)
+"""As in the code of SAC and of REDQ, which the paper used. EDAC's -5 would not let a policy become deterministic."""
 
 
 @dataclass(frozen=True)
 class SACConfig(AgentConfig):
-    normalize: bool = field(default=False, init=False)  # no rows are there yet to take a mean of
+    normalize: bool = field(default=False, init=False)  # there is no data yet to compute a mean from
     discount: float = 0.99
     tau: float = 0.005
-    """How far the target critics move with every update."""
+    """Fraction by which the target critics move per update."""
     num_critics: int = 2
     num_min_critics: int = 2
     """Size of the random subset of critics whose minimum is the target. Drawn for every update."""
     utd: int = 1
-    """Updates of the critics for each step of the environment, of which the last also updates the policy."""
+    """Critic updates per environment step. The policy is updated with the last of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +55,7 @@ SAC_CONFIG, REDQ_CONFIG = SACConfig(), SACConfig(num_critics=10, utd=20)
 
 @dataclass(frozen=True)
 class _Glorot(Initial):
-    """Uniform weights that keep the variance of what passes through, biases 0 (Glorot and Bengio 2010): REDQ's."""
+    """Glorot-uniform weights and zero biases (Glorot and Bengio 2010), as in REDQ."""
 
     def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
         bound = math.sqrt(6 / (inputs + outputs))
@@ -63,7 +63,7 @@ class _Glorot(Initial):
 
 
 def chosen(critics: Stack, subset: Tensor) -> Stack:
-    """Of each member's critics those that `subset` (S, count) names, counted from 0."""
+    """The critics of each member with the indices `subset` (S, count)."""
     members, ensemble = critics.weights.shape[:2]
     first = torch.arange(0, members * ensemble, ensemble, device=subset.device).unsqueeze(1)
     rows = critics.weights.flatten(0, 1).index_select(0, (first + subset).flatten())
@@ -90,10 +90,9 @@ class SAC(Algorithm):
         return self.updates(alone, Noise(*(part.unsqueeze(1) for part in noise)), step)
 
     def updates(self, batches: Batch, noise: Noise, step: int = 0) -> dict[str, Tensor]:
-        """Several updates in a row, an axis (S, updates, B, ...), which reach no further than to that of the policy.
+        """Several consecutive updates, from batches (S, updates, B, ...), at most up to the next policy update.
 
-        Until then the policy and the temperature stay as they are: all next values but the critics' part of them are
-        found at once.
+        Policy and temperature do not change before that, so all next actions are computed at once.
         """
         c = self.config
         count = batches.reward.shape[1]
@@ -102,7 +101,7 @@ class SAC(Algorithm):
             next_action, log_probability = self.act(batches.next_observation.flatten(1, 2), there.flatten(1, 2))
             cost = self.log_temperature.exp().unsqueeze(1) * log_probability
         next_action, cost = (torch.unflatten(part, 1, (count, -1)) for part in (next_action, cost))
-        # The first numbers of a batch rank the critics: those with the largest are a random subset.
+        # The first random numbers of a batch rank the critics: those with the largest form a random subset.
         subsets = noise.uniform[:, :, : c.num_critics, 0].topk(c.num_min_critics, sorted=False).indices
         losses: dict[str, Tensor] = {}
         for number in range(count):
@@ -113,12 +112,12 @@ class SAC(Algorithm):
         return losses
 
     def act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions (S, B, A) within [-1, 1] and their log-probability (S, B); without noise, those of the mean."""
-        mean, log_deviation = self.actor(observation).chunk(2, -1)
-        return squashed(mean, log_deviation.clamp(*LOG_DEVIATION), noise)
+        """Actions (S, B, A) within [-1, 1] and their log-probability (S, B). Zero noise gives the mean action."""
+        mean, log_std = self.actor(observation).chunk(2, -1)
+        return squashed(mean, log_std.clamp(*LOG_STD), noise)
 
     def _update_critics(self, batch: Batch, next_action: Tensor, cost: Tensor, subset: Tensor) -> Tensor:
-        """From the actions (S, B, A) that follow, and what their certainty costs, temperature log pi (S, B)."""
+        """`next_action` (S, B, A) is the policy's, `cost` is temperature * log pi (S, B)."""
         c = self.config
         with torch.no_grad():
             targets = self.target_critics if c.num_min_critics == c.num_critics else chosen(self.target_critics, subset)
@@ -129,10 +128,10 @@ class SAC(Algorithm):
         return loss.detach()
 
     def _update_policy(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """The policy, then the temperature, which rises where the entropy is below its target, -A.
+        """Update the policy, then the temperature, which rises when the entropy is below its target, -A.
 
-        The policy follows the mean of all critics, as REDQ does; the paper's SAC, which is REDQ's code with two
-        critics, does so too, where SAC's own paper takes the lower one.
+        NOTE[paper]: the policy maximises the mean of all critics, as in REDQ. The paper's SAC, which is REDQ's code
+        with two critics, does the same; the original SAC uses the minimum.
         """
         temperature = self.log_temperature.exp()
         action, log_probability = self.act(batch.observation, noise)

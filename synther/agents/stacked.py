@@ -1,4 +1,4 @@
-"""Networks of many members at once: one tensor holds all their weights, and a layer is one batched product."""
+"""Networks of many members at once: one tensor holds all weights, and each layer is one batched product."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor
 
 from synther.agents.layers import numbers, outputs, outputs_and_slopes
 
-_ALIGN = 32  # elements: every network's weights start on an address that fast matrix kernels accept
+_ALIGN = 32  # elements: aligns every network's weights for fast matrix kernels
 
 
 @dataclass(frozen=True)
 class Initial:
-    """The weights that a network begins with: those of PyTorch's linear layer, unless said otherwise."""
+    """Initial weights of a network. By default those of PyTorch's linear layer."""
 
     orthogonal: bool = False
-    """Orthogonal matrices of gain sqrt(2), biases 0."""
+    """Orthogonal matrices with gain sqrt(2), and zero biases."""
     hidden_bias: float | None = None
-    """One value for all biases of hidden layers."""
+    """Value of all biases of hidden layers."""
     last: float | None = None
-    """The last layer's weights and biases are uniform within plus and minus this."""
+    """Bound of the last layer's uniform weights and biases."""
 
     def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
         """Weights (inputs, outputs) and biases (outputs,)."""
@@ -38,7 +38,7 @@ class Initial:
 
 
 def _orthogonal(inputs: int, outputs: int, source: torch.Generator) -> Tensor:
-    """A matrix whose shorter side is orthonormal, uniform among those (Saxe et al. 2014)."""
+    """A random matrix that is orthonormal along its shorter side (Saxe et al. 2014)."""
     long, short = max(inputs, outputs), min(inputs, outputs)
     q, r = torch.linalg.qr(torch.randn(long, short, generator=source))
     q.mul_(r.diagonal().sign())
@@ -47,10 +47,10 @@ def _orthogonal(inputs: int, outputs: int, source: torch.Generator) -> Tensor:
 
 
 class Stack:
-    """Multi-layer perceptrons of one shape with ReLU between their layers: one a member, or an ensemble a member.
+    """Multi-layer perceptrons of one shape with ReLU between their layers: one network or one ensemble per member.
 
-    `weights` is (S, P) or (S, E, P): a row is one whole network, `matrices, biases, free, padding`. `free` are numbers
-    that are learned with the network and are not part of any layer.
+    `weights` is (S, P) or (S, E, P): a row is one whole network, `matrices, biases, free, padding`. `free` are learned
+    numbers that belong to no layer.
     """
 
     def __init__(self, weights: Tensor, sizes: Sequence[int], free: int = 0) -> None:
@@ -63,36 +63,36 @@ class Stack:
         return self.weights[..., start : start + self.free_size]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (S, B, in) -> (S, B, out); an ensemble's networks all see the same x, or each its own (S, E, B, in)."""
+        """x (S, B, in) -> (S, B, out). The networks of an ensemble share x, or have their own (S, E, B, in)."""
         found = outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self.sizes)
         return found.view(*self.weights.shape[:-1], *found.shape[1:])
 
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of networks with one output, from an x (S, B, in) that they share: outputs (S, E, B), and their gradients in
-        x (S, E, B, in), both to be differentiated in the weights."""
+        """For networks with one output and a shared x (S, B, in): outputs (S, E, B) and their gradients in x
+        (S, E, B, in). Both are differentiable in the weights."""
         lead = self.weights.shape[:-1]
         value, slope = outputs_and_slopes(self._rows, x, self.sizes)
         return value.view(*lead, -1), slope.view(*lead, *slope.shape[1:])
 
     @property
     def _rows(self) -> Tensor:
-        """A network a row, however they are grouped."""
+        """One network per row, without grouping."""
         return self.weights.view(-1, self.weights.shape[-1])
 
     def fixed(self) -> Stack:
-        """The same networks, to be used and not to be trained."""
+        """The same networks without gradients."""
         return Stack(self.weights.detach(), self.sizes, self.free_size)
 
     def one(self, index: int) -> Stack:
-        """One network of each member's ensemble, to be used and not to be trained."""
+        """One network of each member's ensemble, without gradients."""
         return Stack(self.weights.detach()[:, index], self.sizes, self.free_size)
 
     def clone(self) -> Stack:
-        """A copy that nobody trains, such as a target network."""
+        """A copy without gradients, such as a target network."""
         return self.copy(self.weights.device)
 
     def copy(self, device: torch.device) -> Stack:
-        """The networks as they are now, on `device`: training goes on without them."""
+        """A copy of the current networks on `device`."""
         return Stack(self.weights.detach().to(device, copy=True), self.sizes, self.free_size)
 
 
@@ -105,7 +105,7 @@ def draw_stack(
     initial: Initial | None = None,
     free: Sequence[float] = (),
 ) -> Stack:
-    """A trainable stack, each member's weights drawn from its own generator (on the CPU)."""
+    """A trainable stack. Each member's weights are drawn from its own generator (on the CPU)."""
     initial = initial or Initial()
     used = sum(numbers(sizes)) + len(free)
     weights = torch.zeros(len(sources), ensemble or 1, -(-used // _ALIGN) * _ALIGN)

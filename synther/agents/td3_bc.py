@@ -19,13 +19,13 @@ from synther.compute import Lane
 class TD3BCConfig(AgentConfig):
     discount: float = 0.99
     tau: float = 0.005
-    """How far a target network moves with every update of the policy."""
+    """Fraction by which the target networks move per policy update."""
     alpha: float = 2.5
-    """Weight of the value against the imitation."""
+    """Weight of the value relative to the imitation."""
     target_noise: float = 0.2
     noise_clip: float = 0.5
     policy_delay: int = 2
-    """Updates of the critics for one of the policy and the targets."""
+    """Critic updates per update of the policy and the target networks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +35,7 @@ class TD3BCConfig(AgentConfig):
 
 
 def policy_loss(value: Tensor, action: Tensor, data_action: Tensor, alpha: float) -> Tensor:
-    """-lambda Q + (pi - a)^2 with lambda = alpha / mean|Q|, a number a member. From (S, B), (S, B, A) twice. (S,)"""
+    """-lambda Q + (pi - a)^2 with lambda = alpha / mean|Q|, per member. From (S, B) and twice (S, B, A). (S,)"""
     scale = alpha / value.detach().abs().mean(1)
     return -scale * value.mean(1) + (action - data_action).square().mean((1, 2))
 

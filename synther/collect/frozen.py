@@ -15,10 +15,10 @@ from synther.envs.policies import Layers, MlpPolicy
 def frozen(policy: Policy) -> list[MlpPolicy]:
     """One copy on its way from the device, whatever the number of members."""
     s = policy.scales
-    mean, deviation, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.deviation, s.low, s.high))
+    mean, std, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.std, s.low, s.high))
     networks = policy.actor.weights.detach().cpu().numpy()
     return [
-        MlpPolicy(_layers(row, policy.actor.sizes, len(low)), policy.squash, mean[member], deviation[member], low, high)
+        MlpPolicy(_layers(row, policy.actor.sizes, len(low)), policy.squash, mean[member], std[member], low, high)
         for member, row in enumerate(networks)
     ]
 

@@ -20,7 +20,7 @@ Array = NDArray[Any]
 Layers = tuple[tuple[Array, Array], ...]
 """Weight (inputs, outputs) and bias (outputs,) of each layer, the first one first; ReLU between them."""
 
-LOG_DEVIATION = (-20.0, 2.0)
+LOG_STD = (-20.0, 2.0)
 _KEY = re.compile(r"(?P<name>[^/]+/[^/]+)/(?P<part>weight|bias)(?P<layer>\d+)")
 
 
@@ -40,7 +40,7 @@ class MlpPolicy:
     layers: Layers
     squash: Literal["tanh", "clamp"] = "tanh"
     mean: Array | None = None
-    deviation: Array | None = None
+    std: Array | None = None
     low: Array | None = None
     high: Array | None = None
 
@@ -49,7 +49,7 @@ class MlpPolicy:
         if self.squash not in ("tanh", "clamp"):
             raise DataError(f"squash must be 'tanh' or 'clamp', got {self.squash!r}")
         inputs, outputs = len(self.layers[0][0]), len(self.layers[-1][1])
-        for one, other, size in (("mean", "deviation", inputs), ("low", "high", outputs)):
+        for one, other, size in (("mean", "std", inputs), ("low", "high", outputs)):
             given = [getattr(self, name) for name in (one, other)]
             if (given[0] is None) != (given[1] is None):
                 raise DataError(f"{one} and {other} come together: got only one of them")
@@ -63,8 +63,8 @@ class MlpPolicy:
 
     def act(self, observation: Array, rng: np.random.Generator | None = None) -> Array:
         hidden: Array = np.asarray(observation, np.float32)
-        if self.mean is not None and self.deviation is not None:
-            hidden = (hidden - self.mean) / self.deviation
+        if self.mean is not None and self.std is not None:
+            hidden = (hidden - self.mean) / self.std
         out = forward(self.layers, hidden)
         action: Array = np.tanh(out) if self.squash == "tanh" else np.clip(out, -1, 1)
         if self.low is not None and self.high is not None:
@@ -88,9 +88,9 @@ class GaussianPolicy:
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
         out = forward(self.layers, np.asarray(observation, np.float32))
         half = out.shape[-1] // 2
-        mean, log_deviation = out[..., :half], out[..., half:]
-        deviation = np.exp(np.clip(log_deviation, *LOG_DEVIATION))
-        action: Array = np.tanh(mean + deviation * rng.standard_normal(mean.shape, np.float32))
+        mean, log_std = out[..., :half], out[..., half:]
+        std = np.exp(np.clip(log_std, *LOG_STD))
+        action: Array = np.tanh(mean + std * rng.standard_normal(mean.shape, np.float32))
         return action
 
 

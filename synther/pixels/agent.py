@@ -76,7 +76,7 @@ class PixelAgentBase(Rounds):
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Resume from the file of an agent with the same config, seeds and frames."""
-        described, tensors = files.read(path, sees=True)
+        described, tensors = files.read(path, pixels=True)
         bounds = {"low": self.store.low, "high": self.store.high}
         other = [name for name, own_bound in bounds.items() if not _same(tensors.pop(name, None), own_bound)]
         self._go_on(path, described, tensors, other)

@@ -189,7 +189,7 @@ class PixelEncoder:
 
 def load_pixel_encoder(path: str | os.PathLike[str], device: torch.device | None = None) -> PixelEncoder:
     """Encoder and trunks from an agent's file. Default device: CPU."""
-    described, _ = read(path, "actor", sees=True)
+    described, _ = read(path, "actor", pixels=True)
     if "trunks" not in described:
         raise FormatError(f"{path} holds only a policy: expected the file of a whole agent")
     try:

@@ -89,7 +89,7 @@ def load_pixel_policy(
     `features` are the features that the heads were trained on. Use "critic" only together with `with_heads`: an agent's
     own actor is never trained on the critic's features.
     """
-    described, tensors = read(path, "actor", "low", "high", sees=True)
+    described, tensors = read(path, "actor", "low", "high", pixels=True)
     trunk = "critic_trunk" if features == "critic" else "actor_trunk"
     if features == "critic" and "critic" not in described.get("trunks", []):
         raise ConfigError(f"{path} has no critic trunk: use the features of the actor")

@@ -124,8 +124,8 @@ def test_actions_stay_in_their_bounds_and_have_the_policys_distribution():
     assert (drawn >= LOW).all()
     assert (drawn <= HIGH).all()
     inner = np.arctanh(np.clip((drawn - LOW) / (HIGH - LOW) * 2 - 1, -1 + 1e-6, 1 - 1e-6))
-    mean, log_deviation = agent.algorithm.actor(torch.ones(1, 1, WIDE)).detach().numpy()[0, 0].reshape(2, A)
-    standard = (inner - mean) / np.exp(log_deviation)
+    mean, log_std = agent.algorithm.actor(torch.ones(1, 1, WIDE)).detach().numpy()[0, 0].reshape(2, A)
+    standard = (inner - mean) / np.exp(log_std)
     assert np.abs(standard.mean(0)).max() < 5 / count**0.5
     assert np.abs(standard.std(0) - 1).max() < 5 / (2 * count) ** 0.5
     still = agent.act(seen, stochastic=False)[0]

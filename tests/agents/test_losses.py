@@ -85,9 +85,9 @@ def test_squashed_density_integrates_to_one_and_survives_the_edge():
 
 
 def test_log_probability_is_that_of_pytorch(generator):
-    x, mean, log_deviation = torch.randn(3, 4, 2, generator=generator)
-    expected = torch.distributions.Normal(mean, log_deviation.exp()).log_prob(x).sum(-1)
-    torch.testing.assert_close(log_probability(x, mean, log_deviation), expected)
+    x, mean, log_std = torch.randn(3, 4, 2, generator=generator)
+    expected = torch.distributions.Normal(mean, log_std.exp()).log_prob(x).sum(-1)
+    torch.testing.assert_close(log_probability(x, mean, log_std), expected)
 
 
 def test_columns_never_meet_vectors():

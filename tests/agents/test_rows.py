@@ -76,13 +76,13 @@ def test_observations_are_scaled_by_the_members_own_real_data():
     arms = [Arm((0,)), Arm((1,)), Arm((1,), real=1)]
     seen = drawn(rows(real, other), [Member(0, arm) for arm in arms], 300, rounds=3)
     for member, (source, scale) in enumerate([(real, real), (other, real), (other, other)]):
-        mean, deviation = scale.observation.mean(0), scale.observation.std(0) + 1e-3
-        first = (source.observation - mean) / deviation
+        mean, std = scale.observation.mean(0), scale.observation.std(0) + 1e-3
+        first = (source.observation - mean) / std
         low, high = first.min(0), first.max(0)
         values = seen[:, member, :, :3].flatten(0, 1).numpy()
         np.testing.assert_allclose(values.min(0), low, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(values.max(0), high, rtol=1e-4, atol=1e-4)
-        following = (source.next_observation - mean) / deviation
+        following = (source.next_observation - mean) / std
         np.testing.assert_allclose(seen[:, member, :, 7:].flatten(0, 1).numpy().max(0), following.max(0), rtol=1e-4)
         assert set(seen[:, member, :, 6].unique().tolist()) == {0.0, 1.0}
 
@@ -90,17 +90,17 @@ def test_observations_are_scaled_by_the_members_own_real_data():
 def test_a_constant_observation_is_scaled_by_a_thousand():
     source = table(5)
     source.observation[:, 1] = 7.0
-    mean, deviation = rows(source).standard(0)
+    mean, std = rows(source).standard(0)
     assert mean[1] == 7.0
-    assert deviation[1].item() == pytest.approx(1e-3)
+    assert std[1].item() == pytest.approx(1e-3)
 
 
 def test_a_large_offset_does_not_drown_the_deviation():
     source = table(2_000)
     shifted = source._replace(observation=source.observation + 1e4)
-    mean, deviation = rows(shifted).standard(0)
+    mean, std = rows(shifted).standard(0)
     np.testing.assert_allclose(mean, source.observation.mean(0) + 1e4, rtol=1e-6)
-    np.testing.assert_allclose(deviation, source.observation.std(0) + 1e-3, rtol=1e-3)
+    np.testing.assert_allclose(std, source.observation.std(0) + 1e-3, rtol=1e-3)
 
 
 def test_what_is_too_large_to_be_scaled_is_not_scaled_to_nothing():

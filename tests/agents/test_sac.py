@@ -63,14 +63,14 @@ def test_every_pair_of_critics_is_as_likely(generator, monkeypatch):
     assert max(abs(count - 100) for count in counts.values()) < 5 * math.sqrt(100)
 
 
-@pytest.mark.parametrize(("deviation", "rises"), [(-8.0, True), (0.0, False)])
-def test_temperature_rises_where_the_entropy_is_too_low(deviation, rises, generator):
+@pytest.mark.parametrize(("std", "rises"), [(-8.0, True), (0.0, False)])
+def test_temperature_rises_where_the_entropy_is_too_low(std, rises, generator):
     algorithm = SAC(SACConfig(**SMALL), SHAPE)
     sizes = algorithm.actor.sizes
     used = sum(i * o for i, o in pairwise(sizes)) + sum(sizes[1:])
     with torch.no_grad():  # mean 0, and one deviation wherever it looks
         algorithm.actor.weights.zero_()
-        algorithm.actor.weights[:, used - A : used] = deviation
+        algorithm.actor.weights[:, used - A : used] = std
     batch, noise = drawn(algorithm, SHAPE, B, generator)
     batch, noise = (kind(*(part.float() for part in given)) for kind, given in ((Batch, batch), (Noise, noise)))
     losses = algorithm.update(batch, noise, 0)

@@ -47,16 +47,16 @@ def errors(critics: Iterable[nn.Module], y: Tensor, *pair: Tensor) -> Tensor:
     return torch.stack([mse_loss(value, y) for value in every(critics, *pair)])
 
 
-def squashed(mean: Tensor, log_deviation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Actions, and their density by the change of variables."""
-    normal = Normal(mean, log_deviation.exp())
+    normal = Normal(mean, log_std.exp())
     x = normal.mean + normal.stddev * noise
     return x.tanh(), (normal.log_prob(x) - TanhTransform().log_abs_det_jacobian(x, x.tanh())).sum(-1)
 
 
 def gaussian(actor: nn.Module, seen: Tensor, noise: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    mean, log_deviation = actor(seen).chunk(2, -1)
-    return squashed(mean, log_deviation.clamp(least, 2), noise)
+    mean, log_std = actor(seen).chunk(2, -1)
+    return squashed(mean, log_std.clamp(least, 2), noise)
 
 
 def noisy(actor: nn.Module, seen: Tensor, normal: Tensor, spread: float) -> Tensor:

@@ -177,7 +177,7 @@ def frames(records: int) -> Frames:
         (("empty", "--env-options", "{}"), ConfigError, "is a run.*--env-options is for an environment"),
         (("dm_control/walker-walk-v0", "--pixels", "--env-options", "{}", "--out", "new.h5"), ConfigError, "for rows"),
         (("Pendulum-v1", "--repeat", "2"), ConfigError, "--repeat is for frames: expected --pixels with it"),
-        (("Pendulum-v1", "--pixels"), ConfigError, r"frames are kept as \.hdf5 or \.h5, got new\.npz"),
+        (("Pendulum-v1", "--pixels"), ConfigError, r"frames are written as \.hdf5 or \.h5, got new\.npz"),
         (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "is a run.*--repeat is for an env"),
         (("empty", "--pixels", "--out", "new.h5"), FormatError, "a folder that `synther online` has written"),
         (("Pendulum-v1", "--pixels", "--out", "new.h5"), ConfigError, "frames are drawn of the dm_control suite"),

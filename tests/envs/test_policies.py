@@ -34,14 +34,14 @@ def test_a_network_by_hand() -> None:
 
 def test_observations_are_standardised_and_actions_scaled_into_the_box() -> None:
     layers = ((np.eye(2), np.zeros(2)),)
-    mean, deviation = np.array([1.0, 2.0]), np.array([2.0, 4.0])
+    mean, std = np.array([1.0, 2.0]), np.array([2.0, 4.0])
     low, high = np.array([-2.0, 0.0]), np.array([2.0, 10.0])
     seen = np.array([[2.0, 0.0], [101.0, -398.0]])  # standardised: 0.5, -0.5 and 50, -100
-    inner = MlpPolicy(layers, "clamp", mean, deviation)
+    inner = MlpPolicy(layers, "clamp", mean, std)
     np.testing.assert_allclose(inner.act(seen), [[0.5, -0.5], [1, -1]])
-    boxed = MlpPolicy(layers, "clamp", mean, deviation, low, high)
+    boxed = MlpPolicy(layers, "clamp", mean, std, low, high)
     np.testing.assert_allclose(boxed.act(seen), [[1, 2.5], [2, 0]])
-    squashed = MlpPolicy(layers, "tanh", mean, deviation, low, high)
+    squashed = MlpPolicy(layers, "tanh", mean, std, low, high)
     np.testing.assert_allclose(squashed.act(seen[0]), [2 * np.tanh(0.5), 5 + 5 * np.tanh(-0.5)], rtol=1e-6)
     assert boxed.act(seen).dtype == np.float32
 
@@ -104,9 +104,9 @@ def test_chance_fills_the_box() -> None:
         ({"layers": ((np.zeros((3, 4)), np.zeros(4)), (np.zeros((5, 1)), np.zeros(1)))}, r"layer 1 .* \(4, outputs\)"),
         ({"layers": ((np.zeros(()), np.zeros(())),)}, "layer 0"),
         ({"squash": "relu"}, "'tanh' or 'clamp', got 'relu'"),
-        ({"mean": np.zeros(3)}, "mean and deviation come together"),
+        ({"mean": np.zeros(3)}, "mean and std come together"),
         ({"high": np.zeros(2)}, "low and high come together"),
-        ({"mean": np.zeros(2), "deviation": np.ones(2)}, r"mean has shape \(2,\): this network needs \(3,\)"),
+        ({"mean": np.zeros(2), "std": np.ones(2)}, r"mean has shape \(2,\): this network needs \(3,\)"),
     ],
 )
 def test_what_is_no_network_is_refused(given: dict[str, Any], text: str) -> None:

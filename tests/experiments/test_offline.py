@@ -202,7 +202,7 @@ def test_synthetic_rows_are_scaled_by_the_real_ones(tmp_path, quick):
     run(tmp_path / "run", PLAN, TrainingData.mixed(real, Given(swings(seed=1, shift=5.0))))
     scales = load_policy(tmp_path / "run" / "checkpoint.safetensors").scales
     np.testing.assert_allclose(scales.mean, [real.observation.mean(0)] * 2, atol=1e-6)
-    np.testing.assert_allclose(scales.deviation, [real.observation.std(0) + 1e-3] * 2, rtol=1e-5)
+    np.testing.assert_allclose(scales.std, [real.observation.std(0) + 1e-3] * 2, rtol=1e-5)
 
 
 def test_arms_train_together_as_they_do_alone(done, tmp_path):
