@@ -1,4 +1,4 @@
-"""A refresh in another process, which never blocks the agent. The two speak through the files of a folder."""
+"""Refresh in another process, without blocking the agent. The processes communicate through files in a folder."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from synther.synthesizer import Synthesizer
 
 
 class Failed(SyntherError):
-    """A process that ended without a result."""
+    """The process ended without a result."""
 
 
 class Threads:
-    """PyTorch's in this process, half of which it does without while others compute beside it.
+    """The PyTorch threads of this process. Half of them are given up while a background process computes.
 
-    Two processes that want every core stop each other: whenever work is split, the one thread waits for the other,
-    which waits for a core that the other process has.
+    Two processes that both use every core block each other: a thread waits for another thread, which waits for a core
+    that the other process uses.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Threads:
 
     @property
     def spare(self) -> int:
-        """For a process beside this one."""
+        """Threads for a background process."""
         return max(1, (self._all if self._borrowers else torch.get_num_threads()) // 2)
 
     def lend(self) -> None:
@@ -50,7 +50,7 @@ class Threads:
 
     def take_back(self) -> None:
         self._borrowers -= 1
-        if self._borrowers == 0 and torch.get_num_threads() == self._kept:  # unless somebody has chosen another number
+        if self._borrowers == 0 and torch.get_num_threads() == self._kept:  # unless the user has changed the number
             torch.set_num_threads(self._all)
 
 
@@ -58,7 +58,7 @@ THREADS = Threads()
 
 
 class Background:
-    """A job under way. It ends with this object, and with the process that began it."""
+    """A running job. It ends with this object and with the process that started it."""
 
     def __init__(self, job: Job) -> None:
         self._device, self._precision = job.device, job.precision
@@ -71,8 +71,8 @@ class Background:
             except BaseException:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 raise
-        except (OSError, SafetensorError) as error:  # no room for its files, or no process to be had
-            raise Failed(f"it could not begin: {error}") from error
+        except (OSError, SafetensorError) as error:  # no space for its files, or no new process
+            raise Failed(f"the process could not start: {error}") from error
         if lender:
             lender.lend()
         self._end = weakref.finalize(self, _end, self._process, self._folder, os.getpid(), lender)
@@ -85,14 +85,14 @@ class Background:
         self._process.wait()
 
     def result(self) -> Generation:
-        """What the job gave, once it is done; `Failed` says why where it gave nothing."""
+        """Wait for the job and return its result. Raises `Failed` if there is none."""
         try:
             if self._process.wait() != 0:
                 said = (self._folder / "errors").read_text(errors="replace").strip().splitlines()
-                raise Failed(f"{said[-1] if said else 'no word'} (exit code {self._process.returncode})")
+                raise Failed(f"{said[-1] if said else 'no message'} (exit code {self._process.returncode})")
             return self._read()
-        except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:  # files that somebody has touched
-            raise Failed(f"what it left cannot be read: {error}") from error
+        except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:  # damaged files
+            raise Failed(f"its result cannot be read: {error}") from error
         finally:
             self._end()
 
@@ -103,12 +103,12 @@ class Background:
         return Generation(model, rows, **json.loads((folder / "seconds.json").read_text()))
 
     def close(self) -> None:
-        """End the process, whether it is done or not."""
+        """End the process, even if it is not done."""
         self._end()
 
 
 def work(folder: Path) -> None:
-    """What the other process does."""
+    """The work of the other process."""
     generation = Job.load(folder).run(Silent())
     generation.model.save(folder / "model.safetensors")
     save_file({"rows": generation.rows}, folder / "rows.safetensors")
@@ -117,22 +117,22 @@ def work(folder: Path) -> None:
 
 
 def _started(folder: Path, threads: int) -> subprocess.Popen[bytes]:
-    """A process that finds the modules that this one finds. Ctrl-C does not reach it."""
+    """Start a process with the same module path. Ctrl-C does not reach it."""
     modules = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with (folder / "errors").open("wb") as errors:
-        # Not multiprocessing, which runs the caller's script a second time where it has no __main__ guard.
+        # Not multiprocessing: it runs the caller's script again if that has no __main__ guard.
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "synther.replay.worker", str(folder)],  # -P: not those of the working folder
+            [sys.executable, "-P", "-m", "synther.replay.worker", str(folder)],  # -P: without the working folder
             env={**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.PIPE,
             stdout=errors,
             stderr=errors,
-            process_group=0,  # an agent that is interrupted may go on; if it ends, so does this
+            process_group=0,  # an interrupted agent may continue; if it ends, so does this process
         )
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path, owner: int, lender: Threads | None) -> None:
-    if os.getpid() != owner:  # a fork of it, which has this object too, is at its end
+    if os.getpid() != owner:  # a fork of the owner, which has a copy of this object
         return
     process.kill()
     process.wait()

@@ -1,4 +1,4 @@
-"""How a row of experience lies in one line of a matrix, and what a batch is."""
+"""The layout of transitions in a matrix, one row per line, and the batches drawn from it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from synther.errors import DataError
 Matrix = NDArray[np.float32]
 
 EXACT = 2**24
-"""The largest integer up to which float32 has them all."""
+"""float32 represents all integers up to this one."""
 
 
 class Batch(NamedTuple):
-    """B rows on the device of the replay, as windows into one tensor."""
+    """B rows on the device of the replay, as views of one tensor."""
 
     observation: Tensor
     """(B, O)"""
     action: Tensor
-    """(B, A) as float32; integers as int64, and (B,) where there is one discrete action"""
+    """(B, A) float32, or int64 for integer actions, with shape (B,) if there is one discrete action"""
     reward: Tensor
     """(B,)"""
     next_observation: Tensor
@@ -46,15 +46,15 @@ class Columns:
     observation: int
     action: int
     whole: bool = False
-    """Actions are integers,"""
+    """Whether actions are integers."""
     flat: bool = False
-    """and one integer a row."""
+    """Whether an action is a single integer, with shape (N,)."""
     action_space: Space | None = None
     observation_space: Space | None = None
 
     @classmethod
     def of(cls, rows: Transitions) -> Columns:
-        """Those of `rows`, the first that anybody has seen."""
+        """The columns of `rows`."""
         action = rows.action.reshape(len(rows), -1)
         boxed = any(isinstance(part, Box) for part in rows.action_space or ())
         whole = rows.action.dtype.kind in "iu" and not boxed
@@ -68,7 +68,7 @@ class Columns:
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """Which columns of a line a field has."""
+        """The columns of each field."""
         pair = self.observation + self.action
         return {
             "observation": slice(0, self.observation),
@@ -79,7 +79,7 @@ class Columns:
         }
 
     def pack(self, rows: Transitions) -> Matrix:
-        """(N, width); refuse rows of other shapes, and values that float32 cannot hold."""
+        """The rows as a matrix (N, width). Raises an error for other shapes and for values that float32 cannot hold."""
         matrix = np.empty((len(rows), self.width), np.float32)
         with np.errstate(over="ignore"):
             for name, place in self.places.items():
@@ -102,7 +102,7 @@ class Columns:
         return matrix
 
     def pack_parts(self, parts: Iterable[Transitions], count: int) -> Matrix:
-        """`pack` of `count` rows that come in parts."""
+        """`pack` for `count` rows that come in parts."""
         matrix = np.empty((count, self.width), np.float32)
         filled = 0
         for part in parts:
@@ -128,7 +128,7 @@ class Columns:
         )
 
     def batch(self, rows: Tensor, synthetic: Tensor) -> Batch:
-        """Rows (B, width) by name."""
+        """Rows (B, width) as a `Batch`."""
         fields = {name: rows[:, place] for name, place in self.places.items()}
         action = fields["action"].long() if self.whole else fields["action"]
         return Batch(

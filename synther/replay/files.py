@@ -1,7 +1,7 @@
-"""A replay in a folder: rows and counters in one file, the generator in another.
+"""A replay saved in a folder: rows and counters in one file, the generator in another.
 
-`replay.safetensors` says which file has its generator, and is written last, in one step. So a replay that was killed
-while it was saved is there as it was saved before.
+`replay.safetensors` names the file of its generator and is written last, atomically. So if the process is killed while
+saving, the previously saved replay is still complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROWS, _MODELS = "replay.safetensors", ("model-0.safetensors", "model-1.safetens
 def write(
     path: str | os.PathLike[str], described: Mapping[str, Any], tensors: dict[str, Tensor], model: Synthesizer | None
 ) -> None:
-    """Put a replay into a folder, in the place of the one that may be there."""
+    """Save a replay to a folder. A replay that is already there is replaced."""
     folder = Path(path).expanduser()
     if folder.exists() and not folder.is_dir():
         raise FormatError(f"{path} is a file: expected the name of a folder for the replay")
@@ -44,22 +44,22 @@ def write(
 
 
 def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dict[str, Tensor], Synthesizer | None]:
-    """What `write` was given."""
+    """Read what `write` has saved."""
     folder = Path(path).expanduser()
     file = folder / _ROWS
     if not file.is_file():
         raise FormatError(f"{path}: no such replay; expected a folder written by SyntheticReplay.save")
     metadata = _metadata(file)
     if metadata.get("format") != FORMAT:
-        raise FormatError(f"{file} is no replay: expected format {FORMAT!r}, got {metadata.get('format')!r}")
+        raise FormatError(f"{file} is not a replay: expected format {FORMAT!r}, got {metadata.get('format')!r}")
     with safe_open(file, "pt") as opened:
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dict
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
     model = Synthesizer.load(folder / metadata["model"], device=device) if metadata["model"] else None
     return json.loads(metadata["replay"]), tensors, model
 
 
 def _old_model(folder: Path) -> str | None:
-    """The file that must stay until the new replay is whole. One that nobody can read any more has none."""
+    """The model file of the current replay, which must stay until the new one is complete. None if it is unreadable."""
     try:
         return _metadata(folder / _ROWS).get("model")
     except FormatError:
@@ -71,4 +71,4 @@ def _metadata(file: Path) -> dict[str, str]:
         with safe_open(file, "pt") as opened:
             return opened.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise FormatError(f"{file} is no safetensors file, or a truncated one ({error})") from None
+        raise FormatError(f"{file} is not a safetensors file, or is truncated ({error})") from None

@@ -1,4 +1,4 @@
-"""Batches that are partly real, partly synthetic, in exact numbers."""
+"""Batches with an exact fraction of synthetic rows."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from synther.replay.ring import Ring
 
 
 class Mixture:
-    """After T rows in all, round(ratio T) of them were synthetic, halves rounded up.
+    """Of the first T rows of all batches, round(ratio T) are synthetic, halves rounded up.
 
-    So a batch has ratio times its size of them, rounded up or down where that is no whole number, and what is rounded
-    away in one batch is made up for in the next: over time the share is the ratio itself, without a draw.
+    So each batch has ratio * batch size synthetic rows, rounded up or down. Rounding errors of one batch are made up in
+    the next, so that the fraction converges to the ratio without randomness.
     """
 
     def __init__(self, ratio: float, *, shuffled: bool = True) -> None:
         if not 0 <= ratio <= 1:
-            raise ConfigError(f"ratio, the synthetic share of a batch, must lie in [0, 1], got {ratio}")
+            raise ConfigError(f"ratio, the synthetic fraction of a batch, must lie in [0, 1], got {ratio}")
         self.ratio, self.shuffled = float(ratio), bool(shuffled)
         self.mixed = 0
-        """Rows of all batches so far that could have been synthetic."""
+        """Rows of all batches since there are synthetic rows."""
 
     def split(self, batch: int) -> tuple[int, int]:
-        """How many rows of the next batch are real, and how many synthetic."""
+        """Numbers of real and synthetic rows in the next batch."""
         before = self._due(self.mixed)
-        self.mixed += int(batch)  # of NumPy's it would overflow
+        self.mixed += int(batch)  # a NumPy integer would overflow
         synthetic = self._due(self.mixed) - before
         return batch - synthetic, synthetic
 
     def _due(self, rows: int) -> int:
-        """Synthetic rows among so many: in integers, since a product of floats may round to the other side."""
+        """Synthetic rows among the first `rows` rows. Computed in integers, because floats may round the wrong way."""
         above, below = self.ratio.as_integer_ratio()
         return (2 * above * rows + below) // (2 * below)
 
     def draw(self, real: Ring, synthetic: Ring | None, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Rows (batch, width), and which of them are synthetic (batch,): none while there are no synthetic rows.
+        """Draw rows (batch, width), and flags (batch,) of the synthetic ones.
 
-        Real rows come first, unless they are shuffled.
+        All rows are real while there are no synthetic rows. Real rows come first unless the batch is shuffled.
         """
         if synthetic is None or not len(synthetic):
             return real.sample(batch, generator), torch.zeros(batch, dtype=torch.bool, device=real.device)

@@ -1,6 +1,6 @@
-"""A refresh: fit generators on real rows and draw synthetic ones, as a function of what it is given.
+"""Refresh: fit generators on real rows and sample synthetic rows, as a function of its inputs.
 
-`SyntheticReplay` refreshes one generator, online runs those of all seeds together.
+`SyntheticReplay` refreshes one generator. Online runs refresh those of all seeds together.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from synther.synthesizer.together import fit_models
 Refit = Literal["warm", "scratch"]
 
 WARM_SHARE, WARM_STEPS = 0.2, 10_000
-"""Of a fit's steps so much suffices where the weights begin as those of the fit before, and never more than so many."""
+"""A warm fit has this fraction of the usual steps, and at most this many steps."""
 PATIENCE = 5
-"""Measurements without a better held-out loss after which a fit of `warm` is over."""
+"""A warm fit stops after this many measurements without a better held-out loss."""
 HELD_OUT_RUN, SINGLE_ROWS = 25, 1_000
 """Rows that are held out together. Of the first rows single ones are: a few runs could all be missed."""
 
 
 def usual_samples(device: torch.device) -> int:
-    """Synthetic rows where nobody says how many: the paper's million, or what a CPU draws in seconds."""
+    """Default number of synthetic rows: a million as in the paper, or 100,000 on a CPU."""
     return 1_000_000 if device.type == "cuda" else 100_000
 
 
 @dataclass(frozen=True)
 class Refresh:
-    """What came of a refresh, for the record."""
+    """Record of a refresh."""
 
     number: int
     """Counted from 0."""
     added: int
-    """Real rows that had been added when it began,"""
+    """Real rows added before it started."""
     rows: int
-    """and those that were still there."""
+    """Real rows in the buffer when it started."""
     samples: int
-    """Synthetic rows it was to make."""
+    """Synthetic rows to generate."""
     kept: bool = False
-    """Whether its generator and its rows took the place of old ones."""
+    """Whether its generator and rows are used."""
     steps: int = 0
     held_out: float | None = None
-    """The loss, at the end, on rows that no fit has learned from."""
+    """Final loss on held-out rows, on which no fit has trained."""
     fit_seconds: float = 0.0
     sample_seconds: float = 0.0
     reason: str = ""
@@ -66,7 +66,7 @@ class Refresh:
 
 @dataclass(frozen=True)
 class Generation:
-    """A generator, its rows, and what they cost."""
+    """A generator, its rows, and the time they took."""
 
     model: Synthesizer
     rows: Matrix
@@ -74,26 +74,26 @@ class Generation:
     sample_seconds: float
 
     def recorded(self, begun: Refresh) -> Refresh:
-        """The record of a refresh that came to this."""
+        """The record of a finished refresh."""
         return recorded(begun, self.model, fit_seconds=self.fit_seconds, sample_seconds=self.sample_seconds)
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a refresh depends on."""
+    """All inputs of a refresh."""
 
     columns: Columns
     rows: Transitions
-    """The real ones."""
+    """The real rows."""
     held_out: NDArray[np.bool_]
-    """Which of the real rows no fit may learn from."""
+    """Which real rows are held out from every fit."""
     settings: Settings
     samples: int
     seed: int
     device: str = "auto"
     precision: compute.Precision = "auto"
     start: Synthesizer | None = None
-    """Whose weights the fit begins from."""
+    """The model whose weights the fit starts from."""
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class Job:
         before: Synthesizer | None,
         **how: Any,
     ) -> Job:
-        """A refresh on `rows`, which follow `gone` others that are not kept any more.
+        """A refresh on `rows`. `gone` earlier rows are no longer in the buffer.
 
         `stream` is that of the random numbers which say what is held out, `before` the generator of the refresh before.
         """
@@ -127,7 +127,7 @@ class Job:
         return Generation(model, rows, fitted - began, time.monotonic() - fitted)
 
     def save(self, folder: Path) -> None:
-        """Into a folder of its own, for another process."""
+        """Save the job to a folder, for another process."""
         names = ("samples", "seed", "device", "precision")
         described: dict[str, Any] = {name: getattr(self, name) for name in names}
         described |= {"columns": self.columns.to_json(), "settings": self.settings.to_json()}
@@ -148,14 +148,14 @@ class Job:
 
 
 def fit_all(jobs: Sequence[Job], progress: Progress) -> list[Synthesizer | SyntherError]:
-    """The generator of each job, fitted together, or why its fit has failed."""
+    """Fit the generators of all jobs together. A failed fit gives its error instead."""
     models = [Synthesizer(job.settings, device=job.device, precision=job.precision, seed=job.seed) for job in jobs]
     starts, held_out = [job.start for job in jobs], [job.held_out for job in jobs]
     return fit_models(models, [job.rows for job in jobs], starts=starts, held_out=held_out, progress=progress)
 
 
 def recorded(begun: Refresh, model: Synthesizer | SyntherError, **seconds: float) -> Refresh:
-    """The record of a refresh that came to this."""
+    """The record of a finished refresh."""
     if isinstance(model, SyntherError):
         return replace(begun, reason=str(model), **seconds)  # type: ignore[arg-type]
     held_out = model.measured.get("held_out")
@@ -163,7 +163,7 @@ def recorded(begun: Refresh, model: Synthesizer | SyntherError, **seconds: float
 
 
 def drawn(model: Synthesizer, columns: Columns, samples: int, seed: int, progress: Progress) -> Matrix:
-    """Synthetic rows, packed as a learner wants them."""
+    """Sample synthetic rows, packed as a matrix."""
     return columns.pack_parts(model.sample_blocks(samples, seed=seed, progress=progress), samples)
 
 
@@ -184,12 +184,12 @@ def held_out_rows(stream: Sequence[int], gone: int, count: int, share: float) ->
 
 
 def seed_of(*key: int) -> int:
-    """Of a fit and its samples: below 2**31, where a `Synthesizer` keeps streams of its own."""
+    """Seed of a fit and its samples, below 2**31; larger seeds are reserved by `Synthesizer`."""
     return int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1
 
 
 def settings_for(settings: Settings, refit: Refit, *, first: bool, measured: bool) -> Settings:
-    """How a refresh fits: `scratch` as the settings say, `warm` until the held-out loss no longer falls.
+    """Settings of a refresh's fit: unchanged for `scratch`; `warm` stops when the held-out loss no longer falls.
 
     A warm fit that is not the `first` one has fewer steps, over which its learning rate falls to 0. Where no held-out
     loss is `measured`, for want of rows, no patience can run out.

@@ -1,4 +1,4 @@
-"""A ring of rows on a device: the newest `capacity` of all that were added."""
+"""A ring buffer of rows on a device: the newest `capacity` rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from synther.errors import ConfigError, DataError
 
 
 class Ring:
-    """Rows (capacity, width) of which the oldest give way to the newest."""
+    """Rows (capacity, width). New rows overwrite the oldest ones."""
 
     def __init__(self, capacity: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         if capacity < 1:
@@ -21,11 +21,11 @@ class Ring:
         self.capacity, self.device = capacity, device
         self._make_room(width, dtype)
         self.added = 0
-        """Rows that were ever added."""
+        """Number of rows added so far."""
 
     def _make_room(self, width: int, dtype: torch.dtype) -> None:
         advice = "lower the capacity or the samples of the replay, or keep it on the CPU"
-        with compute.working_on(self.device, advice), torch.inference_mode(False):  # rows come in any mode
+        with compute.working_on(self.device, advice), torch.inference_mode(False):  # rows may be added in any mode
             self.matrix = torch.empty(self.capacity, width, device=self.device, dtype=dtype)
         self._array = _seen_by_numpy(self.matrix)
 
@@ -33,7 +33,7 @@ class Ring:
         return min(self.added, self.capacity)
 
     def add(self, rows: NDArray[Any]) -> None:
-        """Rows (N, width), as many as one likes, oldest first."""
+        """Add any number of rows (N, width), oldest first."""
         if rows.ndim != 2 or rows.shape[1] != self.matrix.shape[1]:
             raise DataError(f"rows have shape {tuple(rows.shape)}: expected (rows, {self.matrix.shape[1]})")
         count = rows.shape[0]
@@ -47,24 +47,24 @@ class Ring:
         self.added += count
 
     def _put(self, first: int, rows: NDArray[Any]) -> None:
-        if self._array is not None:  # a tenth of the time for a single row
+        if self._array is not None:  # ten times faster for a single row
             self._array[first : first + len(rows)] = rows
         else:
             self.matrix[first : first + len(rows)] = torch.from_numpy(rows)
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """`count` rows, each drawn uniformly from all that are there. (count, width)"""
+        """Draw `count` rows uniformly, with replacement. (count, width)"""
         if not self.added:
-            raise DataError("there are no rows to sample from yet: add some first")
+            raise DataError("there are no rows to sample from: add some first")
         return self.matrix[torch.randint(len(self), (count,), generator=generator, device=self.device)]
 
     def by_age(self) -> Tensor:
-        """All rows, oldest first: a copy. (len, width)"""
+        """A copy of all rows, oldest first. (len, width)"""
         oldest = self.added % self.capacity if self.added > self.capacity else 0
         return torch.cat([self.matrix[oldest : len(self)], self.matrix[:oldest]])
 
     def restore(self, rows: Tensor, added: int) -> None:
-        """Become the ring whose rows were these `by_age` after so many were added, each at its old place."""
+        """Restore the ring that returned `rows` from `by_age` after `added` rows, with each row at its old index."""
         if len(rows) != min(added, self.capacity):
             expected = min(added, self.capacity)
             raise DataError(f"expected the {expected} rows of a ring after {added} were added, got {len(rows)}")
@@ -72,8 +72,8 @@ class Ring:
         self.add(rows.numpy())
 
     def __getstate__(self) -> dict[str, Any]:
-        """The rows that are there as an array. A tensor on its way to another process would move to shared memory,
-        here too, and leave the array of its old one behind."""
+        """The filled rows as a NumPy array. Pickling the tensor would move it to shared memory, in this process too, so
+        that `_array` would no longer share its memory."""
         return {**self.__dict__, "matrix": self.matrix[: len(self)].cpu().numpy(), "_array": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -84,5 +84,5 @@ class Ring:
 
 
 def _seen_by_numpy(matrix: Tensor) -> NDArray[Any] | None:
-    """The same memory, where that is the main one."""
+    """A NumPy view of the matrix, if it is on the CPU."""
     return matrix.numpy() if matrix.device.type == "cpu" else None

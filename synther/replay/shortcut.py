@@ -1,4 +1,4 @@
-"""The short way into a replay, for rows that look like those before them: only their values are checked."""
+"""Fast path into a replay for rows with the same types and shapes as before: only their values are checked."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from synther.data.transitions import ROW_FIELDS
 from synther.replay.columns import EXACT, Columns, Matrix
 
 Given = tuple[Any, Any, Any, Any, Any, Any]
-"""The fields of one row or of several, and timeouts or None, as somebody handed them over."""
+"""The fields of one or several rows, and timeouts or None, as given by the caller."""
 
 _EXACT_64 = 2.0**53
-"""Up to here float64 has all integers, and rounding once more to float32 does no harm."""
+"""float64 represents all integers up to here, so rounding again to float32 is harmless."""
 
 
 class Shortcut:
-    """Packs rows that would pass every check, and leaves all others to those who can say what is wrong with them."""
+    """Packs rows that would pass every check. All other rows take the slow path, which reports errors."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -29,34 +29,34 @@ class Shortcut:
         self._places: list[slice | int] = []
 
     def learn(self, given: Given, count: int) -> None:
-        """Remember how these rows look, which have passed every check."""
+        """Remember types and shapes of rows that have passed every check."""
         self._kinds = tuple(map(_kind, given)) if self._suits(given) else None
         self._count = count
         places, several = [self._columns.places[name] for name in ROW_FIELDS], np.ndim(given[0]) > 1
-        # Of several rows a vector is a column; of one it is a line.
+        # For several rows a vector is a column; for one row it is a line.
         self._places = [
             place.start if several and np.ndim(value) == 1 else place
             for value, place in zip(given[:5], places, strict=True)
         ]
 
     def pack(self, given: Given) -> Matrix | None:
-        """What `Columns.pack` would give, or None where only a closer look can tell. (N, width)"""
+        """The same as `Columns.pack` (N, width), or None if the slow path is needed."""
         if tuple(map(_kind, given)) != self._kinds:
             return None
         matrix = np.empty((self._count, self._columns.width))
         try:
             for value, place in zip(given[:5], self._places, strict=True):
                 matrix[:, place] = value
-        except OverflowError:  # an integer that no float can hold
+        except OverflowError:  # an integer that is too large for a float
             return None
-        inside = (matrix >= self._low) & (matrix <= self._high)  # where NaN never is
+        inside = (matrix >= self._low) & (matrix <= self._high)  # False for NaN
         return matrix.astype(np.float32) if np.count_nonzero(inside) == inside.size else None
 
     def _suits(self, given: Given) -> bool:
-        """Whether limits say all about the values of rows of these types."""
+        """Whether checking the limits is enough for rows of these types."""
         known = [value for value in given if value is not None]
         plain = (type(value) is np.ndarray or isinstance(value, (np.generic, float, int)) for value in known)
-        if not all(plain):  # a masked array, say, means more than its values
+        if not all(plain):  # for example a masked array
             return False
         kinds = [np.asarray(value).dtype.kind for value in known]
         parts = self._columns.action_space or ()
@@ -72,7 +72,7 @@ def _kind(value: Any) -> Any:
 
 
 def _limits(columns: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The lowest and the highest value of each column. (width,) each"""
+    """Smallest and largest value of each column. (width,) each"""
     low, high = np.full(columns.width, -_EXACT_64), np.full(columns.width, _EXACT_64)
     action = columns.places["action"]
     if columns.whole:

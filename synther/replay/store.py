@@ -1,4 +1,4 @@
-"""Real and synthetic rows of the same columns, each in its ring."""
+"""Real and synthetic rows with the same columns, each in a ring buffer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Store:
         self.columns, self.shortcut = columns, Shortcut(columns)
         self.real = Ring(capacity, columns.width, device)
         self.synthetic = Ring(samples, columns.width, device)
-        self.timeout = Ring(capacity, 1, torch.device("cpu"), torch.bool)  # no part of a batch
+        self.timeout = Ring(capacity, 1, torch.device("cpu"), torch.bool)  # not part of a batch
         self.timeouts_known = True
 
     def add(self, rows: Transitions) -> None:
-        """More real rows, or an error before any of them is there."""
+        """Add real rows. If a row is invalid, none is added."""
         self._put(self.columns.pack(rows), rows.timeout)
 
     def add_alike(self, given: Given) -> bool:
-        """More real rows where they look like the last ones that `shortcut` has learned; else nothing."""
+        """Add real rows by the fast path if it applies; otherwise return False and add nothing."""
         matrix = self.shortcut.pack(given)
         if matrix is None:
             return False
@@ -45,24 +45,24 @@ class Store:
         self.timeouts_known &= timeout is not None
 
     def cut(self, row: int) -> None:
-        """An episode was cut after this row, counted from the first ever: mark it if it is there and not terminal."""
+        """Mark a row (counted from the first ever added) as a timeout, if it is still there and not terminal."""
         place = row % self.real.capacity
         if row >= self.real.added - len(self.real) and not self.real.matrix[place, self.columns.places["terminal"]]:
             self.timeout.matrix[place] = True
 
     def goes_on_with(self, observation: Tensor) -> bool:
-        """Whether the newest row led to this observation. (O,)"""
+        """Whether the newest row's next observation is this one (O,)."""
         newest = self.real.matrix[(self.real.added - 1) % self.real.capacity].cpu()
         return torch.equal(newest[self.columns.places["next_observation"]], observation.to(torch.float32))
 
     def transitions(self, environments: int | None = None) -> Transitions:
-        """The real rows, oldest first; of `environments` that took turns, one after the other.
+        """The real rows, oldest first, grouped by environment if `environments` environments took turns.
 
-        They have their timeouts where those were always given, and each row goes on from the one before or begins an
-        episode. Of known environments a row that does not lead to the next was cut: there its environment was reset.
+        Timeouts are included if they were always given and each row continues the previous one or starts an episode.
+        With `environments`, a row that does not lead to the next one is a timeout: the environment was reset there.
         """
         matrix, timeout = self.real.by_age().cpu().numpy(), self.timeout.by_age()[:, 0].numpy()
-        if environments is not None and self.real.added % environments == 0:  # else not all rows are theirs
+        if environments is not None and self.real.added % environments == 0:  # otherwise some rows come from elsewhere
             whose = np.arange(self.real.added - len(matrix), self.real.added) % environments
             order = np.argsort(whose, kind="stable")
             matrix, timeout = matrix[order], timeout[order]
@@ -75,24 +75,24 @@ class Store:
         return matrix[:, self.columns.places["terminal"].start] > 0
 
     def _led(self, matrix: Matrix) -> NDArray[np.bool_]:
-        """Which rows, the last one apart, led to the observation of the next one."""
+        """Which rows (except the last) have the next row's observation as their next observation."""
         places = self.columns.places
         led: NDArray[np.bool_] = (matrix[:-1, places["next_observation"]] == matrix[1:, places["observation"]]).all(1)
         return led
 
     def tensors(self) -> dict[str, Tensor]:
-        """All rows, for a file."""
+        """All rows, for saving."""
         return {name: getattr(self, name).by_age() for name in ("real", "synthetic", "timeout")}
 
     def to_json(self) -> dict[str, Any]:
-        """All but the rows."""
+        """Everything except the rows."""
         rings = {"real": self.real, "synthetic": self.synthetic}
         described: dict[str, Any] = {name: [ring.capacity, ring.added] for name, ring in rings.items()}
         return described | {"columns": self.columns.to_json(), "timeouts_known": self.timeouts_known}
 
     @classmethod
     def restored(cls, entry: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> Store:
-        """The store that `to_json` and `tensors` came from, with every row at its old place."""
+        """Restore a store from `to_json` and `tensors`, with every row at its old index."""
         (capacity, real), (samples, synthetic) = entry["real"], entry["synthetic"]
         store = cls(Columns.from_json(entry["columns"]), capacity, samples, device)
         store.timeouts_known = entry["timeouts_known"]

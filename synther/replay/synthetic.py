@@ -1,4 +1,4 @@
-"""`SyntheticReplay`: a replay buffer whose batches are partly generated, for an agent that is still learning."""
+"""`SyntheticReplay`: a replay buffer for online agents whose batches are partly synthetic."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from synther.synthesizer import Synthesizer
 log = logging.getLogger(__name__)
 
 _OPTIONS = ("capacity", "refresh_every", "samples", "refit", "replace", "background", "seed", "precision")
-_BATCHES, _FITS, _HELD_OUT = range(3)  # streams of random numbers, so that no two purposes share one
+_BATCHES, _FITS, _HELD_OUT = range(3)  # random streams, one per purpose
 
 
 class SyntheticReplay:
-    """The newest `capacity` real rows and `samples` synthetic ones, generated anew every `refresh_every` real rows.
+    """The newest `capacity` real rows and `samples` synthetic rows, regenerated every `refresh_every` real rows.
 
         replay = SyntheticReplay(1_000_000)
         replay.add(observation, action, reward, next_observation, terminal)
         batch = replay.sample(256)
 
-    `ratio` is the synthetic share of a batch. `samples` is a million on a GPU and 100,000 on a CPU unless said.
-    `preset` is a preset's name or a `Settings`. `refit="warm"` begins each fit from the weights of the one before and
-    stops it early; "scratch" fits a new network, as in the paper. A refresh replaces the oldest `replace` of the
-    synthetic rows, 1 all of them. With `background` it happens in another process.
+    `ratio` is the synthetic fraction of a batch. Default `samples`: a million on a GPU, 100,000 on a CPU. `preset` is
+    the name of a preset or a `Settings`. `refit="warm"` starts each fit from the previous weights and stops early;
+    "scratch" fits a new network, as in the paper. A refresh replaces the fraction `replace` of the synthetic rows,
+    oldest first. With `background`, it runs in another process.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class SyntheticReplay:
             raise ConfigError(f"refit must be one of {', '.join(get_args(Refit))}, got {refit!r}")
         if not 0 < replace <= 1:
             raise ConfigError(
-                f"replace, the share of synthetic rows a refresh replaces, must lie in (0, 1], got {replace}"
+                f"replace, the fraction of synthetic rows that a refresh replaces, must lie in (0, 1], got {replace}"
             )
         self.device = compute.pick_device(device)
         self.samples = check_count(usual_samples(self.device) if samples is None else samples)
         self.precision = compute.pick_precision(precision, self.device)
         self.settings = named(preset, gpu=self.device.type == "cuda")
         self.refit: Refit = refit
-        # Plain ones, of whatever library they are: all of them are to be saved, perhaps a long time from now.
+        # Converted to plain Python types, because they are saved as JSON.
         self.replace, self.background, self.seed = float(replace), bool(background), _whole("seed", seed, 0)
         self.progress = progress
         self.spaces: dict[str, Any] = {"action_space": action_space, "observation_space": observation_space}
@@ -93,30 +93,30 @@ class SyntheticReplay:
         self._model: Synthesizer | None = None
         self._store: Store | None = None
         self._running: tuple[Refresh, Background] | None = None
-        self._owed = False  # a refresh that was begun, and given up for no fault of its own
+        self._owed = False  # a refresh was started and then cancelled; it is due again
 
     @property
     def history(self) -> list[Refresh]:
-        """What came of each refresh."""
+        """The records of all refreshes."""
         self._collect()
         return self._history
 
     @property
     def model(self) -> Synthesizer | None:
-        """The generator of the latest refresh that was kept."""
+        """The generator of the latest successful refresh."""
         self._collect()
         return self._model
 
     @property
     def store(self) -> Store:
-        """The rows, whose columns are known from the first one on."""
+        """The stored rows. Their columns are known once the first row is added."""
         if self._store is None:
             raise DataError("the replay is empty: add rows first")
         return self._store
 
     @property
     def added(self) -> int:
-        """Real rows that were ever added."""
+        """Real rows added so far."""
         return 0 if self._store is None else self._store.real.added
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class SyntheticReplay:
         return f"SyntheticReplay({rows}, ratio {self.mixture.ratio:g}, on {self.device})"
 
     def __len__(self) -> int:
-        """Real rows that are there."""
+        """Number of real rows in the buffer."""
         return 0 if self._store is None else len(self._store.real)
 
     def add(
@@ -138,9 +138,9 @@ class SyntheticReplay:
         terminal: ArrayLike,
         timeout: ArrayLike | None = None,
     ) -> None:
-        """One row: (O,), (A,) or an integer, a number, (O,) and a flag; or N rows, with an axis N before each of these.
+        """Add one row: (O,), (A,) or an integer, a number, (O,) and a flag; or N rows, with a leading axis N.
 
-        Rows that cannot be experience are refused, and none of the call is kept. A refresh that is due happens here.
+        If a row is invalid, an error is raised and no row is added. A refresh that is due runs in this call.
         """
         given = (observation, action, reward, next_observation, terminal, timeout)
         if self._store is None or not self._store.add_alike(given):
@@ -149,27 +149,26 @@ class SyntheticReplay:
         if self._due():
             self.refresh()
 
-    def sample(self, batch: int) -> Batch:
-        """`batch` rows drawn with replacement: real ones until there are synthetic ones, then at the ratio."""
-        batch = _whole("batch", batch)
-        if batch > self.capacity:
-            raise ConfigError(f"a batch of {batch} rows is more than the capacity, {self.capacity}: raise the capacity")
+    def sample(self, batch_size: int) -> Batch:
+        """Draw `batch_size` rows with replacement: only real rows until there are synthetic ones, then at the ratio."""
+        count = _whole("batch_size", batch_size)
+        if count > self.capacity:
+            raise ConfigError(f"batch_size {count} is more than the capacity, {self.capacity}: raise the capacity")
         store = self.store
         self._collect()
-        return store.columns.batch(*self.mixture.draw(store.real, store.synthetic, batch, self.generator))
+        return store.columns.batch(*self.mixture.draw(store.real, store.synthetic, count, self.generator))
 
     def transitions(self) -> Transitions:
         """The real rows, oldest first.
 
-        They have their timeouts where those were always given, and each row goes on from the one before or begins an
-        episode.
+        Timeouts are included if they were always given and each row continues the previous one or starts an episode.
         """
         return self.store.transitions()
 
     def refresh(self) -> None:
-        """Fit on the real rows and generate, now: while the caller waits, or in the background.
+        """Fit on the real rows and generate synthetic ones now, or start to do so in the background.
 
-        One that is under way there is given up for it.
+        A refresh that is already running in the background is cancelled.
         """
         self._collect()
         self.close()
@@ -185,15 +184,15 @@ class SyntheticReplay:
             self._failed(begun, error)
 
     def wait(self) -> None:
-        """Until a refresh that is under way in the background is over, and its rows are taken up."""
+        """Wait for a refresh in the background and use its rows."""
         if self._running is not None:
             self._running[1].wait()
             self._collect()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """A folder with all that `load` needs to give the batches, refits and rows that would have come here.
+        """Save to a folder. After `load`, batches and refreshes continue exactly as they would have here.
 
-        A refresh under way in the background is not waited for: it is due again after loading.
+        A refresh that is running in the background is not waited for; it is due again after loading.
         """
         self._collect()
         options = {name: getattr(self, name) for name in _OPTIONS}
@@ -214,7 +213,7 @@ class SyntheticReplay:
     def load(
         cls, path: str | os.PathLike[str], *, device: str = "auto", progress: Progress | bool = True
     ) -> SyntheticReplay:
-        """A saved replay. On another kind of device it goes on with other random numbers."""
+        """Load a saved replay. On another kind of device it continues with other random numbers."""
         kind = compute.pick_device(device).type
         described, tensors, model = files.read(path, device)
         try:
@@ -227,7 +226,7 @@ class SyntheticReplay:
             if model is not None:
                 model.precision = replay.precision
             replay._model = model
-            replay._owed = described.get("owed", False)  # which earlier versions did not know
+            replay._owed = described.get("owed", False)  # absent in older files
             replay.mixture.mixed = described["mixed"]
             replay._history = [Refresh(**entry) for entry in described["history"]]
             if described["store"] is not None:
@@ -236,16 +235,16 @@ class SyntheticReplay:
                 replay.generator.set_state(tensors["generator"])
             return replay
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise FormatError(f"{path} is a damaged replay: {error}") from error
+            raise FormatError(f"{path} is a damaged replay file: {error}") from error
 
     def close(self) -> None:
-        """End a refresh that is under way in the background; it is due again with the next row."""
+        """Cancel a refresh that is running in the background. It is due again with the next row."""
         if self._running is not None:
             self._running[1].close()
             self._running, self._owed = None, True
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy has: no refresh under way, but one that is due; random state as processes can send it."""
+        """For pickling: a running refresh becomes one that is due, and the random state a NumPy array."""
         self._collect()
         own = {"_running": None, "_owed": self._owed or self._running is not None}
         return {**self.__dict__, **own, "generator": self.generator.get_state().numpy()}
@@ -256,7 +255,7 @@ class SyntheticReplay:
         self.generator.set_state(torch.from_numpy(state["generator"].copy()))
 
     def _add_checked(self, given: Given) -> None:
-        """The long way: rows that nothing is known about, or that something is wrong with."""
+        """The slow path: rows of new types or shapes, and invalid rows."""
         fields: dict[str, Any] = dict(zip(FIELDS, given, strict=True))
         if np.ndim(fields["observation"]) == 1:
             fields = {name: None if value is None else _one_row(value) for name, value in fields.items()}
@@ -288,7 +287,7 @@ class SyntheticReplay:
         )
 
     def _collect(self) -> None:
-        """Take over what a refresh in the background has come to, if it is over."""
+        """Use the result of a refresh in the background, if it is done."""
         if self._running is None or not self._running[1].done:
             return
         begun, background = self._running

@@ -1,4 +1,4 @@
-"""`python -m synther.replay.worker FOLDER`: the process of a refresh in the background."""
+"""`python -m synther.replay.worker FOLDER` runs a refresh in the background."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from synther.errors import SyntherError
 from synther.replay.background import work
 
-_NICENESS = 5  # the agent goes first where both want the same core
+_NICENESS = 5  # lower priority than the agent
 
 
 def _leave_with_parent(folder: Path) -> None:
-    """The parent holds the other end of this pipe, and lets go of it in whatever way it ends."""
-    os.read(0, 1)  # not sys.stdin, whose lock nobody could take when this process ends
-    shutil.rmtree(folder, ignore_errors=True)  # nobody else is left to do so
+    """Exit when the parent ends: it holds the other end of this pipe."""
+    os.read(0, 1)  # not sys.stdin, whose lock would block the exit of this process
+    shutil.rmtree(folder, ignore_errors=True)  # the parent cannot do it any more
     os._exit(1)
 
 

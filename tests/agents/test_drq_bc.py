@@ -123,9 +123,7 @@ def test_reference_settings():
 
 
 def test_refusals():
-    with pytest.raises(
-        DataError, match=r"as many features of the actor as of the critic, got 3 columns: set agent.feat"
-    ):
+    with pytest.raises(DataError, match=r"actor and critic features, got 3 columns: set agent.feat"):
         Agent(CONFIGS["both"], rows(), MEMBERS[:1])
     for options, message in (
         ({"features": "none"}, "agent.features must be both or shared, got 'none'"),

@@ -65,7 +65,7 @@ OTHER = {
 def test_anothers_file_is_refused(what, other, tmp_path):
     fresh().save(tmp_path / "agent.safetensors")
     before = {name: tensor.clone() for name, tensor in other.state().items()}
-    with pytest.raises(ConfigError, match=f"belongs to an agent with another {what}: choose another place"):
+    with pytest.raises(ConfigError, match=f"belongs to an agent with another {what}"):
         other.load(tmp_path / "agent.safetensors")
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state().items())
 
@@ -77,7 +77,7 @@ def test_a_truncated_file_is_refused(share, load, tmp_path):
     fresh().save(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(FormatError, match="is no agent that can be read"):
+    with pytest.raises(FormatError, match="cannot be read as an agent"):
         load(path)
 
 
@@ -86,7 +86,7 @@ def test_foreign_and_absent_files_are_refused(load, tmp_path):
     with pytest.raises(FormatError, match="no such file"):
         load(tmp_path / "nothing")
     save_file({"actor": torch.zeros(1)}, tmp_path / "foreign")
-    with pytest.raises(FormatError, match="is no SynthER agent: expected format 'synther-agent-1', got 'no format'"):
+    with pytest.raises(FormatError, match="is not a SynthER agent: expected format 'synther-agent-1', got 'no format'"):
         load(tmp_path / "foreign")
     fresh().save(tmp_path / "whole")
     tensors = load_file(tmp_path / "whole")

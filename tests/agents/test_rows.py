@@ -163,16 +163,16 @@ def test_other_refusals():
         rows(GOOD, low=[-1])
     with pytest.raises(DataError, match="every action needs low < high"):
         rows(GOOD, low=[2, 2])
-    with pytest.raises(ConfigError, match="asks for table 1, but there are 1"):
+    with pytest.raises(ConfigError, match="uses table 1, but there are 1"):
         Agent(BCConfig(), rows(GOOD), [Member(0, Arm((1,)))])
-    with pytest.raises(ConfigError, match="asks for table 2"):
+    with pytest.raises(ConfigError, match="uses table 2"):
         Agent(BCConfig(), rows(GOOD), [Member(0, Arm(real=2))])
     with pytest.raises(ConfigError, match="one share for each table"):
         Arm((0, 1))
     with pytest.raises(ConfigError, match="sum to 1"):
         Arm((0, 1), (0.5, 0.6))
     with pytest.raises(
-        ConfigError, match=r"a share of 0\.01 of 10 rows is no row at all: raise it, or agent\.batch_size"
+        ConfigError, match=r"a share of 0\.01 of 10 rows is less than one row: raise it, or agent\.batch_size"
     ):
         Arm((0, 1), (0.01, 0.99)).counts(10)
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from synther.pixels.store import PAD, FrameStore, offsets
+from synther.pixels.store import PAD, FrameStore, shift_offsets
 
 from .pictures import CPU, noise, stacks
 
 
 def test_offsets_are_uniform_and_independent(generator):
     count = 90_000
-    down, right = offsets(torch.rand(count, 2, generator=generator) * 2 - 1).unbind(1)
+    down, right = shift_offsets(torch.rand(count, 2, generator=generator) * 2 - 1).unbind(1)
     seen = torch.bincount(9 * down + right, minlength=81).double()
     assert len(seen) == 81
     expected = count / 81
@@ -23,7 +23,7 @@ def test_offsets_are_uniform_and_independent(generator):
 
 def test_the_ends_of_the_range():
     ends = torch.tensor([-1.0, -1 + 2 / 9 - 1e-6, -1 + 2 / 9 + 1e-6, 0.0, np.nextafter(np.float32(1), np.float32(0))])
-    assert offsets(ends).tolist() == [0, 0, 1, 4, 8]
+    assert shift_offsets(ends).tolist() == [0, 0, 1, 4, 8]
 
 
 def test_observations_are_padded_and_cut():

@@ -93,7 +93,7 @@ def test_a_single_thread_is_kept_and_one_that_could_not_begin_takes_none(threads
         assert torch.get_num_threads() == count
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
     replay.add(**numbered(0, 100))
-    assert "it could not begin" in replay.history[0].reason
+    assert "could not start" in replay.history[0].reason
     assert torch.get_num_threads() == 8
 
 
@@ -131,12 +131,12 @@ def test_a_process_that_cannot_begin_stops_nobody(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     replay = tiny(background=True)
     replay.add(**numbered(0, 100))
-    assert "it could not begin" in replay.history[0].reason
+    assert "could not start" in replay.history[0].reason
     assert list(tmp_path.iterdir()) == []
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     replay.refresh()
-    assert "it could not begin" in replay.history[1].reason
+    assert "could not start" in replay.history[1].reason
 
 
 @pytest.mark.parametrize("damage", ["no folder", "no folder of one that failed", "no model", "no rows", "no numbers"])
@@ -160,7 +160,7 @@ def test_what_a_process_left_and_nobody_can_read_is_a_refresh_that_failed(damage
         save_file(rows, folder / "rows.safetensors")
         (folder / "seconds.json").write_text('{"fit_seconds": ')
     replay.add(**numbered(100, 1))
-    assert "what it left cannot be read" in replay.history[0].reason
+    assert "cannot be read" in replay.history[0].reason
     assert replay.model is None
     assert len(replay) == 101
 

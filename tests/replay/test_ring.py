@@ -90,7 +90,7 @@ def test_refusals():
     with pytest.raises(ConfigError, match="capacity must be at least 1, got 0"):
         Ring(0, 2, CPU)
     ring = Ring(4, 2, CPU)
-    with pytest.raises(DataError, match="no rows to sample from yet"):
+    with pytest.raises(DataError, match="no rows to sample from"):
         ring.sample(1, torch.Generator())
     with pytest.raises(DataError, match=r"rows have shape \(3, 1\): expected \(rows, 2\)"):
         ring.add(np.zeros((3, 1)))
