@@ -1,7 +1,7 @@
-"""What a camera of a MuJoCo model sees, drawn without a display into uint8.
+"""Render the camera of a MuJoCo model without a display, as uint8.
 
-MuJoCo and dm_control choose a graphics library by `MUJOCO_GL`, once, when they are imported, and without a display they
-choose one that cannot draw. A camera here brings its own, whoever has imported them before. The picture is the same.
+MuJoCo and dm_control choose a graphics library by `MUJOCO_GL` once, at import, and without a display they choose one
+that cannot render. A `Camera` uses its own context, no matter what was imported before. The picture is the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Image = NDArray[np.uint8]
 """(3, height, width)"""
 
 _GEOMS = 1_000
-"""Shapes of a scene, which is more than any model here has; it is dm_control's number too."""
+"""Largest number of shapes in a scene, the same as in dm_control. No model here has more."""
 
 _PROBE = """
 import importlib, sys
@@ -35,13 +35,13 @@ context.free()
 
 
 def graphics() -> str:
-    """What MuJoCo can draw with here: `MUJOCO_GL` where that is set, else the first of EGL and OSMesa that works.
+    """The backend that MuJoCo can render with: `MUJOCO_GL` if set, otherwise the first of EGL and OSMesa that works.
 
-    A broken library can take a process down, so each is tried in one of its own, once.
+    A broken library can crash a process, so each one is tried once, in a process of its own.
     """
     told = os.environ.get("MUJOCO_GL", "").lower()
     if told and told not in ("egl", "osmesa", "glfw", "cgl"):
-        raise ConfigError(f"MUJOCO_GL={told} cannot draw: set it to egl or osmesa, or unset it")
+        raise ConfigError(f"MUJOCO_GL={told} cannot render: set it to egl or osmesa, or unset it")
     failures = []
     for backend in (told,) if told else BACKENDS:
         failure = _failure(backend)
@@ -49,14 +49,14 @@ def graphics() -> str:
             return backend
         failures.append(f"{backend}: {failure}")
     raise ConfigError(
-        "cannot draw frames here: without a display it takes EGL or OSMesa, and none works (Debian: apt-get install "
+        "cannot render frames: without a display this needs EGL or OSMesa, and none works (Debian: apt-get install "
         f"libegl1 libgl1-mesa-dri, or libosmesa6). {'; '.join(failures)}"
     )
 
 
 @cache
 def _failure(backend: str) -> str:
-    """Why `backend` does not work here; nothing where it does."""
+    """The reason why `backend` does not work, or an empty string if it does."""
     kept = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
     try:
         done = subprocess.run(
@@ -69,15 +69,15 @@ def _failure(backend: str) -> str:
             timeout=START_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return f"it was not done after {START_SECONDS:.0f} s"
+        return f"it did not finish within {START_SECONDS:.0f} s"
     said = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
     return said[-1] if done.returncode else ""
 
 
 class Camera:
-    """The camera `number` of `model`, an `mujoco.MjModel`, with pictures of `size` x `size` pixels.
+    """The camera `number` of `model` (a `mujoco.MjModel`), with pictures of `size` x `size` pixels.
 
-    `backend` is what it draws with (None: `graphics()`). It is freed by `close`, or with its object.
+    `backend` is the graphics library (None: `graphics()`). `close` frees it; so does deleting the object.
     """
 
     def __init__(self, model: Any, number: int, size: int, backend: str | None = None) -> None:
@@ -85,14 +85,14 @@ class Camera:
 
         if not 0 <= number < model.ncam:
             raise ConfigError(f"there is no camera {number}: the model has {model.ncam}, counted from 0")
-        # A buffer no larger than the picture: clearing the usual one takes a twentieth of the time of a frame.
+        # A buffer as small as the picture: clearing the default one takes 5 % of the time of a frame.
         model.vis.global_.offwidth = model.vis.global_.offheight = size
         try:
             self._window = import_module(f"mujoco.{backend or graphics()}").GLContext(size, size)
             self._window.make_current()
             self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
         except (ImportError, RuntimeError, AttributeError, mujoco.FatalError) as error:
-            raise ConfigError(f"cannot draw frames with {backend or graphics()}: {error}") from error
+            raise ConfigError(f"cannot render frames with {backend or graphics()}: {error}") from error
         self.close = weakref.finalize(self, _free, self._window, self._context)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._model = model
@@ -105,7 +105,7 @@ class Camera:
         self._pixels = np.empty((size, size, 3), np.uint8)
 
     def frame(self, data: Any) -> Image:
-        """A picture (3, size, size) of the state in `data`, an `mujoco.MjData`."""
+        """A picture (3, size, size) of the state in `data` (a `mujoco.MjData`)."""
         import mujoco
 
         everything = mujoco.mjtCatBit.mjCAT_ALL
@@ -113,7 +113,7 @@ class Camera:
         self._window.make_current()  # there may be other cameras
         mujoco.mjr_render(self._rectangle, self._scene, self._context)
         mujoco.mjr_readPixels(self._pixels, None, self._rectangle, self._context)
-        return np.ascontiguousarray(self._pixels[::-1].transpose(2, 0, 1))  # it comes from the bottom line up
+        return np.ascontiguousarray(self._pixels[::-1].transpose(2, 0, 1))  # rows come bottom up
 
 
 def _free(window: Any, context: Any) -> None:

@@ -1,4 +1,4 @@
-"""Whole episodes of a policy, a few side by side, that depend on their seeds and on nothing else."""
+"""Play whole episodes with a policy, a few side by side. An episode depends only on its seed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from synther.errors import DataError
 
 Array = NDArray[Any]
 Key = tuple[int, ...]
-"""What an episode is drawn from: whole numbers, 0 or more."""
+"""Seed of an episode: integers, 0 or more."""
 
 SIDE_BY_SIDE = 5
-"""Episodes that are played together. A policy acts on this many observations for little more than on one."""
+"""Episodes that are played together. Acting on this many observations costs little more than acting on one."""
 
 LONGEST = 100_000
-"""Steps after which an episode is taken to have no end."""
+"""Steps after which an episode is assumed to be endless."""
 
 
 class Step(NamedTuple):
@@ -36,18 +36,17 @@ class Step(NamedTuple):
     next_observation: Array
     terminal: bool
     timeout: bool
-    """The episode was cut here, as by a time limit, and the state is not terminal."""
+    """The episode was truncated here, for example by a time limit, in a non-terminal state."""
 
 
 def play(
     envs: Sequence[Any], env_id: str, policy: Policy, keys: Sequence[Key], most: int | None = None
 ) -> Iterator[tuple[int, Step]]:
-    """One episode in each of `envs`, from its key, step by step: which of them, and what happened in it.
+    """Play one episode in each of `envs`, from its key, and yield (index of the environment, step).
 
-    An episode that is over is not stepped any more, nor one of which the `most` that anybody wants is there.
-    Observations are flat, and the policy always gets `SIDE_BY_SIDE` of them: products with more or fewer rows are
-    rounded otherwise, and an episode shall not depend on how many are played beside it. Only the
-    noise of a policy that draws comes from the first key alone.
+    An episode stops when it ends or after `most` steps. Observations are flat. The policy always gets `SIDE_BY_SIDE` of
+    them, because products with another number of rows round differently, and an episode must not depend on the others
+    beside it. Only the noise of a stochastic policy comes from the first key for all episodes.
     """
     starts = [int(np.random.SeedSequence(key).generate_state(1)[0]) for key in keys]
     rng = np.random.default_rng(np.random.SeedSequence(keys[0]).spawn(1)[0])
@@ -59,7 +58,7 @@ def play(
         actions = _chosen(env_id, envs[0].action_space, policy, seen, rng)
         for slot in running:
             where = f"step {step} after reset(seed={starts[slot]})"
-            taken = actions[slot].copy()  # some environments write into what they are given
+            taken = actions[slot].copy()  # some environments modify their action
             raw, reward, terminated, truncated = _attempt(env_id, where, stepped, envs[slot], taken)
             if not math.isfinite(reward):
                 raise DataError(f"{env_id} returned the reward {reward} in {where}: expected a finite number")
@@ -75,13 +74,13 @@ def play(
             return
     if most is not None and most <= LONGEST:
         return
-    raise DataError(f"{env_id} was not over after {LONGEST:,} steps: give it a time limit (max_episode_steps)")
+    raise DataError(f"{env_id} did not end within {LONGEST:,} steps: give it a time limit (max_episode_steps)")
 
 
 def held(env_id: str, options: str, count: int) -> list[Any]:
-    """Environments that stay open for as long as this worker process lives.
+    """Environments that stay open until this worker process ends.
 
-    `options` is the JSON object of what goes to `gymnasium.make`.
+    `options` is a JSON object with arguments of `gymnasium.make`.
     """
     return [_held(env_id, options, slot) for slot in range(count)]
 
@@ -94,13 +93,13 @@ def _held(env_id: str, options: str, slot: int) -> Any:
 
 
 def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
-    """The lowest and the highest action (A,), of an environment whose actions are real numbers."""
+    """The action bounds (A,) of an environment with continuous actions."""
     import gymnasium
 
     space = env.action_space
     real = isinstance(space, gymnasium.spaces.Box) and space.dtype.kind == "f"
     if not real or len(space.shape) != 1:
-        raise DataError(f"{env_id} takes actions of {space}: expected a Box of one axis, real numbers in a row")
+        raise DataError(f"{env_id} has the action space {space}: expected a Box of floats with one axis")
     return space.low, space.high
 
 
@@ -117,13 +116,15 @@ def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random
         given = np.asarray(policy.act(seen, rng))
         actions: Array = given.astype(space.dtype)
     except ValueError as error:
-        raise DataError(f"{env_id}: the policy does not take its {seen.shape[1]} columns: {error}") from error
+        raise DataError(
+            f"{env_id}: the policy does not accept its {seen.shape[1]} observation columns: {error}"
+        ) from error
     expected = (len(seen), *space.shape)
     if actions.shape != expected:
-        raise DataError(f"{env_id}: the policy gave actions of shape {actions.shape}, expected {expected}")
+        raise DataError(f"{env_id}: the policy returned actions of shape {actions.shape}, expected {expected}")
     if not np.isfinite(actions).all():
-        raise DataError(f"{env_id}: the policy gave an action that is no finite number: it has diverged in training")
-    if given.dtype == np.float32 and actions.dtype == np.float64:  # as which a bound may lie outside
+        raise DataError(f"{env_id}: the policy returned an action that is not finite: it has diverged in training")
+    if given.dtype == np.float32 and actions.dtype == np.float64:  # a float32 bound may lie outside the float64 bounds
         actions = np.clip(actions, space.low, space.high)
     return actions
 
@@ -131,7 +132,7 @@ def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random
 def _attempt(env_id: str, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
     try:
         return call(*given, **named)
-    except Exception as error:  # whatever somebody's environment raises
+    except Exception as error:  # an environment can raise anything
         raise DataError(f"{env_id} failed in {what}: {type(error).__name__}: {error}") from error
 
 

@@ -1,7 +1,7 @@
-"""How good policies are: true returns of whole episodes, played by worker processes while the caller goes on.
+"""Evaluate policies: true returns of whole episodes, played by worker processes while the caller continues.
 
-A policy is frozen and sent to the workers, which then need nobody: no message a step, no wait for the slowest. So a GPU
-goes on training while they play, and they never wait for it. A network of 256x2 costs a tenth of a step of MuJoCo.
+A frozen copy of the policy is sent to the workers, which then play without further messages. So training continues on
+the GPU meanwhile, and workers never wait for it. A network of 256x2 takes a tenth of the time of a MuJoCo step.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
 
 _STREAM = 1
-"""Sets these episodes apart from those that data are made of: no policy is tested on a start it has learned from."""
+"""Random stream of evaluation episodes. Policies are never tested on initial states from their training data."""
 
 Played = list[tuple[float, int]] | None
-"""Return and length of some episodes, or None where the policy has diverged."""
+"""Return and length of some episodes, or None if the policy has diverged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What each member's policy got in each of its episodes."""
+    """Results of each member's policy in each of its episodes."""
 
     number: int
     returns: NDArray[np.float64]
-    """(S, episodes), undiscounted; NaN for all of a member whose policy gave an action that is no finite number"""
+    """(S, episodes), undiscounted; NaN for a member whose policy returned an action that is not finite"""
     lengths: NDArray[np.int64]
     """(S, episodes); 0 for such a member"""
     scores: NDArray[np.float64] | None
-    """(S, episodes), D4RL's normalised score, where there is one for the environment"""
+    """(S, episodes), D4RL's normalised score, if there is one for the environment"""
 
 
 class Evaluator:
-    """Plays `episodes` episodes with the policy of each member, as often as asked, on processes that it keeps.
+    """Plays `episodes` episodes with the policy of each member, in worker processes that it keeps between evaluations.
 
-    `members` are the members' seeds. How an episode goes depends on its policy, its member's seed, its place among the
-    episodes and the number of the evaluation, and on nothing else: not on the workers, nor on the other members.
-    Members of the same seed, such as the arms of a comparison, meet the same starts.
+    `members` are the members' seeds. An episode depends only on its policy, its member's seed, its index and the number
+    of the evaluation, not on the workers or the other members. Members with the same seed, such as the arms of a
+    comparison, get the same initial states.
 
-    `workers` of None leaves one core to the caller; `options` go to `gymnasium.make`. Use it as a context manager, or
-    close it.
+    `workers` of None leaves one core to the caller. `options` are passed to `gymnasium.make`. Use it as a context
+    manager, or close it.
     """
 
     def __init__(
@@ -66,20 +66,20 @@ class Evaluator:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if not members or min(members) < 0:
-            raise ConfigError(f"members must be the seeds, 0 or more, of at least one member, got {list(members)}")
+            raise ConfigError(f"members must be at least one seed, each 0 or more, got {list(members)}")
         if episodes < 1:
             raise ConfigError(f"episodes must be at least 1, got {episodes}")
         self.env_id, self.members, self.episodes = env_id, tuple(members), episodes
         self._options = json.dumps(dict(options or {}))
         self._reference = reference(env_id, json.loads(self._options))
-        with opened(env_id, **json.loads(self._options)) as env:  # here, so that a wrong id is told at once
+        with opened(env_id, **json.loads(self._options)) as env:  # so that a wrong id raises an error immediately
             action_box(env, env_id)
         self._workers = Workers(max(1, cores() - 1) if workers is None else workers)
 
     def start(self, policies: Sequence[Policy], number: int = 0) -> Pending:
-        """Begin evaluation `number` (0 or more) of one policy a member, as they are now, and return at once.
+        """Start evaluation `number` (0 or more) of one policy per member, and return immediately.
 
-        Several evaluations may be under way: they are played in the order in which they were begun.
+        Several evaluations may run at the same time; they are played in the order in which they were started.
         """
         if len(policies) != len(self.members):
             raise ConfigError(f"expected a policy for each of the {len(self.members)} members, got {len(policies)}")
@@ -87,18 +87,18 @@ class Evaluator:
             raise ConfigError(f"the number of an evaluation must be 0 or more, got {number}")
         work = []
         for seed, policy in zip(self.members, policies, strict=True):
-            frozen = pickle.dumps(policy, protocol=5)  # now: the caller may go on to train what it is made of
+            frozen = pickle.dumps(policy, protocol=5)  # a copy: the caller may continue to train it
             keys = [(_STREAM, seed, number, episode) for episode in range(self.episodes)]
             groups = [keys[first : first + SIDE_BY_SIDE] for first in range(0, len(keys), SIDE_BY_SIDE)]
             work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
         return Pending(self._reference, number, self.members, self.episodes, work)
 
     def evaluate(self, policies: Sequence[Policy], number: int = 0) -> Evaluation:
-        """The same, waiting for the result."""
+        """Run an evaluation and wait for its result."""
         return self.start(policies, number).result()
 
     def close(self) -> None:
-        """End the processes; evaluations under way are lost."""
+        """End the processes. Running evaluations are lost."""
         self._workers.close()
 
     def __enter__(self) -> Self:
@@ -109,7 +109,7 @@ class Evaluator:
 
 
 class Pending:
-    """An evaluation under way."""
+    """A running evaluation."""
 
     def __init__(
         self,
@@ -123,16 +123,16 @@ class Pending:
         self._reference, self._members, self._episodes, self._work = known, members, episodes, work
 
     def done(self) -> bool:
-        """Whether `result` has nothing to wait for."""
+        """Whether all episodes are finished."""
         return all(piece.done() for pieces in self._work for piece in pieces)
 
     def wait(self, seconds: float) -> float:
-        """For so long, if it is not done before; answers the share of its episodes that are over."""
+        """Wait up to `seconds`, and return the fraction of finished episodes."""
         pieces = [piece for pieces in self._work for piece in pieces]
         return len(wait(pieces, seconds).done) / len(pieces)
 
     def result(self) -> Evaluation:
-        """Wait until every episode is over."""
+        """Wait for all episodes and return the result."""
         size = len(self._members), self._episodes
         returns, lengths = np.full(size, np.nan), np.zeros(size, np.int64)
         for member, (seed, pieces) in enumerate(zip(self._members, self._work, strict=True)):
@@ -150,12 +150,12 @@ class Pending:
 
 
 class _Diverged(Exception):
-    """A policy gave an action that is no finite number."""
+    """A policy returned an action that is not finite."""
 
 
 @dataclass(frozen=True)
 class _Watched:
-    """A policy whose divergence is told apart from everything else that can go wrong in an episode."""
+    """A policy whose divergence is distinguished from all other errors."""
 
     policy: Policy
 
@@ -168,7 +168,7 @@ class _Watched:
 
 
 def _played(env_id: str, options: str, frozen: bytes, keys: Sequence[Key]) -> Played:
-    """In a worker: one episode for each key."""
+    """In a worker: play one episode per key."""
     rewards: list[list[float]] = [[] for _ in keys]
     try:
         for episode, step in play(held(env_id, options, len(keys)), env_id, _Watched(pickle.loads(frozen)), keys):

@@ -1,4 +1,4 @@
-"""Tasks of the dm_control suite as they are seen: frames from the task's camera, and actions that are repeated."""
+"""Tasks of the dm_control suite with frames from the task's camera as observations, and repeated actions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from synther.errors import ConfigError, DataError, MissingExtra
 Array = NDArray[np.float32]
 
 SIZE, REPEAT, STACK = 84, 2, 3
-"""Pixels, repetitions of an action, and frames of an observation, as DrQ-v2 and V-D4RL have them."""
+"""Frame size in pixels, action repeat, and frames per observation, as in DrQ-v2 and V-D4RL."""
 
 _UNBOUNDED = 1e10
-"""What MuJoCo says where there is no bound."""
+"""MuJoCo's value for a missing bound."""
 
 _CAMERAS = {"quadruped": 2}
-"""DrQ-v2's choice; any other body is seen from the first."""
+"""Camera numbers as in DrQ-v2. Default: 0."""
 
 
 class PixelEnv:
-    """The task `env_id`, such as `dm_control/walker-walk-v0`, drawn. Use it as a context manager, or close it.
+    """The rendered task `env_id`, such as `dm_control/walker-walk-v0`. Use it as a context manager, or close it.
 
-    An observation is the last `stack` frames, (3 stack, size, size) of uint8, the oldest first; after a reset they are
-    all the same. Each action is taken `repeat` times, and rewards are summed. `backend` is what `camera.graphics`
-    answers, for many worlds that shall not all look for it.
+    An observation is the last `stack` frames, (3 stack, size, size) of uint8, oldest first. After a reset all of them
+    are the same frame. Each action is taken `repeat` times, and rewards are summed. `backend` is the result of
+    `camera.graphics`, which many environments can share.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PixelEnv:
         self._random = np.random.RandomState(0)
         self._stack = ExitStack()
         try:
-            self._stack.enter_context(quiet_mujoco())  # after dm_control's import, which makes it speak
+            self._stack.enter_context(quiet_mujoco())  # after the import of dm_control, which resets it
             self._env = suite.load(domain, task, task_kwargs={"random": self._random})
             self._stack.callback(self._env.close)
             self.low, self.high = _bounds(self._env, env_id)
@@ -63,22 +63,22 @@ class PixelEnv:
             self._stack.close()
             raise
         self.decisions = math.ceil(math.ceil(self._env._step_limit) / repeat)
-        """After so many of them an episode is over, if it was not before."""
+        """Decisions after which an episode is truncated."""
         self.state: Array = np.zeros(0, np.float32)
-        """What an agent of states would see now: a flat row as `gymnasium` makes it of the suite's."""
+        """The current state observation, flattened as `gymnasium` does."""
         self.frame: Image = np.zeros((3, size, size), np.uint8)
-        """The newest picture."""
+        """The newest frame."""
         self._frames: deque[Image] = deque(maxlen=stack)
 
     def reset(self, seed: int) -> Image:
-        """Begin an episode, which depends on the `seed` alone; the observation."""
+        """Start an episode, which depends only on `seed`, and return the observation."""
         self._random.seed(seed)
         self._see(self._env.reset())
         self._frames.extend([self.frame] * (self._frames.maxlen or 1))
         return np.concatenate(self._frames)
 
     def step(self, action: Array) -> tuple[Image, float, bool, bool]:
-        """The next observation, the reward, whether the state is terminal, and whether the time is up instead."""
+        """Return observation, reward, terminal and timeout."""
         from dm_control.rl.control import PhysicsError
 
         reward = 0.0
@@ -113,10 +113,12 @@ class PixelEnv:
 
 
 def check_drawable(env_id: str) -> tuple[str, str]:
-    """The domain and the task `env_id` names; refuse what is none of the dm_control suite."""
+    """Domain and task of `env_id`. Raises an error if it is not a task of the dm_control suite."""
     domain, _, task = env_id.removeprefix(PREFIX).removesuffix("-v0").partition("-")
     if env_id != f"{PREFIX}{domain}-{task}-v0":
-        raise ConfigError(f"frames are drawn of the dm_control suite: expected {PREFIX}walker-walk-v0, got {env_id!r}")
+        raise ConfigError(
+            f"frames can only be rendered for the dm_control suite: expected {PREFIX}walker-walk-v0, got {env_id!r}"
+        )
     import_suite(env_id)
     from dm_control import suite
 
@@ -128,7 +130,10 @@ def check_drawable(env_id: str) -> tuple[str, str]:
 
 
 def check_task(env_id: str, actions: int) -> None:
-    """Refuse what is no task of the dm_control suite, or takes another number of actions, where that is installed."""
+    """Raise an error if `env_id` is not a task of the dm_control suite or has another number of actions.
+
+    Does nothing if dm_control is not installed.
+    """
     try:
         domain, task = check_drawable(env_id)
     except MissingExtra:
@@ -137,12 +142,12 @@ def check_task(env_id: str, actions: int) -> None:
 
     taken = len(_bounds(suite.load(domain, task), env_id)[0])
     if taken != actions:
-        raise DataError(f"{env_id} takes {taken} actions, and the frames have {actions}: they are of another task")
+        raise DataError(f"{env_id} has {taken} actions, but the frames have {actions}: they come from another task")
 
 
 def _bounds(env: Any, env_id: str) -> tuple[Array, Array]:
     spec = env.action_spec()
     low, high = (np.broadcast_to(bound, spec.shape).astype(np.float32) for bound in (spec.minimum, spec.maximum))
     if max(np.abs(low).max(), np.abs(high).max()) >= _UNBOUNDED:
-        raise ConfigError(f"{env_id} takes any action: expected a task with bounds")
+        raise ConfigError(f"{env_id} has unbounded actions: expected a task with action bounds")
     return low, high

@@ -1,6 +1,6 @@
-"""Policies as plain arrays: read from a file, or frozen out of an agent, to act wherever there is NumPy.
+"""Policies as NumPy arrays, read from a file or copied from an agent.
 
-They travel to worker processes, which start in a fraction of the time because they need no PyTorch.
+They are sent to worker processes, which start much faster because they do not import PyTorch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synther.errors import DataError, FormatError
 
 Array = NDArray[Any]
 Layers = tuple[tuple[Array, Array], ...]
-"""Weight (inputs, outputs) and bias (outputs,) of each layer, the first one first; ReLU between them."""
+"""Weight (inputs, outputs) and bias (outputs,) of each layer, in order, with ReLU between them."""
 
 LOG_STD = (-20.0, 2.0)
 _KEY = re.compile(r"(?P<name>[^/]+/[^/]+)/(?P<part>weight|bias)(?P<layer>\d+)")
@@ -26,15 +26,14 @@ _KEY = re.compile(r"(?P<name>[^/]+/[^/]+)/(?P<part>weight|bias)(?P<layer>\d+)")
 
 class Policy(Protocol):
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
-        """Actions (n, A) for observations (n, O), or one for one; `rng` is for those that draw."""
+        """Actions (n, A) for observations (n, O), or (A,) for (O,). Stochastic policies use `rng`."""
 
 
 @dataclass(frozen=True, eq=False)
 class MlpPolicy:
-    """A deterministic network: observations standardised, outputs squashed into [-1, 1], then into the action's box.
+    """A deterministic network: normalized observations, outputs squashed to [-1, 1] and scaled to the action bounds.
 
-    `mean` and `deviation` are subtracted from and divided into observations; without them these are taken as they are.
-    A `low` and `high` of None are -1 and 1.
+    Observations are normalized by `mean` and `std`, if given. `low` and `high` of None are -1 and 1.
     """
 
     layers: Layers
@@ -69,21 +68,21 @@ class MlpPolicy:
         action: Array = np.tanh(out) if self.squash == "tanh" else np.clip(out, -1, 1)
         if self.low is not None and self.high is not None:
             action = (self.high + self.low) / 2 + (self.high - self.low) / 2 * action
-            action = np.clip(action, self.low, self.high)  # rounding may have led out of the box
+            action = np.clip(action, self.low, self.high)  # rounding may exceed the bounds
         return action
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianPolicy:
-    """SAC's actor: a normal distribution squashed by tanh into (-1, 1). The first half of the outputs is its mean, the
-    second the logarithm of its deviation."""
+    """SAC's actor: a normal distribution squashed by tanh to (-1, 1). The first half of the outputs is the mean, the
+    second half the log of the standard deviation."""
 
     layers: Layers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", checked(self.layers))
         if len(self.layers[-1][1]) % 2:
-            raise DataError(f"expected an even number of outputs, means and deviations, got {len(self.layers[-1][1])}")
+            raise DataError(f"expected an even number of outputs (mean and log std), got {len(self.layers[-1][1])}")
 
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
         out = forward(self.layers, np.asarray(observation, np.float32))
@@ -96,14 +95,14 @@ class GaussianPolicy:
 
 @dataclass(frozen=True, eq=False)
 class UniformPolicy:
-    """Chance: any action of the box from `low` to `high` (A,)."""
+    """Uniformly random actions from `low` to `high` (A,)."""
 
     low: Array
     high: Array
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low).all() and np.isfinite(self.high).all()):
-            raise DataError("uniform actions need a box with finite bounds")
+            raise DataError("uniform actions need finite bounds")
 
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
         shape = (*np.shape(observation)[:-1], len(self.low))
@@ -120,7 +119,7 @@ def forward(layers: Layers, hidden: Array) -> Array:
 
 
 def checked(layers: Layers) -> Layers:
-    """The layers as float32 arrays of their own, after a check that each fits the one before it."""
+    """Copies of the layers as float32, after checking that their shapes fit."""
     if not layers:
         raise DataError("a policy needs at least one layer, got none")
     own = tuple((np.array(weight, np.float32, order="C"), np.array(bias, np.float32)) for weight, bias in layers)

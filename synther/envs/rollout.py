@@ -1,4 +1,4 @@
-"""Experience straight from an environment: what a policy, or chance, meets in so many steps."""
+"""Collect transitions from an environment, with a policy or with random actions."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from synther.envs.making import Trusted, opened
 from synther.errors import DataError
 
 Policy = Callable[[Any], Any]
-"""From an observation, as the environment gives it, to an action, as the environment takes it."""
+"""From an observation of the environment to one of its actions."""
 
 
 def rollout(env: Any, steps: int, *, policy: Policy | None = None, seed: int = 0) -> Transitions:
-    """`steps` transitions of a Gymnasium environment (its id, or the object), with true next observations.
+    """Collect `steps` transitions of a Gymnasium environment (an id or an object), with true next observations.
 
-    Without a policy, actions are drawn from the action space. Episodes follow each other; the last one, if it is not
-    over, is marked as cut short. Dict, tuple and discrete observations become flat rows as `gymnasium.spaces.flatten`
-    makes them; actions of a discrete space are (N,) integers. An environment given as an object stays open.
+    Without a policy, actions are sampled from the action space. If the last episode is not over, its last row is marked
+    as a timeout. Dict, tuple and discrete observations are flattened by `gymnasium.spaces.flatten`. Actions of a
+    discrete space are (N,) integers. An environment that is given as an object stays open.
     """
     if steps < 1:
         raise DataError(f"steps must be at least 1, got {steps}")
@@ -34,7 +34,7 @@ def rollout(env: Any, steps: int, *, policy: Policy | None = None, seed: int = 0
         env = Trusted(env)
     with opened(env) if isinstance(env, str) else nullcontext(env) as one:
         rows = _collect(one, steps, policy, seed)
-    return replace(rows, env_id=env) if isinstance(env, str) else rows  # the id of the environment has lost its module
+    return replace(rows, env_id=env) if isinstance(env, str) else rows  # env.spec.id lacks the module
 
 
 def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transitions:
@@ -51,7 +51,7 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
             raw, _ = _attempt(step, "reset", env.reset, seed=None if step else seed)
             here = _flat(env, raw, step)
         action = env.action_space.sample() if policy is None else policy(raw)
-        taken = np.array(action)  # a copy: some policies write into the same array each time
+        taken = np.array(action)  # a copy: some policies reuse the same array
         raw, reward, terminated, truncated, _ = _attempt(step, "step", env.step, action)
         following = _flat(env, raw, step)
         if not np.isfinite(reward):
@@ -79,7 +79,7 @@ def _collect(env: Any, steps: int, policy: Policy | None, seed: int) -> Transiti
 def _attempt(step: int, what: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
     try:
         return call(*given, **named)
-    except Exception as error:  # whatever somebody's environment raises
+    except Exception as error:  # an environment can raise anything
         raise DataError(
             f"the environment failed in {what}() at step {step}: {type(error).__name__}: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""Processes that run environments: started once, given work as often as there is some, gone when their parent is."""
+"""A pool of worker processes for environments. They are reused for many jobs and end with their parent."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Workers:
-    """`count` processes. Each works on one thread, so that they do not get into each other's way."""
+    """`count` processes with one thread each."""
 
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ConfigError(f"expected at least one worker process, got {count}")
         self.count = count
-        # Not forked: the caller may hold threads of torch, which a fork would leave locked.
+        # Spawned, not forked: a fork would leave PyTorch's threads locked.
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(count, mp_context=spawn, initializer=_settle)
 
     def submit(self, work: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> Future[_Answer]:
-        """Have `work`, a function of a module, done by the next process that is free: see `answer`."""
-        with _one_thread(), _death_explained():  # the pool starts processes as it needs them, here
+        """Run `work`, a module-level function, in the next free process. See `answer`."""
+        with _one_thread(), _death_explained():  # the pool starts processes on demand, here
             return self._pool.submit(work, *given, **named)
 
     def close(self) -> None:
-        """End the processes, after the work that has begun; what has not begun is dropped."""
+        """End the processes after the jobs that have started. Other jobs are dropped."""
         self._pool.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
-        if kind is not None:  # nobody waits for what has begun, which may take minutes
+        if kind is not None:  # do not wait for running jobs, which may take minutes
             for process in list((self._pool._processes or {}).values()):
                 process.terminate()
         self.close()
 
 
 def answer(future: Future[_Answer]) -> _Answer:
-    """What the work gave, once it is done."""
+    """Wait for a job and return its result."""
     with _death_explained():
         return future.result()
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """NumPy's library for matrices reads its number of threads from the environment, once, when a process begins."""
+    """NumPy's BLAS reads its number of threads from these variables when a process starts."""
     before = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update(dict.fromkeys(_THREADS, "1"))
     try:
@@ -83,13 +83,13 @@ def _death_explained() -> Iterator[None]:
 
 
 def _settle() -> None:
-    """In each worker, first thing."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches them too; their parent sees to their end
+    """Set up a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches workers too; their parent ends them
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
 def _leave_with_parent() -> None:
-    """A parent that is killed cannot close its pool, whose processes would wait for work for ever."""
+    """Exit with the parent: if it is killed it cannot close its pool, and workers would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

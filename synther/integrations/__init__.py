@@ -1,1 +1,1 @@
-"""Synthetic replay for agents of other libraries: one file a library, which imports it at once."""
+"""Synthetic replay for agents of other libraries: one module per library, which imports that library."""

@@ -1,9 +1,9 @@
-"""d3rlpy: rows of experience as the `MDPDataset` that its algorithms learn from.
+"""d3rlpy: transitions as the `MDPDataset` that its algorithms learn from.
 
     d3rlpy.algos.TD3PlusBCConfig().create().fit(to_mdp_dataset(synthetic), n_steps=100_000)
 
-d3rlpy keeps episodes and looks for the next observation of a step in the step that follows. Generated rows do not
-follow each other, so each is an episode of its own.
+d3rlpy stores episodes and takes the next observation of a step from the step after it. Synthetic rows do not follow
+each other, so each one becomes an episode of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ try:
 except ImportError:
     pass
 else:
-    old_gym.notices.clear()  # d3rlpy imports Gym 0.26, which would tell our user on stderr to leave it
+    old_gym.notices.clear()  # d3rlpy imports Gym 0.26, which prints a notice on stderr
 try:
     from d3rlpy.constants import ActionSpace
     from d3rlpy.dataset import Episode, InfiniteBuffer, MDPDataset, PartialTrajectory, ReplayBuffer
@@ -33,18 +33,18 @@ except ImportError:
 
 
 def to_mdp_dataset(rows: Transitions) -> MDPDataset:
-    """All rows, each with exactly its own next observation.
+    """Convert rows, each with exactly its own next observation.
 
-    Rows whose timeouts are known are recorded ones and become episodes. Other rows stand alone, as generated ones do:
-    algorithms that learn from single transitions take them, those that need trajectories, the next action or the return
-    to come do not. What follows a terminal row is zeros, as in all episodes of d3rlpy.
+    Rows with timeouts are recorded experience and become episodes. Rows without timeouts, such as synthetic ones,
+    become single transitions. These work with algorithms that learn from transitions, not with those that need
+    trajectories, the next action or returns. The observation after a terminal row is zeros, as always in d3rlpy.
     """
     kind, size = _action_kind(rows)
     return _Dataset(_Rows(rows, kind) if rows.timeout is None else _recorded(rows, kind), kind, size)
 
 
-class _Dataset(MDPDataset):  # type: ignore[misc]  # the library's types are left out here
-    """An `MDPDataset` of what is given, which its own constructor would cut out of one long recording."""
+class _Dataset(MDPDataset):  # type: ignore[misc]  # the library has no types here
+    """An `MDPDataset` from a buffer. Its own constructor only accepts one long recording."""
 
     def __init__(self, buffer: InfiniteBuffer, action_space: ActionSpace, action_size: int) -> None:
         first = buffer.episodes[0]
@@ -69,17 +69,17 @@ class _Dataset(MDPDataset):  # type: ignore[misc]  # the library's types are lef
     def dump(self, f: BinaryIO) -> None:
         if isinstance(self._buffer, _Rows):
             raise FormatError(
-                "a file of d3rlpy has no place for rows that stand alone: save them with synther.write(rows, path), "
-                "and make the data set anew"
+                "d3rlpy's file format cannot hold rows that do not form episodes: save them with synther.write(rows, "
+                "path), and make the data set again"
             )
         super().dump(f)
 
 
 class _Alone(Episode):  # type: ignore[misc]
-    """One row, in a form that whoever picks transitions out of episodes understands.
+    """One row as an episode.
 
-    A terminal one is an episode of one step. Of another one a second step has the next observation; that step's action
-    and reward are NaN: nobody knows them, and what is computed from them shall not look like a number.
+    A terminal row is an episode of one step. Any other row has a second step that holds its next observation. That
+    step's action and reward are unknown and therefore NaN.
     """
 
     def compute_return(self) -> float:
@@ -87,15 +87,15 @@ class _Alone(Episode):  # type: ignore[misc]
 
 
 class _Rows(InfiniteBuffer):  # type: ignore[misc]
-    """Rows that stand alone, made into episodes when they are asked for: a million of them would take gigabytes.
+    """Single rows, converted to episodes on access, because a million episodes would take gigabytes.
 
-    What is appended comes after them.
+    Appended episodes come after them.
     """
 
     def __init__(self, rows: Transitions, kind: ActionSpace) -> None:
         super().__init__()
         actions, rewards = _actions(rows.action, kind), _rewards(rows.reward)
-        unknown = actions if kind == ActionSpace.DISCRETE else np.full_like(actions, np.nan)  # integers know no NaN
+        unknown = actions if kind == ActionSpace.DISCRETE else np.full_like(actions, np.nan)  # integers have no NaN
         self._observations = np.stack([rows.observation, rows.next_observation], 1).astype(np.float32, copy=False)
         self._actions = np.stack([actions, unknown], 1)
         self._rewards = np.stack([rewards, np.full_like(rewards, np.nan)], 1)
@@ -123,12 +123,12 @@ class _Rows(InfiniteBuffer):  # type: ignore[misc]
 
     @property
     def count(self) -> int:
-        """Rows that stand alone."""
+        """Number of single rows."""
         return len(self._terminal)
 
 
 class _Episodes(Sequence[Any]):
-    """All rows of a buffer, each an episode, and then the episodes that were appended."""
+    """All rows of a buffer, each as an episode, followed by the appended episodes."""
 
     def __init__(self, rows: _Rows, appended: list[Episode]) -> None:
         self._rows, self._appended = rows, appended
@@ -139,7 +139,7 @@ class _Episodes(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # which knows negative ones, and where the end is
+        place = range(len(self))[index]  # handles negative indices and checks the range
         after = place - self._rows.count
         return self._rows.episode(place) if after < 0 else self._appended[after]
 
@@ -152,12 +152,12 @@ def _recorded(rows: Transitions, kind: ActionSpace) -> InfiniteBuffer:
             for step in range(episode.transition_count):
                 buffer.append(episode, step)
     except DataError as error:
-        raise DataError(f"{error}, or here without their timeouts, as rows that stand alone") from None
+        raise DataError(f"{error}, or pass them without timeouts, as single rows") from None
     return buffer
 
 
 def _episode(one: recorded.Episode, kind: ActionSpace) -> Episode:
-    """One that terminated as it is. One that was cut gets a step more, without which its last row would have no end."""
+    """Convert an episode. A truncated one gets an extra step that holds its last next observation."""
     observations = np.asarray(one.observation, np.float32)
     actions, rewards = _actions(one.action, kind), _rewards(one.reward)
     if one.terminated:

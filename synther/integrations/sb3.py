@@ -15,8 +15,7 @@ from synther.data.formats import gym_spaces
 from synther.data.spaces import Box, Space
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.integrations.options import ReplayOptions
-from synther.integrations.packing import packed, unpacked
+from synther.integrations.common import ReplayOptions, packed, unpacked
 from synther.progress import Progress
 from synther.replay.synthetic import SyntheticReplay
 
@@ -29,15 +28,15 @@ except ImportError:
     raise MissingExtra("stable-baselines3", "sb3", "a replay buffer for Stable-Baselines3") from None
 
 _ROUNDING = 1e-3
-"""How far an action may leave [-1, 1] because float32 was rescaled there and back."""
+"""How far an action may leave [-1, 1] because of rounding when it was rescaled."""
 
 
-class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library comes without types here
-    """A `ReplayBuffer` whose batches are partly generated; `replay` is the `SyntheticReplay` behind it.
+class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library has no types here
+    """A `ReplayBuffer` whose batches are partly synthetic. `replay` is its `SyntheticReplay`.
 
-    Rows are those of Stable-Baselines3: Box actions rescaled to [-1, 1], observations and rewards as the environment
-    gave them, which `VecNormalize` normalizes when a batch is drawn. Without a `seed` the random numbers follow from
-    that of the algorithm. The other options are those of `SyntheticReplay`.
+    Rows are stored as Stable-Baselines3 does: Box actions rescaled to [-1, 1], observations and rewards unnormalized;
+    `VecNormalize` is applied when a batch is drawn. By default the `seed` depends on the seed of the algorithm. The
+    other options are those of `SyntheticReplay`.
     """
 
     replay: SyntheticReplay
@@ -57,41 +56,41 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
     ) -> None:
         if optimize_memory_usage:
             raise ConfigError(
-                "optimize_memory_usage=True takes the next row's observation for the next one, and generated rows do "
-                "not follow each other: expected optimize_memory_usage=False"
+                "optimize_memory_usage=True takes the next observation from the next row, but synthetic rows do not "
+                "follow each other: expected optimize_memory_usage=False"
             )
-        if "n_steps" in options:  # which Stable-Baselines3 tells people to write here
+        if "n_steps" in options:  # as the documentation of Stable-Baselines3 suggests
             raise ConfigError(
-                "returns over n_steps are sums over rows that follow each other, which generated rows do not: leave "
-                "n_steps and gamma out of replay_buffer_kwargs"
+                "n-step returns need rows that follow each other, which synthetic rows do not: remove n_steps and "
+                "gamma from replay_buffer_kwargs"
             )
         _check_no_images(observation_space)
         known = {
             "observation_space": gym_spaces.observation_space(observation_space),
             "action_space": _stored_actions(action_space),
         }
-        # Not ReplayBuffer's own: it makes room for rows that are kept in the replay.
+        # Not ReplayBuffer's own: it allocates memory for rows, which `replay` stores.
         BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
         if seed is None:
-            seed = int(np.random.randint(2**31))  # noqa: NPY002 - this is the stream that the algorithm has seeded
+            seed = int(np.random.randint(2**31))  # noqa: NPY002 - the algorithm has seeded this global stream
         self._options: dict[str, Any] = {"seed": seed, **known, **options}
         self.reset()
 
     def reset(self) -> None:
-        """Forget all rows, and the generator."""
+        """Delete all rows and the generator."""
         super().reset()
         self.replay = SyntheticReplay(self.buffer_size * self.n_envs, device=str(self.device), **self._options)
 
     def size(self) -> int:
-        """Steps of every environment that are there."""
+        """Stored steps per environment."""
         steps: int = len(self.replay) // self.n_envs
         return steps
 
     def transitions(self) -> Transitions:
-        """The real rows, environment after environment, each from its oldest row to its newest.
+        """The real rows, grouped by environment, oldest first.
 
         Box actions lie in [-1, 1], as Stable-Baselines3 stores them and as the generator learns them;
         `synther.read(buffer)` gives the same rows with actions in the units of the environment.
@@ -99,11 +98,11 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         return self.replay.store.transitions(self.n_envs)
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[Any]) -> None:
-        """One step of every environment. A refresh that is due happens here."""
+        """Add one step of every environment. A refresh that is due runs in this call."""
         if len(infos) != self.n_envs:
             raise DataError(
-                f"a step of {len(infos)} environments came: expected {self.n_envs}, for which this buffer was made; "
-                "make as many of them, or begin with an empty buffer"
+                f"got a step of {len(infos)} environments: this buffer was made for {self.n_envs}; use as many "
+                "environments, or start with a new buffer"
             )
         timeout = None
         if self.handle_timeout_termination:
@@ -120,7 +119,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         self.pos, self.full = steps % self.buffer_size, steps >= self.buffer_size
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
-        """`batch_size` rows, normalized by `env` where that is a `VecNormalize`."""
+        """Draw `batch_size` rows, normalized by `env` if that is a `VecNormalize`."""
         batch = self.replay.sample(batch_size)
         reward = batch.reward[:, None]
         if env is not None:
@@ -135,13 +134,13 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         )
 
     def _flat(self, observations: Any) -> Array:
-        """Observations of all environments to columns (n_envs, O)."""
-        if isinstance(self.observation_space, spaces.Box):  # by far the most frequent, and ten times as fast
+        """Observations of all environments as columns (n_envs, O)."""
+        if isinstance(self.observation_space, spaces.Box):  # the most frequent case, ten times faster
             return np.asarray(observations).reshape(self.n_envs, -1)
         return gym_spaces.flatten(self.observation_space, observations, self.n_envs)
 
     def _observations(self, flat: Tensor, env: Any) -> Tensor | dict[str, Tensor]:
-        """Columns (B, O) to observations of the environment's own shape and type."""
+        """Columns (B, O) as observations with the environment's shape and dtype."""
         space = self.observation_space
         if env is None and isinstance(space, spaces.Box) and space.dtype == np.float32:
             return flat.reshape(-1, *self.obs_shape).to(self.device)
@@ -167,19 +166,19 @@ def _check_no_images(space: Any) -> None:
     for part in parts:
         if is_image_space(part):
             raise ConfigError(
-                f"observations are images of shape {part.shape}: expected vectors, which a diffusion model of this "
-                "size can learn; encode the images before they come here"
+                f"observations are images of shape {part.shape}: expected vectors, because the diffusion model is too "
+                "small for images; encode the images first"
             )
 
 
 def _stored_actions(space: Any) -> Space:
-    """What the algorithms store: Box actions rescaled to [-1, 1], others as they are."""
+    """The stored action space: Box actions rescaled to [-1, 1], others unchanged."""
     own = gym_spaces.action_space(space)
     return (Box.uniform(-1, 1, own[0].width),) if isinstance(own[0], Box) else own
 
 
 def _unrounded(action: Array) -> Array:
-    """Real actions without what rescaling added to them; those that were never rescaled stay, to be refused."""
+    """Clip actions that leave [-1, 1] by rounding. Actions that were never rescaled stay, and are refused later."""
     if action.dtype.kind != "f" or (beyond := np.abs(action).max()) <= 1:
         return action
     return np.clip(action, -1, 1) if beyond < 1 + _ROUNDING else action

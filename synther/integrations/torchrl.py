@@ -1,4 +1,4 @@
-"""TorchRL: a replay buffer whose batches are the TensorDicts that its losses take.
+"""TorchRL: a replay buffer whose batches are TensorDicts for TorchRL's losses.
 
 buffer = SyntheticReplayBuffer(1_000_000, env.action_spec_unbatched, batch_size=256)
 buffer.extend(data)
@@ -17,8 +17,7 @@ from torch import Tensor
 from synther.data.spaces import Box, Discrete, Space
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.integrations.options import ReplayOptions
-from synther.integrations.packing import packed, unpacked
+from synther.integrations.common import ReplayOptions, packed, unpacked
 from synther.replay.synthetic import SyntheticReplay
 
 try:
@@ -29,10 +28,10 @@ except ImportError:
 
 
 class SyntheticReplayBuffer:
-    """What TorchRL's loops and trainers use of a replay buffer; `replay` is the `SyntheticReplay` behind it.
+    """The part of TorchRL's replay buffer interface that its loops and trainers use. `replay` is its `SyntheticReplay`.
 
-    `action_spec` is that of one environment; one-hot actions come back as such. The other options are those of
-    `SyntheticReplay`. Observations are vectors under the key "observation".
+    `action_spec` is that of a single environment. One-hot actions are returned as one-hot. The other options are those
+    of `SyntheticReplay`. Observations are vectors under the key "observation".
     """
 
     def __init__(
@@ -50,40 +49,40 @@ class SyntheticReplayBuffer:
         self.replay = SyntheticReplay(capacity, action_space=space, seed=seed, device=device, **options)
 
     def __len__(self) -> int:
-        """Real rows that are there."""
+        """Number of real rows."""
         return len(self.replay)
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """Batches without end, as of all buffers that draw at random."""
+        """Batches without end, as in all buffers that sample at random."""
         while True:
             yield self.sample()
 
     @property
     def storage(self) -> SyntheticReplay:
-        """What trainers ask for its device."""
+        """Trainers read the device from here."""
         return self.replay
 
     def transitions(self) -> Transitions:
-        """The real rows, in the order in which they came."""
+        """The real rows, oldest first."""
         return self.replay.transitions()
 
     def add(self, data: TensorDictBase) -> None:
-        """One step, a TensorDict without batch dimensions. A refresh that is due happens here."""
+        """Add one step, a TensorDict without batch dimensions. A refresh that is due runs in this call."""
         self.extend(data.unsqueeze(0))
 
     def extend(self, data: TensorDictBase) -> None:
-        """Steps of any number of batch dimensions, without those that only fill up a shorter trajectory.
+        """Add steps with any number of batch dimensions. Padding steps (collector mask) are left out.
 
-        The last dimension is time: of several trajectories each is cut after its last step. A single one is cut where
-        that of the next call does not go on from it.
+        The last dimension is time. With several trajectories, each one is truncated after its last step. A single
+        trajectory is truncated if the next call does not continue it.
         """
         mask = data.get(("collector", "mask"), None)
         steps = (data.reshape(-1) if mask is None else data[mask]).detach().cpu()
         ahead = steps.get("steps_to_next_obs", None)
         if ahead is not None and (ahead != 1).any():
             raise DataError(
-                "the rows look several steps ahead (steps_to_next_obs, from MultiStep), which no batch tells: "
-                "expected single steps; leave MultiStep out"
+                "the rows span several steps (steps_to_next_obs, from MultiStep), which batches cannot express: "
+                "expected single steps; remove MultiStep"
             )
         observation = _vectors(steps, "observation")
         terminated = _found(steps, ("next", "terminated")).reshape(len(steps))
@@ -91,7 +90,7 @@ class SyntheticReplayBuffer:
         if truncated is not None:
             truncated = truncated.reshape(len(steps)) | (_lasts(data, mask) & ~terminated.bool())
         before = self.replay.added
-        # A single step may belong to any trajectory: nobody knows whether one was cut.
+        # A single step may belong to any trajectory, so nothing is known about truncation.
         anew = before > 0 and len(steps) > 1 and not self.replay.store.goes_on_with(observation[0])
         self.replay.add(
             observation,
@@ -105,9 +104,9 @@ class SyntheticReplayBuffer:
             self.replay.store.cut(before - 1)
 
     def sample(self, batch_size: int | None = None) -> TensorDictBase:
-        """So many rows, by default `batch_size`; "synthetic" says which were generated.
+        """Draw `batch_size` rows (default: the buffer's). The key "synthetic" marks synthetic rows.
 
-        No row follows another: `done` is `terminated`, and no row is `truncated`.
+        Rows do not follow each other: `done` equals `terminated`, and no row is `truncated`.
         """
         batch = self.replay.sample(self.batch_size if batch_size is None else batch_size)
         terminated = batch.terminal[:, None] > 0.5
@@ -129,14 +128,14 @@ class SyntheticReplayBuffer:
         )
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Nothing: all rows are drawn alike."""
+        """Does nothing: rows are drawn uniformly."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, random state and generator included."""
+        """The whole buffer, with random state and generator."""
         return {"replay": packed(self.replay)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the buffer whose `state_dict` this was."""
+        """Restore the buffer from its `state_dict`."""
         self._take(unpacked(state["replay"], self.replay.device, self.replay.progress))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
@@ -144,7 +143,7 @@ class SyntheticReplayBuffer:
         self.replay.save(path)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
-        """Become the buffer that was saved there."""
+        """Restore the buffer from a folder."""
         self._take(SyntheticReplay.load(path, device=str(self.replay.device), progress=self.replay.progress))
 
     def _take(self, other: SyntheticReplay) -> None:
@@ -169,7 +168,7 @@ class SyntheticReplayBuffer:
 
 
 def _space(spec: Any) -> Space:
-    values = getattr(getattr(spec, "space", None), "n", -1)  # how many; several discrete actions have no such number
+    values = getattr(getattr(spec, "space", None), "n", -1)  # number of values; several discrete actions have none
     one_hot = isinstance(spec, OneHot) and tuple(spec.shape) == (values,)
     if one_hot or (isinstance(spec, Categorical) and spec.shape.numel() == 1 and values > 0):
         return (Discrete(int(values)),)

@@ -1,5 +1,5 @@
-"""Operations that decide the speed on a GPU, each stated in PyTorch and again as a Triton kernel.
+"""Operations that determine the speed on a GPU, each written in PyTorch and as a Triton kernel.
 
-PyTorch's statement is the definition, and what runs on a CPU, in other number types, or where Triton is absent. The
-kernels save passes over memory.
+The PyTorch version is the definition. It runs on a CPU, in other dtypes, and if Triton is not installed. The kernels
+save passes over memory.
 """

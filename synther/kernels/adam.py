@@ -1,4 +1,4 @@
-"""An optimiser step that touches each weight once."""
+"""An Adam step that reads and writes each weight once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def adam_step(
 ) -> None:
     """Clip the gradient's norm, take one Adam step (Kingma and Ba 2015, Algorithm 1), refresh the working copy.
 
-    All tensors have one shape and no gaps, and are updated in place. `weights`, `mean` and `square` are float32;
-    `gradient` and `working` are in the network's type, and `working` may be `weights` itself. `step` (from 1) and
-    `rate` are scalars on the device. With a `max_grad_norm` of None the gradient is not clipped. Then `follower` (such
-    as the weights of a target network) moves by the fraction `tau` towards the new weights.
+    All tensors have the same shape, are contiguous and are updated in place. `weights`, `mean` and `square` are
+    float32. `gradient` and `working` have the network's dtype, and `working` may be `weights` itself. `step` (from 1)
+    and `rate` are scalars on the device. With a `max_grad_norm` of None the gradient is not clipped. Then `follower`
+    (such as the weights of a target network) moves by the fraction `tau` towards the new weights.
     """
-    # Without a limit nobody reads the norm; the step stands in for it.
+    # Without clipping the norm is not used; `step` is a placeholder.
     norm = step if max_grad_norm is None else torch.linalg.vector_norm(gradient, dtype=weights.dtype)
     if triton is not None and weights.is_cuda:
         size = weights.numel()

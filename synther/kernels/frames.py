@@ -1,4 +1,4 @@
-"""Observations made of frames in one pass: gathered, shifted, stacked and scaled."""
+"""Gather, shift, stack and scale frames in one pass."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ except ImportError:  # PyTorch for CPUs comes without it
 def frame_stacks(images: Tensor, records: Tensor, offsets: Tensor | None, pad: int, dtype: torch.dtype) -> Tensor:
     """Stacks (..., K C, H, W) of the frames `records` (..., K) of `images` (N, H, W, C) uint8, scaled by x / 255 - 1/2.
 
-    All frames of a stack are shifted alike: as if their border were repeated `pad` times around them, and H x W cut out
-    at `offsets` (..., 2), down and right, from 0 to 2 pad. Without offsets they stay as they are. In memory channels
-    come last, as convolutions on a GPU want them.
+    All frames of a stack are shifted by the same amount: the border is repeated `pad` times on each side, and H x W is
+    cut out at `offsets` (..., 2), down and right, from 0 to 2 pad. Without offsets frames are not shifted. In memory
+    channels come last, which is fastest for convolutions on a GPU.
     """
     if offsets is None:
         offsets = records.new_full((*records.shape[:-1], 2), pad)

@@ -1,4 +1,4 @@
-"""Products of many small networks at once: biased, rectified, masked and summed where they are made."""
+"""Matrix products of many small networks at once, fused with bias, ReLU, mask and sums."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def product(
 ) -> Tensor:
     """a @ b for many networks at once: a (S, R, D), b (N, D, C), where N / S networks in turn share one a. (N, R, C)
 
-    Then `bias` (N, C) is added, the result rectified, and set to 0 where `mask` (N, R, C) is not positive. It is
-    written into `out`, or added to what is there. `sums` (N, C) receives b summed over D: where a product is the
-    gradient of matrices, that is the gradient of their biases. Views of any strides will do, but for the last axis of
-    `bias`, `mask`, `out` and `sums`, which has no gaps.
+    Then `bias` (N, C) is added, the result is rectified, and set to 0 where `mask` (N, R, C) is not positive. It is
+    written to `out`, or added to it with `add`. `sums` (N, C) receives b summed over D: if the product is the gradient
+    of matrices, that is the gradient of their biases. Any strides are allowed, except that the last axis of `bias`,
+    `mask`, `out` and `sums` must be contiguous.
     """
     if triton is not None and a.is_cuda and a.dtype == torch.float32:
         out = b.new_empty(b.shape[0], a.shape[1], b.shape[2]) if out is None else out
@@ -74,7 +74,7 @@ def _product_triton(
     rows, depth, columns, networks = *a.shape[1:], b.shape[2], len(b)
     tile = _product_tile(b, rows, columns, depth)
     grid = (triton.cdiv(rows, tile["ROWS"]) * triton.cdiv(columns, tile["COLUMNS"]), networks)
-    # What is not asked for is never touched; out stands in for it.
+    # Arguments that are not used get `out` as a placeholder.
     no_bias, no_mask, no_sums = bias is None, mask is None, sums is None
     bias, mask, sums = (out if given is None else given for given in (bias, mask, sums))
     tf32 = torch.get_float32_matmul_precision() != "highest"
@@ -86,9 +86,9 @@ def _product_triton(
 
 
 def _product_tile(b: Tensor, rows: int, columns: int, depth: int) -> dict[str, int]:
-    """Tiles no larger than the product, of at least the 16 that matrix units need.
+    """Tiles no larger than the product, and at least 16, which matrix units need.
 
-    Hopper's fastest units take tf32 from 64 rows up, and from operands whose depth has no gaps.
+    Hopper's fastest units need tf32, at least 64 rows, and operands that are contiguous along the depth.
     """
     tallest = 64 if b.stride(1) == 1 else 32
     high, wide = (min(most, max(16, 1 << (size - 1).bit_length())) for most, size in ((tallest, rows), (64, columns)))
@@ -96,10 +96,10 @@ def _product_tile(b: Tensor, rows: int, columns: int, depth: int) -> dict[str, i
 
 
 def _product_runs_on_triton(a: Tensor, b: Tensor) -> bool:
-    """Whether one kernel beats cuBLAS and a pass over its result: where the product is small, thin, or shares inputs.
+    """Whether one kernel beats cuBLAS plus a pass over its result: for products that are small, thin, or share inputs.
 
-    Measured on an H200 (`benchmarks/agents.py` shows what comes of it): with 256 x 256 x 256, up to 160 networks; where
-    depth has gaps in both operands, as in the gradient of a matrix, none.
+    Measured on an H200 (`benchmarks/agents.py` shows the effect): for 256 x 256 x 256, up to 160 networks; never if
+    neither operand is contiguous along the depth, as in the gradient of a matrix.
     """
     rows, depth, columns = a.shape[1], *b.shape[1:]
     if len(a) < len(b) or min(rows, depth, columns) < 64:
@@ -170,7 +170,7 @@ if triton is not None:
         if ADD:
             total += tl.load(place, in_row & in_column, 0.0)
         tl.store(place, total, in_row & in_column)
-        if SUMS:  # the same in every tile of these columns: one writes it
+        if SUMS:  # the same in every tile of these columns, so one tile writes it
             tl.store(sums + network * sums_network + column, summed, (column < columns) & (tile < across))
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]

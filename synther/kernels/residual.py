@@ -16,7 +16,7 @@ _TILE = {"ROWS": 128, "COLUMNS": 256, "DEPTH": 64}
 
 
 def residual_block(x: Tensor, weight: Tensor, bias: Tensor, *, skip: bool = True, rectify: bool = False) -> Tensor:
-    """x + relu(x) W^T + b for x (N, W), without the `x +` where not `skip`; its relu where `rectify`."""
+    """x + relu(x) W^T + b for x (N, W). Without `skip`, the `x +` is left out. With `rectify`, relu of the result."""
     if _block_runs_on_triton(x):
         return _residual_block_triton(x, weight, bias, skip, rectify)
     y = torch.addmm(bias, functional.relu(x), weight.t())

@@ -180,7 +180,11 @@ def frames(records: int) -> Frames:
         (("Pendulum-v1", "--pixels"), ConfigError, r"frames are written as \.hdf5 or \.h5, got new\.npz"),
         (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "is a run.*--repeat is for an env"),
         (("empty", "--pixels", "--out", "new.h5"), FormatError, "a folder that `synther online` has written"),
-        (("Pendulum-v1", "--pixels", "--out", "new.h5"), ConfigError, "frames are drawn of the dm_control suite"),
+        (
+            ("Pendulum-v1", "--pixels", "--out", "new.h5"),
+            ConfigError,
+            "frames can only be rendered for the dm_control suite",
+        ),
     ],
     ids=str,
 )

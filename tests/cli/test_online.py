@@ -111,7 +111,7 @@ def test_options_of_agents_that_see(planned):
         (("--pixels", "--agent=sac"), "--agent is for agents of states"),
         (
             ("--pixels",),
-            "frames are drawn of the dm_control suite: .* got 'Pendulum-v1'",
+            "dm_control suite: .* got 'Pendulum-v1'",
         ),
         (("--pixels", "--synthetic", "--updates-per-refresh", "0"), "updates, of the heads after a refresh"),
         (("--ratio", "0.5"), "--ratio is for --synthetic"),

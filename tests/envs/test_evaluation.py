@@ -129,7 +129,7 @@ def test_scores_options_and_early_ends() -> None:
     ("given", "text"),
     [
         ({"env_id": "Pendulem-v1"}, "'Pendulem-v1' is not an environment"),
-        ({"env_id": "CartPole-v1"}, "CartPole-v1 takes actions of Discrete"),
+        ({"env_id": "CartPole-v1"}, "CartPole-v1 has the action space Discrete"),
         ({"members": []}, "at least one member"),
         ({"members": [0, -1]}, "0 or more"),
         ({"episodes": 0}, "episodes must be at least 1"),
