@@ -1,4 +1,4 @@
-"""How many updates a second agents of frames make, and their heads on latents: one command, one table.
+"""How many updates a second pixel agents make, and their heads on latents: one command, one table.
 
     python benchmarks/pixels.py                  # on the GPU where there is one
     python benchmarks/pixels.py --device cpu     # a small batch, to see that it runs

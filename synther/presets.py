@@ -128,7 +128,7 @@ LATENTS: Mapping[str, Mapping[str, Any]] = {
     "noise": {"p_mean": -0.4},
     "data": {"scaling": "standard", "residuals": "none"},
 }
-"""Changes of `best` and `laptop` that suit the latents of agents that see."""
+"""Changes of `best` and `laptop` that suit the latents of pixel agents."""
 
 
 def preset(name: str | Settings, *, gpu: bool = False, **changes: Mapping[str, Any]) -> Settings:

@@ -17,7 +17,7 @@ VERBS = {
     "train": "train agents on real or synthetic data, many seeds at once, and score them",
     "online": "let agents act and learn, on real and synthetic rows, many seeds at once",
     "evaluate": "play episodes with trained agents, in their environment or another",
-    "pixels": "agents that see: train them on frames, upsample their latents, retrain their heads",
+    "pixels": "pixel agents: train them on frames, upsample their latents, retrain their heads",
     "collect": "keep experience as a data set, rows or frames: episodes of a policy, or of an online run",
     "paper": "the paper's experiments: list them, run them, show their tables beside the paper's figures",
     "inspect": "say what a file of data, a model, agents or a run holds",

@@ -51,7 +51,7 @@ class Collect(options.Output):
     seed: int | None = None
     """The same seed gives the same rows, on however many cores; 0 unless said."""
     pixels: options.Flag = False
-    """Keep frames of 84 x 84 pixels, while the policy acts on states: for agents that see."""
+    """Keep frames of 84 x 84 pixels, while the policy acts on states: for pixel agents."""
     repeat: int | None = None
     """With --pixels, how often the simulator takes each action; twice unless said. --steps counts decisions."""
 

@@ -138,7 +138,7 @@ def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
 
 
 def _seen(arguments: list[str]) -> tuple[Seeing, Plan, Result]:
-    """Agents of frames."""
+    """Pixel agents."""
     chosen, agent = _parse_pixels(arguments)
     from synther.experiments.online_pixels import LatentUpsampling, PixelPlan, train_to
 

@@ -26,7 +26,7 @@ Action = Literal["train", "encode", "upsample", "retrain", "evaluate"]
 
 @dataclass(frozen=True)
 class Pixels(options.Output):
-    """Agents that see, and synthetic latents for them, in five steps with options of their own.
+    """Pixel agents, and synthetic latents for them, in five steps with options of their own.
 
     `train` an agent on frames; `encode` the frames to what its trunks make of them; `upsample` these latents with
     diffusion models; `retrain` the agent's heads on them; `evaluate` what came of it where frames can be drawn.

@@ -92,7 +92,7 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
     chosen = options.parse("train", kind, arguments)
     if chosen.algorithm not in ALGORITHMS:
         raise ConfigError(
-            f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}; agents that see are "
+            f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}; pixel agents are "
             "trained with `synther pixels train`"
         )
     given = options.named(arguments)

@@ -153,9 +153,7 @@ def buffer_of(run: Path) -> Transitions:
     if not (run / "run.json").exists() or "learning_starts" not in read_object(run / "run.json"):
         raise FormatError(f"{run}: expected an environment, or a folder that `synther online` has written")
     if read_object(run / "run.json").get("kind") == "online_pixels":
-        raise FormatError(
-            f"{run} is a run of agents that see: its frames are a data set each, {run}/frames/seed-0 first"
-        )
+        raise FormatError(f"{run} is a run of pixel agents: its frames are a data set each, {run}/frames/seed-0 first")
     replay = run / "replay.npz"
     if not replay.exists():
         raise FormatError(f"{run} has no replay.npz yet: run the same `synther online` command again until it is done")

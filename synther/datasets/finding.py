@@ -53,7 +53,7 @@ def find(request: Request) -> tuple[Transitions, str] | None:
     file = file_of(name, data)
     if file is not None:
         if is_of_frames(file):
-            raise FormatError(f"{file} holds frames: expected rows; agents that see learn by `synther pixels train`")
+            raise FormatError(f"{file} holds frames: expected rows; pixel agents learn by `synther pixels train`")
         return formats.read(file), f"read from {file.name}"
     own = _minari_of(name, data)
     return None if own is None else (formats.read(own, format="minari"), f"read from {name}")

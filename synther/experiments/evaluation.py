@@ -170,7 +170,7 @@ def evaluate_pixels(
     starts: int = 0,
     phase: Phase | None = None,
 ) -> Evaluation:
-    """Play episodes with every seed of agents of frames, and call the evaluation so."""
+    """Play episodes with every seed of pixel agents, and call the evaluation so."""
     how: dict[str, Any] = {
         "episodes": episodes,
         "repeat": repeat,

@@ -1,4 +1,4 @@
-"""Online training of agents that see, as one resumable run in a folder: every seed acts in a world drawn for it.
+"""Online training of pixel agents, as one resumable run in a folder: every seed acts in a world drawn for it.
 
 They act and learn as those of `online.py` do, in segments (see `loop.Acting`).
 """
@@ -157,7 +157,7 @@ class _Playing:
 
 
 class _Acting(Acting):
-    """Agents of frames, which are kept in `frames`."""
+    """Pixel agents, which are kept in `frames`."""
 
     shown = 20
 

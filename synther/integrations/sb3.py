@@ -15,7 +15,7 @@ from synther.data.formats import gym_spaces
 from synther.data.spaces import Box, Space
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.integrations.common import ReplayOptions, packed, unpacked
+from synther.integrations.adapter import ReplayOptions, packed, unpacked
 from synther.progress import Progress
 from synther.replay.synthetic import SyntheticReplay
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from synther.data.spaces import Box, Discrete, Space
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.integrations.common import ReplayOptions, packed, unpacked
+from synther.integrations.adapter import ReplayOptions, packed, unpacked
 from synther.replay.synthetic import SyntheticReplay
 
 try:

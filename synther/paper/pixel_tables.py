@@ -1,4 +1,4 @@
-"""Agents that see: the paper's two tables on V-D4RL's frames, and our own on frames that anybody can collect."""
+"""Pixel agents: the paper's two tables on V-D4RL's frames, and our own on frames that anybody can collect."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def vd4rl() -> Experiment:
     return Experiment(
         "vd4rl",
         "tab:vd4rl_results",
-        "agents that see, on V-D4RL's frames: original data against heads retrained on SynthER's latents",
+        "pixel agents, on V-D4RL's frames: original data against heads retrained on SynthER's latents",
         runs,
         _by_data(runs, VD4RL),
         (Average("average", tuple(VD4RL), means),),
@@ -101,7 +101,7 @@ def pixels() -> Experiment:
     return Experiment(
         "pixels",
         "",
-        "agents that see, on frames that were collected here: stage one against heads retrained on latents",
+        "pixel agents, on frames that were collected here: stage one against heads retrained on latents",
         runs,
         _by_data(runs, {}),
         contrasts=(*contrasts_of(TITLES.values()), *contrasts_of(TITLES.values(), SYNTHER, REAL_LATENTS)),

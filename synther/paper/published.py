@@ -165,7 +165,7 @@ VD4RL: dict[str, dict[str, tuple[Pair, Pair]]] = {
     "cheetah-run-medium-expert": {"drq_bc": ((50.6, 8.2), (56.9, 8.1)), "bc": ((57.5, 6.3), (69.9, 9.5))},
     "cheetah-run-expert": {"drq_bc": ((34.5, 8.3), (52.3, 7.0)), "bc": ((67.4, 6.8), (85.4, 3.1))},
 }
-"""tab:vd4rl_results: agents that see, on original data and with heads retrained on SynthER's latents."""
+"""tab:vd4rl_results: pixel agents, on original data and with heads retrained on SynthER's latents."""
 
 VD4RL_AVERAGE: dict[str, tuple[Pair, Pair]] = {"drq_bc": ((51.7, 5.7), (56.5, 5.4)), "bc": ((49.8, 4.2), (53.2, 4.1))}
 

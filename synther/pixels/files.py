@@ -1,4 +1,4 @@
-"""Frames from files of others and of ours, and to a file. They are uint8 throughout, on disk and in memory."""
+"""Read frames from files and data sets, and write them. They are uint8 on disk and in memory."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Place = str | os.PathLike[str]
 
 
 def read(source: Place | Sequence[Place], progress: Progress | bool = False) -> Frames:
-    """All episodes of a file, a folder of files (HDF5 shards as V-D4RL's, or npz episodes), of a list of such, or of a
-    Minari data set, by folder or by id.
+    """Read all episodes of a file, a folder of files (HDF5 shards as in V-D4RL, or npz episodes), a list of these, or a
+    Minari data set (folder or id).
 
-    The files of a folder are taken in the order of their names. All must hold frames of one size and the same actions.
+    Files of a folder are read in the order of their names. All must have the same frame size and action columns.
     """
     given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     sources = [found for one in given for found in _sources(one)]
     if not sources:
-        raise FormatError("nothing to read: expected a file or folder of frames at least")
+        raise FormatError("nothing to read: expected at least one file or folder of frames")
     _check_alike(sources)
     image = np.empty((sum(one.records for one in sources), *sources[0].size), np.uint8)
     blocks: list[Block] = []
@@ -41,7 +41,7 @@ def read(source: Place | Sequence[Place], progress: Progress | bool = False) -> 
                 _check_actions(blocks[-1].action, blocks[0].action)
             at += one.records
     action, reward, discount, first = map(np.concatenate, zip(*(block[1:] for block in blocks), strict=True))
-    # What stands at a reset means nothing, and some leave NaN there.
+    # Values at a reset have no meaning and may be NaN.
     action = np.where(first[:, None], 0, action)
     reward, discount = np.where(first, 0, reward), np.where(first, 1, discount)
     with reading(sources[0].name if len(sources) == 1 else f"{len(sources)} files", "frames"):
@@ -49,9 +49,9 @@ def read(source: Place | Sequence[Place], progress: Progress | bool = False) -> 
 
 
 def write(frames: Frames | Iterable[Frames], path: Place) -> None:
-    """One HDF5 file with V-D4RL's keys. It appears whole or not at all, and replaces an older one of its name.
+    """Write one HDF5 file with V-D4RL's keys. It is written atomically and replaces an existing file.
 
-    Frames may come part by part, from a generator: then never more than one part is in memory.
+    `frames` may be a generator of parts; then only one part is in memory at a time.
     """
     if Path(path).suffix.lower() not in hdf5.SUFFIXES:
         raise FormatError(f"{path}: frames are written as {' or '.join(hdf5.SUFFIXES)}: choose such a name")
@@ -90,7 +90,7 @@ def _check_alike(sources: Sequence[Source]) -> None:
 
 
 def _filled(image: NDArray[np.uint8], source: Source, phase: Phase) -> list[Block]:
-    """Put the frames of `source` into `image`, as large as it promises, and answer its blocks without them."""
+    """Copy the frames of `source` into `image`, and return its blocks without frames."""
     blocks: list[Block] = []
     at = 0
     for block in source.blocks():
@@ -99,15 +99,15 @@ def _filled(image: NDArray[np.uint8], source: Source, phase: Phase) -> list[Bloc
             image[start:at] = block.image
         phase.advance(len(block.image))
         blocks.append(block._replace(image=block.image[:0].copy()))
-        del block  # before the next is read: it is large
+        del block  # free it before the next one is read
     if at != len(image):
-        raise FormatError(f"it promises {len(image):,} records and holds {at:,}: fetch it again")
+        raise FormatError(f"it declares {len(image):,} records but has {at:,}: download it again")
     for name in ("action", "reward", "discount"):
         kinds = {getattr(block, name).dtype.kind for block in blocks}
         if not kinds <= set("biuf"):
-            raise DataError(f"{name} holds no numbers: expected an array of them")
+            raise DataError(f"{name} is not numeric: expected an array of numbers")
     if not blocks[0].first[0]:
-        raise DataError("record 0 is no reset: expected a file that begins with the first of an episode")
+        raise DataError("record 0 is not a reset: expected a file that begins with the first record of an episode")
     return blocks
 
 
@@ -122,7 +122,7 @@ def _spelt(size: tuple[int, int, int]) -> str:
 
 
 def _agreed(sources: Sequence[Source]) -> dict[str, Any]:
-    """What all sources tell alike. Bounds of actions must not differ; names may, and are unknown then."""
+    """Properties that all sources share. Action bounds must not differ; other properties are None if they do."""
     agreed: dict[str, Any] = {}
     for name in ("low", "high"):
         told = {tuple(np.ravel(one.known[name])) for one in sources if name in one.known}

@@ -1,6 +1,6 @@
-"""`Frames`: whole episodes of pictures, one record a frame, and `Decisions`: what an agent learns from, as indices.
+"""`Frames`: whole episodes of images, one record per frame, and `Decisions`: n-step transitions as indices of frames.
 
-A frame is kept once, as uint8, though it is part of six observations or more: an observation is three indices.
+Each frame is stored once, as uint8, though it is part of six or more observations: an observation is three indices.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from synther.errors import ConfigError, DataError
 Array = NDArray[Any]
 
 STACK = 3
-"""Frames of an observation: velocities cannot be seen in a single one."""
+"""Frames per observation. A single frame does not show velocities."""
 
 _CHANNELS = 4
-"""More than these are no picture: a stack of several, or the height of one whose channels come last."""
+"""Largest number of channels of an image. More would be a stack, or channels that come last."""
 
 _ROUNDING = 1e-5
-"""By how much of the width of its box an action may lie beside it."""
+"""Fraction of the action range by which an action may exceed its bounds."""
 
 
 class Decisions(NamedTuple):
-    """M observations of whole episodes, the action at each, and what it led to n decisions later."""
+    """M observations, the action at each, and the result n decisions later."""
 
     stack: NDArray[np.int64]
-    """(M, 3): records of the frames of an observation, the oldest first; the first of an episode stands for those that
-    would come before it"""
+    """(M, 3): records of the frames of an observation, oldest first; at the start of an episode its first frame is
+    repeated"""
     next_stack: NDArray[np.int64]
     """(M, 3): of the observation n decisions later"""
     action: NDArray[np.float32]
@@ -39,21 +39,21 @@ class Decisions(NamedTuple):
     reward: NDArray[np.float32]
     """(M,): of the n decisions, each discounted by those before it"""
     discount: NDArray[np.float32]
-    """(M,): how much what follows is worth: discount to the power of n, and 0 after a terminal"""
+    """(M,): discount of the value after n decisions: discount ** n, and 0 after a terminal"""
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """N records of episodes, one after the other. The first of an episode is its reset; any other is a decision's end.
+    """N records of consecutive episodes. The first record of an episode is its reset; each other one ends a decision.
 
     image     (N, C, H, W)  uint8, in memory or mapped from a file
-    action    (N, A)        the one that led to the record; not read at a reset
+    action    (N, A)        the action that led to the record; ignored at a reset
     reward    (N,)          likewise
     discount  (N,)          1, and 0 where the record is terminal
     first     (N,)          bool: a reset
 
-    `low` and `high` are the bounds of actions, (A,) or one number for all. `action_repeat` is how often the simulator
-    took each action. Arrays are not copied when they already have the right type: do not write to them.
+    `low` and `high` are the action bounds, (A,) or one number for all. `action_repeat` is how often the simulator
+    repeated each action. Arrays that already have the right dtype are not copied: do not modify them.
     """
 
     image: NDArray[np.uint8]
@@ -92,11 +92,11 @@ class Frames:
 
     def _check_episodes(self) -> None:
         if not self.first[0]:
-            raise DataError("record 0 is no reset: expected frames that begin with the first of an episode")
+            raise DataError("record 0 is not a reset: expected frames that begin with the first record of an episode")
         starts, ends = self.episodes
         short = np.flatnonzero(ends - starts < 2)
         if len(short):
-            raise DataError(f"the episode at record {starts[short[0]]} is a reset alone: expected a decision at least")
+            raise DataError(f"the episode at record {starts[short[0]]} is only a reset: expected at least one decision")
         wrong = np.flatnonzero((self.discount < 0) | (self.discount > 1))
         if len(wrong):
             raise DataError(f"discount[{wrong[0]}] is {self.discount[wrong[0]]}: expected a number from 0 to 1")
@@ -119,7 +119,7 @@ class Frames:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Frames]) -> Frames:
-        """All episodes of `parts` in order, which must agree in the size of frames and in their actions."""
+        """All episodes of `parts`, in order. Their frame sizes and action bounds must be equal."""
         if not parts:
             raise DataError("nothing to concatenate: expected at least one Frames")
         one = parts[0]
@@ -139,12 +139,12 @@ class Frames:
         return cls(**joined, low=one.low, high=one.high)
 
     def __len__(self) -> int:
-        """Records, resets included."""
+        """Number of records, including resets."""
         return len(self.image)
 
     @property
     def episodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first record of each episode, and the one after its last. (E,), (E,)"""
+        """Start (first record) and end (one after the last record) of each episode. (E,), (E,)"""
         starts = np.flatnonzero(self.first)
         return starts, np.append(starts[1:], len(self.first))
 
@@ -154,7 +154,7 @@ class Frames:
         return np.add.reduceat(earned, self.episodes[0])
 
     def decisions(self, nstep: int, discount: float) -> Decisions:
-        """All observations after which `nstep` decisions follow in their episode, in the order of the records."""
+        """All observations that have at least `nstep` decisions after them in their episode, in order."""
         if nstep < 1:
             raise ConfigError(f"nstep must be at least 1, got {nstep}")
         if not 0 <= discount <= 1:
@@ -185,13 +185,13 @@ class Frames:
 
 
 def stack_of(newest: NDArray[np.int64], beginning: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Records (M, 3) of observations whose `newest` (M,) is given, none before the `beginning` (M,) of its episode."""
+    """Records (M, 3) of the observations with `newest` frame (M,), not before the `beginning` (M,) of the episode."""
     stack: NDArray[np.int64] = np.maximum(newest[:, None] - np.arange(STACK)[::-1], beginning[:, None])
     return stack
 
 
 def _check_image(image: Array) -> int:
-    """The number of records of what must be pictures."""
+    """Check the images and return the number of records."""
     if not isinstance(image, np.ndarray):
         raise DataError(f"image is a {type(image).__name__}: expected a NumPy array of uint8")
     if image.dtype != np.uint8:
@@ -202,7 +202,7 @@ def _check_image(image: Array) -> int:
             "with its channels (3 for colours) first"
         )
     if not len(image):
-        raise DataError("image has no records: expected an episode at least")
+        raise DataError("image has no records: expected at least one episode")
     return len(image)
 
 

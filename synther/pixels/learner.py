@@ -1,7 +1,7 @@
-"""DrQ-v2 agents that act while they learn: all members at once, each in a world of its own and from frames of its own.
+"""The online learner on pixels (DrQ-v2): all members at once, each with its own environment and its own frames.
 
-Everything random is a function of (a member's seed, the number of the update or of the decision). So members learn
-together as they would alone, and a training that was stopped and taken up again goes on as one that was not.
+All random numbers depend only on (member's seed, number of the update or decision). So a member learns the same alone
+as together with others, and a resumed training gives the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from synther.pixels.vector_env import Records
 _ACTING = 2  # a stream beside those of algorithm.py
 
 _HEADS = ("actor", "critics", "target_critics", "actor_adam", "critics_adam")
-"""What learns from features, by the names that `PixelDrQv2` and its heads alone (`agents/drq_v2.py`) share."""
+"""State of the heads, by the names that `PixelDrQv2` and `agents/drq_v2.py` share."""
 
 
 class PixelLearner(PixelAgentBase):
-    """`learner.act()`, `learner.add(records)`, `learner.train(1)`, for S worlds at once, decision by decision.
+    """`learner.act()`, `learner.add(records)`, `learner.train(1)`, for S environments at once, decision by decision.
 
-    `size` is that of a frame (C, H, W), `low` and `high` (A,) are the bounds of the actions. Of each member the newest
-    `capacity` frames are kept. Saved, it leaves its frames behind: they are to be added again.
+    `size` is the shape of a frame (C, H, W), `low` and `high` (A,) are the action bounds. The newest `capacity` frames
+    of each member are kept. A saved learner does not contain its frames: add them again after loading.
     """
 
     config: DrQv2Config
@@ -73,28 +73,28 @@ class PixelLearner(PixelAgentBase):
 
     @property
     def decisions(self) -> int:
-        """That every member has taken."""
+        """Decisions of each member so far."""
         return int(self._decisions)
 
     def state(self) -> dict[str, Tensor]:
         return super().state() | {"decisions": self._decisions}
 
     def add(self, records: Records, who: Numbers | None = None) -> None:
-        """What the members `who` (None: all) see now; see `FrameRing`."""
+        """Add one record for each of the members `who` (None: all). See `FrameRing`."""
         self.store.add(records, who)
 
     def decided(self) -> None:
-        """Count a decision of every member: the next one has random numbers of its own."""
+        """Count a decision of every member, so that the next one gets new random numbers."""
         self._decisions += 1
 
     def act(self) -> NDArray[np.float32]:
-        """An action (S, A) of every member, with the noise of the schedule, within its bounds, on what it sees now."""
+        """Actions (S, A) within their bounds, on the current observations, with the noise of the schedule."""
         normal = np.stack([source.standard_normal(len(self.store.low), np.float32) for source in self._sources()])
         with self._working():
             return self._scaled(self._actor(self.store.seen(), torch.from_numpy(normal)))
 
     def random_action(self) -> NDArray[np.float32]:
-        """A uniform action (S, A) of every member."""
+        """Uniformly random actions (S, A), one per member."""
         drawn = [2 * source.random(len(self.store.low), np.float32) - 1 for source in self._sources()]
         return self._scaled(torch.from_numpy(np.stack(drawn)).to(self.device))
 
@@ -103,12 +103,12 @@ class PixelLearner(PixelAgentBase):
         return float(stddev(self.config, self.algorithm.actor_adam.count))
 
     def heads(self, members: Sequence[int]) -> dict[str, Tensor]:
-        """Copies of some members' actor, critics and target critics, and of the optimisers' state."""
+        """Copies of some members' actor, critics, target critics and optimiser state."""
         return {name: _of(tensor, members).clone() for name, tensor in self._heads().items()}
 
     @torch.no_grad()
     def take_heads(self, heads: dict[str, Tensor], members: Sequence[int]) -> None:
-        """Go on with those, trained elsewhere; the counts of updates stay: they say how far the noise has fallen."""
+        """Replace some members' heads by ones trained elsewhere. Update counts stay, because they drive the noise."""
         for name, tensor in self._heads().items():
             if tensor.dim():
                 tensor[list(members)] = heads[name].to(self.device)
@@ -120,16 +120,16 @@ class PixelLearner(PixelAgentBase):
         return [np.random.default_rng((_ACTING, seed, self.decisions)) for seed in self.seeds]
 
     def _scaled(self, action: Tensor) -> NDArray[np.float32]:
-        """From [-1, 1] into the bounds."""
+        """Scale actions from [-1, 1] to their bounds."""
         low, high = self.store.low, self.store.high
         return torch.lerp(low, high, 0.5 * (action + 1)).clamp(low, high).cpu().numpy()
 
     def _learned_from(self) -> dict[str, Any]:
-        return {}  # frames are added again, into a ring that may be larger
+        return {}  # frames are added again, to a ring that may be larger
 
 
 class _Round:
-    """One update: which decisions it sees and its random numbers, in tensors that stay where they are."""
+    """One update: the indices of its decisions and its random numbers, in tensors with fixed addresses."""
 
     updates = 1
 
@@ -141,7 +141,7 @@ class _Round:
         self._drawn = RandomNumbers(seeds, 1, batch, algorithm, ring.device)
 
     def fill(self, number: int) -> None:
-        """Draw round `number`, and which decisions it sees."""
+        """Draw the random numbers and decisions of round `number`."""
         self._drawn.draw(number)
         self._drawn.random.copy_(self.ring.pick(self._drawn.random))
 
@@ -154,7 +154,7 @@ class _Round:
 
 
 class _Actor:
-    """All members' actions in one captured forward pass, so that the worlds do not wait long."""
+    """All members' actions in one captured forward pass."""
 
     def __init__(self, algorithm: PixelDrQv2, ring: FrameRing, dtype: torch.dtype) -> None:
         self.algorithm, self.ring, self.dtype = algorithm, ring, dtype
@@ -165,7 +165,7 @@ class _Actor:
         self._run: Callable[[], None] | None = None
 
     def __call__(self, seen: Tensor, normal: Tensor) -> Tensor:
-        """Within [-1, 1], (S, A)."""
+        """Actions (S, A) within [-1, 1]."""
         self._seen.copy_(seen.unsqueeze(1))
         self._normal.copy_(normal.unsqueeze(1))
         if self._run is None:
@@ -183,5 +183,5 @@ class _Actor:
 
 
 def _of(tensor: Tensor, members: Sequence[int]) -> Tensor:
-    """What some members have of a tensor, or the whole of one that all share."""
+    """The part of a tensor that belongs to `members`, or the whole tensor if all share it."""
     return tensor.detach()[list(members)] if tensor.dim() else tensor

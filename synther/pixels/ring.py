@@ -1,7 +1,7 @@
-"""The frames of agents that see while they act, on the device: of each member the newest, and batches made of them.
+"""Ring buffers of frames for online pixel agents, on the device: the newest frames of each member, and batches of them.
 
-A record takes the place of the oldest one. A decision is one to learn from once the records of all that follows it are
-there, and until the first frame of its observation is gone.
+A new record overwrites the oldest one. A decision can be learned from once all records of its n steps are there, and
+until the first frame of its observation is overwritten.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Numbers = NDArray[np.int64]
 
 
 class FrameRing(FrameStore):
-    """For each of S `members` the newest `capacity` records of frames of `size` (C, H, W), with resets among them.
+    """The newest `capacity` records of each of S `members`, with frames of `size` (C, H, W), including resets.
 
-    What `FrameStore` has for every decision is here written when the last of its `nstep` records comes in, at the place
-    of its own record. A place is member x capacity + number of the record modulo capacity.
+    The entries of a decision are written when the last of its `nstep` records arrives, at the index of its own record:
+    member * capacity + record number % capacity.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class FrameRing(FrameStore):
         device: torch.device,
     ) -> None:
         if capacity < nstep + STACK:
-            raise ConfigError(f"expected room for {nstep + STACK} frames at least, got capacity {capacity}")
+            raise ConfigError(f"capacity must be at least {nstep + STACK} frames, got {capacity}")
         (channels, height, width), places = size, members * capacity
         self.frame = STACK * channels, height, width
         self.low, self.high = (torch.tensor(np.asarray(bound, np.float32), device=device) for bound in (low, high))
@@ -50,12 +50,12 @@ class FrameRing(FrameStore):
         self.reward, self.terminal = torch.zeros(2, places, device=device)
         self.capacity, self._nstep, self._discount = capacity, nstep, discount
         self.added: Numbers = np.zeros(members, np.int64)
-        """Records that each member was ever given. (S,)"""
-        self._begun: Numbers = np.zeros(members, np.int64)  # the number of the record that the episode began with
-        # The newest records that rewards are summed over, each at its number modulo nstep.
+        """Records added to each member so far. (S,)"""
+        self._begun: Numbers = np.zeros(members, np.int64)  # number of the first record of the current episode
+        # The newest records, over which rewards are summed, at index record number % nstep.
         self._actions = np.zeros((members, nstep, len(self.low)), np.float32)
         self._rewards, self._discounts = np.zeros((2, members, nstep), np.float32)
-        # The decisions to learn from: their places, and the oldest record that each needs, in the order they came in.
+        # Decisions to learn from, in order: their indices, and the oldest record that each one needs.
         self._listed = torch.zeros(members, capacity, dtype=torch.int64, device=device)
         self._needed: Numbers = np.zeros((members, capacity), np.int64)
         self._ready, self._gone = np.zeros((2, members), np.int64)
@@ -66,24 +66,24 @@ class FrameRing(FrameStore):
 
     @property
     def counts(self) -> Numbers:
-        """Decisions that each member can learn from. (S,)"""
+        """Decisions that each member can learn from now. (S,)"""
         return self._ready - self._gone
 
     @property
     def gone(self) -> Numbers:
-        """Decisions that each member could learn from once, and cannot any more. (S,)"""
+        """Decisions of each member that were overwritten. (S,)"""
         return self._gone.copy()
 
     def __len__(self) -> int:
-        """Decisions that every member can learn from at least."""
+        """Smallest number of decisions that a member can learn from."""
         return int(self.counts.min())
 
     def add(self, records: Records, who: Numbers | None = None) -> None:
-        """A record for each of the members `who` (None: of all), which follows the one it was given before."""
+        """Add one record for each of the members `who` (None: all). It follows the member's previous record."""
         who = np.arange(len(self.added)) if who is None else who
         at = self.added[who]
         if not records.first[at == 0].all():
-            raise DataError("the first record of a member is no reset: expected whole episodes")
+            raise DataError("the first record of a member is not a reset: expected whole episodes")
         self._begun[who] = np.where(records.first, at, self._begun[who])
         slot = at % self._nstep
         self._actions[who, slot], self._rewards[who, slot] = records.action, records.reward
@@ -98,28 +98,28 @@ class FrameRing(FrameStore):
         self._forget()
 
     def seen(self) -> Tensor:
-        """Places of the frames that each member sees now. (S, 3)"""
+        """Indices of the frames of each member's current observation. (S, 3)"""
         if self.added.min() < 1:
-            raise DataError("a member has seen nothing yet: add its first record")
+            raise DataError("a member has no records yet: add its first one")
         who = np.arange(len(self.added))
         return self._places(who[:, None], stack_of(self.added - 1, self._begun))
 
     def at(self, numbers: Tensor) -> Tensor:
-        """Places of decisions (S, ...), which are counted from each member's oldest that is left."""
+        """Indices of decisions (S, ...), counted from each member's oldest one."""
         places = (numbers.flatten(1) + self._gone_here()) % self.capacity
         return self._listed.gather(1, places).view_as(numbers)
 
     def pick(self, random: Tensor) -> Tensor:
-        """Places of decisions for large random numbers (S, ...), each decision as likely as any other."""
+        """Indices of uniformly drawn decisions, from large random integers (S, ...)."""
         if len(self) < 1:
             raise DataError(
-                f"there is nothing to learn from yet: no episode has {self._nstep} decisions; take more random steps"
+                f"there is nothing to learn from yet: no episode has {self._nstep} decisions; raise learning_starts"
             )
         counts = torch.from_numpy(self.counts).to(self.device)
         return self.at(random % counts.view(-1, *[1] * (random.dim() - 1)))
 
     def _list(self, who: Numbers, newest: Numbers) -> None:
-        """Write down the decisions of which the records `newest` are the last."""
+        """Write the decisions whose last records are `newest`."""
         own, begun = newest - self._nstep, self._begun[who]
         slots = (own[:, None] + 1 + np.arange(self._nstep)) % self._nstep
         rewards, discounts = self._rewards[who[:, None], slots], self._discounts[who[:, None], slots]
@@ -141,7 +141,7 @@ class FrameRing(FrameStore):
         self._ready[who] += 1
 
     def _forget(self) -> None:
-        """The decisions whose oldest frame is gone."""
+        """Drop the decisions whose oldest frame was overwritten."""
         members, oldest = np.arange(len(self.added)), self.added - self.capacity
         while True:
             stale = (self._gone < self._ready) & (self._needed[members, self._gone % self.capacity] < oldest)

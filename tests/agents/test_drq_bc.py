@@ -1,4 +1,4 @@
-"""The heads of agents that see: their noise, and what holds for every algorithm. `test_updates.py` has their losses."""
+"""The heads of pixel agents: their noise, and what holds for every algorithm. `test_updates.py` has their losses."""
 
 from __future__ import annotations
 

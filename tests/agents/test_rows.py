@@ -106,7 +106,7 @@ def test_a_large_offset_does_not_drown_the_deviation():
 def test_what_is_too_large_to_be_scaled_is_not_scaled_to_nothing():
     source = table(5)
     source.observation[:, 1] *= 1e25
-    with pytest.raises(DataError, match="too large to be scaled"):
+    with pytest.raises(DataError, match="too large to be normalized"):
         rows(source).standard(0)
 
 

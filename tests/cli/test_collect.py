@@ -183,7 +183,7 @@ def frames(records: int) -> Frames:
         (
             ("Pendulum-v1", "--pixels", "--out", "new.h5"),
             ConfigError,
-            "frames can only be rendered for the dm_control suite",
+            "rendered for the dm_control suite",
         ),
     ],
     ids=str,

@@ -192,7 +192,7 @@ def test_bad_input_is_one_line_and_exit_code_2(train, data, tmp_path, options, t
 
 def test_an_unknown_algorithm(train, data, tmp_path):
     code, _, err = train("sac", data, "--out", tmp_path / "run")
-    expected = "expected one of bc, td3_bc, iql, edac, cql; agents that see are trained with `synther pixels train`"
+    expected = "expected one of bc, td3_bc, iql, edac, cql; pixel agents are trained with `synther pixels train`"
     assert (code, err) == (2, f"synther: unknown algorithm 'sac': {expected}\n")
 
 

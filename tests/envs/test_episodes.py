@@ -81,7 +81,7 @@ def test_actions_are_real_numbers() -> None:
     env = Counting(3)
     for space in (gymnasium.spaces.Box(-1, 1, (1,), np.int32), gymnasium.spaces.Discrete(2)):
         env.action_space = space
-        with pytest.raises(DataError, match="expected a Box of one axis, real numbers in a row"):
+        with pytest.raises(DataError, match="expected a Box"):
             action_box(env, "Counting-v0")
 
 

@@ -130,7 +130,7 @@ def test_scores_options_and_early_ends() -> None:
     [
         ({"env_id": "Pendulem-v1"}, "'Pendulem-v1' is not an environment"),
         ({"env_id": "CartPole-v1"}, "CartPole-v1 has the action space Discrete"),
-        ({"members": []}, "at least one member"),
+        ({"members": []}, "members must be at least one seed"),
         ({"members": [0, -1]}, "0 or more"),
         ({"episodes": 0}, "episodes must be at least 1"),
         ({"workers": 0}, "at least one worker"),
@@ -146,7 +146,7 @@ def test_wrong_policies(evaluator: Evaluator) -> None:
         evaluator.start([pushing(0)])
     with pytest.raises(ConfigError, match="0 or more, got -1"):
         evaluator.start([pushing(0)] * 3, number=-1)
-    with pytest.raises(DataError, match=r"evaluation 5, member 1 \(seed 9\): Pendulum-v1: .* 3 columns"):
+    with pytest.raises(DataError, match=r"evaluation 5, member 1 \(seed 9\): Pendulum-v1: .* 3 observation columns"):
         evaluator.evaluate([pushing(0), pushing(0, inputs=4), pushing(0)], number=5)
     assert evaluator.evaluate([pushing(0)] * 3).returns.shape == (3, 7)  # the workers live on
 

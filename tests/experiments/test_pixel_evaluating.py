@@ -1,4 +1,4 @@
-"""What trained agents that see are worth: episodes that are played once, and count for the policy that played them."""
+"""What trained pixel agents are worth: episodes that are played once, and count for the policy that played them."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_what_d3rlpy_cannot_hold_is_refused():
 
 def test_rows_out_of_order_are_no_episodes():
     given = rows(episodes=True)
-    with pytest.raises(DataError, match=r"do not form episodes: .*, or here without their timeouts"):
+    with pytest.raises(DataError, match=r"do not form episodes: .*without timeouts"):
         to_mdp_dataset(given[np.random.default_rng(0).permutation(len(given))])
 
 

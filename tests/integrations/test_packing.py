@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from synther.integrations.common import packed, unpacked
+from synther.integrations.adapter import packed, unpacked
 from synther.replay.synthetic import SyntheticReplay
 
 

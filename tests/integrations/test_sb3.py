@@ -295,7 +295,7 @@ def test_a_copy_is_a_buffer_of_its_own():
     ("observation", "action", "how", "said"),
     [
         (VECTOR, TORQUE, {"optimize_memory_usage": True}, "expected optimize_memory_usage=False"),
-        (VECTOR, TORQUE, {"n_steps": 3, "gamma": 0.99}, "leave n_steps and gamma out"),
+        (VECTOR, TORQUE, {"n_steps": 3, "gamma": 0.99}, "n_steps"),
         (spaces.Box(0, 255, (3, 40, 40), np.uint8), TORQUE, {}, "images of shape .3, 40, 40."),
         (spaces.Dict({"eye": spaces.Box(0, 255, (1, 40, 40), np.uint8)}), TORQUE, {}, "encode"),
         (spaces.Sequence(VECTOR), TORQUE, {}, "wrap the environment"),

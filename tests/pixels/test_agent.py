@@ -182,7 +182,7 @@ def test_other_refusals():
         PixelAgent(CONFIGS["bc"], frames, [], device=CPU)
     with pytest.raises(ConfigError, match="expected a DrQBCConfig or NoisyBCConfig, got dict"):
         PixelAgent({}, frames, [0], device=CPU)
-    with pytest.raises(ConfigError, match=r"agent\.features is both, not shared"):
+    with pytest.raises(ConfigError, match=r"agent\.features must be both, got shared"):
         PixelAgent(DrQBCConfig(features="shared"), frames, [0], device=CPU)
     with pytest.raises(ConfigError, match="updates must be at least 0, got -1"):
         agent().train(-1)

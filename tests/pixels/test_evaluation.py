@@ -1,4 +1,4 @@
-"""Episodes of policies that see: what they depend on, what can go wrong in them, and one in a world that is drawn."""
+"""Episodes of pixel policies: what they depend on, what can go wrong in them, and one in a world that is drawn."""
 
 from __future__ import annotations
 

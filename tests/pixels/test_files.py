@@ -211,7 +211,7 @@ def test_minari_of_other_kinds():
     for name, value, says in (
         ("action_space", {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}, "actions are of Discrete"),
         ("observation_space", {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}, "expected a Box of pictures"),
-        ("total_steps", 3, "promises 4 records and holds 5"),
+        ("total_steps", 3, "declares 4 records"),
     ):
         text = value if isinstance(value, int) else json.dumps(value)
         metadata.write_text(json.dumps({**told, name: text}))
@@ -280,7 +280,7 @@ def test_shards_that_are_refused(changed, says):
         ({"image": np.zeros((6, 5, 6, 3))}, "image has dtype float64"),
         ({"action": np.zeros((5, 2))}, "action has 5 records, image has 6"),
         ({"reward": np.zeros((6, 2))}, r"reward has shape \(6, 2\)"),
-        ({"is_first": np.zeros(6, bool)}, "record 0 is no reset"),
+        ({"is_first": np.zeros(6, bool)}, "record 0 is not a reset"),
     ],
 )
 def test_npz_episodes_that_are_refused(changed, says):

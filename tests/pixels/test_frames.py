@@ -140,8 +140,8 @@ def changed(name: str, place: object, value: object) -> Callable[[Frames], Frame
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (changed("first", 0, False), "record 0 is no reset"),
-        (changed("first", 5, True), "the episode at record 5 is a reset alone"),
+        (changed("first", 0, False), "record 0 is not a reset"),
+        (changed("first", 5, True), "the episode at record 5 is only a reset"),
         (changed("action", (2, 1), np.nan), r"action\[2, 1\] is nan: expected a finite number"),
         (changed("action", (2, 1), 1.1), r"action\[2, 1\] is 1\.1.*: expected -1.0 to 1.0"),
         (changed("reward", 3, np.inf), r"reward\[3\] is inf"),

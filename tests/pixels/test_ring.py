@@ -143,13 +143,13 @@ def test_each_decision_is_as_likely_as_any_other():
 
 
 def test_refusals():
-    with pytest.raises(ConfigError, match="room for 6 frames at least, got capacity 5"):
+    with pytest.raises(ConfigError, match="at least 6 frames, got 5"):
         ring(capacity=5)
     made, story = ring(), Story(0)
-    with pytest.raises(DataError, match="has seen nothing yet"):
+    with pytest.raises(DataError, match="has no records yet"):
         made.seen()
     story.go_on()
-    with pytest.raises(DataError, match="is no reset"):
+    with pytest.raises(DataError, match="is not a reset"):
         made.add(joined([story.go_on()]))
     made.add(joined([story.told[0]]))
     with pytest.raises(DataError, match="nothing to learn from yet: no episode has 3 decisions"):

@@ -1,1 +1,1 @@
-"""Agents that see, in resumable runs: training on frames, encoding, upsampling, retraining of heads, evaluation."""
+"""Pixel agents, in resumable runs: training on frames, encoding, upsampling, retraining of heads, evaluation."""

@@ -1,4 +1,4 @@
-"""Stage two as a resumable run in a folder: the heads of agents that see, trained anew on latents of each seed's own.
+"""Stage two as a resumable run in a folder: the heads of pixel agents, trained anew on latents of each seed's own.
 
 Latents of all seeds may be more than memory holds. Seeds are independent of each other, so they are trained together as
 far as their rows fit, and those groups one after another, each in a folder of its own.

@@ -1,4 +1,4 @@
-"""Stage one as a resumable run in a folder: agents of frames, all seeds at once; and the frames as they see them."""
+"""Stage one as a resumable run in a folder: pixel agents, all seeds at once; and the frames as they see them."""
 
 from __future__ import annotations
 

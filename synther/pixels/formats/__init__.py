@@ -1,7 +1,7 @@
-"""Where frames come from: one file a format, each of which finds sources and goes through them in blocks.
+"""Formats of frames, one module each. A source is read in blocks.
 
-A source knows how many records it holds, and of what size, before any of them is read: so the memory for all of them is
-taken once, and no frame is held twice.
+A source knows the number and size of its records before they are read, so memory for all frames is allocated once and
+no frame is in memory twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from synther.errors import DataError
 
 
 class Block(NamedTuple):
-    """Some records of a source, in order: see `Frames` for what they hold."""
+    """Consecutive records of a source, with the fields of `Frames`."""
 
     image: NDArray[np.uint8]
     action: NDArray[Any]
@@ -27,19 +27,19 @@ class Block(NamedTuple):
 
 class Source(Protocol):
     name: str
-    """For errors: a path, or the id of a data set."""
+    """Path or data set id, for error messages."""
     records: int
     size: tuple[int, int, int]
     """Channels, height and width of a frame."""
     known: dict[str, Any]
-    """What it tells of `env_id`, `action_repeat`, `low` and `high`."""
+    """Known values of `env_id`, `action_repeat`, `low` and `high`."""
 
     def blocks(self) -> Iterator[Block]:
-        """All records; none of them is looked at before."""
+        """All records, block by block."""
 
 
 def frame_size(shape: tuple[int, ...], dtype: Any, what: str) -> tuple[int, int, int]:
-    """Channels, height and width of pictures of this `shape` (records, ...), whose channels may come first or last."""
+    """Channels, height and width of images of `shape` (records, ...). Channels may come first or last."""
     if np.dtype(dtype) != np.uint8:
         raise DataError(f"{what} has dtype {dtype}: expected frames of uint8, 0 to 255")
     if len(shape) == 4 and shape[1] in (1, 3):
@@ -54,12 +54,12 @@ def frame_size(shape: tuple[int, ...], dtype: Any, what: str) -> tuple[int, int,
 
 
 def channels_first(frames: NDArray[np.uint8], size: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """`frames`, which have one of the two shapes of `frame_size`, as (records, channels, height, width)."""
+    """Frames as (records, channels, height, width), from either shape that `frame_size` accepts."""
     return frames if frames.shape[1:] == size else frames.transpose(0, 3, 1, 2)
 
 
 def column(name: str, values: Any, records: int) -> NDArray[Any]:
-    """One number a record, (records,) or (records, 1)."""
+    """A column with one number per record, from (records,) or (records, 1)."""
     array = np.asarray(values)
     if array.shape not in ((records,), (records, 1)):
         raise DataError(f"{name} has shape {array.shape}: expected ({records},), a number for each frame")

@@ -1,4 +1,4 @@
-"""A short online run of agents that see, run in a folder, and looked at afterwards."""
+"""A short online run of pixel agents, run in a folder, and looked at afterwards."""
 
 from __future__ import annotations
 

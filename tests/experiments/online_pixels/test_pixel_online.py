@@ -1,4 +1,4 @@
-"""What an online run of agents that see leaves behind, what a refresh changes, and runs that are stopped."""
+"""What an online run of pixel agents leaves behind, what a refresh changes, and runs that are stopped."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_seed_that_diverges_is_told_once_and_all_that_do_end_the_run(tmp_path,
         ({"update_every": 0}, "update_every must be at least 1, got 0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"env_options": {"a": 1}}, "take no env_options"),
-        ({"capacity": 4}, "room for 5 frames at least"),
+        ({"capacity": 4}, "at least 5 frames"),
         ({"size": 9}, "at least 15 x 15 pixels, got 9 x 9"),
     ],
     ids=str,
