@@ -41,7 +41,9 @@ def commands(text: str) -> Iterator[str]:
     for block in blocks(text, "console"):
         yield from re.findall(r"^\$ +(synther .*)$", block, re.MULTILINE)
     running = FENCE.sub("", text)
-    yield from (line for line in re.findall(r"`(synther [^`]+)`", running) if line.split()[1] in VERBS)
+    # A verb alone is the name of a command, not a call of it.
+    named = [line.split() for line in re.findall(r"`(synther [^`]+)`", running)]
+    yield from (" ".join(words) for words in named if words[1] in VERBS and len(words) > 2)
     yield from re.findall(r"^ {4}(synther .*)$", running, re.MULTILINE)
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +20,7 @@ from synther.pixels.formats import hdf5
 from synther.pixels.frames import Frames
 
 from ..experiments.counter import TASK, Counter, stand_in
+from ..slow import killed
 from ..support.watch import Stopped, Watch
 
 OUT, PARTIAL = Path("frames.hdf5"), Path("frames.hdf5.partial")
@@ -194,14 +191,7 @@ save_frames(collect_pixels.record_frames(TASK, "random", 103, size=6, processes=
 
 
 def test_killed_by_the_system(counted, tmp_path):
-    victim = subprocess.Popen([sys.executable, "-c", VICTIM, str(tmp_path / OUT)], cwd=Path(__file__).parents[2])
-    deadline = time.monotonic() + 60
-    while not (PARTIAL / "000002.hdf5").exists():
-        assert victim.poll() is None, "ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    victim.send_signal(signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL
+    killed(VICTIM, tmp_path / OUT, once=(PARTIAL / "000002.hdf5").exists, cwd=Path(__file__).parents[2])
     assert not OUT.exists()
     there = len(list(PARTIAL.glob("0*.hdf5")))
     found = kept(decisions=103)

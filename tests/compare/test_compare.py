@@ -183,15 +183,15 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "text"),
     [
-        ({"rows": made(1)}, DataError, "cannot be fitted on 1 row"),
-        ({"plan": replace(PLAN, env_id="Made-v0")}, DataError, "cannot put 'Made-v0' into a recorded state"),
-        ({"plan": replace(PLAN, env_id="Pendulum-v1")}, DataError, "expected observations of shape"),
+        ({"rows": made(1)}, "1 row"),
+        ({"plan": replace(PLAN, env_id="Made-v0")}, "'Made-v0'"),
+        ({"plan": replace(PLAN, env_id="Pendulum-v1")}, "observation"),
     ],
 )
-def test_what_cannot_succeed_does_not_begin(change, error, text, tmp_path):
-    with pytest.raises(error, match=text):
+def test_what_cannot_succeed_does_not_begin(change, text, tmp_path):
+    with pytest.raises(DataError, match=text):
         run(tmp_path / "run", **change)
     assert list(tmp_path.iterdir()) == []
 
@@ -238,18 +238,11 @@ def test_names():
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"samples": 0}, "number of samples must be"),
-        ({"trials": -1}, "trials must be at least 0, got -1"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"trial_rows": 1}, "trial_rows must be at least 2, got 1"),
-        ({"jobs": 0}, "jobs must be at least 1, got 0"),
-    ],
+    ("option", "value"), [("samples", 0), ("trials", -1), ("epochs", 0), ("trial_rows", 1), ("jobs", 0)]
 )
-def test_plans_that_make_no_sense_are_refused(change, text):
-    with pytest.raises(ConfigError, match=text):
-        replace(PLAN, **change)
+def test_plans_that_make_no_sense_are_refused(option, value):
+    with pytest.raises(ConfigError, match=option):
+        replace(PLAN, **{option: value})
 
 
 def test_the_dynamics_error_is_in_deviations_of_real_rows():

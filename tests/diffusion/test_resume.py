@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +14,7 @@ from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
 from synther.diffusion.fit import FitResult, fit
 from synther.errors import ConfigError
 
-from ..slow import SLOW
+from ..slow import SLOW, killed
 from ..support.watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
@@ -123,13 +120,8 @@ fit(rows, {network}, config, NoiseConfig(), checkpoint=Path(sys.argv[1]), progre
 def test_killed_by_the_system_at_any_moment(tmp_path, uninterrupted):
     path = tmp_path / "fit"
     script = VICTIM.format(threads=torch.get_num_threads(), options=OPTIONS, network=TINY)
-    victim = subprocess.Popen([sys.executable, "-c", script, str(path)])
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert victim.poll() is None, "ended before its first checkpoint"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    time.sleep(random.uniform(0, 0.3))  # the fit has 1 s left, and a checkpoint every 0.05 s of it
-    victim.send_signal(signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL
+    wait = random.uniform(
+        0, 0.3
+    )  # after the first checkpoint the fit has 1 s left, and a checkpoint every 0.05 s of it
+    killed(script, path, once=lambda: path.exists() and (time.sleep(wait) or True))
     assert_same(run(path, checkpoint_every=10), uninterrupted)

@@ -16,8 +16,8 @@ from synther.replay import refit
 from synther.replay.refit import usual_samples
 from synther.replay.synthetic import SyntheticReplay
 
+from ..support.watch import Watch
 from .rows import TINY, numbered, some, tiny
-from .watch import Watch
 
 
 def test_one_by_one_or_together():

@@ -122,17 +122,14 @@ def test_where_a_tree_decides_its_decisions_are_counted(quick):
     assert found.calibration.terminal_odds == odds_ratio(quick._model.rates[terminal], counted)
 
 
-def test_half_leaves_the_threshold_alone():
-    model = Synthesizer("laptop", **SHORT, data={"threshold": "half"})
+def test_calibration_moves_the_threshold_and_half_leaves_it_alone(model):
+    calibrated, model = model, Synthesizer("laptop", **SHORT, data={"threshold": "half"})
     watch = Watch()
     model.fit(made(200), progress=watch)
     assert [name for name, *_ in watch.phases] == ["fit", "match"]
     assert set(model.layout.thresholds) == {0.5}
     assert len(model.layout.thresholds) == 3
-
-
-def test_calibration_moves_the_threshold(model):
-    assert model.layout.thresholds[model.layout.flag_names.index("terminal")] != 0.5
+    assert calibrated.layout.thresholds[calibrated.layout.flag_names.index("terminal")] != 0.5
 
 
 def test_a_flag_that_only_next_observations_carry():

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
-import subprocess
-import sys
-import time
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +17,7 @@ from synther.data.spool import Spool
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 
-from ..slow import SLOW
+from ..slow import SLOW, killed
 from ..support.watch import Stopped, Watch
 from .rows import ACTIONS, OBSERVATIONS
 
@@ -215,14 +211,7 @@ Synthesizer.load(sys.argv[1]).sample_to(sys.argv[2], 100_000, progress=Slow(0.02
 def test_sampling_killed_by_the_system(quick, quick_saved, small_blocks, tmp_path):
     path = tmp_path / "fake.npz"
     script = VICTIM.format(block=BLOCK, shard=SHARD)
-    victim = subprocess.Popen([sys.executable, "-c", script, str(quick_saved), str(path)])
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "fake.npz.partial" / "000003.npz").exists():
-        assert victim.poll() is None, "ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    victim.send_signal(signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL
+    killed(script, quick_saved, path, once=(tmp_path / "fake.npz.partial" / "000003.npz").exists)
     assert not path.exists()
     done = sum(file.name[:6].isdigit() for file in (tmp_path / "fake.npz.partial").iterdir())
     with pytest.raises(Stopped):  # a hundred thousand rows are for the victim; a few more blocks tell enough

@@ -120,11 +120,6 @@ def test_one_that_fails_leaves_the_others_alone():
         _ = given[1].record
 
 
-def test_one_that_is_alone_and_fails():
-    (outcome,) = fit_models(models(0, fit={"steps": 20, "learning_rate": 1e30}), [plain()], progress=False)
-    assert isinstance(outcome, Diverged)
-
-
 def test_the_rows_are_let_go_whatever_comes_out():
     rows = [plain(60), plain(50), plain(50)[np.zeros(50, int)]]
     broken = models(1)[0].fit(plain(60), progress=False)
