@@ -23,11 +23,15 @@ def write_folder(path: Path, text: str) -> None:
     (path / "inner" / "two").write_text(text)
 
 
-def test_a_new_file(tmp_path):
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_file_stands_until_the_new_one_is_whole(old, tmp_path):
     final = tmp_path / "deep" / "er" / "file.npz"
-    with replacing(final) as beside:
+    if old:
+        final.parent.mkdir(parents=True)
+        final.write_text(old)
+    with replacing(str(final)) as beside:
         beside.write_text("new")
-        assert not final.exists()
+        assert (final.read_text() if final.exists() else None) == old
         assert beside.parent == final.parent, "renaming is atomic on one file system only"
         assert beside.suffix == ".npz"
     assert final.read_text() == "new"
@@ -55,16 +59,6 @@ def test_a_private_file_becomes_as_readable_as_any_other(tmp_path):
         beside.touch(mode=0o600)
     (tmp_path / "usual").touch()
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "usual").stat().st_mode
-
-
-def test_an_old_file_stands_until_the_new_is_whole(tmp_path):
-    final = tmp_path / "file"
-    final.write_text("old")
-    with replacing(str(final)) as beside:
-        beside.write_text("new")
-        assert final.read_text() == "old"
-    assert final.read_text() == "new"
-    assert only(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

@@ -37,11 +37,6 @@ def test_the_paper_preset_is_the_paper(part, options):
     assert {name: getattr(chosen, name) for name in options} == options
 
 
-def test_the_paper_batch_grows_with_the_data():
-    assert PRESETS["paper"].fit.batch_for(799_999) == 256
-    assert PRESETS["paper"].fit.batch_for(800_000) == 1024
-
-
 def test_fast_differs_from_the_paper_in_the_sampler_alone():
     paper, fast = PRESETS["paper"], PRESETS["fast"]
     assert [part.name for part in fields(Settings) if getattr(paper, part.name) != getattr(fast, part.name)] == [
@@ -75,11 +70,8 @@ def test_latents_of_agents_that_see_are_generated_as_they_are():
         assert changed.noise.p_mean > preset(name).noise.p_mean
 
 
-def test_every_preset_is_described():
+def test_auto_follows_the_machine_and_every_preset_is_described():
     assert list(ABOUT) == list(PRESETS)
-
-
-def test_auto_follows_the_machine():
     assert preset("auto") == PRESETS["laptop"]
     assert preset("auto", gpu=True) == PRESETS["best"]
     assert preset("fast", gpu=False) == preset("fast", gpu=True) == PRESETS["fast"]
