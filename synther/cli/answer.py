@@ -10,7 +10,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from synther.experiments.results import EvalPoint
+    from pathlib import Path
+
+    from synther.experiments.results import EvalPoint, Result
 
 
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
@@ -34,6 +36,26 @@ def standing(name: str, found: EvalPoint | None, unit: str) -> list[tuple[str, s
         (f"{name} {kind}", f"{spread} after {found.updates:,} {unit}")
         for kind, spread in spreads.items()
         if spread is not None
+    ]
+
+
+def of_run(
+    result: Result, arm: str, folder: Path, *, unit: str = "updates", missing: str = "none"
+) -> list[tuple[str, str]]:
+    """Rows about the result of a run; `missing` stands in the place of an evaluation where there is none."""
+    final, best = result.final(arm), result.best(arm) if len(result.curves[arm]) > 1 else None
+    rows = [*standing("final", final, unit), *standing("best", best, unit)]
+    if final is None:
+        rows.append(("evaluation", missing))
+    if result.diverged[arm]:
+        rows.append(("diverged", f"{seeds(len(result.diverged[arm]))}; excluded from the mean"))
+    spent = ", ".join(f"{name} {seconds:,.0f}" for name, seconds in result.seconds_of.items())
+    rate = result.updates_per_second
+    return [
+        *rows,
+        ("seconds", f"{result.seconds:,.0f}" + (f" ({spent})" if spent else "")),
+        (f"{unit} per second", f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}"),
+        ("folder", str(folder)),
     ]
 
 

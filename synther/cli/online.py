@@ -5,25 +5,22 @@ With `--pixels` the agents see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, over, seeds, standing
+from synther.cli.answer import answer, of_run, over
 from synther.errors import ConfigError
 from synther.experiments.spec import OnlineOptions
 
 if TYPE_CHECKING:
-    from synther.agents.algorithm import AgentConfig
     from synther.agents.drq_v2 import DrQv2Config
     from synther.agents.sac import SACConfig
     from synther.experiments.online import Plan
     from synther.experiments.results import Result
-
-_Verb = TypeVar("_Verb", bound="Online")
 
 
 @dataclass(frozen=True)
@@ -156,16 +153,11 @@ def _those(chosen: Online, names: tuple[str, ...]) -> dict[str, Any]:
 
 def _parse_states(arguments: list[str]) -> tuple[Online, SACConfig]:
     """The defaults of the agent's options follow from --agent, so that is looked for first."""
-    from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
+    from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
 
     default = REDQ_CONFIG if options.ahead(arguments, agent="sac").agent == "redq" else SAC_CONFIG
-    # Not among the agent's options: --utd, which has a place of its own, and what no online agent can do.
-    hidden = [
-        ("utd", Annotated[int, tyro.conf.Suppress], default.utd),
-        ("normalize", Annotated[bool, tyro.conf.Suppress], field(default=False, init=False)),
-    ]
-    parsed, agent = _parse(Online, arguments, default, hidden)
-    return parsed, SACConfig(**agent if parsed.utd is None else {**agent, "utd": parsed.utd})
+    parsed, agent = options.parse_with_agent("online", Online, arguments, default, "utd")
+    return parsed, agent if parsed.utd is None else replace(agent, utd=parsed.utd)
 
 
 def _parse_pixels(arguments: list[str]) -> tuple[Seeing, DrQv2Config]:
@@ -174,40 +166,10 @@ def _parse_pixels(arguments: list[str]) -> tuple[Seeing, DrQv2Config]:
     for option in ("--agent", "--utd", "--env-options"):
         if option in options.named(arguments):
             raise ConfigError(f"{option} is for agents of states: with --pixels they are DrQ-v2, leave it out")
-    kinds = get_type_hints(DrQv2Config)
-    fixed = {option.name: option.default for option in fields(DrQv2Config) if not option.init}
-    hidden = [
-        (name, Annotated[kinds[name], tyro.conf.Suppress], field(default=default, init=False))
-        for name, default in fixed.items()
-    ]
-    parsed, agent = _parse(Seeing, arguments, DrQv2Config(), hidden)
-    return parsed, DrQv2Config(**agent)
-
-
-def _parse(
-    verb: type[_Verb], arguments: list[str], default: AgentConfig, hidden: list[Any]
-) -> tuple[_Verb, dict[str, Any]]:
-    """The options of the command, and those of an agent with such defaults, but for the `hidden` ones."""
-    named = [option.name for option in fields(default) if option.init]
-    config: Any = make_dataclass(type(default).__name__, hidden, bases=(type(default),), frozen=True)
-    values = {name: getattr(default, name) for name in named}
-    group = ("config", Annotated[config, tyro.conf.arg(name="agent")], field(default_factory=lambda: config(**values)))
-    kind: type[Any] = options.extended(verb, group)
-    parsed = options.parse("online", kind, arguments)
-    return parsed, {name: getattr(parsed.config, name) for name in named}
+    return options.parse_with_agent("online", Seeing, arguments, DrQv2Config())
 
 
 def _print(chosen: Online, plan: Plan, result: Result) -> None:
-    final, best = result.final(plan.name), result.best(plan.name)
-    figures = [*standing("final", final, "steps"), *standing("best", best, "steps")]
-    lost = len(result.diverged[plan.name])
-    if lost:
-        figures.append(("diverged", f"{lost} of {seeds(chosen.seeds)}, which no mean counts"))
-    spent = ", ".join(f"{name} {seconds:,.0f}" for name, seconds in result.seconds_of.items())
-    figures += [
-        ("seconds", f"{result.seconds:,.0f} ({spent})"),
-        ("steps a second", f"{result.updates_per_second:,.1f}"),
-        ("folder", str(chosen.out)),
-    ]
+    figures = of_run(result, plan.name, chosen.out, unit="steps")
     facts = {"env": chosen.env, "agent": plan.name, **result.to_json(), "folder": str(chosen.out)}
     answer(chosen.json, facts, figures, f"{plan.name} in {chosen.env}, {over(chosen.seeds)}")

@@ -8,10 +8,10 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import tyro
 
@@ -19,6 +19,9 @@ from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
 from synther.presets import LATENTS, DataConfig, Settings, preset
+
+if TYPE_CHECKING:
+    from synther.agents.algorithm import AgentConfig
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
 """What is not done unless it is asked for. Flags whose default follows from a preset have a `--no-NAME` too."""
@@ -38,6 +41,7 @@ class Output:
 
 
 Options = TypeVar("Options", bound=Output)
+Agent = TypeVar("Agent", bound="AgentConfig")
 
 
 def env_options(given: str | None) -> dict[str, Any] | None:
@@ -142,9 +146,33 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     return parsed
 
 
-def extended(verb: type[Any], option: tuple[str, Any, Any]) -> type[Any]:
-    """The options of a verb and one more, which follows from what was asked for, such as those of its algorithm."""
-    return make_dataclass(verb.__name__, [option], bases=(verb,), frozen=True, namespace={"__doc__": verb.__doc__})
+def parse_with_agent(
+    verb: str, options: type[Options], arguments: list[str], default: Agent, *hidden: str
+) -> tuple[Options, Agent]:
+    """The options of a verb, and those of an agent as `--agent.NAME`, with such defaults, but for the `hidden` ones.
+
+    A flag would have another name where its default is another, so agents have none: `--agent.deterministic False`.
+    """
+    kind, hints = type(default), get_type_hints(type(default))
+    shown = [option.name for option in fields(kind) if option.init and option.name not in hidden]
+    suppressed = [
+        (
+            one.name,
+            Annotated[hints[one.name], tyro.conf.Suppress],
+            field(default=getattr(default, one.name), init=False),
+        )
+        for one in fields(kind)
+        if one.name not in shown
+    ]
+    config: Any = make_dataclass(kind.__name__, suppressed, bases=(kind,), frozen=True)
+    values = {name: getattr(default, name) for name in shown}
+    annotated = Annotated[config, tyro.conf.FlagConversionOff, tyro.conf.arg(name="agent")]
+    group = ("config", annotated, field(default_factory=lambda: config(**values)))
+    whole: Any = make_dataclass(
+        options.__name__, [group], bases=(options,), frozen=True, namespace={"__doc__": options.__doc__}
+    )
+    parsed = parse(verb, whole, arguments)
+    return parsed, replace(default, **{name: getattr(parsed.config, name) for name in shown})
 
 
 def group(chosen: object, kind: type[Any]) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, seeds, standing
+from synther.cli.answer import answer, of_run, seeds
 from synther.experiments.spec import Tracked
 
 if TYPE_CHECKING:
@@ -183,19 +183,14 @@ def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
     """The options of the agent follow from the algorithm, so that is looked for first."""
     if set(arguments) <= {"-h", "--help"}:
         options.parse("pixels train", Train, arguments)  # which leaves, without waiting for PyTorch
-    from synther.agents.drq_bc import DrQBCConfig
     from synther.experiments.pixels.stage_one import kind_of
     from synther.pixels.agent import PIXEL_ALGORITHMS
 
     config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
-    named = [option.name for option in fields(config) if option.init and option.name != "features"]
-    # Not among the options: features, which only matter to heads that are trained alone.
-    hidden = [("features", Annotated[str, tyro.conf.Suppress], field(default="both", init=False))]
-    shown: Any = make_dataclass(config.__name__, hidden if config is DrQBCConfig else [], bases=(config,), frozen=True)
-    agent = ("agent", shown, field(default_factory=shown))
-    kind: type[Any] = options.extended(Train, agent)
-    chosen = options.parse("pixels train", kind, arguments)
-    return chosen, kind_of(chosen.algorithm)(**{name: getattr(chosen.agent, name) for name in named})
+    # Features only matter to heads that are trained alone.
+    chosen, agent = options.parse_with_agent("pixels train", Train, arguments, config(), "features")
+    kind_of(chosen.algorithm)  # which refuses unknown ones
+    return chosen, agent
 
 
 def _encode(arguments: list[str]) -> None:
@@ -280,18 +275,7 @@ def _evaluated(chosen: Training, trained: Result) -> Result:
 def _print(chosen: Training | Evaluate, result: Result, title: str) -> None:
     folder = chosen.run if isinstance(chosen, Evaluate) else chosen.out
     (arm,) = result.curves
-    final = result.final(arm)
-    figures = standing("final", final, "updates")
-    if final is None:
-        figures.append(("evaluation", f"none yet: synther pixels evaluate {folder}"))
-    lost = len(result.diverged[arm])
-    if lost:
-        figures.append(("diverged", f"{seeds(lost)}, which no mean counts"))
-    figures += [
-        ("seconds", f"{result.seconds:,.0f}"),
-        ("updates a second", f"{result.updates_per_second:,.0f}"),
-        ("folder", str(folder)),
-    ]
+    figures = of_run(result, arm, folder, missing=f"none yet: synther pixels evaluate {folder}")
     answer(chosen.json, {**result.to_json(), "folder": str(folder)}, figures, f"{title}: mean ± deviation")
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, over, seeds, standing
+from synther.cli.answer import answer, of_run, over
 from synther.errors import ConfigError
 from synther.experiments.spec import OfflineOptions
 from synther.experiments.specs import OfflineRun
@@ -86,10 +86,7 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
     from synther.agents.agent import ALGORITHMS
 
     config = ALGORITHMS[options.positional(Train, arguments, ALGORITHMS, "td3_bc")][0]
-    # No flags, whose name depends on their default: a data set may change that.
-    plain = Annotated[config, tyro.conf.FlagConversionOff]  # type: ignore[valid-type]
-    kind: type[Any] = options.extended(Train, ("agent", plain, field(default_factory=config)))
-    chosen = options.parse("train", kind, arguments)
+    chosen, agent = options.parse_with_agent("train", Train, arguments, config())
     if chosen.algorithm not in ALGORITHMS:
         raise ConfigError(
             f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}; pixel agents are "
@@ -97,7 +94,7 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
         )
     given = options.named(arguments)
     names = [option.name for option in fields(config) if f"--agent.{option.name.replace('_', '-')}" in given]
-    return chosen, {name: getattr(chosen.agent, name) for name in names}
+    return chosen, {name: getattr(agent, name) for name in names}
 
 
 def _asked(chosen: Train, agent: dict[str, Any]) -> OfflineRun:
@@ -150,18 +147,7 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
 
 def _print(chosen: Train, result: Result) -> None:
     (arm,) = result.curves
-    final = result.final(arm)
-    figures = [*standing("final", final, "updates"), *standing("best", result.best(arm), "updates")]
-    if final is None:
-        figures.append(("evaluation", "none"))
-    lost = len(result.diverged[arm])
-    if lost:
-        figures.append(("diverged", f"{lost} of {seeds(chosen.seeds)}, which no mean counts"))
-    figures += [
-        ("seconds", f"{result.seconds:,.0f}"),
-        ("updates a second", f"{result.updates_per_second:,.0f}"),
-        ("folder", str(chosen.out)),
-    ]
+    figures = of_run(result, arm, chosen.out)
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
     noise = "" if chosen.augment is None else f" ({chosen.augment} noise)"
     answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows{noise}, {over(chosen.seeds)}")

@@ -14,6 +14,7 @@ from synther.experiments.spec import (
     Changes,
     Generator,
     OfflineOptions,
+    OnlineOptions,
     Place,
     Recipe,
     RunSpec,
@@ -164,8 +165,8 @@ class Synthetic(Generator):
 
 
 @dataclass(frozen=True)
-class OnlineRun(RunSpec):
-    """One training: all seeds of an agent in one environment."""
+class OnlineRun(OnlineOptions, RunSpec):
+    """One training: all seeds of an agent in one environment. A step is one decision: no action is repeated."""
 
     shown = "returns"
 
@@ -179,14 +180,6 @@ class OnlineRun(RunSpec):
     """None learns from real rows alone."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that are not its defaults."""
-    steps: int = 100_000
-    """Decisions of every seed: no action is repeated."""
-    seeds: int = 6
-    seed: int = 0
-    learning_starts: int = 5_000
-    evaluate_every: int = 5_000
-    episodes: int = 10
-    """Of each seed and evaluation."""
 
     def __post_init__(self) -> None:
         check_one_of("agent", self.algorithm, get_args(OnlineAlgorithm))
@@ -225,15 +218,10 @@ class OnlineRun(RunSpec):
     def _plan(self, place: Place) -> online.Plan:
         from synther.experiments.online import Plan
 
-        names = ("steps", "seeds", "seed", "learning_starts", "evaluate_every", "episodes")
-        return Plan(
-            self.env_id,
-            self._agent(),
-            upsampling=None if self.synthetic is None else self.synthetic.upsampling(),
-            workers=place.workers,
-            device=place.device,
-            **{name: getattr(self, name) for name in names},
-        )
+        own = {option.name: getattr(self, option.name) for option in fields(OnlineOptions)}
+        upsampling = None if self.synthetic is None else self.synthetic.upsampling()
+        here = {"workers": place.workers, "device": place.device}
+        return Plan(self.env_id, self._agent(), upsampling=upsampling, **(own | here))
 
     def _agent(self) -> SACConfig:
         from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG

@@ -95,7 +95,7 @@ def test_diverged_seeds_are_said(train, data, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("synther.agents.agent.Agent.train", train_all_but_one)
     code, text, _ = train("bc", data, "--out", tmp_path / "run", "--no-evaluate", *QUICK)
     assert code == 0
-    assert "1 of 2 seeds, which no mean counts" in text
+    assert "1 seed; excluded from the mean" in text
     assert "seed 1 of arm 'real' has diverged after 20 updates" in caplog.text
 
 
