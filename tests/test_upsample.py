@@ -13,7 +13,6 @@ from synther.assess.fidelity import Comparison
 from synther.diffusion.blocks import BlockSampler
 from synther.durable import _HOST
 from synther.errors import ConfigError, DataError, FormatError
-from synther.folder import RunFolder
 from synther.upsample import fit_to, upsample
 
 from .small_job import TINY, made, model
@@ -172,13 +171,6 @@ def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
     with pytest.raises(error):
         run(tmp_path / "run", **change)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_at_once_do_not_meet(done, tmp_path):
-    with RunFolder(tmp_path).lock(), pytest.raises(ConfigError, match="at work"):
-        run(tmp_path)
-    with RunFolder(done.model.parent).lock():  # what is finished is only looked at
-        assert run(done.model.parent).comparison == done.comparison
 
 
 def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path):

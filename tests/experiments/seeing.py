@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -57,27 +56,6 @@ class Wall:
 
     def _seen(self) -> np.ndarray:
         return self.draw.integers(0, 256, self.shape, np.uint8)
-
-
-class Stopped(Exception):
-    pass
-
-
-class StopAt:
-    """A progress display that brings the work down the n-th time that something moves."""
-
-    def __init__(self, moves: int) -> None:
-        self.left, self.seen = moves, []
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        self.seen.append((name, start))
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Stopped
 
 
 def files(folder: Path) -> list[str]:

@@ -20,8 +20,9 @@ from synther.experiments.results import Log
 from synther.experiments.sources import Given, TrainingData
 from synther.experiments.tracking import Tracking
 
+from ..support.watch import Stopped, Watch
 from .pendulum import swings
-from .trainings import PLAN, SMALL, StopAt, Stopped, logged, run
+from .trainings import PLAN, SMALL, logged, run
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
 
@@ -127,7 +128,7 @@ def test_a_run_goes_on_without_a_diverged_member(done, poison, tmp_path, caplog)
     assert final.spread_of_returns.mean == pytest.approx(np.mean(whole[-1]["returns"][1]))
     assert result.diverged == {"real": (0,)}
     with pytest.raises(Stopped):
-        run(tmp_path / "again", progress=StopAt(40))
+        run(tmp_path / "again", progress=Watch(("train", 40)))
     run(tmp_path / "again")
     assert [line["returns"] for line in logged(tmp_path / "again")] == [line["returns"] for line in lines]
 

@@ -25,8 +25,9 @@ from synther.experiments.sources import Augmented, Given, Sampled, TrainingData
 from synther.experiments.specs import OfflineRun
 from synther.locks import driver_lock, owned, worker_lock
 
-from .pendulum import Guess, Guessed, swings
-from .trainings import FILES, OPTIONS, PLAN, SMALL, TIMES, StopAt, Stopped, files, logged, run, same
+from ..support.watch import Stopped, Watch
+from .pendulum import Guessed, swings
+from .trainings import FILES, OPTIONS, PLAN, SMALL, TIMES, files, logged, run, same
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
 
@@ -81,7 +82,7 @@ def test_what_the_time_went_into_and_where(tmp_path, quick, monkeypatch):
         whole = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given, whole=whole: (time.sleep(0.02), whole(*given))[1])
     with pytest.raises(Stopped):
-        run(tmp_path / "run", progress=StopAt(30))  # two checkpoints, and an evaluation or two
+        run(tmp_path / "run", progress=Watch(("train", 30)))  # two checkpoints, and an evaluation or two
     result = run(tmp_path / "run")
     parts = result.seconds_of
     assert sum(parts.values()) == pytest.approx(result.seconds)
@@ -128,26 +129,16 @@ def test_same_seed_same_result_and_others_differ(done, tmp_path):
 
 
 def test_only_one_process_trains_in_a_folder(done, tmp_path):
-    folder, refused = tmp_path / "run", []
+    folder, shown = tmp_path / "run", Watch(at_every=lambda: meddle())
 
-    class Meddling(StopAt):
-        def advance(self, amount: int, note: str = "") -> None:
-            with pytest.raises(ConfigError, match=r"process \d+ on \S+ is at work in .*run: wait .* another --out"):
-                run(folder)
-            refused.append(amount)
+    def meddle() -> None:
+        with pytest.raises(ConfigError, match=r"process \d+ on \S+ is at work in .*run: wait .* another --out"):
+            run(folder)
 
     with owned(driver_lock(folder)), owned(worker_lock(folder)):  # as engines do
-        run(folder, progress=Meddling(0))
-    assert refused == [10, 10, 10, 10, 5]
+        run(folder, progress=shown)
+    assert shown.amounts == [10, 10, 10, 10, 5]
     assert same(done, folder)
-
-
-def test_a_finished_run_does_nothing_again(done, monkeypatch):
-    before = {file: file.stat().st_mtime_ns for file in done.iterdir()}
-    monkeypatch.setattr(Agent, "train", pytest.fail)
-    monkeypatch.setattr(Guess, "start", pytest.fail)
-    assert run(done).final("real").updates == 45
-    assert {file: file.stat().st_mtime_ns for file in done.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -186,9 +177,9 @@ def test_more_updates_go_on_where_it_ended(done, tmp_path, quick):
     shutil.copytree(done, tmp_path / "run")
     began = (tmp_path / "run" / "run.json").stat().st_mtime
     with pytest.raises(Stopped):
-        run(tmp_path / "run", longer, progress=StopAt(60))
+        run(tmp_path / "run", longer, progress=Watch(("train", 60)))
     assert Result.read(tmp_path / "run" / "result.json").updates == 45  # which it has still
-    rest = StopAt(1_000)
+    rest = Watch()
     assert run(tmp_path / "run", longer, progress=rest).updates == 75
     assert rest.start == 50
     assert same(tmp_path / "at once", tmp_path / "run")
@@ -230,7 +221,7 @@ def test_a_model_samples_once(tmp_path, quick, monkeypatch):
     model.save(tmp_path / "model.safetensors")
     material = TrainingData.mixed(swings(), Sampled(tmp_path / "model.safetensors", 50, device="cpu"))
     with pytest.raises(Stopped):
-        run(tmp_path / "run", material=material, progress=StopAt(45))
+        run(tmp_path / "run", material=material, progress=Watch(("train", 45)))
     monkeypatch.setattr(Synthesizer, "sample_to", pytest.fail)
     run(tmp_path / "run", material=material)
     assert files(tmp_path / "run") == [*FILES, "synthetic.npz"]

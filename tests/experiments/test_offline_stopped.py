@@ -16,9 +16,10 @@ from synther.experiments.record import Checkpoints
 from synther.experiments.results import Log
 from synther.folder import RunFolder
 
+from ..support.watch import Stopped, Watch
 from .pendulum import Guess, Guessed
 from .stopping import stop, stop_at_each
-from .trainings import PLAN, TIMES, StopAt, Stopped, logged, run, same
+from .trainings import PLAN, TIMES, logged, run, same
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
 
@@ -29,9 +30,9 @@ def test_stopped_while_it_trains(done, places, kept, slow, tmp_path, monkeypatch
     monkeypatch.setattr(Guess, "slow", slow)
     for place in places:
         with pytest.raises(Stopped):
-            run(tmp_path / "run", progress=StopAt(place))
+            run(tmp_path / "run", progress=Watch(("train", place)))
         assert not (tmp_path / "run" / "result.json").exists()
-    rest = StopAt(1_000)
+    rest = Watch()
     run(tmp_path / "run", progress=rest)
     assert (rest.start, rest.done) == (kept, 45)
     assert same(done, tmp_path / "run")
@@ -47,8 +48,8 @@ def test_stopped_between_measurements(done, places, kept, kept_slow, slow, tmp_p
     monkeypatch.setattr(Guess, "slow", slow)
     for place in places:
         with pytest.raises(Stopped):
-            run(tmp_path / "run", progress=StopAt(place))
-    rest = StopAt(1_000)
+            run(tmp_path / "run", progress=Watch(("train", place)))
+    rest = Watch()
     run(tmp_path / "run", progress=rest)
     assert (rest.start, rest.done) == (kept_slow if slow else kept, 45)
     assert same(done, tmp_path / "run")
@@ -141,7 +142,7 @@ def test_without_a_recent_checkpoint_it_goes_back_further(done, slow, known, tmp
     monkeypatch.setattr(Guess, "slow", slow)
     seldom = replace(PLAN, checkpoint_seconds=1e9)
     with pytest.raises(Stopped):
-        run(tmp_path / "run", seldom, progress=StopAt(40))
+        run(tmp_path / "run", seldom, progress=Watch(("train", 40)))
     assert [line["updates"] for line in logged(tmp_path / "run")] == known
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
     run(tmp_path / "run", seldom)

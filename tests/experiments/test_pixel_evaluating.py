@@ -18,7 +18,8 @@ from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import load_pixel_policy
 
 from ..here import Here
-from .seeing import ENV_ID, PLAN, StopAt, Stopped, Wall, frames
+from ..support.watch import Stopped, Watch
+from .seeing import ENV_ID, PLAN, Wall, frames
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, mo
     kept = (copied / "episodes.jsonl").read_text()
     (copied / "episodes.jsonl").unlink()
     with pytest.raises(Stopped):
-        evaluate(copied, episodes=3, progress=StopAt(2))
+        evaluate(copied, episodes=3, progress=Watch(reports=3))
     with (copied / "episodes.jsonl").open("a") as file:
         file.write('{"member": 0, "epi')
     monkeypatch.setattr(Here, "submitted", 0)

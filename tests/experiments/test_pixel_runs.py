@@ -22,7 +22,8 @@ from synther.pixels import evaluation, files
 from synther.progress import Silent
 
 from ..here import Here
-from .seeing import DRQ, TINY, StopAt, Stopped, Wall, frames
+from ..support.watch import Stopped, Watch
+from .seeing import DRQ, TINY, Wall, frames
 
 RECIPE = Recipe(preset="fast", samples=30, changes={**TINY, "sampler": {"steps": 2}})
 OPTIONS = {name: value for name, value in asdict(DRQ).items() if name != "normalize"}
@@ -157,7 +158,7 @@ def test_trained_in_the_dark_and_evaluated_without_data(place, dark, tmp_path, m
 def test_stopped_anywhere_it_comes_to_the_same_result(whole, place, drawable, tmp_path):
     for moves in (8, 6):
         with pytest.raises(Stopped):
-            RUN.execute(tmp_path / "run", place, StopAt(moves))
+            RUN.execute(tmp_path / "run", place, Watch(reports=moves + 1))
         assert not RUN.result(tmp_path / "run").exists()
     RUN.execute(tmp_path / "run", place, Silent())
     assert finals(tmp_path / "run") == whole
@@ -169,7 +170,7 @@ def test_stopped_on_a_gpu_it_comes_to_the_same_result(place, drawable, tmp_path)
     there, long = replace(place, device="cuda"), replace(RUN, updates=24)
     long.execute(tmp_path / "whole", there, Silent())
     with pytest.raises(Stopped):
-        long.execute(tmp_path / "run", there, StopAt(12))
+        long.execute(tmp_path / "run", there, Watch(reports=13))
     long.execute(tmp_path / "run", there, Silent())
     assert finals(tmp_path / "run") == finals(tmp_path / "whole")
 

@@ -17,7 +17,6 @@ from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop, record
 from synther.experiments.pixels import heads as retraining
-from synther.experiments.pixels import stage_one as training
 from synther.experiments.pixels.heads import retrain_to
 from synther.experiments.pixels.latents import Drawn, Held, fit_to, frames_of, stored, upsample
 from synther.experiments.pixels.stage_one import Plan, encode_to, identity, latents_of, train_to
@@ -26,7 +25,8 @@ from synther.pixels.agent import PixelAgent
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
 
-from .seeing import BC, COURSE, PLAN, SETTINGS, StopAt, Stopped, files, frames
+from ..support.watch import Stopped, Watch
+from .seeing import BC, COURSE, PLAN, SETTINGS, files, frames
 from .trainings import logged, same_tensors
 
 LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors", "run.json", "trained.json"]
@@ -63,19 +63,6 @@ class TestStageOne:
         seen = np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16), np.uint8)
         kept = load_pixel_policy(run / "policy.safetensors")
         np.testing.assert_array_equal(kept.act(seen), agent.policy().act(seen))
-
-    def test_stopped_and_taken_up_it_ends_the_same(self, run, tmp_path):
-        with pytest.raises(Stopped):
-            train_to(PLAN, frames(), tmp_path / "run", progress=StopAt(3))
-        again = StopAt(99)
-        train_to(PLAN, frames(), tmp_path / "run", progress=again)
-        assert again.seen == [("train frames", 9)]  # where nothing is measured
-        assert same_tensors(run, tmp_path / "run", "checkpoint.safetensors", "policy.safetensors")
-        assert logged(tmp_path / "run") == logged(run)
-
-    def test_once_finished_it_is_only_read(self, run, monkeypatch):
-        monkeypatch.delattr(training, "PixelAgent")
-        assert train_to(PLAN, frames(), run, progress=False).updates == 12
 
     @pytest.mark.parametrize(
         ("plan", "seed", "other"),
@@ -189,11 +176,11 @@ class TestLatents:
         options = {"device": "cpu", "progress": False}
         whole = fit_to(tmp_path / "whole", latents, [3, 4], settings, **options)
         with pytest.raises(Stopped):
-            fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=StopAt(9))
+            fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=Watch(reports=10))
         assert files(tmp_path) == ["models.fit-0", *(f"whole/{file.name}" for file in whole)]
-        display = StopAt(10_000)
+        display = Watch()
         fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=display)
-        assert display.seen[0] == ("fit", 18)
+        assert display.phases[0][::2] == ["fit", 18]
         assert not (tmp_path / "models.fit-0").exists()
         assert same_tensors(tmp_path / "models", tmp_path / "whole", *(file.name for file in whole))
 
@@ -209,7 +196,7 @@ class TestLatents:
         encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
         given = (tmp_path / "latents", tmp_path / "synthetic", SETTINGS, 20)
         with pytest.raises(Stopped):
-            upsample(*given, device="cpu", progress=StopAt(3))
+            upsample(*given, device="cpu", progress=Watch(reports=4))
         assert [file.name for file in (tmp_path / "synthetic").glob("*.hdf5")] == ["seed-3.hdf5"]
         written = upsample(*given, device="cpu", progress=False)
         assert [len(read(file)) for file in written] == [20, 20]
@@ -260,7 +247,7 @@ class TestStageTwo:
         monkeypatch.setattr(retraining, "_CPU_BYTES", 1)
         self.retrain(run, latents, tmp_path / "done")
         with pytest.raises(Stopped):
-            self.retrain(run, latents, tmp_path / "heads", progress=StopAt(7))
+            self.retrain(run, latents, tmp_path / "heads", progress=Watch(reports=8))
         assert (tmp_path / "heads" / "seeds-3-3" / "trained.json").exists()
         assert not (tmp_path / "heads" / "seeds-4-4" / "trained.json").exists()
         self.retrain(run, latents, tmp_path / "heads")

@@ -18,8 +18,9 @@ from synther.experiments.results import Measurement
 from synther.experiments.sources import Given, TrainingData
 from synther.experiments.tracking import figures
 
+from ..support.watch import Stopped, Watch
 from .pendulum import swings
-from .trainings import PLAN, TIMES, StopAt, Stopped, events, logged, run, same
+from .trainings import PLAN, TIMES, events, logged, run, same
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
 
@@ -51,7 +52,7 @@ def expected(folder: Path, arms: list[str]) -> dict[str, list[tuple[int, float]]
 def test_events_are_the_log_also_after_interruptions(tmp_path, quick):
     for place in (30, 45):
         with pytest.raises(Stopped):
-            run(tmp_path / "run", SHOWN, two_arms(), StopAt(place))
+            run(tmp_path / "run", SHOWN, two_arms(), Watch(("train", place)))
     run(tmp_path / "run", SHOWN, two_arms())
     found = events(tmp_path / "run")
     speed = found.pop("speed/updates_per_second")
@@ -116,7 +117,7 @@ def test_weights_and_biases_offline(tmp_path, quick, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     followed = replace(PLAN, wandb="pendulum")
     with pytest.raises(Stopped):
-        run(tmp_path / "run", followed, progress=StopAt(30))
+        run(tmp_path / "run", followed, progress=Watch(("train", 30)))
     before = json.loads((tmp_path / "run" / "wandb.json").read_text())
     run(tmp_path / "run", followed)
     assert json.loads((tmp_path / "run" / "wandb.json").read_text()) == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -67,24 +66,3 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     found = EventAccumulator(str(folder / "tensorboard"))
     found.Reload()
     return {tag: [(event.step, event.value) for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
-
-
-class Stopped(Exception):
-    pass
-
-
-class StopAt:
-    """A progress display that brings the work down after so many updates."""
-
-    def __init__(self, place: int) -> None:
-        self.place = place
-
-    @contextmanager
-    def phase(self, name: str, total: int, start: int = 0):
-        self.now, self.start, self.done = name, start, start
-        yield self
-
-    def advance(self, amount: int, note: str = "") -> None:
-        self.done += amount
-        if self.now == "train" and self.done >= self.place:
-            raise Stopped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,25 +63,6 @@ def test_what_a_run_leaves_behind(finished):
     assert Synthesizer.load(finished / "generator-4-0000000040.safetensors").record.rows == 40
 
 
-def test_only_one_process_trains_in_a_folder(tmp_path):
-    folder, refused = tmp_path / "run", []
-
-    class Meddling:
-        @contextmanager
-        def phase(self, name, total, start=0):
-            yield self
-
-        def advance(self, amount, note=""):
-            with pytest.raises(ConfigError, match=r"process \d+ on \S+ is at work in .*run: wait .* another --out"):
-                run(folder, POINT)
-            refused.append(amount)
-
-    run(folder, POINT, Meddling())
-    run(tmp_path / "alone", POINT)
-    assert refused == [8, 8, 4]
-    assert same(folder, tmp_path / "alone")
-
-
 def test_another_process_has_just_come_to_the_end(tmp_path, monkeypatch):
     whole, results = training._learner, []
 
@@ -117,11 +97,6 @@ def test_each_refresh_is_on_record(finished):
     ]  # fmt: skip
     assert [entry["steps"] for entry in found] == [20, 20, 4, 4]  # the second fits are warm
     assert all(entry["kept"] and entry["held_out"] > 0 for entry in found)
-
-
-def test_a_finished_run_is_not_run_again(finished, monkeypatch):
-    monkeypatch.delattr("synther.experiments.online._Acting")
-    assert run(finished).updates == 55
 
 
 def test_members_together_act_and_learn_as_each_alone(finished, tmp_path):

@@ -42,8 +42,8 @@ LEGS = [9, 12, 18, 24, 27, 30]
 TIMES = [24, 30]
 
 
-def run(folder: Path, plan: PixelPlan = PLAN, make_env=Doors):
-    return train_to(plan, folder, progress=False, make_env=make_env)
+def run(folder: Path, plan: PixelPlan = PLAN, make_env=Doors, progress=False):
+    return train_to(plan, folder, progress=progress, make_env=make_env)
 
 
 def same(one: Path, other: Path) -> bool:

@@ -75,14 +75,6 @@ def test_each_refresh_is_on_record(finished):
     assert all(entry["kept"] and entry["rows"] > 3 and entry["held_out"] > 0 for entry in found)
 
 
-def test_more_steps_go_on_where_a_leg_ended(tmp_path):
-    """And come to what a run of so many steps comes to, refreshes included."""
-    run(tmp_path / "whole", make_env=Lamps)
-    run(tmp_path / "parts", replace(PLAN, steps=24), Lamps)
-    assert run(tmp_path / "parts", make_env=Lamps).updates == 30
-    assert same(tmp_path / "whole", tmp_path / "parts")
-
-
 def test_a_finished_run_is_not_run_again_and_other_options_are_refused(finished, monkeypatch):
     monkeypatch.delattr("synther.experiments.online_pixels._Acting")
     assert run(finished).updates == 30
