@@ -39,21 +39,21 @@ class Collect(options.Output):
     out: str = tyro.MISSING
     """A file (.npz, .hdf5, .parquet; .hdf5 for frames), minari:NAMESPACE/NAME-v0, or a folder for a Minari data set."""
     steps: int | None = None
-    """Rows to collect in an environment; 100K, which is what it is unless said, is understood."""
+    """Rows to collect in an environment. Default: 100K. K and M suffixes are accepted."""
     policy: str | None = None
-    """random, which it is unless said, FILE.npz:ENV/LEVEL, or an agent's file (.safetensors) of `train` or `online`."""
+    """random (the default), FILE.npz:ENV/LEVEL, or an agent's file (.safetensors) of `train` or `online`."""
     member: int | None = None
-    """Which of the agents in its file acts, from 0 on; the first unless said."""
+    """Index of the agent in its file. Default: 0, the first."""
     noise: float | None = None
-    """Deviation of what is added to an agent's actions, where these lie in [-1, 1]; none unless said."""
+    """Standard deviation of noise added to an agent's actions, scaled to [-1, 1]. Default: no noise."""
     env_options: str | None = None
-    """What gymnasium.make is told beside the id, as JSON: '{"max_episode_steps": 500}'."""
+    """Arguments of gymnasium.make, as JSON: '{"max_episode_steps": 500}'."""
     seed: int | None = None
-    """The same seed gives the same rows, on however many cores; 0 unless said."""
+    """The same seed gives the same rows on any number of cores. Default: 0."""
     pixels: options.Flag = False
     """Keep frames of 84 x 84 pixels, while the policy acts on states: for pixel agents."""
     repeat: int | None = None
-    """With --pixels, how often the simulator takes each action; twice unless said. --steps counts decisions."""
+    """With --pixels: how often each action is repeated. Default: 2. --steps counts decisions."""
 
 
 def run(arguments: list[str]) -> None:

@@ -20,7 +20,7 @@ class Compare(options.Named, options.Fitting):
     """Fit several generators on DATA and say how close the rows of each come to the real ones.
 
     OUT receives comparison.md and comparison.json, and a folder for each generator with its settings and rows.
-    Interrupted, the same command goes on where it stopped; with more --generators it adds them to the table.
+    After an interruption, the same command resumes; with more --generators it adds them to the table.
     """
 
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
@@ -29,7 +29,7 @@ class Compare(options.Named, options.Fitting):
     generators: str = "diffusion,tvae,ctgan,noise"
     """Some of diffusion, tvae, ctgan, additive, multiplicative, dynamics; noise is the last three."""
     samples: int = 100_000
-    """Synthetic rows of each; 5M and 100K are understood."""
+    """Synthetic rows of each generator. K and M suffixes are accepted."""
     trials: int = 30
     """Settings tried for tvae and ctgan, beside their defaults; 0 takes the defaults."""
     epochs: int = 300
@@ -39,9 +39,9 @@ class Compare(options.Named, options.Fitting):
     trial_rows: int = 20_000
     """Of each trial, at most."""
     jobs: int | None = None
-    """Trials at a time, each in a process of its own; where it is not given one for each core, at most 16."""
+    """Trials that run at once, each in its own process. Default: one for each core, at most 16."""
     env_id: str | None = None
-    """The environment whose simulator judges next observations; that of the data where it is not given."""
+    """The environment whose simulator judges next observations. Default: that of the data."""
     simulator: options.On = True
     """Do without a simulator, and so without the dynamics error."""
 

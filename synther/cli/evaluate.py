@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluate(options.Output):
-    """Play episodes with trained agents and say how good they are, in their own environment or in another.
+    """Play episodes with trained agents, in their own environment or in another, and print returns and scores.
 
     The run may be offline, online or on pixels, finished or not.
 
@@ -29,13 +29,13 @@ class Evaluate(options.Output):
     agents: tyro.conf.Positional[Path] = tyro.MISSING
     """Folder of `synther train`, `online` or `pixels train`, or a file of agents (.safetensors)."""
     episodes: int | None = None
-    """Of each agent; as many as in training unless said, or 10."""
+    """Episodes of each agent. Default: as many as in training, or 10."""
     env_id: str | None = None
     """Another environment than that of the run."""
     env_options: str | None = None
-    """What gymnasium.make is told beside the id, as JSON, instead of what was told in training."""
+    """Arguments of gymnasium.make, as JSON. Default: those of the training."""
     workers: int | None = None
-    """Processes that play episodes; all cores but one where it is not given."""
+    """Processes that play episodes. Default: all cores but one."""
     seed: int = 0
     """Another seed gives other starts; the same, the same result."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Online(OnlineOptions, options.Fitting):
-    """Let agents act in ENV and learn as they go, with several seeds at once, and say how good they become.
+    """Let agents act in ENV and learn as they go, with several seeds at once, and evaluate them.
 
     With --synthetic, half of what they learn from is generated from what they have seen. OUT receives log.jsonl,
     TensorBoard events, checkpoint.safetensors, replay.npz and result.json. Interrupted, the same command goes on where
@@ -40,13 +40,13 @@ class Online(OnlineOptions, options.Fitting):
     agent: Literal["sac", "redq"] = "sac"
     """SAC (two critics), or REDQ (ten, of which a random two say what the others learn)."""
     utd: int | None = None
-    """Updates of the critics for each step; 1 for SAC and 20 for REDQ unless said."""
+    """Critic updates for each step. Default: 1 for SAC, 20 for REDQ."""
     synthetic: options.Flag = False
     """Upsample what the agents see, with a generator of each seed's own."""
     ratio: float = 0.5
     """With --synthetic: the share of generated rows in every batch."""
     samples: int | None = None
-    """With --synthetic: generated rows of each seed; 1M on a GPU and 100K on a CPU unless said."""
+    """With --synthetic: generated rows of each seed. Default: 1M on a GPU, 100K on a CPU."""
     refresh_every: int = 10_000
     """With --synthetic: steps after which generators are fitted again and all generated rows replaced."""
     refit: Literal["warm", "scratch"] = "warm"
@@ -54,7 +54,7 @@ class Online(OnlineOptions, options.Fitting):
     pixels: options.Flag = False
     """Let agents see: `synther online ENV --pixels --help` shows their options."""
     env_options: str | None = None
-    """What gymnasium.make is told beside the id, as JSON: '{"max_episode_steps": 500}'."""
+    """Arguments of gymnasium.make, as JSON: '{"max_episode_steps": 500}'."""
     fraction: Annotated[float | None, tyro.conf.Suppress] = None
     minutes: Annotated[float | None, tyro.conf.Suppress] = None
 
@@ -66,7 +66,7 @@ class Seeing(Online):
     They are DrQ-v2, and see three frames of a task of the dm_control suite, which takes EGL or OSMesa. With --synthetic
     latents are generated, what they make of the frames, and their heads learn from them after each refresh. OUT
     receives log.jsonl, TensorBoard events, checkpoint.safetensors, result.json, and in `frames` all that was seen.
-    Interrupted, the same command goes on where it stopped. A step is one decision of every seed, which is taken twice.
+    After an interruption, the same command resumes. A step is one decision of every seed, which is taken twice.
     """
 
     of_latents = True
@@ -90,7 +90,7 @@ class Seeing(Online):
     evaluate_every: int = 10_000
     """Steps between two evaluations; the last step is always evaluated."""
     workers: int | None = None
-    """Processes that draw worlds, and those that play episodes; all cores where it is not given."""
+    """Processes that draw worlds, and those that play episodes; all cores by default."""
     precision: Literal["auto", "float32", "tf32"] = "auto"
     """Of the agents: auto is bf16 on a GPU and float32 on a CPU. Generators choose their own."""
 

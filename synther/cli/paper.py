@@ -40,7 +40,7 @@ class Paper(options.Output):
     policies: Path | None = None
     """File of policies (.npz) with which data sets can be rolled out that are not there."""
     updates: int | None = None
-    """Of every seed (online: steps), instead of the experiment's number; the table says so. 100K is understood."""
+    """Updates (online: steps) of every seed, instead of the experiment's number. K and M suffixes are accepted."""
     seeds: int | None = None
     """Trainings at once, instead of the experiment's number."""
     evaluate_every: int | None = None
@@ -58,7 +58,7 @@ class Paper(options.Output):
     address: str | None = None
     """With ray: a cluster that is there already, such as 10.0.0.1:6379."""
     workers: int | None = None
-    """Processes of a run that play episodes; all cores but one where it is not given."""
+    """Processes of a run that play episodes. Default: all cores but one."""
     device: str = "auto"
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
 

@@ -44,7 +44,7 @@ class Training(Tracked, options.Output):
     out: Path = tyro.MISSING
     """Folder for the results."""
     updates: int = 550_000
-    """Of every seed; 550K is understood, and what V-D4RL makes."""
+    """Updates of every seed. The default is V-D4RL's. K and M suffixes are accepted."""
     measure_every: int = 10_000
     """Updates between two lines of the log."""
     episodes: int = 10
@@ -52,7 +52,7 @@ class Training(Tracked, options.Output):
     evaluate: options.On = True
     """Leave the evaluation to `synther pixels evaluate`."""
     workers: int | None = None
-    """Processes that play episodes; all cores where it is not given."""
+    """Processes that play episodes. Default: all cores."""
 
     def course(self, **more: Any) -> Course:
         from synther.experiments.pixels.stage_one import Course
@@ -64,10 +64,10 @@ class Training(Tracked, options.Output):
 
 @dataclass(frozen=True)
 class Train(Training):
-    """Train agents on FRAMES with several seeds at once, and say how good they become.
+    """Train agents on FRAMES with several seeds at once, and evaluate them.
 
     OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors, policy.safetensors and, once they are evaluated,
-    result.json. Interrupted, the same command goes on where it stopped. `synther pixels train ALGORITHM --help` shows
+    result.json. After an interruption, the same command resumes. `synther pixels train ALGORITHM --help` shows
     the options of that algorithm.
     """
 
@@ -96,7 +96,7 @@ class Encode(options.Output):
     out: Path = tyro.MISSING
     """Folder for the latents."""
     features: Literal["both", "actor", "critic"] | None = None
-    """Of actor and critic each its own, or one's for both; all that there are unless said. BC has an actor only."""
+    """Whose trunk makes the latents: each its own, or one for both. Default: all trunks. BC has an actor only."""
     seed: int = 0
     """Of the random shifts."""
     device: str = "auto"
@@ -107,7 +107,7 @@ class Encode(options.Output):
 class Upsample(options.Fitting):
     """Fit a model on each seed's LATENTS, all of them together, and write synthetic ones.
 
-    OUT receives seed-0.hdf5 and so on, and their models. Interrupted, the same command goes on where it stopped.
+    OUT receives seed-0.hdf5 and so on, and their models. After an interruption, the same command resumes.
     """
 
     of_latents = True
@@ -118,14 +118,14 @@ class Upsample(options.Fitting):
     out: Path = tyro.MISSING
     """Folder for the results."""
     samples: int = 5_000_000
-    """Synthetic rows of each seed; 5M and 100K are understood."""
+    """Synthetic rows of each seed. K and M suffixes are accepted."""
     seed: Annotated[int, tyro.conf.Suppress] = 0  # each has its own
     fraction: Annotated[float | None, tyro.conf.Suppress] = None
 
 
 @dataclass(frozen=True)
 class Retrain(Training):
-    """Train the heads of RUN anew, on the latents in DATA, and say how good its agents become with them.
+    """Train the heads of RUN again, on the latents in DATA, and evaluate the agents.
 
     Encoder and trunks stay as they are. OUT receives what `train` leaves behind. Interrupted, the same command goes on
     where it stopped.
@@ -143,7 +143,7 @@ class Retrain(Training):
 class Evaluate(options.Output):
     """Play episodes with the agents of RUN, and write its result.json. It need not be the machine that trained them.
 
-    Interrupted, the same command goes on where it stopped.
+    After an interruption, the same command resumes.
     """
 
     run: tyro.conf.Positional[Path] = tyro.MISSING
@@ -153,9 +153,9 @@ class Evaluate(options.Output):
     env_id: str | None = None
     """The environment, where the frames of RUN do not name it: dm_control/walker-walk-v0."""
     repeat: int | None = None
-    """How often the simulator takes each action, where the frames of RUN do not say it; twice unless said."""
+    """How often each action is repeated. Default: as in the frames of RUN, or 2."""
     workers: int | None = None
-    """Processes that play episodes; all cores where it is not given."""
+    """Processes that play episodes. Default: all cores."""
 
 
 def run(arguments: list[str]) -> None:

@@ -16,14 +16,14 @@ from synther.durable import check_new
 
 @dataclass(frozen=True)
 class Sample(options.Machine):
-    """Write synthetic rows of a saved model. Interrupted, the same command goes on where it stopped."""
+    """Write synthetic rows of a saved model. After an interruption, the same command resumes."""
 
     model: tyro.conf.Positional[Path] = tyro.MISSING
     """A file written by `synther fit` or `synther upsample`."""
     out: Path = tyro.MISSING
     """Where the rows go: a new file, .hdf5 (D4RL's keys), .npz or .parquet."""
     samples: int = 1_000_000
-    """Rows to write; 5M and 100K are understood."""
+    """Rows to write. K and M suffixes are accepted."""
     sampler: str | None = None
     """Another sampler than the model was made with: sde, heun, euler, unipc, or a registered one."""
     steps: int | None = None

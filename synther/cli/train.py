@@ -26,10 +26,10 @@ SAMPLES = 5_000_000
 
 @dataclass(frozen=True)
 class Train(OfflineOptions, options.Named):
-    """Train agents on DATA, or on synthetic rows, with several seeds at once, and say how good they become.
+    """Train agents on DATA, or on synthetic rows, with several seeds at once, and evaluate them.
 
-    OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. Interrupted, the same command
-    goes on where it stopped. `synther train ALGORITHM --help` shows the options of that algorithm.
+    OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. After an interruption,
+    the same command resumes. `synther train ALGORITHM --help` shows the options of that algorithm.
     """
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
@@ -42,15 +42,15 @@ class Train(OfflineOptions, options.Named):
     augment: Literal["additive", "multiplicative", "dynamics"] | None = None
     """Train on --samples disturbed rows of DATA instead."""
     samples: int | None = None
-    """Rows of the model or the augmentation, 5M unless said."""
+    """Rows of the model or the augmentation. Default: 5M. K and M suffixes are accepted."""
     ratio: float | None = None
     """With --synthetic or --augment: the share of those rows in every batch; the others are real."""
     fraction: float | None = None
     """Use a random share of the rows of DATA."""
     episodes: int | None = None
-    """Of each seed and evaluation; 10 unless said, in mazes 100."""
+    """Episodes of each seed and evaluation. Default: 10, in mazes 100."""
     env_options: str | None = None
-    """What gymnasium.make is told beside the id, as JSON, instead of what DATA says: '{"max_episode_steps": 500}'."""
+    """Arguments of gymnasium.make, as JSON, in place of those of DATA: '{"max_episode_steps": 500}'."""
     evaluate: options.On = True
     """Train without an environment."""
     data_seed: int = 0

@@ -16,15 +16,15 @@ from synther.cli.answer import answer
 class Upsample(options.Named, options.Fitting):
     """Fit a model on DATA, write synthetic rows, and compare them with the real ones.
 
-    OUT receives model.safetensors, synthetic.hdf5, comparison.json and comparison.png. Interrupted, the same command
-    goes on where it stopped.
+    OUT receives model.safetensors, synthetic.hdf5, comparison.json and comparison.png. After an interruption,
+    the same command resumes.
     """
 
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
     samples: int = 1_000_000
-    """Synthetic rows to write; 5M and 100K are understood."""
+    """Synthetic rows to write. K and M suffixes are accepted."""
     format: Literal["hdf5", "npz", "parquet"] = "hdf5"
     """How the synthetic rows are written."""
 

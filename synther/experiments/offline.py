@@ -83,7 +83,7 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
                 checkpoint = folder / "checkpoint.safetensors"
                 loop.take_up(agent, checkpoint)
                 schedule = Schedule(spec.evaluate_every, spec.updates)
-                record = Record(folder, schedule, agent.updates, arms, spec.all_seeds, tracked, again=True)
+                record = Record(folder, schedule, agent.updates, arms, spec.all_seeds, tracked)
                 seconds = spec.checkpoint_seconds
                 with _players(spec, env_id, members) as evaluator:
                     result = loop.train(agent, record, checkpoint, evaluator, progress, checkpoint_seconds=seconds)

@@ -207,7 +207,7 @@ class _Acting(Acting):
             log.info("going on after %s steps", f"{step:,}")
         how = plan.upsampling
         self.refreshing = None if how is None else Refreshing(how, plan.env_id, self.experience, learner, folder)
-        record = Record(folder, plan.measured, self.step, [plan.name], plan.all_seeds, tracked, again=True)
+        record = Record(folder, plan.measured, self.step, [plan.name], plan.all_seeds, tracked)
         super().__init__(plan, learner, record, Evaluations(evaluator, record))
 
     @property

@@ -182,7 +182,7 @@ class _Acting(Acting):
             log.info("going on after %s steps", f"{learner.decisions:,}")
         how = plan.upsampling
         self.refreshing = None if how is None else LatentRefreshing(how, learner, folder, plan.precision)
-        record = Record(folder, plan.measured, learner.decisions, [plan.name], plan.all_seeds, tracked, again=True)
+        record = Record(folder, plan.measured, learner.decisions, [plan.name], plan.all_seeds, tracked)
         playing = _Playing(plan, record.clock, make_env)
         super().__init__(plan, learner, record, Evaluations(playing, record, freeze=lambda policy: policy))
 

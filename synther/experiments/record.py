@@ -104,7 +104,7 @@ class Record:
 
     Members are the `seeds` of the first arm, then those of the next. One that has diverged is told once, and the others
     go on; when all have, there is nothing to go on for, unless there are `others`, which may do better. What is due
-    just where the training stands may be missing from the log if it can be measured `again`.
+    just where the training stands may be missing from the log: it is measured again.
     """
 
     def __init__(
@@ -116,15 +116,14 @@ class Record:
         seeds: Sequence[int],
         tracking: Tracking,
         *,
-        again: bool = False,
         others: bool = False,
     ) -> None:
         self.schedule, self.latest = schedule, ""
         self._arms, self._tracking, self._others = arms, tracking, others
         self._names = [f"seed {seed} of arm {arm!r}" for arm in arms for seed in seeds]
         self._lost: set[str] = set()
-        expected, again = schedule.until(stands), again and schedule.includes(stands)
-        self._log = Log(folder / "log.jsonl", expected, again=again, unit=schedule.unit)
+        again = schedule.includes(stands)
+        self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
         for measurement in self.measurements:
             self._tell(measurement)

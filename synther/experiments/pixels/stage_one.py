@@ -110,8 +110,7 @@ def follow(
     checkpoint = folder / CHECKPOINT
     loop.take_up(learner, checkpoint)
     with tracking.Tracking(folder, [arm], tensorboard=course.tensorboard, wandb=course.wandb) as tracked:
-        stands, how = learner.updates, {"again": True, "others": others}
-        record = Record(folder, course.measured, stands, [arm], seeds, tracked, **how)
+        record = Record(folder, course.measured, learner.updates, [arm], seeds, tracked, others=others)
         how_often = course.checkpoint_seconds
         return loop.train(
             learner, record, checkpoint, None, progress, label=f"train {arm}", checkpoint_seconds=how_often
