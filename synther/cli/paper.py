@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _list(chosen: Paper) -> None:
-    from synther.paper.catalogue import EXPERIMENTS
+    from synther.paper import EXPERIMENTS
 
     if chosen.json:
         facts = {
@@ -102,10 +102,10 @@ def _list(chosen: Paper) -> None:
 
 def _run(chosen: Paper, command: str) -> None:
     from synther.experiments.spec import Changes, Place, execute_all
-    from synther.paper.catalogue import experiment
+    from synther.paper import find
     from synther.paper.tables import RUNS
 
-    wanted = experiment(chosen.name)
+    wanted = find(chosen.name)
     _check(chosen)
     jobs = wanted.chosen(chosen.only)
     if not jobs:
@@ -168,16 +168,15 @@ def _words(outcome: Outcome) -> str:
 def _table(chosen: Paper, command: str) -> None:
     from synther import compute
     from synther.origin import origin
-    from synther.paper.catalogue import experiment
+    from synther.paper import find
     from synther.paper.tables import Table
-    from synther.paper.writing import write
 
-    wanted = experiment(chosen.name)
+    wanted = find(chosen.name)
     if not chosen.out.is_dir():
         raise ConfigError(f"{chosen.out}: no such folder; expected the --out of `synther paper run`")
     found = Table.of(wanted, chosen.out)
     facts = {"command": command, **origin(compute.pick_device("cpu"))}
-    files = write(found, chosen.out, facts)
+    files = found.write(chosen.out, facts)
     if chosen.json:
         answer(True, found.to_json(facts), [])
         return

@@ -1,9 +1,9 @@
-"""Pictures of an experiment: bars or lines of final scores, probabilities of improvement, learning curves."""
+"""Pictures of an experiment: final scores as bars or lines, probabilities of improvement, learning curves."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,21 +11,18 @@ import numpy as np
 
 from synther.experiments.results import EvalPoint
 from synther.paper.comparisons import Comparison
-from synther.paper.experiment import Experiment, Lines
+from synther.paper.experiment import ARM_TITLES, Experiment, Lines
 from synther.paper.findings import Entry, Finding
-from synther.paper.parts import ARM_TITLES
-from synther.paper.tables import Table
+from synther.paper.tables import Entries, Table
 from synther.plots import curves, statistics
 from synther.plots.curves import Bar, Curve
 
-Entries = Mapping[str, Mapping[str, Entry]]
-
 _ARMS = 8
-"""That a picture can show."""
+"""The most arms that one picture can show."""
 
 
 def draw(table: Table, out: Path) -> list[Path]:
-    """What there is to draw so far, into `out`; returns the files."""
+    """Draw the results so far into `out`; returns the files."""
     experiment = table.experiment
     return [
         *_bars(experiment, table.rows, out),
@@ -60,7 +57,7 @@ def _lines(experiment: Experiment, lines: Lines, rows: Entries, out: Path) -> It
             at, mean, std = np.array(there).T
             series[column] = Curve(at, mean, mean - std, mean + std)
     if series:
-        words = {"share": ("share of the rows", curves.share), "rows": ("rows sampled", curves.count)}
+        words = {"share": ("fraction of the rows", curves.share), "rows": ("rows sampled", curves.count)}
         xlabel, tick = words[lines.unit]
         suffix = "" if len(experiment.lines) == 1 else "-" + _slug(lines.title)
         path = out / f"{experiment.name}{suffix}.png"
@@ -87,7 +84,7 @@ def _summary(table: Table, out: Path) -> Iterator[Path]:
 
 
 def _curves_of_rows(table: Table, folder: Path) -> Iterator[Path]:
-    """The columns of a row in one picture: each is a run of its own."""
+    """One picture per row, with a curve per column."""
     for row, cells in table.experiment.table.items():
         drawn = {}
         for column, cell in cells.items():
@@ -108,7 +105,7 @@ def _curves_of_runs(table: Table, folder: Path) -> Iterator[Path]:
 
 
 def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
-    """As many pictures as the arms of the run need."""
+    """One picture per run, or several if it has many arms."""
     if finding.result is None:
         return
     drawn = {arm: curve for arm, standings in finding.result.curves.items() if (curve := _curve(standings, "scores"))}
@@ -121,7 +118,7 @@ def _curves(name: str, finding: Finding, folder: Path) -> Iterator[Path]:
 
 
 def _curve(standings: Sequence[EvalPoint], shown: Literal["scores", "returns"]) -> Curve | None:
-    """Of the seeds that never diverged; a single measurement is no curve."""
+    """Over the seeds that never diverged; None with fewer than two evaluations."""
     found = [getattr(standing, shown) for standing in standings]
     kept = [] if None in found else [seed for seed in zip(*found, strict=True) if None not in seed]
     if not kept or len(standings) < 2:
@@ -134,7 +131,7 @@ def _note_on(shown: Sequence[Entry]) -> str:
 
 
 def _note(departed: bool) -> str:
-    """What a picture says below it if runs are shorter or older than the experiment asks for."""
+    """The footnote of a picture with runs that differ from the experiment's settings."""
     return "some runs differ from the experiment's settings: see the table" if departed else ""
 
 

@@ -1,39 +1,46 @@
-"""An experiment's table, from the folders of its runs."""
+"""An experiment's table, built from the folders of its runs and written as Markdown, JSON and pictures."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from synther.durable import replacing
 from synther.errors import MissingExtra
+from synther.folder import write_object
 from synther.paper.comparisons import Comparison, Summary, comparison, summary
 from synther.paper.experiment import Experiment
-from synther.paper.findings import Entry, Finding, average, entry, findings, told
+from synther.paper.findings import Entry, Finding, average, described, entry, findings
+from synther.plots import markdown
 
 log = logging.getLogger(__name__)
 
 RUNS = "runs"
-"""The folder of all runs, which the experiments share."""
+"""The folder of all runs, shared by the experiments."""
+
+_PEAKS = "The best evaluation by mean score, and when it was: an upper bound for early stopping."
+
+Entries = dict[str, dict[str, Entry]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What is known of an experiment so far."""
+    """The results of an experiment so far."""
 
     experiment: Experiment
     found: dict[str, Finding]
-    rows: dict[str, dict[str, Entry]]
-    averages: dict[str, dict[str, Entry]]
+    rows: Entries
+    averages: Entries
     comparisons: tuple[Comparison, ...]
     summary: Summary | None
-    """Of an online experiment, over two tasks or more."""
+    """Only for online experiments with two or more tasks."""
 
     @classmethod
     def of(cls, experiment: Experiment, out: Path) -> Table:
-        """From the runs in `out`."""
+        """Read the runs in `out`."""
         found = findings(experiment, out / RUNS)
         rows = {name: {col: entry(cell, found) for col, cell in row.items()} for name, row in experiment.table.items()}
         averages = {
@@ -43,40 +50,38 @@ class Table:
         return cls(experiment, found, rows, averages, *_statistics(experiment, found))
 
     def lines(self) -> list[list[str]]:
-        """A header, then a line a row."""
+        """The header and the rows as text."""
         columns = self.experiment.columns
         header = [self.experiment.label or self.experiment.name, *columns]
         body = [*self.rows.items(), *self.averages.items()]
         return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
 
     def peaks(self) -> list[list[str]]:
-        """As `lines`: where each stood highest on its way. Empty where nobody was evaluated on the way, and online,
-        where nothing is fitted too long."""
-        if self.experiment.is_online:
-            return []
-        columns = self.experiment.columns
-        cells = {
-            name: [row[column].peak if column in row else None for column in columns] for name, row in self.rows.items()
-        }
-        known = {name: row for name, row in cells.items() if any(row)}
-        body = [[name, *("-" if peak is None else str(peak) for peak in row)] for name, row in known.items()]
-        return [["best on the way", *columns], *body] if body else []
+        """The best evaluation of each cell, as `lines`; empty online and where runs were evaluated only once."""
+        columns = [] if self.experiment.is_online else self.experiment.columns
+        body = []
+        for name, row in self.rows.items():
+            peaks = [row[column].peak if column in row else None for column in columns]
+            if any(peaks):
+                body.append([name, *(str(peak or "-") for peak in peaks)])
+        return [["best evaluation", *columns], *body] if body else []
 
     def title(self) -> str:
         return f"{self.experiment.about}; {len(self.found)} of {len(self.experiment.jobs)} runs are finished"
 
     def notes(self) -> list[str]:
-        """What the numbers are, and what is to be kept in mind."""
+        """What the numbers are, and what to keep in mind when reading them."""
         over_tasks = [*([] if self.summary is None else [str(self.summary)]), *map(str, self.comparisons)]
-        own = (*self._legend(), *over_tasks, *self._departures(), *self._lost(), *self._data(), *self._minutes())
+        own = (*self._legend(), *over_tasks, *self._departures(), *self._diverged(), *self._data(), *self._minutes())
         return [*own, *self.experiment.remarks]
 
     def to_json(self, origin: dict[str, str]) -> dict[str, Any]:
-        plain = {name: {column: asdict(cell) for column, cell in row.items()} for name, row in self.rows.items()}
-        means = {name: {column: asdict(cell) for column, cell in row.items()} for name, row in self.averages.items()}
+        def plain(entries: Entries) -> dict[str, Any]:
+            return {name: {column: asdict(cell) for column, cell in row.items()} for name, row in entries.items()}
+
         runs = {
             name: {
-                "departures": [told(departure) for departure in finding.departures],
+                "departures": [described(departure) for departure in finding.departures],
                 "facts": finding.facts,
                 "seconds": None if finding.result is None else finding.result.seconds,
             }
@@ -86,8 +91,8 @@ class Table:
             "experiment": self.experiment.name,
             "label": self.experiment.label,
             "origin": origin,
-            "rows": plain,
-            "averages": means,
+            "rows": plain(self.rows),
+            "averages": plain(self.averages),
             "summary": None if self.summary is None else asdict(self.summary),
             "comparisons": [asdict(found) for found in self.comparisons],
             "notes": self.notes(),
@@ -95,45 +100,65 @@ class Table:
             "unfinished": [job.name for job in self.experiment.jobs if job.name not in self.found],
         }
 
-    def _legend(self) -> Iterable[str]:
-        done = [finding for finding in self.found.values() if finding.result is not None]
+    def markdown(self, origin: dict[str, str]) -> str:
+        notes = [f"- {note}" for note in self.notes()]
+        title = f"# {self.experiment.label or self.experiment.name}: {self.experiment.about}"
+        peaks = self.peaks()
+        below = [*markdown.table(peaks), "", _PEAKS, ""] if peaks else []
+        return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(self.lines()), "", *notes, "", *below])
+
+    def write(self, out: Path, origin: dict[str, str]) -> list[Path]:
+        """Write `NAME.md`, `NAME.json` and the pictures to `out`; returns the files."""
+        from synther.paper.drawing import draw
+
+        full, name = {**origin, **_trained(self.found.values())}, self.experiment.name
+        write_object(out / f"{name}.json", self.to_json(full))
+        with replacing(out / f"{name}.md") as beside:
+            beside.write_text(self.markdown(full))
+        return [out / f"{name}.md", out / f"{name}.json", *draw(self, out)]
+
+    def _legend(self) -> Iterator[str]:
+        done = [(finding.values, finding.result.updates) for finding in self.found.values() if finding.result]
         if done:
-            seeds = sorted({len(values) for finding in done for values in finding.values.values()})
-            updates = sorted({finding.result.updates for finding in done if finding.result is not None})
-            told = [" or ".join(f"{number:,}" for number in numbers) for numbers in (seeds, updates)]
+            seeds = sorted({len(seeds) for values, _ in done for seeds in values.values()})
+            updates = sorted({updates for _, updates in done})
             what, when = ("return", "steps") if self.experiment.is_online else ("score", "updates")
             plural = "" if seeds == [1] else "s"
-            yield f"Mean ± standard deviation of the final {what} over {told[0]} seed{plural} after {told[1]} {when}."
+            yield (
+                f"Mean ± standard deviation of the final {what} over {_either(seeds)} seed{plural} after "
+                f"{_either(updates)} {when}."
+            )
         if self.experiment.is_online:
-            yield "A step is one decision in the environment of every seed: no action is repeated."
+            yield "A step is one decision in the environment of each seed; no action is repeated."
         if any(cell.paper for row in self.experiment.table.values() for cell in row.values()):
             yield "In brackets: the paper's figure."
 
-    def _departures(self) -> Iterable[str]:
+    def _departures(self) -> Iterator[str]:
         same: dict[tuple[str, ...], list[str]] = {}
         for name, finding in self.found.items():
             if finding.departures:
-                same.setdefault(tuple(map(told, finding.departures)), []).append(name)
+                same.setdefault(tuple(map(described, finding.departures)), []).append(name)
         for departures, names in same.items():
-            yield f"* not as the experiment asks: {', '.join(departures)}. So: {', '.join(names)}."
+            yield f"* differs from the experiment's settings: {', '.join(departures)}. Runs: {', '.join(names)}."
 
-    def _lost(self) -> Iterable[str]:
+    def _diverged(self) -> Iterator[str]:
         for name, finding in self.found.items():
             for arm, values in finding.values.items():
                 if None in values:
-                    yield f"{values.count(None)} of {len(values)} seeds of {arm} in {name} diverged and are left out."
+                    lost = f"{values.count(None)} of {len(values)} seeds of {arm} in {name}"
+                    yield f"{lost} diverged and are excluded from the mean."
 
-    def _data(self) -> Iterable[str]:
+    def _data(self) -> Iterator[str]:
         data_sets = {job.name: job.data_set for job in self.experiment.jobs if job.data_set is not None}
         rows: dict[tuple[str, str], set[int]] = {}
         for name, finding in self.found.items():
             if name in data_sets:
                 rows.setdefault((data_sets[name], finding.facts["data"]), set()).add(finding.facts["rows"])
         for (data, source), counts in sorted(rows.items()):
-            yield f"{data}: {' or '.join(f'{count:,}' for count in sorted(counts))} rows, {source}."
+            yield f"{data}: {_either(sorted(counts))} rows, {source}."
 
-    def _minutes(self) -> Iterable[str]:
-        """Of online runs, which the paper compares by what they take, too."""
+    def _minutes(self) -> Iterator[str]:
+        """Only online, where the paper compares training times."""
         taken: dict[str, list[float]] = {}
         for row in self.experiment.table.values() if self.experiment.is_online else ():
             for column, cell in row.items():
@@ -141,8 +166,12 @@ class Table:
                 if result is not None:
                     taken.setdefault(column, []).append(result.seconds / 60)
         if taken:
-            told = ", ".join(f"{column} {sum(minutes) / len(minutes):,.1f}" for column, minutes in taken.items())
-            yield f"Minutes of a run, all its seeds at once, on average: {told}."
+            means = ", ".join(f"{column} {sum(minutes) / len(minutes):,.1f}" for column, minutes in taken.items())
+            yield f"Mean minutes per run, with all seeds trained together: {means}."
+
+
+def _either(numbers: Iterable[int]) -> str:
+    return " or ".join(f"{number:,}" for number in numbers)
 
 
 def _statistics(experiment: Experiment, found: dict[str, Finding]) -> tuple[tuple[Comparison, ...], Summary | None]:
@@ -150,6 +179,18 @@ def _statistics(experiment: Experiment, found: dict[str, Finding]) -> tuple[tupl
         made = [comparison(contrast, experiment, found) for contrast in experiment.contrasts]
         over_all = summary(experiment, found) if experiment.is_online else None
     except MissingExtra as missing:
-        log.warning("the table goes without comparisons: %s", missing)
+        log.warning("the table has no comparisons: %s", missing)
         return (), None
     return tuple(one for one in made if one is not None), over_all
+
+
+def _trained(found: Iterable[Finding]) -> dict[str, str]:
+    """The commands, versions and machines of the runs, one per line."""
+    facts: dict[str, dict[str, None]] = {"trained by": {}, "trained with": {}, "trained on": {}}
+    for finding in found:
+        origin = {} if finding.result is None else finding.result.origin
+        texts = (finding.facts.get("command"), origin.get("synther"), origin.get("machine"))
+        for seen, text in zip(facts.values(), texts, strict=True):
+            if text:
+                seen[text] = None
+    return {name: "\n".join(seen) for name, seen in facts.items() if seen}

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from synther.experiments.specs import OfflineRun
-from synther.paper import catalogue
+from synther.paper import EXPERIMENTS
 from synther.paper.experiment import Cell, Experiment, Figure
 
 SMALL = {"width": 8, "depth": 1, "batch_size": 8}
@@ -39,7 +39,7 @@ EXAMPLE = Experiment(
 @pytest.fixture
 def paper(synther, monkeypatch, tmp_path):
     """The command, with a small experiment more and no data but what ships with the package."""
-    monkeypatch.setitem(catalogue.EXPERIMENTS, "example", EXAMPLE)
+    monkeypatch.setitem(EXPERIMENTS, "example", EXAMPLE)
     monkeypatch.setenv("SYNTHER_CACHE", str(tmp_path / "cache"))
     return lambda *arguments: synther("paper", *arguments)
 
@@ -52,7 +52,7 @@ def test_the_list(paper):
     assert ["mixed-subsample", "ours", "2"] in [line[:3] for line in lines]
     assert ["online", "paper", "18"] in [line[:3] for line in lines]
     found = json.loads(paper("list", "--json").out)
-    assert found.keys() == catalogue.EXPERIMENTS.keys()
+    assert found.keys() == EXPERIMENTS.keys()
     assert found["agents"]["runs"][0]["data"] == "halfcheetah-medium"
 
 
@@ -71,7 +71,7 @@ def test_run_and_table(paper, tmp_path):
     code, text, err = paper("table", "example", "--out", out)
     assert (code, err) == (0, "")
     assert "two small runs; 1 of 2 runs are finished" in text
-    assert "* not as the experiment asks: seeds 2 instead of 8. So: hopper-bc." in text
+    assert "seeds 2 instead of 8. Runs: hopper-bc." in text
     assert "- (12.3 ± 4.5)" in text
     found = json.loads(paper("table", "example", "--out", out, "--json").out)
     result = json.loads((out / "runs" / "hopper-bc" / "training" / "result.json").read_text())

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from synther.paper.catalogue import experiment
+from synther.paper import find
 from synther.paper.tables import Table
-from synther.paper.writing import markdown_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 TABLES = [
@@ -30,7 +29,7 @@ def test_committed_runs_give_the_committed_table(name: str) -> None:
     pytest.importorskip("rliable")
     place = RESULTS / name
     committed = json.loads(place.with_suffix(".json").read_text())
-    table = Table.of(experiment(place.name), place.parent)
+    table = Table.of(find(place.name), place.parent)
     found = json.loads(json.dumps(table.to_json(committed["origin"])))
     assert found == committed
-    assert markdown_of(table, committed["origin"]) == place.with_suffix(".md").read_text()
+    assert table.markdown(committed["origin"]) == place.with_suffix(".md").read_text()

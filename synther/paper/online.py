@@ -1,6 +1,6 @@
-"""Agents that learn while they act: the paper's figure, and our own evidence with warm-started generators.
+"""Online experiments: the paper's figure, and our own with warm-started generators.
 
-The paper's Gym environments are v2, which do not run any more; v4 is their heir, with the same rewards.
+The paper's Gym environments are v2, which no longer run; v4 has the same rewards.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from synther.experiments.specs import OnlineAlgorithm as Algorithm
-from synther.experiments.specs import OnlineRun, Synthetic
+from synther.experiments.specs import OnlineAlgorithm, OnlineRun, Synthetic
 from synther.paper.experiment import Cell, Contrast, Experiment
 from synther.paper.published import HOURS, NEIGHBOURS
 
@@ -22,16 +21,16 @@ SYNTHER = "SAC (SynthER, UTD 20)"
 
 @dataclass(frozen=True)
 class Method:
-    """A column: how agents learn."""
+    """A column of the table."""
 
     name: str
-    """In names of runs."""
-    algorithm: Algorithm
+    """In the names of runs."""
+    algorithm: OnlineAlgorithm
     utd: int
     synthetic: Synthetic | None = None
 
     def run(self, task: str, steps: int) -> OnlineRun:
-        """Experiments that ask for the same one share it."""
+        """The run of this method; experiments share runs of the same name."""
         name = f"{task}-{steps // 1000}k-{self.name}"
         return OnlineRun(name, TASKS[task], self.algorithm, self.utd, self.synthetic, steps=steps)
 
@@ -47,31 +46,22 @@ PAPERS = {title: method for title, method in OURS.items() if title != "SAC (UTD 
 PAPERS |= {SYNTHER: Method("synther-utd20-paper", "sac", 20, _PAPERS)}
 
 NOT_PRINTED = (
-    "The paper draws these returns and prints none of them. What it prints is hours on a V100, for 200,000 steps "
-    f"of the suite: {', '.join(f'{name} {hours:g}' for name, hours in HOURS.items())}."
+    "The paper shows these returns only as a figure. It prints hours on a V100 for 200,000 steps of the dm_control "
+    f"suite: {', '.join(f'{name} {hours:g}' for name, hours in HOURS.items())}."
 )
-NORMALISED = "Scores, by which tasks are put together: Gym's as D4RL has them, the suite's are return / 10."
+NORMALISED = "Tasks are aggregated by normalised score: D4RL's for Gym, return / 10 for the dm_control suite."
 
 
 def _experiment(
-    name: str,
-    label: str,
-    about: str,
-    steps: Mapping[str, int],
-    methods: Mapping[str, Method] = OURS,
+    name: str, label: str, about: str, steps: Mapping[str, int], methods: Mapping[str, Method] = OURS
 ) -> Experiment:
-    """A row a task with its number of steps, a column a method, and SynthER against each of the others."""
+    """A row per task with its number of steps, a column per method, and SynthER against each other method."""
     runs = {task: {title: method.run(task, steps[task]) for title, method in methods.items()} for task in steps}
     table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
-    return Experiment(
-        name,
-        label,
-        about,
-        tuple(run for row in runs.values() for run in row.values()),
-        table,
-        contrasts=tuple(Contrast(SYNTHER, title) for title in methods if title != SYNTHER),
-        remarks=(NORMALISED, NOT_PRINTED, _neighbours(steps)),
-    )
+    jobs = tuple(run for row in runs.values() for run in row.values())
+    contrasts = tuple(Contrast(SYNTHER, title) for title in methods if title != SYNTHER)
+    remarks = (NORMALISED, NOT_PRINTED, _neighbours(steps))
+    return Experiment(name, label, about, jobs, table, contrasts=contrasts, remarks=remarks)
 
 
 def online() -> Experiment:
@@ -94,14 +84,13 @@ def online_200k() -> Experiment:
 
 
 def _neighbours(tasks: Iterable[str]) -> str:
-    """What others print for those of the tasks that they have."""
-    told = [
-        f"{task} " + ", ".join(f"{name} {value}" for name, value in NEIGHBOURS[task].items())
+    """Returns that other papers print for these tasks."""
+    printed = [
+        f"{task} {', '.join(f'{name} {value}' for name, value in NEIGHBOURS[task].items())}"
         for task in tasks
         if task in NEIGHBOURS
     ]
     return (
-        f"Returns that others print for 100,000 frames: {'; '.join(told)}. Frames and decisions are counted "
-        "differently between them, and steps here are decisions: where every action is done twice, 100,000 frames are "
-        "50,000 of them."
+        f"Returns that other papers print for 100,000 frames: {'; '.join(printed)}. They count frames and decisions "
+        "differently. Steps here are decisions: with every action repeated twice, 100,000 frames are 50,000 decisions."
     )
