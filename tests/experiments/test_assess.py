@@ -111,7 +111,7 @@ class TestReport:
 
     def test_the_way_of_the_rows_and_the_efforts_of_samplers_are_there(self, done):
         process = done.assessment.process
-        assert (process.sigmas[0], process.sigmas[-1]) == (80.0, 0.0)
+        assert (process.sigmas[0], process.sigmas[-1]) == (20.0, 0.0)
         assert len(process.frames) == len(process.sigmas)
         assert [effort.calls for effort in done.assessment.efforts] == [4, 5, 8, 16, 32, 64]
         assert all(effort.dynamics > 0 for effort in done.assessment.efforts)
