@@ -61,9 +61,9 @@ def test_an_environment_that_cannot_be_made_is_passed_over():
     def broken(**_: object) -> None:
         raise OSError("no such device")
 
-    gymnasium.register("Broken-v0", entry_point=broken)
+    gymnasium.register("NeverMade-v0", entry_point=broken)
     try:
-        layout = Layout.infer(rows("Broken-v0", places(4_000)))
+        layout = Layout.infer(rows("NeverMade-v0", places(4_000)))
         assert [type(kind) for kind in layout.observation] == [Integer]
     finally:
-        del gymnasium.registry["Broken-v0"]
+        del gymnasium.registry["NeverMade-v0"]
