@@ -72,11 +72,9 @@ class Layout:
         if coding not in CODINGS:
             raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
         first, seen = inference.profile(rows)
-        observation_space, action_space = discrete_spaces(
-            first, {field: bool(seen[field].whole.all()) for field in seen}
-        )
-        observation = inference.observation_kinds(seen["observation"], observation_space, coding)
-        action = inference.action_kinds(seen["action"], action_space, coding)
+        declared = discrete_spaces(rows, first, {field: bool(found.whole.all()) for field, found in seen.items()})
+        observation = inference.observation_kinds(seen["observation"], declared["observation"], coding)
+        action = inference.action_kinds(seen["action"], declared["action"], coding)
         reward: tuple[Kind, ...] = (inference.observed_kind(seen["reward"], 0),)
         sample = inference.sample(rows)
         observation = inference.grouped(observation, sample["observation"], rows, coding)
@@ -97,8 +95,8 @@ class Layout:
             terminal=(inference.observed_kind(seen["terminal"], 0),),
             dtypes=tuple(getattr(first, field).dtype.name for field in ROW_FIELDS),
             flat_action=first.action.ndim == 1,
-            action_space=action_space,
-            observation_space=observation_space,
+            action_space=declared["action"],
+            observation_space=declared["observation"],
             env_id=first.env_id,
             env_options=first.env_options,
         )

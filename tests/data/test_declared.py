@@ -53,8 +53,15 @@ def test_a_declaration_that_the_rows_contradict_does_not_count():
 
 
 def test_options_that_could_name_a_file_are_not_passed_on():
-    assert declared._declared("FrozenLake-v1", (("map_name", "8x8"),)) == {}
+    for options in ({"map_name": "8x8"}, {"desc": ["SF", "FG"]}):
+        assert Layout.infer(rows("FrozenLake-v1", places(10), env_options=options)).observation_space is None
     assert declared._declared("FrozenLake-v1", (("is_slippery", False),))["observation"].n == 16
+
+
+def test_a_late_row_can_contradict_a_declaration():
+    values = places(16, 70_000)
+    values[-1] = 16
+    assert Layout.infer(rows("FrozenLake-v1", values)).observation_space is None
 
 
 def test_an_environment_that_cannot_be_made_is_passed_over():
