@@ -28,11 +28,11 @@ import torch
 from machine import command_line, keep, origin, print_table
 
 from synther.agents.learner import Learner
-from synther.agents.sac import SACConfig
 from synther.compute import pick_device, synchronize
 from synther.envs.vector_env import VectorEnv
-from synther.experiments.online import Plan, Upsampling, train_to
+from synther.experiments.online import train_to
 from synther.experiments.refresh import Refreshing
+from synther.experiments.specs import OnlineRun, Synthetic
 from synther.presets import Settings, preset
 
 _STEPS = 100_000
@@ -96,20 +96,25 @@ def main() -> None:
     keep(chosen.out, head, *tables)
 
 
-def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> Plan:
+def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> OnlineRun:
     """As short as it can be: a warm run needs a second refresh, for the first begins from nothing."""
     whole, warm = device.type == "cuda", refit == "warm"
     every = (10_000 if warm else 2_000) if whole else 100
-    upsampling = Upsampling(
-        _settings(refit, whole), every, 1_000_000 if whole else 2_000, refit="warm" if warm else "scratch"
+    synthetic = Synthetic.of(
+        _settings(refit, whole),
+        refresh_every=every,
+        samples=1_000_000 if whole else 2_000,
+        refit="warm" if warm else "scratch",
     )
     steps = (2 * every if warm else every) + (2_000 if whole else 100)
-    return Plan(
+    return OnlineRun(
+        "benchmark",
         env_id,
-        SACConfig(utd=20) if whole else SACConfig(utd=20, width=32, batch_size=32),
+        utd=20,
+        synthetic=synthetic,
+        agent={} if whole else {"width": 32, "batch_size": 32},
         steps=steps,
         seeds=seeds,
-        upsampling=upsampling,
         learning_starts=every // 2,
         evaluate_every=steps,
         device=str(device),
@@ -123,11 +128,11 @@ def _settings(refit: str, whole: bool) -> Settings:
     return preset("laptop", network={"width": 32, "depth": 1}, fit={"steps": 100}, sampler={"steps": 4})
 
 
-def _extrapolated(plan: Plan, device: torch.device) -> Parts:
+def _extrapolated(plan: OnlineRun, device: torch.device) -> Parts:
     """Seconds of every part of a whole run, from a short one."""
-    assert plan.upsampling is not None
+    assert plan.synthetic is not None
     whole = replace(plan, steps=_STEPS, learning_starts=5_000, evaluate_every=5_000)
-    whole = replace(whole, upsampling=replace(plan.upsampling, refresh_every=10_000))
+    whole = replace(whole, synthetic=replace(plan.synthetic, refresh_every=10_000))
     watch = Watch(device)
     with tempfile.TemporaryDirectory() as folder, watch.watching():
         called = time.perf_counter()
@@ -153,7 +158,7 @@ def _extrapolated(plan: Plan, device: torch.device) -> Parts:
     }
 
 
-def _of_a_step(watch: Watch, plan: Plan) -> Parts:
+def _of_a_step(watch: Watch, plan: OnlineRun) -> Parts:
     """Seconds, on average over the last leg, in which half of every batch is synthetic."""
     count = plan.steps - plan.segments_until(plan.steps)[-2] - _WARM_UP
     began = watch.began[_STEPPING][-count:]

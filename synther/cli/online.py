@@ -5,7 +5,7 @@ With `--pixels` the agents see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,8 +19,8 @@ from synther.experiments.spec import OnlineOptions
 if TYPE_CHECKING:
     from synther.agents.drq_v2 import DrQv2Config
     from synther.agents.sac import SACConfig
-    from synther.experiments.online import Plan
     from synther.experiments.results import Result
+    from synther.experiments.specs import OnlineRun
 
 
 @dataclass(frozen=True)
@@ -119,36 +119,54 @@ def _check_generators_are_asked_for(arguments: list[str]) -> None:
                 raise ConfigError(f"{option} is for --synthetic, without which nothing is generated: add it")
 
 
-def _sensed(arguments: list[str]) -> tuple[Online, Plan, Result]:
+def _sensed(arguments: list[str]) -> tuple[Online, OnlineRun, Result]:
     """Agents of states."""
     chosen, agent = _parse_states(arguments)
     from synther.compute import pick_device
-    from synther.experiments.online import Plan, Upsampling, train_to
+    from synther.experiments.online import train_to
+    from synther.experiments.specs import OnlineRun, Synthetic
     from synther.replay.refit import usual_samples
 
     if chosen.samples is None:
         chosen = replace(chosen, samples=usual_samples(pick_device(chosen.device)))
-    how = Upsampling(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
-    made = options.env_options(chosen.env_options) or {}
-    plan = Plan(chosen.env, agent, upsampling=how, env_options=made, **options.group(chosen, OnlineOptions))
-    return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
+    how = Synthetic.of(chosen.settings(), **_those(chosen, _REFRESHING)) if chosen.synthetic else None
+    made = options.env_options(chosen.env_options)
+    spec = OnlineRun(
+        chosen.out.name,
+        chosen.env,
+        chosen.agent,
+        agent.utd,
+        how,
+        _options_of(agent, "utd"),
+        env_options=made,
+        **options.group(chosen, OnlineOptions),
+    )
+    return chosen, spec, train_to(spec, chosen.out, progress=not chosen.quiet)
 
 
-def _seen(arguments: list[str]) -> tuple[Seeing, Plan, Result]:
+def _seen(arguments: list[str]) -> tuple[Seeing, OnlineRun, Result]:
     """Pixel agents."""
     chosen, agent = _parse_pixels(arguments)
-    from synther.experiments.online_pixels import LatentUpsampling, PixelPlan, train_to
+    from synther.experiments.online import train_to
+    from synther.experiments.specs import OnlinePixelRun, SyntheticLatents
 
     how = None
     if chosen.synthetic:
         updates = chosen.updates_per_refresh
-        how = LatentUpsampling(chosen.settings(), **_those(chosen, _REFRESHING), updates=updates)
-    plan = PixelPlan(chosen.env, agent, upsampling=how, **options.group(chosen, OnlineOptions))
-    return chosen, plan, train_to(plan, chosen.out, progress=not chosen.quiet)
+        how = SyntheticLatents.of(chosen.settings(), **_those(chosen, _REFRESHING), updates=updates)
+    own = options.group(chosen, OnlineOptions)
+    spec = OnlinePixelRun(chosen.out.name, chosen.env, synthetic=how, agent=_options_of(agent), **own)
+    return chosen, spec, train_to(spec, chosen.out, progress=not chosen.quiet)
 
 
 def _those(chosen: Online, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(chosen, name) for name in names}
+
+
+def _options_of(agent: SACConfig | DrQv2Config, *but: str) -> dict[str, Any]:
+    return {
+        option.name: getattr(agent, option.name) for option in fields(agent) if option.init and option.name not in but
+    }
 
 
 def _parse_states(arguments: list[str]) -> tuple[Online, SACConfig]:
@@ -169,7 +187,7 @@ def _parse_pixels(arguments: list[str]) -> tuple[Seeing, DrQv2Config]:
     return options.parse_with_agent("online", Seeing, arguments, DrQv2Config())
 
 
-def _print(chosen: Online, plan: Plan, result: Result) -> None:
-    figures = of_run(result, plan.name, chosen.out, unit="steps")
-    facts = {"env": chosen.env, "agent": plan.name, **result.to_json(), "folder": str(chosen.out)}
-    answer(chosen.json, facts, figures, f"{plan.name} in {chosen.env}, {over(chosen.seeds)}")
+def _print(chosen: Online, spec: OnlineRun, result: Result) -> None:
+    figures = of_run(result, spec.arm, chosen.out, unit="steps")
+    facts = {"env": chosen.env, "agent": spec.arm, **result.to_json(), "folder": str(chosen.out)}
+    answer(chosen.json, facts, figures, f"{spec.arm} in {chosen.env}, {over(chosen.seeds)}")

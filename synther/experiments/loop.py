@@ -24,9 +24,14 @@ from numpy.typing import NDArray
 from synther import compute
 from synther.collect.frozen import frozen
 from synther.envs.evaluation import Evaluation
-from synther.experiments.record import Checkpoints, Record, log
+from synther.experiments.record import Checkpoints, Record, Schedule, log
 from synther.experiments.results import Measurement, Result
+from synther.experiments.specs import OnlineRun
+from synther.experiments.tracking import Tracking
 from synther.progress import Phase, Progress
+
+CHECKPOINT = "checkpoint.safetensors"
+"""File of the agents in the folder of a run."""
 
 MOST_UNDER_WAY = 4
 """Evaluations. Each holds a copy of all policies; more would only hide longer that the players are too slow."""
@@ -184,110 +189,102 @@ def take_up(learner: Learner, checkpoint: Path) -> None:
         log.info("going on after %s updates", f"{learner.updates:,}")
 
 
-class Steps(Protocol):
-    """When an online run does what; a segment is what lies between two resets of all environments."""
-
-    @property
-    def steps(self) -> int: ...
-    @property
-    def learning_starts(self) -> int: ...
-    def is_refreshed(self, step: int) -> bool: ...
-    def segment_after(self, step: int) -> int: ...
-
-
 class Acting(ABC):
     """Agents that act and learn, from wherever their checkpoint stands to the last step.
 
     Where a segment ends the environments start over, a checkpoint is written, and generators are fitted if that is due,
-    in this order: no state of a simulator has to be kept for a run to be taken up again.
+    in this order: resuming needs no state of a simulator.
     """
 
     shown: ClassVar[int]
     """Steps between two movements of the display."""
 
-    def __init__(self, plan: Steps, learner: Any, record: Record, evaluations: Evaluations) -> None:
-        self.plan, self.learner, self.record, self.evaluations = plan, learner, record, evaluations
-        self.clock = record.clock
+    def __init__(self, spec: OnlineRun, learner: Any, folder: Path, tracked: Tracking) -> None:
+        self.spec, self.learner = spec, learner
+        schedule = Schedule(spec.evaluate_every, spec.steps, "env_steps")
+        self.record = Record(folder, schedule, self.step, [spec.arm], spec.all_seeds, tracked)
+        self.clock = self.record.clock
+        if self.step:
+            log.info("going on after %s steps", f"{self.step:,}")
 
     @property
     @abstractmethod
     def step(self) -> int:
-        """Steps that were taken."""
+        """Number of steps taken."""
 
     @abstractmethod
-    def begin(self) -> None:
-        """All environments start over."""
+    def reset(self) -> None:
+        """Reset all environments."""
 
     @abstractmethod
     def choose(self) -> NDArray[np.float32]:
-        """What the agents do now."""
+        """The next actions of the agents."""
 
     @abstractmethod
     def take(self, actions: NDArray[np.float32], end: int) -> None:
-        """One step of all environments, in a segment that ends after so many."""
+        """Step all environments once, in a segment that ends after `end` steps."""
 
     @abstractmethod
     def learn(self, step: int) -> None:
-        """After a step that began after so many."""
+        """Update the agents after step number `step`."""
 
     @abstractmethod
     def save(self) -> None:
-        """A checkpoint, and before it what it could not be taken up without."""
+        """Write a checkpoint, and before it the data that resuming needs."""
 
     @abstractmethod
     def restore(self, progress: Progress) -> None:
-        """What a refresh before the checkpoint has left to those that go on."""
+        """Bring back what the last refresh before the checkpoint has made."""
 
     @abstractmethod
     def refresh(self, progress: Progress) -> None:
-        """Fit generators anew, and learn from their rows."""
+        """Fit generators again, and learn from their rows."""
 
-    def run(self, progress: Progress) -> Result:
-        plan, rate = self.plan, Rate("steps", self.step, self.record)
+    def train(self, evaluations: Evaluations, progress: Progress) -> Result:
+        """Act and learn up to the last step."""
+        spec, rate = self.spec, Rate("steps", self.step, self.record)
         if self.step:
             if not self.record.has_all(self.step):  # stopped before it was evaluated
-                self.evaluations.begin(self.learner, self.step)
-            self.restore(progress)
-            self._refresh(progress)
-        while self.step < plan.steps:
-            with progress.phase("online", plan.steps, self.step) as phase:
-                self._segment(phase, rate)
-                while self.step < plan.steps and not plan.is_refreshed(self.step):
-                    self._segment(phase, rate)
-            self._refresh(progress)
-        self.evaluations.wait(0)
+                evaluations.begin(self.learner, self.step)
+            if spec.is_refreshed(self.step):
+                self.refresh(progress)
+            else:
+                self.restore(progress)
+        while self.step < spec.steps:
+            with progress.phase("online", spec.steps, self.step) as phase:
+                self._segment(evaluations, phase, rate)
+                while self.step < spec.steps and not spec.is_refreshed(self.step):
+                    self._segment(evaluations, phase, rate)
+            if spec.is_refreshed(self.step):
+                self.refresh(progress)
+        evaluations.wait(0)
         return self.record.result(self.learner.device)
 
-    def _segment(self, phase: Phase, rate: Rate) -> None:
+    def _segment(self, evaluations: Evaluations, phase: Phase, rate: Rate) -> None:
         """Act and learn until the environments start over, and write a checkpoint there."""
-        end, shown = self.plan.segment_after(self.step), self.step
-        self.begin()
+        end, shown = self.spec.segment_after(self.step), self.step
+        self.reset()
         while self.step < end:
             self._one_step(end)
             if self.record.schedule.includes(self.step):
-                self.evaluations.begin(self.learner, self.step)
+                evaluations.begin(self.learner, self.step)
             if self.step % self.shown == 0 or self.step == end:
-                self.evaluations.collect()
+                evaluations.collect()
                 phase.advance(self.step - shown, rate.text(self.step))
                 shown = self.step
-        self.evaluations.wait(1 if self.record.schedule.includes(self.step) else 0)
+        evaluations.wait(1 if self.record.schedule.includes(self.step) else 0)
         with self.clock.counting("checkpoints"):
             self.save()
         self.clock.save()
 
     def _one_step(self, end: int) -> None:
         step = self.step
-        learning = step >= self.plan.learning_starts
+        learning = step >= self.spec.learning_starts
         actions = self.learner.random_action()
         if learning:
             chosen = self.choose()
-            # A seed that has diverged acts by chance: measurements tell of it, and the others go on.
+            # A seed that has diverged acts at random: its measurements show it, and the others continue.
             actions = np.where(np.isfinite(chosen), chosen, actions)
         self.take(actions, end)
         if learning:
             self.learn(step)
-
-    def _refresh(self, progress: Progress) -> None:
-        """Where that is due."""
-        if self.plan.is_refreshed(self.step):
-            self.refresh(progress)

@@ -1,15 +1,15 @@
-"""Online training as one resumable run in a folder: every seed acts in an environment and learns from rows of its own.
+"""Online training as one resumable run in a folder: every seed acts in an environment and learns from its own data.
 
-They act and learn in segments (see `loop.Acting`).
+Agents of states and pixel agents act and learn in segments (see `loop.Acting`). They differ in their environments,
+their learner, and in what is kept on disk.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,214 +19,132 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.learner import Learner
-from synther.agents.rounds import precision_for
-from synther.agents.sac import SAC_CONFIG, SACConfig
 from synther.data import formats
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted
+from synther.envs.pixels import PixelEnv
 from synther.envs.vector_env import VectorEnv
 from synther.errors import DataError, SyntherError
 from synther.experiments import tracking
-from synther.experiments.experience import Experience
-from synther.experiments.loop import Acting, Evaluations
-from synther.experiments.record import Record, Schedule
-from synther.experiments.refresh import Refreshing, Upsampling
+from synther.experiments.evaluation import Over, evaluate_pixels
+from synther.experiments.experience import Experience, FrameExperience, replayed
+from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
+from synther.experiments.refresh import LatentRefreshing, Refreshing
 from synther.experiments.results import Result
-from synther.experiments.spec import OnlineOptions
-from synther.folder import Growth, RunFolder
-from synther.plain import check_env_options, check_least
+from synther.experiments.specs import OnlinePixelRun, OnlineRun
+from synther.folder import RunFolder
+from synther.pixels.learner import PixelLearner
+from synther.pixels.policy import PixelPolicy
+from synther.pixels.ring import Numbers
+from synther.pixels.vector_env import PixelVectorEnv, Records
 from synther.progress import Progress, resolve
 from synther.replay.columns import Columns
 
-__all__ = ["Plan", "Upsampling", "train_to"]
-
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Plan(OnlineOptions):
-    """How a run acts, learns and evaluates.
-
-    A step is one decision in the environment of every seed. Where a segment ends, every `checkpoint_every` steps and at
-    every refresh, all environments start over, whether the run is stopped there or not: no state of a simulator has to
-    be kept for a run to be taken up again.
-    """
-
-    env_id: str
-    agent: SACConfig = SAC_CONFIG
-    upsampling: Upsampling | None = None
-    capacity: int = 1_000_000
-    """Real rows of each seed that are kept."""
-    env_options: dict[str, Any] = field(default_factory=dict)
-    """That go to `gymnasium.make`."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "env_id", Trusted(self.env_id))
-        check_least(self, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
-        check_least(self, evaluate_every=1, episodes=1, workers=1)
-        check_env_options(self.env_options)
-
-    @property
-    def name(self) -> str:
-        """What the run is called in logs and tables."""
-        agent = "redq" if self.agent.num_min_critics < self.agent.num_critics else "sac"
-        return agent if self.upsampling is None else f"{agent}_synther"
-
-    def is_refreshed(self, step: int) -> bool:
-        """Whether generators are fitted after so many steps. At the very end nobody would learn from their rows."""
-        return self.upsampling is not None and 0 < step < self.steps and step % self.upsampling.refresh_every == 0
-
-    def doubts(self) -> Iterator[str]:
-        """What nobody means who plans so, but for a trial."""
-        if self.learning_starts >= self.steps:
-            begins = f"learning starts after {self.learning_starts:,} steps (--learning-starts)"
-            yield f"nothing is learned: {begins}, and there are {self.steps:,}"
-        if self.upsampling is not None:
-            every = self.upsampling.refresh_every
-            if not self.is_refreshed((self.steps - 1) // every * every):
-                yield f"no generator is fitted: that is done every {every:,} steps (--refresh-every), of {self.steps:,}"
-
-    def segment_after(self, step: int) -> int:
-        """Where the segment ends that begins after so many steps."""
-        every = [self.checkpoint_every, *([] if self.upsampling is None else [self.upsampling.refresh_every])]
-        return min(self.steps, *((step // length + 1) * length for length in every))
-
-    @property
-    def growth(self) -> Growth:
-        """A run can go on with more steps if a segment ends where it ended: there the environments start over."""
-        why = f"one can go on from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
-        return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
-
-    def segments_until(self, step: int) -> list[int]:
-        """Ends of the segments up to a step that is one of them."""
-        ends, end = [], 0
-        while end < step:
-            end = self.segment_after(end)
-            ends.append(end)
-        return ends
-
-    @property
-    def measured(self) -> Schedule:
-        return Schedule(self.evaluate_every, self.steps, "env_steps")
-
-    def description(self) -> dict[str, Any]:
-        """The options that the result depends on."""
-        names = ("env_id", "env_options", "steps", "seeds", "seed", "learning_starts", "capacity", "checkpoint_every")
-        own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
-        upsampling = None if self.upsampling is None else asdict(self.upsampling)
-        return {**own, "agent": asdict(self.agent), "upsampling": upsampling}
-
-
 _ROWS = "experience"
+_COLOURS = 3
+"""Channels of a frame."""
 
 
-def train_to(plan: Plan, folder: Path, *, progress: Progress | bool = True) -> Result:
-    """Let every seed act and learn, and leave its log, agents, rows (`replay.npz`) and `result.json` in `folder`.
+def train_to(
+    spec: OnlineRun, folder: Path, *, progress: Progress | bool = True, make_env: Callable[..., PixelEnv] = PixelEnv
+) -> Result:
+    """Let every seed act and learn. `folder` receives log, agents, `result.json`, and `replay.npz` or frames.
 
-    Started again it goes on where it was stopped, and with more steps where it ended; with other options, or while
-    another process trains there, it refuses to touch the folder. Its log and result count in `env_steps`.
+    Started again it resumes, and with more steps it continues where it ended. With other options, or while another
+    process trains there, it refuses to touch the folder. Its log and result count in `env_steps`. `make_env` makes the
+    environments of pixel agents, in other processes.
     """
-    progress = resolve(progress)
-    device = compute.pick_device(plan.device)
-    precision_for(plan.precision, device)  # which refuses others
-    described = plan.description() | {"device": device.type}
-    run = RunFolder(folder, growth=plan.growth)
-    if Result.after(plan.steps, run.result) is not None:
+    spec = replace(spec, env_id=Trusted(spec.env_id))
+    device = compute.pick_device(spec.device)
+    described = spec.description() | {"device": device.type}
+    run = RunFolder(folder, growth=spec.growth)
+
+    def finished() -> bool:
+        return Result.after(spec.steps, run.result) is not None
+
+    if finished():
         run.claim(described)
         log.info("%s is finished already", folder)
         return Result.read(run.result)
-    for doubt in plan.doubts():
+    for doubt in spec.doubts():
         log.warning(doubt)
-    with VectorEnv(plan.env_id, plan.all_seeds, options=plan.env_options) as envs:
-        learner = _learner(plan, envs, device)  # what is wrong with the plan is told before there is a folder
-        tracking.check(plan.tensorboard, plan.wandb)
-        with run.work(described, lambda: Result.after(plan.steps, run.result) is not None) as unfinished:
+    tracking.check(spec.tensorboard, spec.wandb)
+    with _environments(spec, make_env) as envs:
+        learner = _learner(spec, envs, device)  # settings that cannot work are refused before there is a folder
+        with run.work(described, finished) as unfinished:
             if unfinished:
-                with (
-                    tracking.Tracking(folder, [plan.name], tensorboard=plan.tensorboard, wandb=plan.wandb) as tracked,
-                    _players(plan) as evaluator,
-                ):
-                    result = _Acting(plan, envs, learner, evaluator, folder, tracked).run(progress)
+                with tracking.Tracking(folder, [spec.arm], tensorboard=spec.tensorboard, wandb=spec.wandb) as tracked:
+                    if isinstance(spec, OnlinePixelRun):
+                        pixels = PixelActing(spec, envs, learner, folder, tracked, make_env)
+                        result = pixels.run(resolve(progress))
+                    else:
+                        result = RowActing(spec, envs, learner, folder, tracked).run(resolve(progress))
                 run.finish(result.to_json())
                 shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
     return Result.read(run.result)
 
 
-def _players(plan: Plan) -> Evaluator:
-    return Evaluator(
-        plan.env_id, plan.all_seeds, episodes=plan.episodes, workers=plan.workers, options=plan.env_options
-    )
+def _environments(spec: OnlineRun, make_env: Callable[..., PixelEnv]) -> Any:
+    if not isinstance(spec, OnlinePixelRun):
+        return VectorEnv(spec.env_id, spec.all_seeds, options=spec.env_options)
+    how: dict[str, Any] = {"size": spec.size, "repeat": spec.repeat, "processes": spec.workers, "make_env": make_env}
+    return PixelVectorEnv(spec.env_id, spec.all_seeds, **how)
 
 
-def _learner(plan: Plan, envs: VectorEnv, device: torch.device) -> Learner:
-    upsampling = plan.upsampling
-    return Learner(
-        plan.agent,
-        plan.all_seeds,
-        envs.observation_size,
-        envs.low,
-        envs.high,
-        capacity=min(plan.capacity, plan.steps),
-        samples=0 if upsampling is None else upsampling.samples,
-        ratio=0.0 if upsampling is None else upsampling.ratio,
-        device=device,
-        precision=plan.precision,
-    )
+def _learner(spec: OnlineRun, envs: Any, device: torch.device) -> Any:
+    how: dict[str, Any] = {"device": device, "precision": spec.precision}
+    if isinstance(spec, OnlinePixelRun):
+        frame = (_COLOURS, spec.size, spec.size)
+        return PixelLearner(spec.config, spec.all_seeds, frame, envs.low, envs.high, capacity=spec.frames, **how)
+    if spec.synthetic is not None:
+        how |= {"samples": spec.synthetic.samples, "ratio": spec.synthetic.ratio}
+    size, capacity = envs.observation_size, min(spec.capacity, spec.steps)
+    return Learner(spec.config, spec.all_seeds, size, envs.low, envs.high, capacity=capacity, **how)
 
 
-def _columns(envs: VectorEnv) -> Columns:
-    return Columns(
-        envs.observation_size,
-        len(envs.low),
-        action_space=envs.action_space,
-        observation_space=envs.observation_space,
-    )
-
-
-class _Acting(Acting):
+class RowActing(Acting):
     """Agents of states, whose rows are kept in `experience`."""
 
     shown = 100
 
     def __init__(
-        self,
-        plan: Plan,
-        envs: VectorEnv,
-        learner: Learner,
-        evaluator: Evaluator,
-        folder: Path,
-        tracked: tracking.Tracking,
+        self, spec: OnlineRun, envs: VectorEnv, learner: Learner, folder: Path, tracked: tracking.Tracking
     ) -> None:
-        self.envs, self.own = envs, plan
-        self.experience = Experience(folder / _ROWS, _columns(envs))
-        self.checkpoint, self.replay = folder / "checkpoint.safetensors", folder / "replay.npz"
+        self.envs = envs
+        spaces: dict[str, Any] = {"action_space": envs.action_space, "observation_space": envs.observation_space}
+        self.experience = Experience(folder / _ROWS, Columns(envs.observation_size, len(envs.low), **spaces))
+        self.checkpoint, self.replay = folder / CHECKPOINT, folder / "replay.npz"
         if self.checkpoint.exists():  # learner and experience are brought to where it was written
             step = learner.load(self.checkpoint)
-            self.experience.load(plan.segments_until(step), plan.seeds, self.replay)
+            self.experience.load(spec.segments_until(step), spec.seeds, self.replay)
             learner.add(self.experience.rows(step))
-            log.info("going on after %s steps", f"{step:,}")
-        how = plan.upsampling
-        self.refreshing = None if how is None else Refreshing(how, plan.env_id, self.experience, learner, folder)
-        record = Record(folder, plan.measured, self.step, [plan.name], plan.all_seeds, tracked)
-        super().__init__(plan, learner, record, Evaluations(evaluator, record))
+        self.refreshing = None
+        if spec.synthetic is not None:
+            self.refreshing = Refreshing(spec.synthetic, spec.env_id, self.experience, learner, folder)
+        super().__init__(spec, learner, folder, tracked)
 
     @property
     def step(self) -> int:
         return self.experience.steps
 
     def run(self, progress: Progress) -> Result:
-        """An environment that fails, here or in an evaluation, takes no rows with it."""
-        try:
-            result = super().run(progress)
-        except SyntherError as error:
-            if not self.step:
-                raise
-            self._write_rows()
-            raise DataError(f"{error}; the {self.step:,} steps before it are in {self.replay}") from error
+        """If an environment fails, here or in an evaluation, all rows are still written."""
+        spec = self.spec
+        how: dict[str, Any] = {"episodes": spec.episodes, "workers": spec.workers, "options": spec.env_options}
+        with Evaluator(spec.env_id, spec.all_seeds, **how) as evaluator:
+            try:
+                result = self.train(Evaluations(evaluator, self.record), progress)
+            except SyntherError as error:
+                if not self.step:
+                    raise
+                self._write_rows()
+                raise DataError(f"{error}; the {self.step:,} steps before it are in {self.replay}") from error
         self._write_rows()
         return result
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         self.envs.reset(self.step)
 
     def choose(self) -> NDArray[np.float32]:
@@ -234,9 +152,8 @@ class _Acting(Acting):
         return chosen
 
     def take(self, actions: NDArray[np.float32], end: int) -> None:
-        began = time.monotonic()
-        stepped = self.envs.step(actions, self.step)
-        self.clock.add("environments", time.monotonic() - began)
+        with self.clock.counting("environments"):
+            stepped = self.envs.step(actions, self.step)
         self.experience.append(stepped.rows, stepped.timeouts)
         self.learner.add(stepped.rows)
 
@@ -244,21 +161,102 @@ class _Acting(Acting):
         self.learner.train()
 
     def save(self) -> None:
-        """Rows first: a checkpoint without them could not be taken up."""
+        """Rows first: a checkpoint could not be resumed without them."""
         self.experience.cut()
         self.experience.save()
         self.learner.save(self.checkpoint)
 
     def restore(self, progress: Progress) -> None:
         if self.refreshing is not None:
-            self.refreshing.restore(self.step, progress, rows=not self.plan.is_refreshed(self.step))
+            self.refreshing.draw(self.step, progress)
 
     def refresh(self, progress: Progress) -> None:
         if self.refreshing is not None:
-            began = time.monotonic()
-            self.refreshing.refresh(self.step, progress)
-            self.clock.add("generators", time.monotonic() - began)
+            with self.clock.counting("generators"):
+                self.refreshing.refresh(self.step, progress)
 
     def _write_rows(self) -> None:
-        rows = self.experience.transitions(self.own.env_id)
-        formats.write(replace(rows, env_options=self.own.env_options), self.replay)
+        rows = self.experience.transitions(self.spec.env_id)
+        formats.write(replace(rows, env_options=self.spec.env_options or {}), self.replay)
+
+
+class PixelActing(Acting):
+    """Pixel agents, whose frames are kept in `frames`."""
+
+    shown = 20
+
+    def __init__(
+        self,
+        spec: OnlinePixelRun,
+        envs: PixelVectorEnv,
+        learner: PixelLearner,
+        folder: Path,
+        tracked: tracking.Tracking,
+        make_env: Callable[..., PixelEnv],
+    ) -> None:
+        self.envs, self.learner, self.update_every = envs, learner, spec.update_every
+        self.frames = FrameExperience(folder / "frames", spec.all_seeds, envs, spec.env_id, spec.repeat)
+        self.everybody: Numbers = np.arange(spec.seeds)
+        self.checkpoint = folder / CHECKPOINT
+        if self.checkpoint.exists():  # the learner and its frames are brought to where it was written
+            learner.load(self.checkpoint)
+            for segment in self.frames.segments(spec.segments_until(learner.decisions)):
+                for records, who in replayed(segment):
+                    learner.add(records, who)
+        self.refreshing = None
+        if spec.synthetic is not None:
+            self.refreshing = LatentRefreshing(spec.synthetic, learner, folder, spec.precision)
+        self._make_env = make_env
+        super().__init__(spec, learner, folder, tracked)
+
+    @property
+    def step(self) -> int:
+        decisions: int = self.learner.decisions
+        return decisions
+
+    def run(self, progress: Progress) -> Result:
+        return self.train(Evaluations(self, self.record, freeze=lambda policy: policy), progress)
+
+    def start(self, policies: PixelPolicy, number: int) -> Over:
+        """Evaluate at once: the processes that would play meanwhile draw the environments."""
+        spec: Any = self.spec
+        how = {"episodes": spec.episodes, "repeat": spec.repeat, "workers": spec.workers, "make_env": self._make_env}
+        with self.clock.counting("evaluations"):
+            return Over(evaluate_pixels(policies, spec.env_id, spec.all_seeds, number, **how))
+
+    def reset(self) -> None:
+        self._see(self.envs.reset(self.step), self.everybody)
+
+    def choose(self) -> NDArray[np.float32]:
+        chosen: NDArray[np.float32] = self.learner.act()
+        return chosen
+
+    def take(self, actions: NDArray[np.float32], end: int) -> None:
+        with self.clock.counting("environments"):
+            stepped = self.envs.step(actions, self.step)
+        self._see(stepped.records, self.everybody)
+        if self.step + 1 < end:  # where the segment ends, all start over
+            self._see(stepped.restarts, np.flatnonzero(stepped.over))
+        self.learner.decided()
+
+    def learn(self, step: int) -> None:
+        if step % self.update_every == 0:
+            self.learner.train(1)
+
+    def save(self) -> None:
+        """Frames first: a checkpoint could not be resumed without them."""
+        self.frames.save(self.step)
+        self.learner.save(self.checkpoint)
+
+    def restore(self, progress: Progress) -> None:
+        """Nothing is left of a refresh but the heads, which are in the checkpoint."""
+
+    def refresh(self, progress: Progress) -> None:
+        if self.refreshing is not None:
+            with self.clock.counting("latents"):
+                self.refreshing.refresh(self.step, progress)
+
+    def _see(self, records: Records, who: Numbers) -> None:
+        if len(who):
+            self.learner.add(records, who)
+            self.frames.append(records, who)

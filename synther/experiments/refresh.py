@@ -4,49 +4,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple
 
+from synther import compute
+from synther.agents.agent import Agent
 from synther.agents.learner import Learner
-from synther.errors import ConfigError, SyntherError
+from synther.agents.rows import Arm, Member, Rows
+from synther.data.transitions import Transitions
+from synther.errors import SyntherError
 from synther.experiments.experience import Experience
+from synther.experiments.specs import Synthetic, SyntheticLatents
 from synther.folder import read_object, write_object
-from synther.plain import check_least
+from synther.pixels.latents import encode_own
+from synther.pixels.learner import PixelLearner
 from synther.presets import Settings
 from synther.progress import Progress
-from synther.replay.refit import Job, Refit, Refresh, drawn, fit_all, recorded, seed_of
+from synther.replay.columns import Columns
+from synther.replay.refit import Job, Refresh, drawn, fit_all, recorded, seed_of
 from synther.synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
 
 FITS, HELD_OUT, HEADS = 4, 5, 6
-"""Streams of random numbers, beside those of agents and worlds."""
+"""Random streams, beside those of agents and environments."""
 
-
-@dataclass(frozen=True)
-class Upsampling:
-    """A generator of each seed's own rows, fitted anew as they come in."""
-
-    settings: Settings
-    refresh_every: int = 10_000
-    """Steps after which it is fitted again and all synthetic rows are replaced."""
-    samples: int = 1_000_000
-    """Synthetic rows of each seed."""
-    ratio: float = 0.5
-    """Their share in every batch, once there are some."""
-    refit: Refit = "warm"
-    """From the weights of the fit before, stopped early, or from scratch as in the paper."""
-
-    def __post_init__(self) -> None:
-        check_least(self, refresh_every=1, samples=1)
-        if not 0 < self.ratio <= 1:
-            raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
-        if self.refit not in get_args(Refit):
-            raise ConfigError(f"refit must be one of {', '.join(get_args(Refit))}, got {self.refit!r}")
-        if self.settings.fit.minutes is not None:
-            raise ConfigError("fit.minutes ends a fit by the clock, and no run comes out like another: set fit.steps")
+_SHOWN_UPDATES = 100
+"""Updates of heads between two movements of the display."""
 
 
 def for_environment(settings: Settings, env_id: str) -> Settings:
@@ -62,124 +48,186 @@ def for_environment(settings: Settings, env_id: str) -> Settings:
     return replace(settings, data=replace(settings.data, scaling={"reward": "none", **named}))
 
 
-def refresh_all(
-    how: Upsampling, step: int, jobs: Sequence[Job], progress: Progress
-) -> list[tuple[Refresh, Synthesizer | None]]:
-    """Of each job the record of the refresh after so many steps, and its generator, unless the fit has failed."""
-    began = time.monotonic()
-    made = fit_all(jobs, progress)
-    seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
-    begun = [Refresh(step // how.refresh_every - 1, step, len(job.rows), job.samples) for job in jobs]
-    found = [recorded(one, model, fit_seconds=seconds) for one, model in zip(begun, made, strict=True)]
-    models = [None if isinstance(model, SyntherError) else model for model in made]
-    return list(zip(found, models, strict=True))
+class Real(NamedTuple):
+    """The real rows of a member that a generator is fitted on."""
+
+    rows: Transitions
+    columns: Columns
+    gone: int
+    """Earlier rows that are no longer in the buffer."""
 
 
-class Refreshing:
-    """The generators of a run, in `folder`, and the record of every refresh in `refreshes.json`."""
+class Generators:
+    """The generators of a run: a file in `folder` for each seed, and the record of every refresh in `refreshes.json`.
 
-    def __init__(
-        self, upsampling: Upsampling, env_id: str, experience: Experience, learner: Learner, folder: Path
-    ) -> None:
-        self.upsampling, self.experience, self.learner, self.folder = upsampling, experience, learner, folder
-        self.settings = for_environment(upsampling.settings, env_id)
-        self._where, self._members = str(learner.device), range(len(learner.seeds))
-        self._models: dict[int, tuple[int, Synthesizer]] = {}  # of a member: the step it was fitted at, and itself
-        self._drawn: dict[int, int] = {}  # of a member: the step of the model that its rows are from
+    A refresh is settled when each of its fits has come to a file or is known to have failed; until then, all are
+    fitted again. They are fitted together, and rounding depends on which ones are.
+    """
+
+    def __init__(self, how: Synthetic, settings: Settings, learner: Learner | PixelLearner, folder: Path) -> None:
+        self.how, self.settings, self.seeds, self.folder = how, settings, learner.seeds, folder
+        self._device = str(learner.device)
         self._record = folder / "refreshes.json"
         known = read_object(self._record)["refreshes"] if self._record.exists() else []
         self._known: dict[tuple[int, int], dict[str, Any]] = {(entry["added"], entry["seed"]): entry for entry in known}
 
-    def refresh(self, step: int, progress: Progress) -> None:
-        """Fit all generators on the rows until `step` and replace the synthetic ones, or take up doing so."""
-        if all(self._is_settled(member, step) for member in self._members):
-            for member in self._members:
-                if self._file(member, step).exists():
-                    self._models[member] = step, self._load(member, step)
-        else:
-            self._fit(step, progress)
-        for member in self._members:
-            self._draw(member, progress)
-        self._tidy()
-
-    def restore(self, step: int, progress: Progress, *, rows: bool) -> None:
-        """Find the models that members had before `step`, for a run that is taken up there, and draw their `rows`."""
-        for member in self._members:
-            steps = [int(file.stem.rpartition("-")[2]) for file in self.folder.glob(f"{self._name(member)}-*")]
-            newest = max((found for found in steps if found < step), default=None)
-            if newest is not None:
-                self._models[member] = newest, self._load(member, newest)
-            if rows:
-                self._draw(member, progress)
-
-    def _is_settled(self, member: int, step: int) -> bool:
-        """Whether the fit after `step` has come to a model, or is known to have failed."""
-        failed = not self._known.get((step, self.learner.seeds[member]), {"kept": True})["kept"]
-        return failed or self._file(member, step).exists()
-
-    def _fit(self, step: int, progress: Progress) -> None:
-        jobs = []
-        for member, matrix in enumerate(self.experience.rows(self.learner.rows.capacity)):
-            before = self._models[member][1] if member in self._models else None
-            columns, seed, how = self.experience.columns, self.learner.seeds[member], self.upsampling
-            job = Job.of(
-                columns,
-                columns.transitions(matrix),
-                self.settings,
-                how.refit,
-                stream=(seed, HELD_OUT),
-                gone=step - len(matrix),
-                before=before,
-                samples=how.samples,
-                seed=seed_of(FITS, seed, step),
-                device=self._where,
-            )
-            jobs.append(job)
-        found = refresh_all(self.upsampling, step, jobs, progress)
-        for member, (refresh, model) in enumerate(found):
-            seed = self.learner.seeds[member]
-            self._known[step, seed] = {"seed": seed, **asdict(refresh)}
+    def fit(self, step: int, real: Mapping[int, Real], progress: Progress) -> None:
+        """Fit the generators of some members after `step`, unless that is settled."""
+        if all(self._is_settled(member, step) for member in real):
+            return
+        jobs = [self._job(member, step, own) for member, own in real.items()]
+        began = time.monotonic()
+        made = fit_all(jobs, progress)
+        seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
+        for member, job, model in zip(real, jobs, made, strict=True):
+            begun = Refresh(step // self.how.refresh_every - 1, step, len(job.rows), job.samples)
+            seed = self.seeds[member]
+            self._known[step, seed] = {"seed": seed, **asdict(recorded(begun, model, fit_seconds=seconds))}
             self._write_record()
-            if model is None:
-                self._tell(member, refresh)
+            if isinstance(model, SyntherError):
+                told = seed, f"{step:,}", model
+                log.warning("the refresh of seed %d after %s steps failed, so it has no new synthetic rows: %s", *told)
             else:
                 model.save(self._file(member, step))  # from here on it counts
-                self._models[member] = step, model
 
-    def _tell(self, member: int, failed: Refresh) -> None:
-        """The old generator, and its rows, are kept."""
-        kept, told = self._models.get(member), (self.learner.seeds[member], f"{failed.added:,}")
-        stays = "batches stay real" if kept is None else f"the rows of step {kept[0]:,} stay"
-        log.warning("the refresh of seed %d after %s steps failed, %s: %s", *told, stays, failed.reason)
+    def newest(self, member: int, step: int) -> int | None:
+        """The step of a member's newest generator that was fitted after `step` or earlier."""
+        return max((found for found in self._steps(member) if found <= step), default=None)
 
-    def _draw(self, member: int, progress: Progress) -> None:
-        """Give the learner the rows of a member's newest model, unless it has them."""
-        if member not in self._models or self._drawn.get(member) == self._models[member][0]:
-            return
-        step, model = self._models[member]
-        seed, samples, began = self.learner.seeds[member], self.upsampling.samples, time.monotonic()
-        rows = drawn(model, self.experience.columns, samples, seed_of(FITS, seed, step), progress)
-        self.learner.generate(member, rows)
-        self._drawn[member] = step
-        if (step, seed) in self._known:  # unless somebody has removed the record
-            self._known[step, seed]["sample_seconds"] = time.monotonic() - began
+    def load(self, member: int, step: int) -> Synthesizer:
+        return Synthesizer.load(self._file(member, step), device=self._device)
+
+    def seed(self, stream: int, member: int, step: int) -> int:
+        return seed_of(stream, self.seeds[member], step)
+
+    def took(self, member: int, step: int, seconds: float) -> None:
+        """Record how long it took to draw the rows."""
+        if (step, self.seeds[member]) in self._known:  # unless somebody has removed the record
+            self._known[step, self.seeds[member]]["sample_seconds"] = seconds
             self._write_record()
+
+    def tidy(self) -> None:
+        """Remove the generators that newer ones have replaced."""
+        for member in range(len(self.seeds)):
+            for step in sorted(self._steps(member))[:-1]:
+                self._file(member, step).unlink()
+
+    def _job(self, member: int, step: int, real: Real) -> Job:
+        before = self.newest(member, step - 1)
+        return Job.of(
+            real.columns,
+            real.rows,
+            self.settings,
+            self.how.refit,
+            stream=(self.seeds[member], HELD_OUT),
+            gone=real.gone,
+            before=None if before is None else self.load(member, before),
+            samples=self.how.samples,
+            seed=self.seed(FITS, member, step),
+            device=self._device,
+        )
+
+    def _is_settled(self, member: int, step: int) -> bool:
+        failed = not self._known.get((step, self.seeds[member]), {"kept": True})["kept"]
+        return failed or self._file(member, step).exists()
 
     def _write_record(self) -> None:
         write_object(self._record, {"refreshes": list(self._known.values())})
 
-    def _tidy(self) -> None:
-        """Remove the models that have been followed by others."""
-        for member, (step, _) in self._models.items():
-            for file in self.folder.glob(f"{self._name(member)}-*"):
-                if int(file.stem.rpartition("-")[2]) < step:
-                    file.unlink()
-
-    def _load(self, member: int, step: int) -> Synthesizer:
-        return Synthesizer.load(self._file(member, step), device=self._where)
-
-    def _name(self, member: int) -> str:
-        return f"generator-{self.learner.seeds[member]}"
+    def _steps(self, member: int) -> list[int]:
+        files = self.folder.glob(f"generator-{self.seeds[member]}-*.safetensors")
+        return [int(file.stem.rpartition("-")[2]) for file in files]
 
     def _file(self, member: int, step: int) -> Path:
-        return self.folder / f"{self._name(member)}-{step:010}.safetensors"
+        return self.folder / f"generator-{self.seeds[member]}-{step:010}.safetensors"
+
+
+class Refreshing:
+    """Synthetic rows of states, which the learner mixes into its batches until the next refresh."""
+
+    def __init__(self, how: Synthetic, env_id: str, experience: Experience, learner: Learner, folder: Path) -> None:
+        self.experience, self.learner = experience, learner
+        self.generators = Generators(how, for_environment(how.settings(), env_id), learner, folder)
+        self._drawn: dict[int, int] = {}  # of a member: the step of the generator that its rows are from
+
+    def refresh(self, step: int, progress: Progress) -> None:
+        """Fit all generators on the rows until `step` and replace the synthetic rows, or resume doing so."""
+        columns, rows = self.experience.columns, self.experience.rows(self.learner.rows.capacity)
+        real = [Real(columns.transitions(matrix), columns, step - len(matrix)) for matrix in rows]
+        self.generators.fit(step, dict(enumerate(real)), progress)
+        self.draw(step, progress)
+        self.generators.tidy()
+
+    def draw(self, step: int, progress: Progress) -> None:
+        """Give the learner the rows of each member's newest generator, unless it has them.
+
+        A member whose fit failed keeps the rows of its old generator, or real batches if it never had one.
+        """
+        for member in range(len(self.learner.seeds)):
+            newest = self.generators.newest(member, step)
+            if newest is not None and self._drawn.get(member) != newest:
+                model, seed, began = self.generators.load(member, newest), self.generators.seed, time.monotonic()
+                samples = self.generators.how.samples
+                rows = drawn(model, self.experience.columns, samples, seed(FITS, member, newest), progress)
+                self.learner.generate(member, rows)
+                self._drawn[member] = newest
+                self.generators.took(member, newest, time.monotonic() - began)
+
+
+class LatentRefreshing:
+    """Synthetic latents, from which the heads of pixel agents learn at once. Latents are not kept.
+
+    All of a refresh follows from the agents and frames that it begins with, so a run that was stopped in the middle
+    repeats it, with the generators that are there already.
+    """
+
+    def __init__(
+        self, how: SyntheticLatents, learner: PixelLearner, folder: Path, precision: compute.Precision
+    ) -> None:
+        self.how, self.learner = how, learner
+        self.generators = Generators(how, how.settings(), learner, folder)
+        # Products of heads alone are too small to gain from bf16.
+        self.precision: Literal["auto", "float32", "tf32"] = "auto" if precision == "bf16" else precision
+
+    def refresh(self, step: int, progress: Progress) -> None:
+        """Encode, fit, draw, train the heads, and give them back. Heads whose fit failed learn from real latents."""
+        encoded, gone = encode_own(self.learner, number=step, progress=progress), self.learner.store.gone
+        latents = {member: rows for member, rows in enumerate(encoded) if rows is not None}
+        if not latents:
+            return  # all have diverged, as the next measurement will show
+        real = {member: Real(rows, Columns.of(rows), int(gone[member])) for member, rows in latents.items()}
+        self.generators.fit(step, real, progress)
+        synthetic = {}
+        for member in latents:
+            if self.generators.newest(member, step) == step:
+                model, seed = self.generators.load(member, step), self.generators.seed(FITS, member, step)
+                synthetic[member] = model.sample(self.how.samples, seed=seed, progress=progress)
+        self.generators.tidy()
+        self._train(step, latents, synthetic, progress)
+
+    def _train(
+        self, step: int, latents: dict[int, Transitions], synthetic: dict[int, Transitions], progress: Progress
+    ) -> None:
+        """Train the heads of all members that see, with the exploration noise of now."""
+        tables: list[Transitions] = []
+        members: list[Member] = []
+        for member, rows in latents.items():
+            place, share = len(tables), self.how.ratio
+            arm = Arm((place,), (1.0,), place)
+            tables.append(rows)
+            if member in synthetic:
+                tables.append(synthetic[member])
+                arm = Arm((place, place + 1), (1 - share, share), place)
+            members.append(Member(self.generators.seed(HEADS, member, step), arm))
+        stddev = self.learner.stddev()
+        config = replace(self.learner.config, stddev_start=stddev, stddev_end=stddev)
+        agent = Agent(config, Rows(tables, device=self.learner.device), members, precision=self.precision)
+        own = list(latents)
+        agent.load_state(agent.state() | self.learner.heads(own), 0)
+        updates = self.how.updates
+        with progress.phase("train heads", updates) as phase:
+            for done in range(0, updates, _SHOWN_UPDATES):
+                count = min(_SHOWN_UPDATES, updates - done)
+                agent.train(count)
+                phase.advance(count)
+        self.learner.take_heads(agent.state(), own)

@@ -130,7 +130,7 @@ def given(changes: Changes, *names: str) -> dict[str, Any]:
 
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
 """Options that a run may have different values of on another machine: `run.json` does not contain them."""
-_RARELY_SET = {"precision", "env_id", "env_options", "evaluate", "checkpoint_every"}
+_RARELY_SET = {"precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
 """Options that `run.json` need not contain where they are the default: runs of earlier versions do not have them."""
 
 
@@ -273,6 +273,11 @@ class Generator:
 
     def __post_init__(self) -> None:
         check_one_of("preset", self.preset, PRESETS)  # nor auto, which is another one on another machine
+
+    @classmethod
+    def of(cls, settings: Settings, **own: Any) -> Self:
+        """A generator with these settings, whatever preset they came from."""
+        return cls(preset="paper", changes=settings.to_json(), **own)
 
     def settings(self) -> Settings:
         return PRESETS[self.preset].changed(**self.changes)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack, get_args
 
+from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.results import Result
 from synther.experiments.spec import (
@@ -27,15 +28,15 @@ from synther.progress import Progress
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
-    from synther.agents.sac import SACConfig
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments import online
     from synther.experiments.pixels.latents import LatentSource
     from synther.experiments.pixels.stage_one import Course
-    from synther.experiments.refresh import Upsampling
     from synther.experiments.sources import TrainingData
     from synther.pixels.frames import Frames
+
+
+Refit = Literal["warm", "scratch"]
 
 
 def _training_of(folder: Path) -> dict[str, Any]:
@@ -141,72 +142,157 @@ OnlineAlgorithm = Literal["sac", "redq"]
 
 @dataclass(frozen=True)
 class Synthetic(Generator):
-    """How rows beside the real ones are made while agents learn; the numbers are the paper's."""
+    """A generator of each seed's own rows, fitted again as they come in. The defaults are the paper's."""
 
     preset: str = "best"
     samples: int = 1_000_000
+    """Synthetic rows of each seed."""
     refresh_every: int = 10_000
+    """Steps after which it is fitted again and all synthetic rows are replaced."""
     ratio: float = 0.5
-    refit: Literal["warm", "scratch"] = "warm"
+    """Share of synthetic rows in every batch, once there are some."""
+    refit: Refit = "warm"
+    """From the weights of the fit before, stopped early, or from scratch as in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, samples=1, refresh_every=1)
+        check_one_of("refit", self.refit, get_args(Refit))
+        if not 0 < self.ratio <= 1:
+            raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
+        if self.settings().fit.minutes is not None:
+            raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
 
-    def changed(self, changes: Changes) -> Synthetic:
+    def changed(self, changes: Changes) -> Self:
         samples = changes.get("samples")
         most = self.samples if samples is None else min(samples, self.samples)
         return replace(self, samples=most).with_preset(changes)
 
-    def upsampling(self) -> Upsampling:
-        from synther.experiments.online import Upsampling
+    def description(self) -> dict[str, Any]:
+        own = asdict(self)
+        del own["preset"], own["changes"]
+        return {"settings": self.settings().to_json(), **own}
 
-        return Upsampling(self.settings(), self.refresh_every, self.samples, self.ratio, self.refit)
+
+@dataclass(frozen=True)
+class SyntheticLatents(Synthetic):
+    """A generator of each seed's own latents, fitted again as frames come in and the encoder learns.
+
+    After every refresh the heads alone learn from real and synthetic latents. Then all latents are dropped, so that no
+    latent is older than the encoder.
+    """
+
+    samples: int = 250_000
+    updates: int = 5_000
+    """Updates of the heads after every refresh."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.updates < 1:
+            raise ConfigError(f"updates, of the heads after a refresh, must be at least 1, got {self.updates}")
 
 
 @dataclass(frozen=True)
 class OnlineRun(OnlineOptions, RunSpec):
-    """One training: all seeds of an agent in one environment. A step is one decision: no action is repeated."""
+    """One training: all seeds of an agent in one environment. A step is one decision: no action is repeated.
+
+    A segment ends every `checkpoint_every` steps and at every refresh. There all environments start over, whether the
+    run is stopped there or not, so that resuming needs no state of a simulator.
+    """
 
     shown = "returns"
+    algorithms: ClassVar[tuple[str, ...]] = get_args(OnlineAlgorithm)
 
     name: str
     """Also of its folder."""
     env_id: str
-    algorithm: OnlineAlgorithm = "sac"
+    algorithm: str = "sac"
     utd: int = 1
     """Updates of the critics for each step."""
     synthetic: Synthetic | None = None
     """None learns from real rows alone."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that are not its defaults."""
+    capacity: int = 1_000_000
+    """Real rows of each seed that are kept."""
+    env_options: dict[str, Any] | None = None
+    """Passed to `gymnasium.make`."""
 
     def __post_init__(self) -> None:
-        check_one_of("agent", self.algorithm, get_args(OnlineAlgorithm))
-        check_least(self, utd=1, steps=1, seeds=1, evaluate_every=1, episodes=1)
+        check_one_of("agent", self.algorithm, self.algorithms)
+        check_least(self, utd=1, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
+        check_least(self, evaluate_every=1, episodes=1, workers=1)
+        check_env_options(self.env_options or {})
 
     @property
     def arm(self) -> str:
         """What its result calls it."""
         return self.algorithm if self.synthetic is None else f"{self.algorithm}_synther"
 
+    @property
+    def config(self) -> Any:
+        """Of the agent."""
+        from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
+
+        default = REDQ_CONFIG if self.algorithm == "redq" else SAC_CONFIG
+        known = (option.name for option in fields(default) if option.init and option.name != "utd")
+        check_options(self.algorithm, self.agent, known)
+        return replace(default, **self.agent, utd=self.utd)
+
+    def is_refreshed(self, step: int) -> bool:
+        """Whether generators are fitted after so many steps. After the last step their rows would not be used."""
+        return self.synthetic is not None and 0 < step < self.steps and step % self.synthetic.refresh_every == 0
+
+    def doubts(self) -> Iterator[str]:
+        """Warnings about settings that make sense only in a trial."""
+        if self.learning_starts >= self.steps:
+            begins = f"learning starts after {self.learning_starts:,} steps (--learning-starts)"
+            yield f"nothing is learned: {begins}, and there are {self.steps:,}"
+        if self.synthetic is not None:
+            every = self.synthetic.refresh_every
+            if not self.is_refreshed((self.steps - 1) // every * every):
+                yield f"no generator is fitted: that is done every {every:,} steps (--refresh-every), of {self.steps:,}"
+
+    def segment_after(self, step: int) -> int:
+        """Where the segment ends that begins after so many steps."""
+        every = [self.checkpoint_every, *([] if self.synthetic is None else [self.synthetic.refresh_every])]
+        return min(self.steps, *((step // length + 1) * length for length in every))
+
+    def segments_until(self, step: int) -> list[int]:
+        """Ends of the segments up to a step that is one of them."""
+        ends, end = [], 0
+        while end < step:
+            end = self.segment_after(end)
+            ends.append(end)
+        return ends
+
+    @property
+    def growth(self) -> Growth:
+        """A run can be extended if a segment ends where it ended: there the environments start over."""
+        why = f"one can go on from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
+        return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
+
+    def description(self) -> dict[str, Any]:
+        """The options that the result of the training depends on."""
+        names = ("env_id", "steps", "seeds", "seed", "learning_starts", "capacity", "checkpoint_every")
+        own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
+        upsampling = None if self.synthetic is None else self.synthetic.description()
+        return {**own, "env_options": self.env_options or {}, "agent": asdict(self.config), "upsampling": upsampling}
+
     def changed(self, **changes: Unpack[Changes]) -> OnlineRun:
         synthetic = None if self.synthetic is None else self.synthetic.changed(changes)
         own = given(changes, "updates", "seeds", "evaluate_every")
         return replace(self, steps=own.pop("updates", self.steps), **own, synthetic=synthetic)
 
-    @property
-    def growth(self) -> Growth:
-        return self._plan(Place(Path())).growth
-
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
         from synther.envs.making import opened
         from synther.experiments.online import train_to
 
-        plan = self._plan(place)
+        run = replace(self, workers=place.workers, device=place.device)
+        run.config  # noqa: B018  # which refuses unknown options before there is a folder
         with opened(self.env_id):
             pass
-        return {}, lambda folder, progress: train_to(plan, folder / "training", progress=progress)
+        return {}, lambda folder, progress: train_to(run, folder / "training", progress=progress)
 
     def generators(
         self, done: Mapping[str, Any], folder: Path
@@ -215,21 +301,61 @@ class OnlineRun(OnlineOptions, RunSpec):
         if trained and done["synthetic"] is not None:
             yield ("synthetic",), Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
 
-    def _plan(self, place: Place) -> online.Plan:
-        from synther.experiments.online import Plan
 
-        own = {option.name: getattr(self, option.name) for option in fields(OnlineOptions)}
-        upsampling = None if self.synthetic is None else self.synthetic.upsampling()
-        here = {"workers": place.workers, "device": place.device}
-        return Plan(self.env_id, self._agent(), upsampling=upsampling, **(own | here))
+@dataclass(frozen=True)
+class OnlinePixelRun(OnlineRun):
+    """One training of pixel agents. The defaults are DrQ-v2's.
 
-    def _agent(self) -> SACConfig:
-        from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
+    A step is one decision in the environment of every seed, whose action is repeated `repeat` times.
+    """
 
-        default = REDQ_CONFIG if self.algorithm == "redq" else SAC_CONFIG
-        known = (option.name for option in fields(default) if option.init and option.name != "utd")
-        check_options(self.algorithm, self.agent, known)
-        return replace(default, **self.agent, utd=self.utd)
+    algorithms = ("drq_v2",)
+
+    algorithm: str = "drq_v2"
+    synthetic: SyntheticLatents | None = None
+    learning_starts: int = field(default=2_000, kw_only=True)
+    evaluate_every: int = field(default=10_000, kw_only=True)
+    precision: Literal["auto", "float32", "tf32", "bf16"] = field(default="auto", kw_only=True)  # type: ignore[assignment]
+    update_every: int = 2
+    """Steps for one update."""
+    repeat: int = REPEAT
+    size: int = SIZE
+    """Pixels of a side of the frames."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, update_every=1, repeat=1, size=1)
+        nstep = self.config.nstep
+        if min(self.learning_starts, self.segment_after(0)) < nstep < self.steps:
+            raise ConfigError(
+                f"agents learn from {nstep} steps at a time (agent.nstep): learning_starts, "
+                "checkpoint_every and refresh_every must be at least that"
+            )
+        if self.env_options or self.utd != 1:
+            raise ConfigError(f"pixel agents take no env_options ({self.env_options}) and no utd ({self.utd})")
+
+    @property
+    def config(self) -> Any:
+        from synther.agents.drq_v2 import DrQv2Config
+
+        check_options(self.algorithm, self.agent, (option.name for option in fields(DrQv2Config) if option.init))
+        return DrQv2Config(**self.agent)
+
+    def is_refreshed(self, step: int) -> bool:
+        """Nor are generators fitted before the encoder has begun to learn."""
+        return step > self.learning_starts and super().is_refreshed(step)
+
+    @property
+    def frames(self) -> int:
+        """Frames, resets included, for which there is room: for all of them if episodes have twenty decisions or more.
+
+        Only there is a run that was extended the same as one that was as long from the start.
+        """
+        return min(self.capacity, self.steps + self.steps // 20 + len(self.segments_until(self.steps)))
+
+    def description(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("update_every", "repeat", "size")}
+        return {"kind": "online_pixels", **super().description(), **own}
 
 
 PixelAlgorithm = Literal["drq_bc", "bc"]

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,7 @@ from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
 from synther.cli import online
 from synther.errors import ConfigError
-from synther.experiments.online import Plan, Upsampling
-from synther.experiments.online_pixels import LatentUpsampling, PixelPlan
+from synther.experiments.specs import OnlinePixelRun, OnlineRun, Synthetic, SyntheticLatents
 from synther.presets import PRESETS
 
 QUICK = (
@@ -38,17 +38,16 @@ def run(capsys, monkeypatch) -> Callable[..., str]:
 
 
 @pytest.fixture
-def planned(monkeypatch, tmp_path) -> Callable[..., Plan]:
+def planned(monkeypatch, tmp_path) -> Callable[..., OnlineRun]:
     """The plan that would have been run."""
-    found: list[Plan] = []
+    found: list[OnlineRun] = []
 
     def kept(plan, folder, progress):
         found.append(plan)
         raise KeyboardInterrupt
 
-    def plan(*arguments: object) -> Plan:
-        for room in ("online", "online_pixels"):
-            monkeypatch.setattr(f"synther.experiments.{room}.train_to", kept)
+    def plan(*arguments: object) -> OnlineRun:
+        monkeypatch.setattr("synther.experiments.online.train_to", kept)
         with pytest.raises(KeyboardInterrupt):
             online.run([*map(str, arguments), "--out", str(tmp_path / "out")])
         return found[-1]
@@ -75,33 +74,36 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(run, tiny, tmp_path):
 
 
 def test_the_agent_chooses_the_defaults_of_its_options(planned):
-    assert planned("A-v0").agent == SAC_CONFIG
-    assert planned("A-v0", "--agent", "redq").agent == REDQ_CONFIG
-    assert planned("A-v0", "--agent=redq", "--utd", 5, "--agent.width", 64).agent == SACConfig(
+    assert planned("A-v0").config == SAC_CONFIG
+    assert planned("A-v0", "--agent", "redq").config == REDQ_CONFIG
+    assert planned("A-v0", "--agent=redq", "--utd", 5, "--agent.width", 64).config == SACConfig(
         num_critics=10, utd=5, width=64
     )
-    assert planned("A-v0", "--utd", 20, "--agent.num-critics", 3).agent == SACConfig(num_critics=3, utd=20)
+    assert planned("A-v0", "--utd", 20, "--agent.num-critics", 3).config == SACConfig(num_critics=3, utd=20)
 
 
-def test_options_become_a_plan(planned):
-    plan = planned("A-v0", "--steps", "200K", "--seeds", 3, "--seed", 5, "--precision", "float32", "--device", "cpu")
-    assert plan == Plan("A-v0", steps=200_000, seeds=3, seed=5, precision="float32", device="cpu")
-    plan = planned("A-v0", "--synthetic", "--preset", "paper", "--refit", "scratch", "--ratio", 0.25, "--samples", "2M")
-    paper = Upsampling(PRESETS["paper"], samples=2_000_000, ratio=0.25, refit="scratch")
-    assert plan == Plan("A-v0", upsampling=paper)
-    plan = planned("A-v0", "--synthetic", "--preset", "laptop", "--fit.steps", 7)
-    assert plan.upsampling == Upsampling(PRESETS["laptop"].changed(fit={"steps": 7}), samples=100_000)  # on a CPU
+def test_options_become_a_run(planned):
+    run = planned("A-v0", "--steps", "200K", "--seeds", 3, "--seed", 5, "--precision", "float32", "--device", "cpu")
+    expected = OnlineRun("out", "A-v0", steps=200_000, seeds=3, seed=5, precision="float32", device="cpu")
+    assert replace(run, agent={}) == expected
+    run = planned("A-v0", "--synthetic", "--preset", "paper", "--refit", "scratch", "--ratio", 0.25, "--samples", "2M")
+    assert run.synthetic == Synthetic.of(PRESETS["paper"], samples=2_000_000, ratio=0.25, refit="scratch")
+    run = planned("A-v0", "--synthetic", "--preset", "laptop", "--fit.steps", 7)
+    assert run.synthetic.settings() == PRESETS["laptop"].changed(fit={"steps": 7})
+    assert run.synthetic.samples == 100_000  # on a CPU
 
 
 def test_options_of_agents_that_see(planned):
     walker = "dm_control/walker-walk-v0"
-    assert planned(walker, "--pixels") == PixelPlan(walker)
-    plan = planned(walker, "--pixels", "--steps", "50K", "--seeds", 2, "--agent.width", 64, "--learning-starts", 9)
-    assert plan == PixelPlan(walker, DrQv2Config(width=64), steps=50_000, seeds=2, learning_starts=9)
+    run = planned(walker, "--pixels")
+    assert (replace(run, agent={}), run.config) == (OnlinePixelRun("out", walker), DrQv2Config())
+    run = planned(walker, "--pixels", "--steps", "50K", "--seeds", 2, "--agent.width", 64, "--learning-starts", 9)
+    assert run.config == DrQv2Config(width=64)
+    assert replace(run, agent={}) == OnlinePixelRun("out", walker, steps=50_000, seeds=2, learning_starts=9)
     latents = ("--synthetic", "--preset", "paper", "--updates-per-refresh", "7K", "--samples", "1K")
-    expected = LatentUpsampling(PRESETS["paper"], samples=1_000, updates=7_000)
-    assert planned(walker, "--pixels", *latents).upsampling == expected
-    assert planned(walker, "--pixels", *latents[:3]).upsampling == LatentUpsampling(PRESETS["paper"])
+    expected = SyntheticLatents.of(PRESETS["paper"], samples=1_000, updates=7_000)
+    assert planned(walker, "--pixels", *latents).synthetic == expected
+    assert planned(walker, "--pixels", *latents[:3]).synthetic == SyntheticLatents.of(PRESETS["paper"])
 
 
 @pytest.mark.parametrize(

@@ -9,28 +9,27 @@ from pathlib import Path
 import numpy as np
 
 from synther import read
-from synther.agents.sac import SACConfig
 from synther.envs.policies import MlpPolicy
-from synther.experiments.online import Plan, Upsampling, train_to
-from synther.presets import preset
+from synther.experiments.online import train_to
+from synther.experiments.specs import OnlineRun, Synthetic
 
 from .. import pendulum, trainings
 
-SMALL = SACConfig(width=8, depth=1, batch_size=8, learning_rate=1e-2)
-TINY = preset(
-    "laptop",
-    network={"width": 8, "depth": 1, "embedding": 8},
-    fit={"steps": 20, "evaluate_every": 10, "holdout": 0.2},
-    sampler={"steps": 2},
-)
-UPSAMPLING = Upsampling(TINY, refresh_every=20, samples=30)
-PLAN = Plan(
+SMALL = {"width": 8, "depth": 1, "batch_size": 8, "learning_rate": 1e-2}
+TINY = {
+    "network": {"width": 8, "depth": 1, "embedding": 8},
+    "fit": {"steps": 20, "evaluate_every": 10, "holdout": 0.2},
+    "sampler": {"steps": 2},
+}
+SYNTHETIC = Synthetic("laptop", changes=TINY, refresh_every=20, samples=30)
+PLAN = OnlineRun(
+    "pendulum",
     "Pendulum-v1",
-    SMALL,
+    synthetic=SYNTHETIC,
+    agent=SMALL,
     steps=55,
     seeds=2,
     seed=3,
-    upsampling=UPSAMPLING,
     learning_starts=12,
     checkpoint_every=15,
     evaluate_every=10,
@@ -55,7 +54,7 @@ class Guess(pendulum.Guess):
         return pendulum.Guessed(number, returns, not self.slow)
 
 
-def run(folder: Path, plan: Plan = PLAN, progress=False):
+def run(folder: Path, plan: OnlineRun = PLAN, progress=False):
     return train_to(plan, folder, progress=progress)
 
 

@@ -89,7 +89,7 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     assert (sac["env_id"], sac["steps"], sac["seeds"], sac["learning_starts"]) == ("Pendulum-v1", 30, 2, 10)
     assert (sac["upsampling"]["samples"], sac["upsampling"]["settings"]["network"]["width"]) == (20, 8)
     assert redq["upsampling"] is None
-    monkeypatch.setattr(training, "_Acting", pytest.fail)
+    monkeypatch.setattr(training, "RowActing", pytest.fail)
     assert [outcome.was_done for outcome in execute([RUN, REDQ], tmp_path)] == [True, True]
     (refused,) = execute([RUN.changed(updates=40)], tmp_path)
     assert "holds a run with another steps (" in str(refused.error)
@@ -101,7 +101,7 @@ def test_killed_and_started_again_it_comes_to_the_same(tmp_path, monkeypatch):
 
     execute([RUN], tmp_path / "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(training._Acting, "refresh", killed)
+        patched.setattr(training.RowActing, "refresh", killed)
         with pytest.raises(KeyboardInterrupt):
             execute([RUN], tmp_path / "killed")
     assert [outcome.error for outcome in execute([RUN], tmp_path / "killed")] == [None]
@@ -115,10 +115,8 @@ def test_killed_and_started_again_it_comes_to_the_same(tmp_path, monkeypatch):
 def test_what_cannot_be_run_leaves_no_folder_and_stops_nobody_else(tmp_path):
     lost = replace(REDQ, name="lost", env_id="Nowhere-v0")
     odd = replace(REDQ, name="odd", agent={"colour": 1})
-    wrong = replace(RUN, name="wrong", synthetic=replace(RUN.synthetic, refit="cold"))
-    errors = [str(outcome.error) for outcome in execute([lost, odd, wrong, REDQ], tmp_path)]
+    errors = [str(outcome.error) for outcome in execute([lost, odd, REDQ], tmp_path)]
     assert "Nowhere-v0" in errors[0]
     assert "unknown option redq.colour: expected one of width" in errors[1]
-    assert "refit must be one of warm, scratch, got 'cold'" in errors[2]
-    assert errors[3] == "None"
+    assert errors[2] == "None"
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == [REDQ.name]

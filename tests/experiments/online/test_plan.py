@@ -6,29 +6,29 @@ from dataclasses import replace
 
 import pytest
 
-from synther.agents.sac import REDQ_CONFIG
 from synther.errors import ConfigError
-from synther.experiments.online import Plan, Upsampling
+from synther.experiments.record import Schedule
 from synther.experiments.refresh import for_environment
+from synther.experiments.specs import OnlineRun, Synthetic
 from synther.presets import PRESETS
 
-from .runs import LEGS, PLAN, TIMES, UPSAMPLING
+from .runs import LEGS, PLAN, SYNTHETIC, TIMES
 
 
 def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
     assert PLAN.segments_until(55) == LEGS
-    assert replace(PLAN, upsampling=None).segments_until(55) == [15, 30, 45, 55]
+    assert replace(PLAN, synthetic=None).segments_until(55) == [15, 30, 45, 55]
     assert [step for step in LEGS if PLAN.is_refreshed(step)] == [20, 40]
     assert not replace(PLAN, steps=40).is_refreshed(40)  # nobody would learn from it
-    assert not replace(PLAN, upsampling=None).is_refreshed(20)
+    assert not replace(PLAN, synthetic=None).is_refreshed(20)
 
 
 @pytest.mark.parametrize(
     ("change", "doubts"),
     [
         ({}, []),
-        ({"steps": 10, "learning_starts": 9, "upsampling": None}, []),
-        ({"steps": 10, "learning_starts": 10, "upsampling": None}, ["nothing is learned"]),
+        ({"steps": 10, "learning_starts": 9, "synthetic": None}, []),
+        ({"steps": 10, "learning_starts": 10, "synthetic": None}, ["nothing is learned"]),
         ({"steps": 20}, ["no generator is fitted: that is done every 20 steps (--refresh-every), of 20"]),
         ({"steps": 21}, []),
     ],
@@ -41,7 +41,7 @@ def test_what_comes_to_nothing_is_told(change, doubts):
 
 
 def test_the_last_step_is_measured_too():
-    measured = PLAN.measured
+    measured = Schedule(10, 55)
     assert measured.until(55) == TIMES
     assert measured.until(54) == TIMES[:-1]
     assert measured.until(9) == []
@@ -51,8 +51,8 @@ def test_the_last_step_is_measured_too():
 
 
 def test_names():
-    assert PLAN.name == "sac_synther"
-    assert Plan("A-v0", REDQ_CONFIG).name == "redq"
+    assert PLAN.arm == "sac_synther"
+    assert OnlineRun("a", "A-v0", "redq").arm == "redq"
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,15 @@ def test_what_cannot_be(change, says):
     ("change", "says"),
     [
         ({"ratio": 0.0}, r"ratio.* \(0, 1\], got 0.0"),
-        ({"refit": "cold"}, "warm, scratch, got 'cold'"),
+        ({"refit": "cold"}, "unknown refit 'cold': expected one of warm, scratch"),
         ({"samples": 0}, "samples must be at least 1"),
-        ({"settings": UPSAMPLING.settings.changed(fit={"minutes": 1.0})}, "no run comes out like another"),
+        ({"changes": {"fit": {"minutes": 1.0}}}, r"set fit\.steps"),
     ],
     ids=str,
 )
 def test_what_upsampling_cannot_be(change, says):
     with pytest.raises(ConfigError, match=says):
-        replace(UPSAMPLING, **change)
+        replace(SYNTHETIC, **change)
 
 
 def test_rewards_of_the_suite_are_not_scaled_unless_they_are_residuals():
@@ -99,7 +99,7 @@ def test_rewards_of_the_suite_are_not_scaled_unless_they_are_residuals():
 
 
 def test_the_defaults_are_the_papers():
-    plan = Plan("A-v0", upsampling=Upsampling(PRESETS["paper"]))
+    plan = OnlineRun("a", "A-v0", synthetic=Synthetic("paper"))
     assert (plan.steps, plan.seeds, plan.learning_starts, plan.capacity, plan.episodes) == (
         100_000,
         6,
@@ -107,5 +107,5 @@ def test_the_defaults_are_the_papers():
         10**6,
         10,
     )
-    assert plan.upsampling is not None
-    assert (plan.upsampling.refresh_every, plan.upsampling.samples, plan.upsampling.ratio) == (10_000, 10**6, 0.5)
+    assert plan.synthetic is not None
+    assert (plan.synthetic.refresh_every, plan.synthetic.samples, plan.synthetic.ratio) == (10_000, 10**6, 0.5)

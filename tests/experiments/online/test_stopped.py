@@ -10,7 +10,7 @@ from synther.agents.learner import Learner
 from synther.data import formats
 from synther.envs.vector_env import VectorEnv
 from synther.experiments.experience import Experience
-from synther.experiments.refresh import Refreshing
+from synther.experiments.refresh import Generators
 from synther.experiments.results import Log
 from synther.folder import RunFolder
 from synther.replay import refit as refitting
@@ -38,7 +38,7 @@ STOPS = [
     (refitting, "fit_models", True, 1),  # generators were fitted from those before, and not kept
     (Synthesizer, "save", True, 1),
     (Synthesizer, "sample_blocks", False, 2),
-    (Refreshing, "_tidy", True, 1),
+    (Generators, "tidy", True, 1),
     (VectorEnv, "step", False, 4),
     (Learner, "save", True, 1),
     (Learner, "save", True, 1),  # the last step

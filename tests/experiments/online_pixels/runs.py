@@ -4,32 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from synther.agents.drq_v2 import DrQv2Config
-from synther.experiments.online_pixels import LatentUpsampling, PixelPlan, train_to
+from synther.experiments.online import train_to
+from synther.experiments.specs import OnlinePixelRun, SyntheticLatents
 from synther.pixels.files import read
-from synther.presets import preset
 
 from ...pixels.lamps import Doors
 from ..online.runs import refreshes
 from ..seeing import files
 from ..trainings import logged, same_tensors
 
-AGENT = DrQv2Config(width=8, depth=1, batch_size=4, nstep=2, stddev_updates=20, learning_rate=1e-2)
-TINY = preset(
-    "laptop",
-    network={"width": 8, "depth": 1, "embedding": 8},
-    fit={"steps": 10, "evaluate_every": 5, "holdout": 0.2},
-    sampler={"steps": 2},
-    data={"scaling": "standard"},
-)
-UPSAMPLING = LatentUpsampling(TINY, refresh_every=12, samples=20, updates=5)
-PLAN = PixelPlan(
+AGENT = {"width": 8, "depth": 1, "batch_size": 4, "nstep": 2, "stddev_updates": 20, "learning_rate": 1e-2}
+TINY = {
+    "network": {"width": 8, "depth": 1, "embedding": 8},
+    "fit": {"steps": 10, "evaluate_every": 5, "holdout": 0.2},
+    "sampler": {"steps": 2},
+    "data": {"scaling": "standard"},
+}
+SYNTHETIC = SyntheticLatents("laptop", changes=TINY, refresh_every=12, samples=20, updates=5)
+PLAN = OnlinePixelRun(
+    "walker",
     "dm_control/walker-walk-v0",
-    AGENT,
+    synthetic=SYNTHETIC,
+    agent=AGENT,
     steps=30,
     seeds=2,
     seed=3,
-    upsampling=UPSAMPLING,
     learning_starts=8,
     checkpoint_every=9,
     evaluate_every=24,
@@ -42,7 +41,7 @@ LEGS = [9, 12, 18, 24, 27, 30]
 TIMES = [24, 30]
 
 
-def run(folder: Path, plan: PixelPlan = PLAN, make_env=Doors, progress=False):
+def run(folder: Path, plan: OnlinePixelRun = PLAN, make_env=Doors, progress=False):
     return train_to(plan, folder, progress=progress, make_env=make_env)
 
 

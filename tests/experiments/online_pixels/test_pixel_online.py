@@ -16,11 +16,11 @@ from synther.agents.rows import Arm
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments import record
-from synther.experiments import refresh_latents as refreshing
+from synther.experiments import refresh as refreshing
 from synther.experiments.experience import FrameExperience
-from synther.experiments.online_pixels import PixelPlan
-from synther.experiments.refresh_latents import LatentRefreshing as Refreshing
+from synther.experiments.refresh import Generators, LatentRefreshing
 from synther.experiments.results import Log, Result
+from synther.experiments.specs import OnlinePixelRun
 from synther.folder import RunFolder
 from synther.pixels.files import read
 from synther.pixels.learner import PixelLearner
@@ -34,16 +34,14 @@ from ..online.runs import refreshes
 from ..seeing import files
 from ..stopping import stop, stop_at_each
 from ..trainings import logged
-from .runs import LEGS, PLAN, TIMES, UPSAMPLING, run, same
+from .runs import LEGS, PLAN, SYNTHETIC, TIMES, run, same
 
 
 def test_what_a_run_leaves_behind(finished):
     assert [file for file in files(finished) if "/" not in file] == [
-        "checkpoint.safetensors", "clock.json", "log.jsonl", "refreshes.json", "result.json", "run.json",
+        "checkpoint.safetensors", "clock.json", "generator-3-0000000024.safetensors",
+        "generator-4-0000000024.safetensors", "log.jsonl", "refreshes.json", "result.json", "run.json",
     ]  # fmt: skip
-    assert [file for file in files(finished) if file.startswith("gen")] == [
-        f"generators-0000000024/seed-{seed}.safetensors" for seed in (3, 4)
-    ]
     assert [file for file in files(finished) if "seed-3/" in file] == [f"frames/seed-3/{end:010}.hdf5" for end in LEGS]
     assert [line["env_steps"] for line in logged(finished)] == TIMES
     result = Result.from_json(json.loads((finished / "result.json").read_text()))
@@ -53,7 +51,7 @@ def test_what_a_run_leaves_behind(finished):
     }  # fmt: skip
     policy = load_pixel_policy(finished / "checkpoint.safetensors")
     assert policy.act(np.zeros((1, 9, 15, 15), np.uint8)).shape == (2, 1, 1)
-    assert Synthesizer.load(finished / "generators-0000000024" / "seed-4.safetensors").layout.width == 203
+    assert Synthesizer.load(finished / "generator-4-0000000024.safetensors").layout.width == 203
 
 
 def test_frames_are_a_data_set_of_whole_episodes(finished):
@@ -76,31 +74,33 @@ def test_each_refresh_is_on_record(finished):
 
 
 def test_a_finished_run_is_not_run_again_and_other_options_are_refused(finished, monkeypatch):
-    monkeypatch.delattr("synther.experiments.online_pixels._Acting")
+    monkeypatch.delattr("synther.experiments.online.PixelActing")
     assert run(finished).updates == 30
-    for change in ({"steps": 31}, {"upsampling": None}, {"repeat": 1}, {"update_every": 1}, {"size": 16}):
-        with pytest.raises(ConfigError, match=f"another {next(iter(change))}"):
-            run(finished, replace(PLAN, **change))
+    for name, value in (("steps", 31), ("repeat", 1), ("update_every", 1), ("size", 16)):
+        with pytest.raises(ConfigError, match=f"another {name}"):
+            run(finished, replace(PLAN, **{name: value}))
+    with pytest.raises(ConfigError, match="another upsampling"):
+        run(finished, replace(PLAN, synthetic=None))
 
 
 @pytest.mark.parametrize("short", ["learning_starts", "checkpoint_every"])
 def test_fewer_steps_than_are_learned_from_are_refused(short):
     with pytest.raises(ConfigError, match=r"agent\.nstep"):
-        replace(PLAN, **{short: PLAN.agent.nstep - 1})
+        replace(PLAN, **{short: PLAN.config.nstep - 1})
 
 
 @pytest.fixture
 def refreshed(monkeypatch):
     """Weights before and after each refresh, as runs go on."""
     seen: list[tuple[dict, dict]] = []
-    whole = Refreshing.refresh
+    whole = LatentRefreshing.refresh
 
     def watched(own, step, progress):
         before = {name: tensor.clone() for name, tensor in own.learner.state().items()}
         whole(own, step, progress)
         seen.append((before, {name: tensor.clone() for name, tensor in own.learner.state().items()}))
 
-    monkeypatch.setattr(Refreshing, "refresh", watched)
+    monkeypatch.setattr(LatentRefreshing, "refresh", watched)
     return seen
 
 
@@ -151,9 +151,8 @@ def test_a_seed_without_a_generator_learns_from_real_latents_and_a_diverged_one_
         whole = refreshing.encode_own
         patched.setattr(refreshing, "encode_own", encoded)
         run(tmp_path, replace(PLAN, steps=13))
-    assert caplog.messages == [
-        "the generator of seed 3 after 12 steps failed, its heads stay real: the loss is nan after 7 steps"
-    ]
+    (message,) = caplog.messages
+    assert message.startswith("the refresh of seed 3 after 12 steps failed")
     ((before, after),) = refreshed
     assert not torch.equal(before["actor"][0], after["actor"][0])
     assert torch.equal(before["actor"][1], after["actor"][1])
@@ -176,7 +175,7 @@ STOPS = [
     (PixelLearner, "take_heads", True, 1),
     (PixelLearner, "train", True, 2),
     (Log, "append", True, 1),  # it was measured, and no checkpoint written
-    (Refreshing, "_tidy", False, 1),
+    (Generators, "tidy", False, 1),
     (PixelVectorEnv, "step", True, 5),
     (RunFolder, "finish", False, 1),  # all is done but the result
 ]
@@ -190,7 +189,7 @@ def test_stopped_again_and_again(finished, tmp_path):
 
 
 def test_stopped_after_the_ring_has_wrapped_around(tmp_path):
-    plan = replace(PLAN, capacity=14, upsampling=None, steps=27, evaluate_every=27)
+    plan = replace(PLAN, capacity=14, synthetic=None, steps=27, evaluate_every=27)
     run(tmp_path / "whole", plan)
     stop(lambda: run(tmp_path / "run", plan), FrameExperience, "save", True, 3)
     run(tmp_path / "run", plan)
@@ -198,7 +197,7 @@ def test_stopped_after_the_ring_has_wrapped_around(tmp_path):
 
 
 def test_lost_frames_are_noticed(tmp_path, monkeypatch):
-    plan = replace(PLAN, steps=12, upsampling=None)
+    plan = replace(PLAN, steps=12, synthetic=None)
     with monkeypatch.context() as patched:
         patched.setattr(record, "origin", lambda device: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -216,7 +215,7 @@ def test_a_seed_that_diverges_is_told_once_and_all_that_do_end_the_run(tmp_path,
 
     monkeypatch.setattr(PixelLearner, "losses", losses)
     with pytest.raises(SyntherError, match="all 2 members have diverged after 30 updates"):
-        run(tmp_path, replace(PLAN, upsampling=None))
+        run(tmp_path, replace(PLAN, synthetic=None))
     assert [message for message in caplog.messages if "diverged" in message] == [
         f"seed {seed} of arm 'drq_v2' has diverged after {step} updates: no mean counts it from here on"
         for seed, step in ((3, 24), (4, 30))
@@ -239,7 +238,7 @@ def test_what_cannot_be_leaves_no_folder(change, says, tmp_path):
         run(tmp_path / "run", replace(PLAN, **change))
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="updates, of the heads after a refresh, must be at least 1"):
-        replace(UPSAMPLING, updates=0)
+        replace(SYNTHETIC, updates=0)
 
 
 def test_a_world_that_fails_says_so(tmp_path, monkeypatch):
@@ -254,9 +253,10 @@ def test_nothing_is_refreshed_before_anybody_learns():
 
 
 def test_the_defaults_are_those_of_drq_v2():
-    plan = PixelPlan("A", steps=500_000)
-    assert (plan.agent.learning_rate, plan.agent.nstep, plan.agent.tau, plan.agent.batch_size) == (1e-4, 3, 0.01, 256)
+    plan = OnlinePixelRun("a", "A", steps=500_000)
+    agent = plan.config
+    assert (agent.learning_rate, agent.nstep, agent.tau, agent.batch_size) == (1e-4, 3, 0.01, 256)
     assert (plan.learning_starts, plan.update_every, plan.repeat, plan.capacity) == (2_000, 2, 2, 1_000_000)
-    assert plan.agent.stddev_updates * plan.update_every == 500_000
-    assert (plan.name, PLAN.name) == ("drq_v2", "drq_v2_synther")
+    assert agent.stddev_updates * plan.update_every == 500_000
+    assert (plan.arm, PLAN.arm) == ("drq_v2", "drq_v2_synther")
     assert plan.frames == 525_050
