@@ -22,7 +22,7 @@ from synther.collect.rows import agent_policy, buffer_of
 from synther.cores import cores
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
-from synther.datasets.regenerated import CHANCE
+from synther.datasets.rollouts import CHANCE
 from synther.envs.camera import graphics
 from synther.envs.episodes import Key
 from synther.envs.pixels import REPEAT, SIZE, PixelEnv, check_drawable

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from synther.data import formats
 from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
-from synther.datasets.regenerated import CHANCE, parts_of, regenerated
-from synther.datasets.settings import returns, whole_returns
+from synther.datasets.rollouts import CHANCE, parts_of, regenerate
+from synther.datasets.tasks import returns, whole_returns
 from synther.durable import check_new
 from synther.envs.episodes import action_box
 from synther.envs.making import Trusted, opened, time_limit
@@ -89,13 +89,13 @@ def roll_out(
     if member is not None or noise is not None:
         raise ConfigError(f"--member and --noise are for an agent's file ({_AGENT}), the policy is {policy!r}")
     if policy == CHANCE:
-        return regenerated(None, env_id, CHANCE, steps, env_id=env_id, **how)
+        return regenerate(None, env_id, CHANCE, steps, env_id=env_id, **how)
     file, env, level = _archived(policy)
     for part in parts_of(file, env, level):
         if part != CHANCE:
             layers = read_policy(file, env, part).layers
             check_fits(env_id, f"{env}/{part} of {file}", layers, len(layers[-1][1]) // 2, options)
-    return regenerated(file, env, level, steps, env_id=env_id, **how)
+    return regenerate(file, env, level, steps, env_id=env_id, **how)
 
 
 def _archived(policy: str) -> tuple[Path, str, str]:

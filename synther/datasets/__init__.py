@@ -1,4 +1,4 @@
-"""Data sets by name: files, what ships with the package, Minari's, what can be rolled out here, and registered ones.
+"""Data sets by name: files, data shipped with the package, Minari's, data that can be rolled out here, registered ones.
 
 A name is a path, `hopper-sac`, an installed Minari id, or one of D4RL's such as `walker2d-medium-expert`,
 `maze2d-umaze` and `antmaze-large-play`; our own recordings are called `walker2d-mixed` and so on.
@@ -7,7 +7,9 @@ A name is a path, `hopper-sac`, an installed Minari id, or one of D4RL's such as
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from synther.data import shipped
+from synther.data import formats, shipped
+from synther.data.formats import minari
 from synther.data.transitions import Transitions
-from synther.datasets import finding, mazes, settings
-from synther.datasets.finding import Load, Request
-from synther.datasets.names import Task, canonical, known, task_of
-from synther.datasets.regenerated import ENV_IDS
-from synther.errors import DataError
+from synther.datasets import rollouts
+from synther.datasets.tasks import ENV_IDS, EPISODES, Change, Task, canonical, tasks
+from synther.errors import ConfigError, DataError, FormatError
+from synther.pixels.formats.hdf5 import is_of_frames
 from synther.progress import Progress
 from synther.registry import Registry
 
@@ -29,31 +31,34 @@ __all__ = ["DATASETS", "Dataset", "NamedDataset", "Request", "is_known", "read"]
 
 log = logging.getLogger(__name__)
 
+D4RL, OTHERS = "D4RL", "mujoco"
+"""Minari's namespaces: D4RL's data, and data of the same names that comes from other policies."""
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows, where they are evaluated, and what the algorithms do otherwise on them."""
+    """Rows, the environment that agents are evaluated in, and the settings of the algorithms on these rows."""
 
     name: str
     rows: Transitions
     env_id: str | None
-    """The environment that agents are evaluated in, if one is known."""
+    """None: unknown."""
     env_options: dict[str, Any]
     """For `gymnasium.make`."""
-    agent: dict[str, dict[str, Any]]
-    """For each algorithm, what its config has instead of its defaults."""
-    episodes: int = settings.EPISODES
+    agent: Mapping[str, Mapping[str, Any]]
+    """For each algorithm, the options that are not its defaults."""
+    episodes: int = EPISODES
     """Of every evaluation."""
     origin: str = ""
     """Where the rows come from, for people."""
-    rewards: Mapping[str, settings.Change] = field(default_factory=dict)
+    rewards: Mapping[str, Change] = field(default_factory=dict)
     """For each algorithm that wants other rewards, how they are changed: see `rows_for`."""
 
     def rows_for(self, algorithm: str, rows: Transitions | None = None) -> Transitions:
         """All rows, with rewards as the algorithm wants them on this data set.
 
-        `rows` are others of the same kind, such as a part of them or synthetic ones: their rewards are changed in the
-        same way, as all rows of the data set demand it.
+        `rows` are others of the same kind, such as a part of them or synthetic ones. Their rewards are changed in the
+        same way, which depends on all rows of the data set.
         """
         given = self.rows if rows is None else rows
         if algorithm not in self.rewards:
@@ -63,69 +68,46 @@ class Dataset:
         return replace(given, reward=changed.astype(given.reward.dtype))
 
 
-def _as_the_rows_say(rows: Transitions) -> tuple[str | None, dict[str, Any]]:
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `read`."""
+
+    name: str
+    data: Path | None = None
+    policies: Path | None = None
+    rows: int | None = None
+    seed: int = 0
+    progress: Progress | bool = False
+
+    def __post_init__(self) -> None:
+        if self.data is not None and not self.data.is_dir():
+            raise ConfigError(f"{self.data} is not a folder: expected the one that holds your data sets")
+        if self.policies is not None and not self.policies.is_file():
+            raise ConfigError(f"{self.policies}: no such file; expected an archive of policies (.npz)")
+        if self.rows is not None and self.rows < 1:
+            raise ConfigError(f"rows must be at least 1, got {self.rows}")
+        if self.seed < 0:
+            raise ConfigError(f"the seed must be 0 or more, got {self.seed}")
+
+
+Found = tuple[Transitions, str]
+"""Rows, and one phrase that says where they come from."""
+
+
+def _environment_of_rows(rows: Transitions) -> tuple[str | None, dict[str, Any]]:
     return rows.env_id, rows.env_options or {}
 
 
 @dataclass(frozen=True)
 class NamedDataset:
-    """What is registered in `DATASETS`: how to get the rows, and how agents are trained and evaluated on them."""
+    """What is registered in `DATASETS`: how to get the rows; see `Dataset` for the settings."""
 
-    load: Load
-    """From a `Request` to the rows and one phrase that says where they come from."""
-    environment: Callable[[Transitions], tuple[str | None, dict[str, Any]]] = _as_the_rows_say
+    load: Callable[[Request], Found]
+    environment: Callable[[Transitions], tuple[str | None, dict[str, Any]]] = _environment_of_rows
     """From the rows to the environment that agents are evaluated in, and its options."""
     agent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """For each algorithm, what its config has instead of its defaults."""
-    episodes: int = settings.EPISODES
-    """Of every evaluation."""
-    rewards: Mapping[str, settings.Change] = field(default_factory=dict)
-    """For each algorithm that wants other rewards, how they are changed."""
-
-
-def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, Any]]:
-    """Where agents are evaluated: as the data says, or in the heir of D4RL's simulator."""
-    if rows.env_id is not None and not task.is_of(rows.env_id):
-        raise DataError(
-            f"{task.name} is a name of D4RL's, and these rows are of {rows.env_id}: call their file otherwise, or its "
-            "scores would stand for another task"
-        )
-    if not task.is_maze:
-        return rows.env_id or ENV_IDS[task.env], rows.env_options or {}
-    columns = rows.observation.shape[1]
-    if rows.env_id is None and columns != mazes.COLUMNS[task.env]:
-        log.warning(
-            "%s: %d observation columns, where %s has %d: D4RL's own files of mazes are in other coordinates, so "
-            "agents cannot be evaluated there",
-            task.name,
-            columns,
-            mazes.env_id(task),
-            mazes.COLUMNS[task.env],
-        )
-        return None, {}
-    return rows.env_id or mazes.env_id(task), mazes.env_options(task)
-
-
-def _d4rl(name: str) -> NamedDataset:
-    task = task_of(name)
-    assert task is not None
-    return NamedDataset(
-        partial(finding.find_task, task),
-        partial(_environment, task),
-        settings.agent(task),
-        settings.episodes(task),
-        settings.rewards(task),
-    )
-
-
-DATASETS: Registry[NamedDataset] = Registry(
-    "data set",
-    "synther.datasets",
-    NamedDataset,
-    {**{name: NamedDataset(finding.shipped) for name in shipped.names()}, **{name: _d4rl(name) for name in known()}},
-)
-"""Data sets by name. Others can be registered here, or installed: see `Registry`. A file of the same name is used
-instead, where there is one."""
+    episodes: int = EPISODES
+    rewards: Mapping[str, Change] = field(default_factory=dict)
 
 
 def read(
@@ -137,34 +119,32 @@ def read(
     rows: int | None = None,
     progress: Progress | bool = False,
 ) -> Dataset:
-    """The data set `name`: the first that is there of
+    """Read the data set `name`, the first of these that exists:
 
     - a file of that path, or of that name in the folder `data`, where D4RL's file names are understood too;
     - a Minari data set: a folder, or an installed one by its id;
     - the registered data set of that name (`DATASETS`). For a name of D4RL's these are, in this order: the one in
-      Minari's namespace D4RL; what can be rolled out here, with a file of `policies` where that takes some; and the one
-      in Minari's namespace mujoco, which comes from other policies.
+      Minari's namespace D4RL; rows that are rolled out here, with the file `policies` if they need one; and the one in
+      Minari's namespace mujoco, which comes from other policies.
 
-    `rows` and `seed` are for what is rolled out; without `rows`, it has as many as D4RL's. That is done once, and kept
-    in `data` or in the user's cache. Whatever else is found is read as it is.
+    `rows` and `seed` are for data that is rolled out. Default: as many rows as D4RL's. It is rolled out once, and kept
+    in `data` or in the user's cache.
     """
     request = Request(name, data, policies, rows, seed, progress)
     path = Path(name).expanduser()
     known_as = _known_as(path.stem if path.is_file() else name)
     named = None if known_as is None else DATASETS.get(known_as)
-    there = finding.find(request)
+    there = _file_or_minari(request)
     if there is not None:
         found, origin = there
     elif named is None or ("/" in name and name not in DATASETS):
-        found, origin = finding.find_elsewhere(request, DATASETS.names())
+        found, origin = _unregistered(request)
     else:
         found, origin = named.load(request)
     log.info("%s: %s rows, %s", name, f"{len(found):,}", origin)
-    if named is None:
-        return Dataset(name, found, found.env_id, found.env_options or {}, {}, origin=origin)
+    named = named or NamedDataset(_unregistered)
     env_id, options = named.environment(found)
-    how: dict[str, Any] = {"episodes": named.episodes, "rewards": named.rewards, "origin": origin}
-    return Dataset(name, found, env_id, options, {key: dict(value) for key, value in named.agent.items()}, **how)
+    return Dataset(name, found, env_id, options, named.agent, named.episodes, origin, named.rewards)
 
 
 def is_known(name: str) -> bool:
@@ -174,3 +154,132 @@ def is_known(name: str) -> bool:
 
 def _known_as(name: str) -> str | None:
     return next((spelling for spelling in (name, canonical(name)) if spelling in DATASETS), None)
+
+
+def _file_or_minari(request: Request) -> Found | None:
+    """The rows of a file or a Minari data set of exactly that name; None if there is neither."""
+    name, data = request.name, request.data
+    file = _file(name, data)
+    if file is not None:
+        if is_of_frames(file):
+            raise FormatError(f"{file} holds frames: expected rows; pixel agents learn by `synther pixels train`")
+        return formats.read(file), f"read from {file.name}"
+    path = Path(name).expanduser()
+    own: Path | str | None = None
+    for place in [path] if data is None else [path, data / path]:
+        if own is None and minari.folder_in(place) is not None:
+            own = place
+    if own is None and formats.is_minari_id(name):
+        with suppress(ImportError):
+            own = None if minari.folder_of(name) is None else name
+    return None if own is None else (formats.read(own, format="minari"), f"read from {name}")
+
+
+def _file(name: str, data: Path | None) -> Path | None:
+    """The file of that path, or of that name in the folder `data`, in any format.
+
+    D4RL's file names are understood in the folder: `hopper_medium-v2.hdf5`. The exact name is preferred, then the
+    newest version.
+    """
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    if data is None:
+        return None
+    if (data / path).is_file():
+        return data / path
+    wanted, suffixes = canonical(name), formats.suffixes()
+    fits = [file for file in data.iterdir() if file.suffix.lower() in suffixes and canonical(file.stem) == wanted]
+    return min(fits, key=lambda file: (file.stem != name, -_version(file.stem), file.name), default=None)
+
+
+def _unregistered(request: Request) -> Found:
+    """A name that may be a path or a Minari id; reading it says what is missing."""
+    name = request.name
+    if "/" in name or Path(name).exists() or Path(name).suffix or formats.is_minari_id(name):
+        return formats.read(name), f"read from {name}"
+    raise FormatError(
+        f"no data set called {name!r}: there is no file of that name{_place(request.data)}, and it is not one of the "
+        f"known names: {', '.join(DATASETS.names())}"
+    )
+
+
+def _task_rows(task: Task, request: Request) -> Found:
+    """A data set of D4RL's name: installed from Minari, or rolled out here."""
+    installed = _installed(task.minari(D4RL))
+    if installed is None:
+        roll_out = rollouts.RollOut(task, request.policies, request.rows, request.seed)
+        obstacle = roll_out.obstacle
+        if obstacle is None:
+            return roll_out.read(request.data, request.progress), roll_out.origin
+        installed = _installed(task.minari(OTHERS))
+        if installed is None:
+            ids = [task.minari(D4RL)] + ([] if task.is_maze else [task.minari(OTHERS)])
+            raise FormatError(
+                f"no data set {task.name!r} here: no file of that name{_place(request.data)}, no Minari data set "
+                f"{' or '.join(f'{one}-v*' for one in ids)} installed, and {obstacle}; "
+                f"{'download it with Minari, or ' if task.is_maze else ''}put its file into a folder and name the "
+                "folder with --data"
+            )
+    return formats.read(installed, format="minari"), f"read from Minari's {installed}"
+
+
+def _installed(dataset: str) -> str | None:
+    """The id of the newest installed version of a Minari data set; None without one, or without Minari."""
+    try:
+        from minari.storage import get_dataset_path
+    except ImportError:
+        return None
+    place = Path(get_dataset_path()) / dataset
+    versions = [folder.name for folder in place.parent.glob(f"{place.name}-v*") if (folder / "data").is_dir()]
+    numbered = [version for version in versions if re.fullmatch(rf"{re.escape(place.name)}-v\d+", version)]
+    return f"{dataset.rpartition('/')[0]}/{max(numbered, key=_version)}" if numbered else None
+
+
+def _place(data: Path | None) -> str:
+    return "" if data is None else f" in {data}"
+
+
+def _version(name: str) -> int:
+    found = re.search(r"-v(\d+)$", name)
+    return int(found[1]) if found else -1
+
+
+def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, Any]]:
+    """Where agents are evaluated: as the data says, or in the successor of D4RL's simulator."""
+    if rows.env_id is not None and not task.is_of(rows.env_id):
+        raise DataError(
+            f"{task.name} is a name of D4RL's, but these rows are of {rows.env_id}: rename the file, because its "
+            "scores would be mistaken for those of another task"
+        )
+    if not task.is_maze:
+        return rows.env_id or ENV_IDS[task.env], rows.env_options or {}
+    env_id, columns, expected = rollouts.maze_id(task), rows.observation.shape[1], rollouts.COLUMNS[task.env]
+    if rows.env_id is None and columns != expected:
+        log.warning(
+            "%s has %d observation columns and %s has %d: D4RL's own maze files are in other coordinates, so agents "
+            "cannot be evaluated",
+            *(task.name, columns, env_id, expected),
+        )
+        return None, {}
+    return rows.env_id or env_id, rollouts.maze_options(task)
+
+
+def _of_task(task: Task) -> NamedDataset:
+    load, environment = partial(_task_rows, task), partial(_environment, task)
+    return NamedDataset(load, environment, task.agent, task.episodes, task.rewards)
+
+
+def _shipped(request: Request) -> Found:
+    return formats.read(request.name), "shipped with the package"
+
+
+DATASETS: Registry[NamedDataset] = Registry(
+    "data set",
+    "synther.datasets",
+    NamedDataset,
+    {name: NamedDataset(_shipped) for name in shipped.names()}
+    | {name: _of_task(task) for name, task in tasks().items()},
+)
+"""Data sets by name. Others can be registered here, or installed: see `Registry`. A file of the same name is used
+instead, if there is one."""

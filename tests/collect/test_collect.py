@@ -25,8 +25,8 @@ from synther.collect.frozen import frozen
 from synther.collect.rows import Summary, buffer_of, roll_out, target_of
 from synther.data.formats import minari as storage
 from synther.data.spaces import Box
-from synther.datasets.regenerated import regenerated
-from synther.datasets.settings import returns
+from synther.datasets.rollouts import regenerate
+from synther.datasets.tasks import returns
 from synther.envs import evaluation, recording, vector_env
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.experiments import online as training
@@ -162,7 +162,7 @@ def test_workers_do_not_wait_for_torch() -> None:
 
 def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
     rows = roll_out("Hopper-v4", f"{archive}:hopper/medium", 60, seed=1)
-    assert rows.equals(regenerated(archive, "hopper", "medium", 60, seed=1, env_id="Hopper-v4"))
+    assert rows.equals(regenerate(archive, "hopper", "medium", 60, seed=1, env_id="Hopper-v4"))
     halves = roll_out("Hopper-v4", f"{archive}:hopper/medium-random", 60, seed=1)
     assert halves[:29].equals(rows[:29])  # row 30 is the end of its half
     assert not np.isin(halves.action[30:], rows.action).any()

@@ -15,7 +15,7 @@ from minari.data_collector import EpisodeBuffer
 from synther import datasets
 from synther.data import formats
 from synther.data.transitions import Transitions
-from synther.datasets import made, mazes
+from synther.datasets import rollouts
 from synther.envs.making import opened
 from synther.envs.policies import GaussianPolicy
 from synther.errors import ConfigError, DataError, FormatError
@@ -164,7 +164,7 @@ def test_rolled_out_once(policies: Path, data: Path, tmp_path: Path, monkeypatch
         calls.append((*given[1:], named["seed"]))
         return rows(len(calls))
 
-    monkeypatch.setattr(made, "regenerated", counted)
+    monkeypatch.setattr(rollouts, "regenerate", counted)
     assert datasets.read("hopper-medium-expert", data=data, policies=policies, rows=60).rows.equals(first.rows)
     assert calls == []
     assert [*data.iterdir()] == [file]
@@ -191,11 +191,11 @@ def test_nothing_is_kept_of_a_roll_out_that_fails(tmp_path: Path, monkeypatch: p
     def interrupted(*given: Any, **named: Any) -> Transitions:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(made, "regenerated", interrupted)
+    monkeypatch.setattr(rollouts, "regenerate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         datasets.read("hopper-random")
     assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr(made, "regenerated", lambda *given, **named: rows(1))
+    monkeypatch.setattr(rollouts, "regenerate", lambda *given, **named: rows(1))
     monkeypatch.setattr(os, "replace", interrupted)  # killed just before the file would be there
     with pytest.raises(KeyboardInterrupt):
         datasets.read("hopper-random")
@@ -237,7 +237,7 @@ def test_ants_follow_a_given_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         recorded.update(named, env_id=env_id, walker=walkers[0], count=count)
         return rows(1, columns=31, env_id=env_id)
 
-    monkeypatch.setattr(mazes, "record", record)
+    monkeypatch.setattr(rollouts, "record", record)
     np.savez("ants.npz", **{"ant/goal/weight0": np.zeros((31, 16)), "ant/goal/bias0": np.arange(16)})
     found = datasets.read("antmaze-medium-play", policies=Path("ants.npz"))
     assert (found.env_id, found.env_options["continuing_task"]) == ("AntMaze_Medium-v4", False)

@@ -7,13 +7,13 @@ import pytest
 
 from synther.data import formats, spaces
 from synther.data.transitions import Transitions
-from synther.datasets.regenerated import regenerated
+from synther.datasets.rollouts import regenerate
 from synther.errors import ConfigError, DataError, FormatError
 
 from ..support.watch import Watch
 
 LEVELS = {"medium": (0.2, -1.0), "expert": (-0.4, 0.0), "sure-footed": (0.2, -1.0)}
-"""Means (at the origin) and logarithms of deviations of a hopper's actions, by which it falls soon."""
+"""Means (at the origin) and log stds of a hopper's actions, by which it falls soon."""
 
 WEIGHT = np.random.default_rng(0).normal(size=(11, 3)) / 10
 
@@ -31,7 +31,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mixed(policies: Path) -> Transitions:
-    return regenerated(policies, "hopper", "medium-expert", 401, seed=3, processes=2)
+    return regenerate(policies, "hopper", "medium-expert", 401, seed=3, processes=2)
 
 
 def ends_of(rows: Transitions) -> list[int]:
@@ -56,26 +56,26 @@ def test_rows_are_whole_episodes(mixed: Transitions) -> None:
 
 def test_actions_are_drawn_as_the_policy_says(mixed: Transitions) -> None:
     for level, half in (("medium", mixed[:200]), ("expert", mixed[200:])):
-        mean, log_deviation = LEVELS[level]
-        noise = (np.arctanh(half.action.astype(np.float64)) - half.observation @ WEIGHT - mean) / np.exp(log_deviation)
+        mean, log_std = LEVELS[level]
+        noise = (np.arctanh(half.action.astype(np.float64)) - half.observation @ WEIGHT - mean) / np.exp(log_std)
         assert noise.mean() == pytest.approx(0, abs=0.15)
         assert noise.std() == pytest.approx(1, abs=0.1)
         assert np.abs(np.corrcoef(noise[:-1].ravel(), noise[1:].ravel())[0, 1]) < 0.15
 
 
 def test_a_half_is_that_of_its_level_alone_on_however_many_processes(policies: Path, mixed: Transitions) -> None:
-    assert regenerated(policies, "hopper", "medium", 200, seed=3, processes=1).equals(mixed[:200])
+    assert regenerate(policies, "hopper", "medium", 200, seed=3, processes=1).equals(mixed[:200])
 
 
 def test_another_seed_gives_other_rows(policies: Path, mixed: Transitions) -> None:
-    rows = regenerated(policies, "hopper", "sure-footed", 60, seed=4, processes=1)  # medium, by a name with a dash
+    rows = regenerate(policies, "hopper", "sure-footed", 60, seed=4, processes=1)  # medium, by a name with a dash
     assert len(rows) == 60
     assert not np.isin(rows.observation[:, 1], mixed.observation[:, 1]).any()
 
 
 def test_chance_needs_no_policy(tmp_path: Path) -> None:
     watch = Watch()
-    rows = regenerated(None, "pendulum", "random", 1500, env_id="Pendulum-v1", processes=1, progress=watch)
+    rows = regenerate(None, "pendulum", "random", 1500, env_id="Pendulum-v1", processes=1, progress=watch)
     assert [phase[1:] for phase in watch.phases] == [[1500, 0, 1500]]
     assert rows.timeout is not None
     assert ends_of(rows) == [199, 399, 599, 799, 999, 1199, 1399, 1499]
@@ -89,16 +89,16 @@ def test_chance_needs_no_policy(tmp_path: Path) -> None:
 
 def test_wrong_arguments(policies: Path) -> None:
     with pytest.raises(FormatError, match=r"'hopper/best'.* hopper/sure-footed"):
-        regenerated(policies, "hopper", "best", 10)
+        regenerate(policies, "hopper", "best", 10)
     with pytest.raises(ConfigError, match="'ant'"):
-        regenerated(policies, "ant", "medium", 10)
+        regenerate(policies, "ant", "medium", 10)
     with pytest.raises(ConfigError, match="at least 2"):
-        regenerated(policies, "hopper", "medium-expert", 1)
+        regenerate(policies, "hopper", "medium-expert", 1)
     with pytest.raises(ConfigError, match="policies"):
-        regenerated(None, "hopper", "medium", 10)
+        regenerate(None, "hopper", "medium", 10)
     with pytest.raises(ConfigError, match="seed must be 0 or more"):
-        regenerated(None, "hopper", "random", 10, seed=-1)
+        regenerate(None, "hopper", "random", 10, seed=-1)
     with pytest.raises(ConfigError, match="at least one worker"):
-        regenerated(None, "hopper", "random", 10, processes=0)
+        regenerate(None, "hopper", "random", 10, processes=0)
     with pytest.raises(DataError, match="recorded policies act in"):
-        regenerated(policies, "hopper", "medium", 10, env_id="Pendulum-v1")
+        regenerate(policies, "hopper", "medium", 10, env_id="Pendulum-v1")

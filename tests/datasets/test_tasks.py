@@ -8,12 +8,14 @@ import pytest
 
 from synther.agents.agent import ALGORITHMS
 from synther.data.transitions import Transitions
-from synther.datasets import Dataset, mazes, settings
-from synther.datasets.names import known, task_of
+from synther.datasets import Dataset, is_known
+from synther.datasets.rollouts import maze_options
+from synther.datasets.tasks import Change, by_returns, canonical, less_one, returns, tasks, whole_returns
 from synther.errors import DataError
 
-BALLS = [name for name in known() if name.startswith("maze2d")]
-ANTS = [name for name in known() if name.startswith("antmaze")]
+TASKS = tasks()
+BALLS = [name for name in TASKS if name.startswith("maze2d")]
+ANTS = [name for name in TASKS if name.startswith("antmaze")]
 SCALED = ["hopper-medium", "hopper-medium-replay", "hopper-mixed"]
 
 AGENT: dict[str, dict[str, dict[str, Any]]] = {
@@ -31,20 +33,56 @@ AGENT: dict[str, dict[str, dict[str, Any]]] = {
 }
 """All that differs from the defaults of the algorithms."""
 
-REWARDS: dict[str, dict[str, settings.Change]] = {
-    **{name: {"iql": settings.by_returns} for name in SCALED},
-    **{name: dict.fromkeys(("td3_bc", "iql", "cql"), settings.less_one) for name in ANTS},
+REWARDS: dict[str, dict[str, Change]] = {
+    **{name: {"iql": by_returns} for name in SCALED},
+    **{name: dict.fromkeys(("td3_bc", "iql", "cql"), less_one) for name in ANTS},
 }
 
 
-@pytest.mark.parametrize("name", known())
+ANT_FILE = "Ant_maze_{}-maze_noisy_multistart_{}_multigoal_{}_sparse"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("hopper-medium", "hopper-medium"),
+        ("hopper-medium-v2", "hopper-medium"),
+        ("walker2d_medium-v2", "walker2d-medium"),
+        ("halfcheetah_medium_expert-v2", "halfcheetah-medium-expert"),
+        ("walker2d-mixed", "walker2d-mixed"),
+        ("maze2d-umaze-sparse-v1", "maze2d-umaze"),
+        ("mujoco/hopper/medium-v0", "hopper-medium"),
+        ("D4RL/pointmaze/umaze-v2", "maze2d-umaze"),
+        ("D4RL/antmaze/medium-play-v1", "antmaze-medium-play"),
+        (ANT_FILE.format("u", "False", "False") + "_fixed", "antmaze-umaze"),
+        (ANT_FILE.format("u", "True", "True"), "antmaze-umaze-diverse"),
+        (ANT_FILE.format("big", "True", "False") + "_fixed", "antmaze-medium-play"),
+        (ANT_FILE.format("hardest", "True", "True") + "_fixed", "antmaze-large-diverse"),
+    ],
+)
+def test_spellings(text: str, name: str) -> None:
+    assert canonical(text) == name
+    assert name in TASKS
+    assert is_known(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["hopper-sac", "hopper", "ant-medium", "maze2d-open", "maze2d-umaze-dense-v1", "somebody/hopper/medium-v0", ""],
+)
+def test_what_means_no_task(text: str) -> None:
+    assert canonical(text) not in TASKS
+
+
+@pytest.mark.parametrize("name", TASKS)
 def test_the_table(name: str) -> None:
-    task = task_of(name)
-    assert task is not None
-    assert settings.agent(task) == AGENT.get(name, {})
-    assert settings.rewards(task) == REWARDS.get(name, {})
-    assert settings.episodes(task) == (100 if "maze" in name else 10)
-    for algorithm, changes in settings.agent(task).items():
+    task = TASKS[name]
+    assert task.name == canonical(name) == canonical(f"{task.minari('D4RL')}-v1") == name
+    assert task.is_maze == ("maze" in name)
+    assert task.agent == AGENT.get(name, {})
+    assert task.rewards == REWARDS.get(name, {})
+    assert task.episodes == (100 if "maze" in name else 10)
+    for algorithm, changes in task.agent.items():
         config = ALGORITHMS[algorithm][0]()
         assert all(getattr(config, key) != value for key, value in changes.items())
         replace(config, **changes)
@@ -64,18 +102,16 @@ EPISODES = rows([1, 2, 3, 4, 10, -5, 7, 0, 1000], [1], [4, 7])
 
 
 def data_set(name: str, given: Transitions) -> Dataset:
-    task = task_of(name)
-    assert task is not None
-    return Dataset(name, given, None, {}, settings.agent(task), rewards=settings.rewards(task))
+    return Dataset(name, given, None, {}, TASKS[name].agent, rewards=TASKS[name].rewards)
 
 
 def test_returns_are_those_of_whole_episodes() -> None:
-    assert settings.returns(EPISODES).tolist() == [3, 17, 2]
+    assert returns(EPISODES).tolist() == [3, 17, 2]
     cut = rows([1, 2, 3, 4, 10, -5, 7], [1], [4, 6])  # the last one by the end of the recording
-    assert settings.returns(cut).tolist() == [3, 17, 2]
-    assert settings.whole_returns(cut).tolist() == [3, 17]
-    assert settings.whole_returns(cut, limit=2).tolist() == [3, 17, 2]
-    assert settings.whole_returns(cut, limit=4).tolist() == [3]
+    assert returns(cut).tolist() == [3, 17, 2]
+    assert whole_returns(cut).tolist() == [3, 17]
+    assert whole_returns(cut, limit=2).tolist() == [3, 17, 2]
+    assert whole_returns(cut, limit=4).tolist() == [3]
 
 
 def test_rewards_scaled_by_the_span_of_returns() -> None:
@@ -83,7 +119,7 @@ def test_rewards_scaled_by_the_span_of_returns() -> None:
     scaled = found.rows_for("iql")
     assert scaled.reward.dtype == np.float32
     np.testing.assert_allclose(scaled.reward, EPISODES.reward * np.float32(1000 / 15), rtol=1e-6)
-    assert np.ptp(settings.returns(scaled)) == pytest.approx(1000)
+    assert np.ptp(returns(scaled)) == pytest.approx(1000)
     assert found.rows_for("td3_bc") is found.rows
     part = EPISODES[2:4]  # by what all rows say, not the part
     np.testing.assert_allclose(found.rows_for("iql", part).reward, [200, 4000 / 15], rtol=1e-6)
@@ -99,7 +135,7 @@ def test_rewards_less_one() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (rows([1, 2, 3], [1], None), "expected rows with timeouts"),
+        (rows([1, 2, 3], [1], None), "timeouts"),
         (rows([1, 2, 3], [], []), "different returns, got 0"),
         (rows([1, 2, 2, 1], [1], [3]), "different returns, got 2"),
         (rows([1, 2, 2, 1, 9], [1], [3, 4]), "different returns, got 2"),
@@ -114,11 +150,10 @@ def test_returns_that_cannot_scale(given: Transitions, text: str) -> None:
 def test_mazes_are_those_of_gymnasium_robotics_with_one_goal(name: str) -> None:
     from gymnasium_robotics.envs.maze import maps
 
-    task = task_of(name)
-    assert task is not None
+    task = TASKS[name]
     size = task.level.partition("-")[0]
     theirs = {"umaze": maps.U_MAZE, "medium": maps.MEDIUM_MAZE, "large": maps.LARGE_MAZE}[size]
-    options = mazes.env_options(task)
+    options = maze_options(task)
     drawn = options.pop("maze_map")
     assert [[0 if cell in ("r", "g") else cell for cell in row] for row in drawn] == theirs
     marked = {cell: (i, j) for i, row in enumerate(drawn) for j, cell in enumerate(row) if cell in ("r", "g")}

@@ -1,0 +1,236 @@
+"""Data sets that are rolled out here, in the way D4RL's were: from recorded policies, or by walking through mazes.
+
+Call rows of D4RL's own policies "regenerated with D4RL's policies", never "D4RL": the steps are others. In mazes, as in
+D4RL, there is one goal, always the same but for noise within its cell, while the data is collected between random
+cells. So the data has the rewards of the task that agents are evaluated in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synther import __version__
+from synther.data import formats
+from synther.data.transitions import Transitions
+from synther.datasets.tasks import ENV_IDS, REPLAYS, Task
+from synther.envs.episodes import action_box
+from synther.envs.making import opened
+from synther.envs.mazes import Guide, Maze, PointReacher, Wanderer
+from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
+from synther.envs.recording import record
+from synther.errors import ConfigError, DataError
+from synther.folder import digest_of
+from synther.progress import Progress
+
+log = logging.getLogger(__name__)
+
+Map = list[list[int | str]]
+
+CHANCE = "random"
+"""The level that needs no policy."""
+
+ANT_POLICY = "ant", "goal"
+"""Name, in a file of policies, of the one that an ant follows: it walks to the goal of AntMaze's flat observation."""
+
+COLUMNS = {"maze2d": 8, "antmaze": 31}
+"""Of a flat observation in a maze. D4RL's own files have others, in other coordinates."""
+
+_ROWS = 1_000_000
+"""Of each policy, and of an ant, as in D4RL."""
+_MAZE_ROWS = {"umaze": 1_000_000, "medium": 2_000_000, "large": 4_000_000}
+"""Of maze2d, as in D4RL."""
+
+_NOISE = {"maze2d": 0.5, "antmaze": 0.0}
+"""Std of the noise on actions: the ball's controller is deterministic, an ant's policy draws its actions."""
+
+_MAZE_IDS = {"maze2d": "PointMaze_{}-v3", "antmaze": "AntMaze_{}-v4"}
+_SIZES = {"umaze": "UMaze", "medium": "Medium", "large": "Large"}
+_CELL = {"maze2d": 1.0, "antmaze": 4.0}
+"""Metres."""
+
+_WALLS = {
+    "umaze": "#####  #...#  ###.#  #...#  #####",
+    "medium": "########  #..##..#  #..#...#  ##...###  #..#...#  #.#..#.#  #...#..#  ########",
+    "large": (
+        "############  #....#.....#  #.##.#.#.#.#  #......#...#  #.####.###.#  #..#.#.....#  ##.#.#.#.###  "
+        "#..#...#...#  ############"
+    ),
+}
+_GOALS = {
+    "maze2d": {"umaze": (1, 1), "medium": (6, 6), "large": (7, 9)},
+    "antmaze": {"umaze": (3, 1), "medium": (6, 6), "large": (7, 9)},
+}
+_ANT_START = (1, 1)
+
+
+@dataclass(frozen=True)
+class RollOut:
+    """How to make the data set of a task. It is made once and kept as a file, whose name is a hash of all of this."""
+
+    task: Task
+    policies: Path | None
+    rows: int | None
+    """None: as many as D4RL's data set has."""
+    seed: int
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot be made; None if it can."""
+        needed = set(self._needed())
+        if not needed:
+            return None
+        if self.task.level in REPLAYS:
+            return "the experience of an agent in training cannot be rolled out from a policy"
+        if self.policies is None:
+            return f"rolling it out takes a file with {_listed(needed)} (--policies), and none was given"
+        missing = needed - set(policies_of(self.policies))
+        return f"{self.policies} does not hold {_listed(missing)}" if missing else None
+
+    @property
+    def origin(self) -> str:
+        """Where the rows come from, for people."""
+        what = "collected by going from cell to cell" if self.task.is_maze else "regenerated"
+        by = f"the policies of {self.policies.name}" if self.policies is not None and self._needed() else ""
+        return f"{what} with {by or ('a controller' if self.task.is_maze else 'uniform actions')}"
+
+    def read(self, data: Path | None, progress: Progress | bool) -> Transitions:
+        """Read the rows from their file, which is made first if it does not exist."""
+        file = _folder(data) / f"{self.task.name}.{self._digest()}.npz"
+        if file.exists():
+            return formats.read(file)
+        count = self._count()
+        if self.task.is_maze:
+            reach: Policy = PointReacher()
+            if self.policies is not None and self._needed():
+                reach = read_policy(self.policies, *ANT_POLICY)
+            rows = walk_maze(self.task, reach, count, seed=self.seed, progress=progress)
+        else:
+            rows = regenerate(self.policies, self.task.env, self.task.level, count, seed=self.seed, progress=progress)
+        formats.write(rows, file)
+        log.info("%s is kept as %s", self.task.name, file)
+        return rows
+
+    def _needed(self) -> list[str]:
+        """The policies it is made with, as a file of them spells them."""
+        if self.task.env == "antmaze":
+            return ["/".join(ANT_POLICY)]
+        return [] if self.task.is_maze else [f"{self.task.env}/{part}" for part in self._parts() if part != CHANCE]
+
+    def _parts(self) -> list[str]:
+        return parts_of(self.policies, self.task.env, self.task.level)
+
+    def _count(self) -> int:
+        if self.rows is not None:
+            return self.rows
+        if self.task.env == "maze2d":
+            return _MAZE_ROWS[_size(self.task)]
+        return _ROWS if self.task.is_maze else _ROWS * len(self._parts())
+
+    def _digest(self) -> str:
+        known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
+        known["synther"] = __version__  # another may collect in another way
+        if self.policies is not None and self._needed():
+            known["policies"] = digest_of(self.policies)
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
+
+
+def _listed(names: set[str]) -> str:
+    return f"the {'policy' if len(names) == 1 else 'policies'} {' and '.join(sorted(names))}"
+
+
+def _folder(data: Path | None) -> Path:
+    """Where to keep what is made: the user's folder of data, `SYNTHER_CACHE`, or a folder in the user's cache.
+
+    A folder that is marked read-only is not used, even if one could write there.
+    """
+    if data is not None and data.stat().st_mode & 0o200 and os.access(data, os.W_OK):
+        return data
+    own = os.environ.get("SYNTHER_CACHE")
+    if own:
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "synther"
+
+
+def regenerate(
+    policies: str | os.PathLike[str] | None,
+    env: str,
+    level: str,
+    rows: int,
+    *,
+    seed: int = 0,
+    env_id: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    processes: int | None = None,
+    progress: Progress | bool = False,
+) -> Transitions:
+    """`rows` transitions of the policy `env`/`level`, which draws its actions as it did in training.
+
+    `level` is one of the policy file, "random" for uniform actions, or several joined by dashes for equal shares:
+    "medium-expert" is half medium, then half expert. The last episode of each share is cut, as a timeout, where its
+    rows are full. `options` are for `gymnasium.make`. Rows are float32 like D4RL's. They depend on the seed, but not on
+    the number of `processes` (None: one per core).
+    """
+    parts = parts_of(policies, env, level)
+    if rows < len(parts):
+        raise ConfigError(f"rows must be at least {len(parts)}, one for each part of {level!r}, got {rows}")
+    simulator = env_id or ENV_IDS.get(env)
+    if simulator is None:
+        raise ConfigError(f"no simulator is known for {env!r}: expected one of {', '.join(ENV_IDS)}, or give env_id")
+    with opened(simulator, **options or {}) as one:
+        low, high = action_box(one, simulator)
+    actors: list[Policy] = []
+    for part in parts:
+        if part == CHANCE:
+            actors.append(UniformPolicy(low, high))
+            continue
+        if policies is None:
+            raise ConfigError(f"{env} {part} needs a file of policies: give one, or ask for {CHANCE!r}")
+        if not ((low == -1).all() and (high == 1).all()):
+            raise DataError(f"recorded policies act in [-1, 1]: {env} takes actions from {low} to {high}")
+        actors.append(read_policy(policies, env, part))
+    how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
+    return record(simulator, actors, rows, name=f"{env} {level}", **how)
+
+
+def parts_of(policies: str | os.PathLike[str] | None, env: str, level: str) -> list[str]:
+    """The levels that make up `level`: itself if the file has it, otherwise those joined by dashes."""
+    whole = policies is not None and f"{env}/{level}" in policies_of(policies)
+    return [level] if whole else level.split("-")
+
+
+def maze_id(task: Task) -> str:
+    return _MAZE_IDS[task.env].format(_SIZES[_size(task)])
+
+
+def maze_options(task: Task, *, anywhere: bool = False) -> dict[str, Any]:
+    """For `gymnasium.make`: the task that D4RL's scores are about.
+
+    A ball starts anywhere and gets a reward for every step at its goal. An ant starts in its corner, or `anywhere`, and
+    the episode ends at the goal.
+    """
+    size = _size(task)
+    # As in gymnasium-robotics: 1 is a wall, "g" the goal, "r" the start, and without an "r" all cells are starts.
+    drawn: Map = [[int(cell == "#") for cell in row] for row in _WALLS[size].split()]
+    row, column = _GOALS[task.env][size]
+    drawn[row][column] = "g"
+    if task.env == "antmaze" and not anywhere:
+        drawn[_ANT_START[0]][_ANT_START[1]] = "r"
+    return {"maze_map": drawn, "continuing_task": task.env == "maze2d", "reset_target": False}
+
+
+def walk_maze(task: Task, reach: Policy, rows: int, *, seed: int, progress: Progress | bool) -> Transitions:
+    """`rows` of whole episodes that start anywhere and go from one cell to another by `reach`; see `Wanderer`."""
+    options = maze_options(task, anywhere=True)
+    walker = Wanderer(Guide(Maze.of(options["maze_map"], _CELL[task.env]), reach), _NOISE[task.env])
+    return record(maze_id(task), [walker], rows, options=options, seed=seed, name=task.name, progress=progress)
+
+
+def _size(task: Task) -> str:
+    return task.level.partition("-")[0]

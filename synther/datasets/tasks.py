@@ -1,0 +1,161 @@
+"""D4RL's data sets and our own of the same kind: their names, and how agents are trained and evaluated on them.
+
+The settings are those of the code behind the paper, which follows CORL's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+ENV_IDS = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4", "halfcheetah": "HalfCheetah-v4"}
+"""The simulator of each body. D4RL's v2 does not run any more; v4 is its successor, with the same rewards."""
+
+REPLAYS = ("medium-replay", "full-replay", "mixed")
+"""Levels that hold all experience of an agent in training. mixed is our own recording of medium-replay's kind."""
+
+_LOCOMOTION = ("random", "medium", "expert", "medium-expert", *REPLAYS)
+_LEVELS = {
+    **dict.fromkeys(ENV_IDS, _LOCOMOTION),
+    "maze2d": ("umaze", "medium", "large"),
+    "antmaze": ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse"),
+}
+
+EPISODES, MAZE_EPISODES = 10, 100
+"""Episodes of an evaluation."""
+
+Change = Callable[[Transitions], tuple[float, float]]
+"""How rewards are changed: from all rows of a data set to a factor and to a number that is added afterwards."""
+
+
+def by_returns(rows: Transitions) -> tuple[float, float]:
+    """A factor of 1000 / (best return - worst return) of whole episodes."""
+    found = whole_returns(rows)
+    span = np.ptp(found) if len(found) else 0.0
+    if span == 0:
+        raise DataError(
+            f"rewards are scaled by the range of the returns: expected episodes of different returns, got {len(found)} "
+            "with a range of 0"
+        )
+    return 1000 / float(span), 0.0
+
+
+def less_one(rows: Transitions) -> tuple[float, float]:
+    """-1 a step, and 0 at the goal."""
+    return 1.0, -1.0
+
+
+_AGENT: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (r"hopper-(medium|medium-replay)", "iql", {"deterministic": True, "tau": 0.001}),
+    (r"hopper-medium-expert", "iql", {"expectile": 0.5, "beta": 6.0}),
+    (r"antmaze-.+", "iql", {"expectile": 0.9, "beta": 10.0}),
+    (r"hopper-.+", "edac", {"num_critics": 50}),
+    (r"(halfcheetah|walker2d)-medium-expert", "edac", {"eta": 5.0}),
+    (r"maze2d-.+", "edac", {"eta": 0.1}),
+    (r"maze2d-.+", "cql", {"target_action_gap": 5.0}),
+)
+_REWARDS: tuple[tuple[str, str, Change], ...] = (
+    (r"hopper-(medium|medium-replay)", "iql", by_returns),
+    *((r"antmaze-.+", algorithm, less_one) for algorithm in ("td3_bc", "iql", "cql")),
+)
+
+_IN_MINARI = {"maze2d": "pointmaze"}
+_MINARI_ID = re.compile(r"(?:d4rl|mujoco)/(?P<env>[a-z0-9]+)/(?P<level>[a-z-]+)")
+_ANT_FILE = re.compile(
+    r"ant-maze-(?P<maze>u|big|hardest)-maze-noisy-multistart-(?P<starts>true|false)-multigoal-(?P<goals>true|false)"
+    r"-sparse(-fixed)?"
+)
+_ANT_SIZES = {"u": "umaze", "big": "medium", "hardest": "large"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set of D4RL, or one like it."""
+
+    env: str
+    level: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.env}-{self.level}"
+
+    @property
+    def is_maze(self) -> bool:
+        return self.env not in ENV_IDS
+
+    @property
+    def episodes(self) -> int:
+        return MAZE_EPISODES if self.is_maze else EPISODES
+
+    @property
+    def agent(self) -> dict[str, dict[str, Any]]:
+        """For each algorithm, the options that are not its defaults."""
+        return {algorithm: dict(changes) for pattern, algorithm, changes in _AGENT if self._is(pattern)}
+
+    @property
+    def rewards(self) -> dict[str, Change]:
+        return {algorithm: change for pattern, algorithm, change in _REWARDS if self._is(pattern)}
+
+    def is_of(self, env_id: str) -> bool:
+        """Whether the environment of that id has its body."""
+        return any(body in env_id.lower() for body in (self.env, _IN_MINARI.get(self.env, self.env)))
+
+    def minari(self, namespace: str) -> str:
+        """Minari's id in a namespace, without a version."""
+        return f"{namespace}/{_IN_MINARI.get(self.env, self.env)}/{self.level}"
+
+    def _is(self, pattern: str) -> bool:
+        name = self.name.replace("-mixed", "-medium-replay")
+        return re.fullmatch(pattern, name) is not None
+
+
+def canonical(text: str) -> str:
+    """`hopper-medium-replay` for `hopper_medium_replay-v2`, `maze2d-umaze` for `D4RL/pointmaze/umaze-v2`, and so on.
+
+    Lower case, dashes, no version. Unknown names are spelt the same way.
+    """
+    plain = re.sub(r"-v\d+$", "", text.lower().replace("_", "-"))
+    minari, ant = _MINARI_ID.fullmatch(plain), _ANT_FILE.fullmatch(plain)
+    if minari:
+        own = {there: here for here, there in _IN_MINARI.items()}
+        return f"{own.get(minari['env'], minari['env'])}-{minari['level']}"
+    if ant:
+        kind = "diverse" if ant["goals"] == "true" else "play" if ant["starts"] == "true" else ""
+        return f"antmaze-{_ANT_SIZES[ant['maze']]}" + (f"-{kind}" if kind else "")
+    return re.sub(r"^(maze2d-\w+)-sparse$", r"\1", plain)
+
+
+def tasks() -> dict[str, Task]:
+    """All tasks by name."""
+    every = [Task(env, level) for env, levels in _LEVELS.items() for level in levels]
+    return {task.name: task for task in every}
+
+
+def returns(rows: Transitions) -> NDArray[np.float64]:
+    """Returns of the episodes that end within the rows, in order."""
+    return np.diff(np.cumsum(rows.reward, dtype=np.float64)[_ends(rows)], prepend=0.0)
+
+
+def whole_returns(rows: Transitions, limit: int | None = None) -> NDArray[np.float64]:
+    """Returns of the episodes that terminated or took `limit` steps (None: as many as the longest episode).
+
+    This leaves out episodes that were cut by the end of the data or of a segment of a run.
+    """
+    ends = _ends(rows)
+    lengths = np.diff(ends, prepend=-1)
+    whole = rows.terminal[ends] | (lengths >= (limit or lengths.max(initial=0)))
+    return np.asarray(returns(rows)[whole])
+
+
+def _ends(rows: Transitions) -> NDArray[np.intp]:
+    if rows.timeout is None:
+        raise DataError("the data has no `timeouts` field, so episode returns cannot be computed")
+    return np.flatnonzero(rows.terminal | rows.timeout)
