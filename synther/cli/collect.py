@@ -1,14 +1,11 @@
-"""`synther collect ENV --steps 100K --policy AGENT.safetensors --out DATA`, `synther collect RUN --out DATA`
-
-With `--pixels` the frames are kept.
-"""
+"""`synther collect ENV --steps 100K --policy AGENT.safetensors --out DATA`, `synther collect RUN --out DATA`"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import tyro
 
@@ -16,22 +13,14 @@ from synther.cli import options
 from synther.cli.answer import answer
 from synther.errors import ConfigError
 
-if TYPE_CHECKING:
-    from synther.collect.recorder import FrameRecorder
-    from synther.data.transitions import Transitions
-
-_Kept = TypeVar("_Kept")
-
-_STEPS, _POLICY = 100_000, "random"
-
 
 @dataclass(frozen=True)
 class Collect(options.Output):
     """Keep experience as a data set: episodes of a policy in an environment, or the real buffer of an online run.
 
-    Episodes are played on all cores. OUT appears when it is whole; one that exists is not replaced. With --pixels the
-    frames of a task of the dm_control suite are kept, which takes EGL or OSMesa; stopped, the same command goes on from
-    the episodes in OUT.partial.
+    Episodes are played on all cores. OUT appears when it is complete; an existing OUT is not replaced. With --pixels,
+    frames of a task of the dm_control suite are rendered, which needs EGL or OSMesa. After an interruption, the same
+    command resumes from the episodes in OUT.partial.
     """
 
     source: tyro.conf.Positional[str] = tyro.MISSING
@@ -58,88 +47,65 @@ class Collect(options.Output):
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("collect", Collect, arguments)
-    if chosen.pixels:
-        _keep_frames(chosen)
-        return
-    if chosen.repeat is not None:
-        raise ConfigError("--repeat is for frames: expected --pixels with it")
-    from synther.collect.rows import Summary, target_of
+    target, found = _frames(chosen) if chosen.pixels else _rows(chosen)
+    cut = found["episodes"] - found["whole"]
+    figures = [("environment", found["env_id"] or "-")]
+    figures += [(name, f"{found[name]:,}") for name in ("rows", "frames", "decisions") if name in found]
+    figures.append(("episodes", f"{found['episodes']:,}" + (f", {cut:,} of them cut" if cut else "")))
+    if found["mean_return"] is not None:
+        figures.append(("return", f"{found['mean_return']:,.1f} ± {found['std']:,.1f}"))
+    if found.get("score") is not None:
+        figures.append(("score", f"{found['score']:.1f}"))
+    answer(chosen.json, {"data": str(target), **found}, [*figures, ("data", str(target))])
+
+
+def _rows(chosen: Collect) -> tuple[str | Path, dict[str, Any]]:
+    """Write rows; returns where they are and their summary."""
+    from synther.collect.rows import Summary, buffer_of, roll_out, target_of
     from synther.data import formats
 
-    target = target_of(chosen.out)
-    rows = _rows(chosen)
+    if chosen.repeat is not None:
+        raise ConfigError("--repeat is for frames: expected --pixels with it")
+    target, run = target_of(chosen.out), _run_of(chosen)
+    env_options = options.env_options(chosen.env_options)
+    rows = _played(chosen, roll_out, options=env_options) if run is None else buffer_of(run)
     formats.write(rows, target)
-    found = Summary.of(rows)
-    facts = {"data": str(target), "env_id": rows.env_id, **asdict(found)}
-    figures = [("environment", rows.env_id or "-"), ("rows", f"{found.rows:,}"), _episodes(found.episodes, found.whole)]
-    if found.mean_return is not None:
-        figures.append(("return", f"{found.mean_return:,.1f} ± {found.std:,.1f}"))
-    if found.score is not None:
-        figures.append(("score", f"{found.score:.1f}"))
-    figures.append(("data", str(target)))
-    answer(chosen.json, facts, figures)
+    return target, {"env_id": rows.env_id, **asdict(Summary.of(rows))}
 
 
-def _keep_frames(chosen: Collect) -> None:
-    from synther.collect.recorder import frames_target, save_frames
-
-    target = frames_target(chosen.out)
-    found = save_frames(_frames(chosen), target, progress=not chosen.quiet)
-    figures = [
-        ("environment", found.env_id or "-"),
-        ("frames", f"{found.frames:,}"),
-        ("decisions", f"{found.decisions:,}"),
-        _episodes(found.episodes, found.whole),
-    ]
-    if found.mean_return is not None:
-        figures.append(("return", f"{found.mean_return:,.1f} ± {found.std:,.1f}"))
-    figures.append(("data", str(target)))
-    answer(chosen.json, {"data": str(target), **asdict(found)}, figures)
-
-
-def _episodes(count: int, whole: int) -> tuple[str, str]:
-    return "episodes", f"{count:,}" + (f", {count - whole:,} of them cut" if count > whole else "")
-
-
-def _frames(chosen: Collect) -> FrameRecorder:
-    from synther.collect.frames import record_frames, record_run_frames
+def _frames(chosen: Collect) -> tuple[Path, dict[str, Any]]:
+    """Write frames; returns where they are and their summary."""
+    from synther.collect.frames import frames_target, record_frames, record_run_frames, save_frames
     from synther.envs.pixels import REPEAT
 
-    run = _run_of(chosen)
-    if run is not None:
-        return record_run_frames(run, progress=not chosen.quiet)
+    target, run = frames_target(chosen.out), _run_of(chosen)
     if chosen.env_options is not None:
-        raise ConfigError("--env-options are for rows: frames are drawn of tasks of the dm_control suite as they are")
-    return _played(chosen, record_frames, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
-
-
-def _rows(chosen: Collect) -> Transitions:
-    from synther.collect.rows import buffer_of, roll_out
-
-    run = _run_of(chosen)
-    if run is not None:
-        return buffer_of(run)
-    return _played(chosen, roll_out, options=options.env_options(chosen.env_options))
+        raise ConfigError("--env-options is for rows: frames are rendered of dm_control's own tasks")
+    if run is None:
+        recorder = _played(chosen, record_frames, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
+    else:
+        recorder = record_run_frames(run, progress=not chosen.quiet)
+    return target, asdict(save_frames(recorder, target, progress=not chosen.quiet))
 
 
 def _run_of(chosen: Collect) -> Path | None:
-    """The folder of a run, where the source is one."""
+    """The folder of a run, if SOURCE is one."""
     folder = Path(chosen.source).expanduser()
     if not folder.is_dir():
         return None
-    own = ("steps", "policy", "member", "noise", "env_options", "seed", "repeat")
-    given = [name.replace("_", "-") for name in own if getattr(chosen, name) is not None]
-    if given:
-        raise ConfigError(f"{folder} is a run, whose rows are there already: --{given[0]} is for an environment")
+    for name in ("steps", "policy", "member", "noise", "env_options", "seed", "repeat"):
+        if getattr(chosen, name) is not None:
+            option = name.replace("_", "-")
+            raise ConfigError(f"{folder} is a run, whose rows exist already: --{option} is for an environment")
     return folder
 
 
-def _played(chosen: Collect, play: Callable[..., _Kept], **more: Any) -> _Kept:
-    """What comes of `play`ing the policy in the environment."""
+def _played(chosen: Collect, play: Callable[..., Any], **more: Any) -> Any:
+    """`play` the policy in the environment."""
     return play(
         chosen.source,
-        _POLICY if chosen.policy is None else chosen.policy,
-        _STEPS if chosen.steps is None else chosen.steps,
+        "random" if chosen.policy is None else chosen.policy,
+        100_000 if chosen.steps is None else chosen.steps,
         member=chosen.member,
         noise=chosen.noise,
         seed=chosen.seed or 0,

@@ -1,15 +1,20 @@
-"""Frames as a data set of one's own: recorded while an agent of states acts, or drawn again from an online run.
+"""Frames as a data set: recorded while a state-based agent acts, or drawn again from an online run.
 
-Whoever acts sees the state and not the frames, so agents that were trained in minutes can make data for those that see.
-Workers import this module, so it brings no PyTorch with it.
+The policy sees the state and not the frames, so agents that were trained in minutes can make data for pixel agents.
+Workers import this module, so it must not import PyTorch.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
+import logging
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.collect.recorder import FrameRecorder
-from synther.collect.rows import agent_policy, buffer_of
+from synther.collect.rows import AGENT, agent_policy, buffer_of, target_of
 from synther.cores import cores
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.datasets.rollouts import CHANCE
+from synther.durable import partial_folder
 from synther.envs.camera import graphics
 from synther.envs.episodes import Key
 from synther.envs.pixels import REPEAT, SIZE, PixelEnv, check_drawable
@@ -30,21 +35,38 @@ from synther.envs.policies import Policy, UniformPolicy
 from synther.envs.redrawing import check_redrawable, redraw
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
-from synther.folder import digest_of
+from synther.folder import RunFolder, digest_of
+from synther.pixels.files import read, write
+from synther.pixels.formats.hdf5 import SUFFIXES, Shard
 from synther.pixels.frames import Frames
 from synther.progress import Progress, resolve
 
+log = logging.getLogger(__name__)
+
 Array = NDArray[Any]
 Work = tuple[Callable[..., Frames], tuple[Any, ...]]
-"""A function of this module that makes an episode, and what it is given."""
+"""A function of this module that makes an episode, and its arguments."""
 
 _STREAM = 2
-"""Of starts, as of other recorded data: none of them is one of an evaluation."""
+"""Of starts, as of other recorded data: none of them is used in an evaluation."""
 
 _AHEAD = 2
-"""Episodes a process that may be under way, so that none of them waits for the one that is asked for first."""
+"""Episodes per process that may be under way, so that no process waits for the episode that is yielded next."""
 
-_AGENT = ".safetensors"
+
+@dataclass(frozen=True, eq=False)
+class FrameRecorder:
+    """Episodes that are recorded while they are iterated over. Iterating again gives the same episodes."""
+
+    identity: dict[str, Any]
+    """All options that the episodes depend on, as JSON values."""
+    after: Callable[[Sequence[int]], Iterator[Frames]]
+    """after(lengths): the remaining episodes, given the number of decisions of each episode that exists already."""
+    longest: int | None = None
+    """Decisions of an episode that ends by its time limit. None: the length of the longest episode."""
+
+    def __iter__(self) -> Iterator[Frames]:
+        return self.after([])
 
 
 def record_frames(
@@ -60,11 +82,11 @@ def record_frames(
     processes: int | None = None,
     progress: Progress | bool = False,
 ) -> FrameRecorder:
-    """Episodes of a task of the dm_control suite, one after another, with `decisions` in all; the last one may be cut.
+    """Episodes of a task of the dm_control suite, with `decisions` in all; the last one may be cut.
 
-    `policy` is "random" for uniform actions or an agent's file (.safetensors), of which `member` (None: the first) acts
-    without chance, but for `noise`. Frames depend on the seed, and not on how many `processes` (None: one a core) draw
-    them. Whatever is wrong is told at once, before the first is asked for.
+    `policy` is "random" for uniform actions or an agent's file (.safetensors), whose `member` (None: the first) acts
+    deterministically but for `noise`. Frames depend on the seed, but not on the number of `processes` (None: one per
+    core). Arguments are checked at once, before the first episode is recorded.
     """
     if decisions < 1 or repeat < 1:
         raise ConfigError(f"steps and repeat must be at least 1, got {decisions} and {repeat}")
@@ -74,16 +96,20 @@ def record_frames(
     backend = graphics()
     with PixelEnv(env_id, size=size, repeat=repeat, backend=backend) as env:
         limit, low, high = env.decisions, env.low, env.high
-    actor = _actor(env_id, policy, member, noise, low, high)
+    actor = agent_policy(env_id, policy, member, noise) or UniformPolicy(low, high)
+    who = policy
+    if policy.endswith(AGENT):
+        who = digest_of(Path(policy).expanduser())
+    elif policy != CHANCE:
+        raise ConfigError(f"--policy must be {CHANCE} or AGENT{AGENT} for {env_id}, got {policy!r}")
     several = cores() if processes is None else processes
-    who = policy if policy == CHANCE else digest_of(Path(policy).expanduser())
     identity = {"env_id": env_id, "steps": decisions, "policy": who, "member": member or 0, "noise": noise or 0.0}
     identity |= {"seed": seed, "repeat": repeat, "size": size, "graphics": backend}
 
     def after(done: Sequence[int]) -> Iterator[Frames]:
         have = number = 0
         with Workers(several) as workers, resolve(progress).phase(f"record {env_id}", decisions, sum(done)) as phase:
-            while have < decisions:  # again only where an episode was over before its time
+            while have < decisions:  # again only if an episode ended before its time limit
                 lengths = [min(limit, decisions - start) for start in range(have, decisions, limit)]
                 keys = [(_STREAM, seed, 0, number + place) for place in range(len(lengths))]
                 given = [(env_id, backend, repeat, size, actor, *one) for one in zip(keys, lengths, strict=True)]
@@ -101,9 +127,9 @@ def record_frames(
 def record_run_frames(
     run: Path, *, size: int = SIZE, processes: int | None = None, progress: Progress | bool = False
 ) -> FrameRecorder:
-    """The episodes of an online run on a task of the suite, of its first seed, then of the next: every state drawn.
+    """The episodes of an online run on a task of the dm_control suite, seed by seed, with every state drawn.
 
-    An action is what the run decided at each state, so nothing is repeated.
+    Actions are those of the run, so none is repeated.
     """
     rows = buffer_of(run)
     check_redrawable(rows.env_id)
@@ -122,18 +148,8 @@ def record_run_frames(
     return FrameRecorder(identity, after)
 
 
-def _actor(env_id: str, policy: str, member: int | None, noise: float | None, low: Array, high: Array) -> Policy:
-    if policy.endswith(_AGENT):
-        return agent_policy(env_id, Path(policy).expanduser(), member or 0, noise or 0.0)
-    if policy != CHANCE:
-        raise ConfigError(f"expected {CHANCE} or AGENT{_AGENT} for a policy of {env_id}, got {policy!r}")
-    if member is not None or noise is not None:
-        raise ConfigError(f"--member and --noise are for an agent's file ({_AGENT}), the policy is {policy!r}")
-    return UniformPolicy(low, high)
-
-
 def _in_order(workers: Workers, work: Iterator[Work]) -> Iterator[Frames]:
-    """What comes of all the work, in its order, while few pieces of it are under way or wait to be asked for."""
+    """The results of all the work, in its order. Few pieces are under way or wait to be yielded at any time."""
     begun: deque[Future[Frames]] = deque()
     for call, given in work:
         begun.append(workers.submit(call, *given))
@@ -144,7 +160,7 @@ def _in_order(workers: Workers, work: Iterator[Work]) -> Iterator[Frames]:
 
 
 def _spans(rows: Transitions) -> Iterator[slice]:
-    """The episodes of `rows`, each of which must go on from row to row."""
+    """The episodes of `rows`. Within each, every row must start in the state in which the row before ended."""
     ends = rows.terminal if rows.timeout is None else rows.terminal | rows.timeout
     stops = np.flatnonzero(ends) + 1
     if not len(stops) or stops[-1] != len(rows):
@@ -154,7 +170,7 @@ def _spans(rows: Transitions) -> Iterator[slice]:
     broken[stops[:-1] - 1] = False
     if broken.any():
         row = int(np.argmax(broken))
-        raise DataError(f"row {row} ends in another state than row {row + 1} begins with: expected whole episodes")
+        raise DataError(f"row {row} ends in another state than row {row + 1} starts in: expected whole episodes")
     yield from (slice(start, stop) for start, stop in zip(starts, stops, strict=True))
 
 
@@ -168,9 +184,7 @@ def _recorded(env_id: str, backend: str, repeat: int, size: int, policy: Policy,
     while len(images) <= most and not (terminal or timeout):
         action = np.asarray(policy.act(env.state[None], rng)[0], np.float32)
         if not np.isfinite(action).all():
-            raise DataError(
-                f"{env_id}: the policy gave an action that is no finite number: it has diverged in training"
-            )
+            raise DataError(f"{env_id}: the policy's action is not finite: it has diverged in training")
         _, reward, terminal, timeout = env.step(action)
         images.append(env.frame)
         actions.append(action)
@@ -196,7 +210,83 @@ def _episode(images: Array, actions: Array, rewards: list[float], terminal: bool
 
 @cache
 def _env(env_id: str, backend: str, repeat: int, size: int) -> PixelEnv:
-    """It stays open for as long as this worker process lives."""
+    """Open for as long as the worker process lives."""
     env = PixelEnv(env_id, size=size, repeat=repeat, backend=backend)
     atexit.register(env.close)
     return env
+
+
+@dataclass(frozen=True)
+class FrameSummary:
+    """Summary of a file of frames."""
+
+    env_id: str | None
+    frames: int
+    decisions: int
+    episodes: int
+    whole: int
+    """Episodes that terminated or reached the time limit."""
+    mean_return: float | None
+    std: float | None
+    """Over whole episodes, if there are any."""
+
+
+def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool = False) -> FrameSummary:
+    """Record all episodes and write them to the file `out`, which appears when it is complete.
+
+    Until then, finished episodes are kept in the folder `OUT.partial`. An interrupted call continues from there. A
+    folder with episodes of another recorder is refused.
+    """
+    folder = partial_folder(out)
+    run = RunFolder(folder)
+    with ExitStack() as held:
+        if folder.exists():
+            held.enter_context(run.work(recorder.identity, lambda: False))
+        parts = list(itertools.takewhile(Path.exists, (_part(folder, number) for number in itertools.count())))
+        done = [Shard(part).records - 1 for part in parts]
+        if done:
+            log.info("going on after %d decisions in %s", sum(done), folder)
+        for episode in recorder.after(done):
+            if not run.begun:  # not earlier: a call that fails before its first episode leaves nothing behind
+                held.enter_context(run.work(recorder.identity, lambda: False))
+            parts.append(_part(folder, len(parts)))
+            write(episode, parts[-1])
+        found = _joined(out, parts, recorder.longest, progress)
+        for part in parts:  # before the description of the folder, so that a half-deleted folder is still recognised
+            part.unlink()
+        shutil.rmtree(folder)
+    return found
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}{SUFFIXES[0]}"
+
+
+def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Progress | bool) -> FrameSummary:
+    """Join all parts into one file, with one part in memory at a time."""
+    seen: list[tuple[int, float, bool]] = []
+    env_id: str | None = None
+    with resolve(progress).phase(f"write {out}", len(parts)) as phase:
+
+        def watched() -> Iterator[Frames]:
+            nonlocal env_id
+            for part in parts:
+                episode = read(part)
+                seen.append((len(episode) - 1, float(episode.returns()[0]), bool(episode.discount[-1] == 0)))
+                env_id = episode.env_id
+                yield episode
+                phase.advance(1)
+
+        write(watched(), out)
+    lengths, totals, terminals = (np.array(column) for column in zip(*seen, strict=True))
+    whole = totals[terminals | (lengths >= (longest or lengths.max()))]
+    spread = (float(whole.mean()), float(whole.std())) if len(whole) else (None, None)
+    decisions, count = int(lengths.sum()), len(seen)
+    return FrameSummary(env_id, decisions + count, decisions, count, len(whole), *spread)
+
+
+def frames_target(out: str) -> Path:
+    """Check that `out` is a new file that can be written, and return its path."""
+    if Path(out).suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"frames are written as {' or '.join(SUFFIXES)}, got {out}: choose another --out")
+    return Path(target_of(out))

@@ -1,6 +1,6 @@
-"""Experience as a data set of one's own: rolled out with a policy, or the real buffer of an online run.
+"""Rows as a data set: rolled out with a policy, or the real buffer of an online run.
 
-Workers import this module to act with `Explorer`, so it brings no PyTorch with it.
+Workers import this module to act with `Explorer`, so it must not import PyTorch.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +33,26 @@ from synther.errors import ConfigError, DataError, FormatError, MissingExtra, Sy
 from synther.folder import read_object
 from synther.progress import Progress
 
+if TYPE_CHECKING:
+    from synther.agents import policy as agents
+
 log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
 MINARI = "minari:"
-"""What a target begins with that is an id of Minari, and no path."""
+"""The prefix of a target that is a Minari id and not a path."""
 
-_AGENT, _ARCHIVE = ".safetensors", ".npz"
+AGENT, _ARCHIVE = ".safetensors", ".npz"
 _LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
-"""By the suffix of a target, a library it takes and the extra that brings it."""
+"""For each suffix of a target, the library that writes it and the extra that installs the library."""
 
 
 @dataclass(frozen=True, eq=False)
 class Explorer:
-    """A policy whose actions are moved by normal noise and kept in their box.
+    """A policy with Gaussian noise on its actions, clipped to their bounds.
 
-    The noise has the deviation `noise` where the box is [-1, 1], and as much more where it is wider.
+    `noise` is the std for actions in [-1, 1]; it is scaled for other bounds.
     """
 
     policy: MlpPolicy
@@ -75,19 +79,17 @@ def roll_out(
     processes: int | None = None,
     progress: Progress | bool = False,
 ) -> Transitions:
-    """`steps` rows of whole episodes, the last of which is cut, as a time-out, where they are full.
+    """`steps` rows of whole episodes; the last episode is cut, as a timeout, where the rows are full.
 
-    `policy` is "random" for uniform actions, "FILE.npz:ENV/LEVEL" for one of an archive, which draws its actions, or
-    an agent's file (.safetensors), of which `member` (None: the first) acts without chance, but for `noise`. `options`
-    go to `gymnasium.make`. Rows depend on the seed, and not on how many `processes` (None: one a core) make them.
+    `policy` is "random" for uniform actions, "FILE.npz:ENV/LEVEL" for a stochastic one of an archive, or an agent's
+    file (.safetensors), whose `member` (None: the first) acts deterministically but for `noise`. `options` are for
+    `gymnasium.make`. Rows depend on the seed, but not on the number of `processes` (None: one per core).
     """
     env_id = Trusted(env_id)
     how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
-    if policy.endswith(_AGENT):
-        actor = agent_policy(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, options)
+    actor = agent_policy(env_id, policy, member, noise, options)
+    if actor is not None:
         return record(env_id, [actor], steps, **how)
-    if member is not None or noise is not None:
-        raise ConfigError(f"--member and --noise are for an agent's file ({_AGENT}), the policy is {policy!r}")
     if policy == CHANCE:
         return regenerate(None, env_id, CHANCE, steps, env_id=env_id, **how)
     file, env, level = _archived(policy)
@@ -106,36 +108,62 @@ def _archived(policy: str) -> tuple[Path, str, str]:
         return Path(file).expanduser(), env, level
     if policy.endswith(_ARCHIVE):
         known = ", ".join(policies_of(Path(policy).expanduser())) or "none"
-        raise ConfigError(f"which policy of {policy}? It holds {known}: expected {policy}:ENV/LEVEL")
+        raise ConfigError(f"{policy} holds several policies ({known}): expected --policy {policy}:ENV/LEVEL")
     hint = f"; the agents of a run are in {Path(policy) / 'checkpoint.safetensors'}" if Path(policy).is_dir() else ""
-    raise ConfigError(f"expected {CHANCE}, FILE.npz:ENV/LEVEL or AGENT{_AGENT} for a policy, got {policy!r}{hint}")
+    raise ConfigError(f"--policy must be {CHANCE}, FILE.npz:ENV/LEVEL or AGENT{AGENT}, got {policy!r}{hint}")
 
 
 def agent_policy(
-    env_id: str, path: Path, member: int, noise: float, options: Mapping[str, Any] | None = None
-) -> Policy:
-    """A member of an agent's file, for an environment that it fits."""
-    if not 0 <= noise < np.inf:
+    env_id: str, policy: str, member: int | None, noise: float | None, options: Mapping[str, Any] | None = None
+) -> Policy | None:
+    """A member of an agent's file that fits the environment; None if `policy` is not such a file."""
+    if not policy.endswith(AGENT):
+        if member is not None or noise is not None:
+            raise ConfigError(f"--member and --noise are for an agent's file ({AGENT}), the policy is {policy!r}")
+        return None
+    if noise is not None and not 0 <= noise < np.inf:
         raise ConfigError(f"the noise must be a finite number, 0 or more, got {noise}")
     from synther.agents.policy import load_policy
-    from synther.collect.frozen import frozen
 
+    path, place = Path(policy).expanduser(), member or 0
     members = frozen(load_policy(path))
-    if not 0 <= member < len(members):
-        raise ConfigError(f"{path} has {len(members)} members, counted from 0: there is no member {member}")
-    own = members[member]
+    if not 0 <= place < len(members):
+        raise ConfigError(f"{path} has {len(members)} members, counted from 0: there is no member {place}")
+    own = members[place]
     assert own.low is not None
-    assert own.high is not None  # of an agent's policy they are always known
+    assert own.high is not None  # an agent's policy always knows its bounds
     low, high = check_fits(env_id, str(path), own.layers, len(own.low), options)
     if (own.low < low.astype(np.float32)).any() or (own.high > high.astype(np.float32)).any():
         raise DataError(f"{path} acts from {own.low} to {own.high}: {env_id} takes actions from {low} to {high}")
     return Explorer(own, own.low, own.high, noise) if noise else own
 
 
+def frozen(policy: agents.Policy) -> list[MlpPolicy]:
+    """An agent's policy as NumPy arrays, one per member, for processes without PyTorch."""
+    s = policy.scales
+    mean, std, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.std, s.low, s.high))
+    networks = policy.actor.weights.detach().cpu().numpy()  # one copy from the device for all members
+    return [
+        MlpPolicy(_layers(row, policy.actor.sizes, len(low)), policy.squash, mean[member], std[member], low, high)
+        for member, row in enumerate(networks)
+    ]
+
+
+def _layers(row: Array, sizes: tuple[int, ...], actions: int) -> Layers:
+    """One network, a row of a `Stack`: its matrices, then its biases. Outputs beyond the mean are left out."""
+    shapes = [*pairwise(sizes), *((size,) for size in sizes[1:])]
+    ends = list(accumulate(int(np.prod(shape)) for shape in shapes))
+    parts = [part.reshape(shape) for part, shape in zip(np.split(row[: ends[-1]], ends[:-1]), shapes, strict=True)]
+    depth = len(sizes) - 1
+    layers = list(zip(parts[:depth], parts[depth:], strict=True))
+    weight, bias = layers.pop()
+    return (*layers, (weight[:, :actions], bias[:actions]))
+
+
 def check_fits(
     env_id: str, policy: str, layers: Layers, actions: int, options: Mapping[str, Any] | None
 ) -> tuple[Array, Array]:
-    """Refuse a policy of other observations or actions before it is played; answer the bounds of the actions."""
+    """Refuse a policy for other observations or actions; returns the bounds of the actions."""
     with opened(env_id, **options or {}) as env:
         low, high = action_box(env, env_id)
         expected = gym_spaces.width(env.observation_space), len(low)
@@ -149,7 +177,7 @@ def check_fits(
 
 
 def buffer_of(run: Path) -> Transitions:
-    """All real rows of an online run: the episodes of its first seed, then those of the next."""
+    """All real rows of an online run, seed by seed."""
     if not (run / "run.json").exists() or "learning_starts" not in read_object(run / "run.json"):
         raise FormatError(f"{run}: expected an environment, or a folder that `synther online` has written")
     if read_object(run / "run.json").get("kind") == "online_pixels":
@@ -160,14 +188,14 @@ def buffer_of(run: Path) -> Transitions:
     rows, steps = formats.read(replay), read_object(run / "run.json")["steps"]
     result = run / "result.json"
     if not result.exists() or read_object(result)["env_steps"] < steps:
-        log.warning("%s is not done: of its %s steps a seed these are the first", run, f"{steps:,}")
+        log.warning("%s is not finished: these are the rows so far, of %s steps per seed", run, f"{steps:,}")
     return rows
 
 
 def target_of(out: str) -> str | Path:
-    """Where the rows shall go: `minari:ID`, a file or, without a suffix, the folder of a Minari data set.
+    """Where rows are written: `minari:ID`, a file or, without a suffix, the folder of a Minari data set.
 
-    It must be new, and what it takes to write it must be here, so that no work is done in vain.
+    Refuses a target that exists already or that cannot be written, before any work is done.
     """
     if out.startswith(MINARI):
         return _new_id(out.removeprefix(MINARI))
@@ -178,16 +206,16 @@ def target_of(out: str) -> str | Path:
     _require(path.suffix.lower())
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise ConfigError(f"{path} cannot be written, because {above} is no folder to write to: choose another --out")
+        raise ConfigError(f"{path} cannot be written, because {above} is not a writable folder: choose another --out")
     return path
 
 
 def _new_id(name: str) -> str:
     if not formats.is_minari_id(name):
-        raise ConfigError(f"{name!r} is no Minari id: expected {MINARI}NAMESPACE/NAME-v0")
+        raise ConfigError(f"{name!r} is not a Minari id: expected {MINARI}NAMESPACE/NAME-v0")
     _require("")
     if Path(name).exists():
-        raise ConfigError(f"{name} is also a path here, which would be read in its place: choose another id")
+        raise ConfigError(f"{name} is also a path here, which would be read instead: choose another id")
     from minari.storage import get_dataset_path
 
     taken = Path(get_dataset_path(name))
@@ -204,17 +232,17 @@ def _require(suffix: str) -> None:
 
 @dataclass(frozen=True)
 class Summary:
-    """What somebody wants to know of rows of episodes."""
+    """Summary of rows."""
 
     rows: int
     episodes: int
     whole: int
-    """Episodes but for those that were cut before their time: by the end of the data, or of a leg of a run."""
+    """Episodes that terminated or reached the time limit."""
     mean_return: float | None
     std: float | None
-    """Of the whole ones, where there are any."""
+    """Over whole episodes, if there are any."""
     score: float | None
-    """D4RL's normalised one, of the mean return, where it is known."""
+    """D4RL's normalised score of the mean return, if the environment has one."""
 
     @classmethod
     def of(cls, rows: Transitions) -> Summary:
@@ -228,7 +256,7 @@ class Summary:
 
 
 def _time_limit(rows: Transitions) -> int | None:
-    """In steps; None where their environment has none, or cannot be made here."""
+    """In steps; None if the environment has none or cannot be made here."""
     if rows.env_id is not None:
         with suppress(SyntherError), opened(rows.env_id, **rows.env_options or {}) as env:
             return time_limit(env)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from synther.agents import policy
-from synther.collect.frozen import frozen
-from synther.collect.rows import check_fits
+from synther.collect.rows import check_fits, frozen
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
-from synther.collect.frozen import frozen
+from synther.collect.rows import frozen
 from synther.envs.evaluation import Evaluation
 from synther.experiments.record import Checkpoints, Record, Schedule, log
 from synther.experiments.results import Measurement, Result

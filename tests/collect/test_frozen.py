@@ -15,7 +15,7 @@ from synther.agents.edac import EDACConfig
 from synther.agents.iql import IQLConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
-from synther.collect.frozen import frozen
+from synther.collect.rows import frozen
 
 from ..experiments.pendulum import swings
 

@@ -15,7 +15,7 @@ import torch
 from synther import Synthesizer
 from synther.agents.agent import Agent
 from synther.agents.policy import load_policy
-from synther.collect.frozen import frozen
+from synther.collect.rows import frozen
 from synther.data.spaces import Box
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError

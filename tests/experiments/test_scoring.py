@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from synther.agents.policy import load_policy
-from synther.collect.frozen import frozen
+from synther.collect.rows import frozen
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.evaluation import score

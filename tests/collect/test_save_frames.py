@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from synther.collect import frames as collect_pixels
-from synther.collect import recorder
-from synther.collect.frames import record_frames
-from synther.collect.recorder import FrameSummary, frames_target, save_frames
+from synther.collect.frames import FrameSummary, frames_target, record_frames, save_frames
 from synther.errors import ConfigError
 from synther.pixels.files import read
 from synther.pixels.formats import hdf5
@@ -107,10 +105,10 @@ def stopped(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> None
 @pytest.mark.parametrize(
     ("owner", "name", "call", "drawn"),
     [
-        (recorder, "write", 1, 5),
-        (recorder, "write", 4, 2),
-        (recorder, "write", 6, 0),
-        (recorder, "read", 3, 0),
+        (collect_pixels, "write", 1, 5),
+        (collect_pixels, "write", 4, 2),
+        (collect_pixels, "write", 6, 0),
+        (collect_pixels, "read", 3, 0),
         (hdf5, "_append", 3, 3),
         (hdf5, "_append", 8, 0),
     ],
@@ -127,7 +125,7 @@ def test_stopped_while_it_writes(counted, whole, owner, name, call, drawn, monke
 
 
 def test_parts_that_were_being_removed_are_drawn_again(counted, whole, monkeypatch):
-    stopped(monkeypatch, recorder, "read", 3)
+    stopped(monkeypatch, collect_pixels, "read", 3)
     for number in (0, 1):
         (PARTIAL / f"00000{number}.hdf5").unlink()
     kept()
@@ -177,7 +175,6 @@ import sys, time
 from pathlib import Path
 import pytest
 from synther.collect import frames as collect_pixels
-from synther.collect.recorder import save_frames
 from tests.experiments.counter import TASK, Counter, stand_in
 
 def step(self, action):
@@ -186,7 +183,7 @@ def step(self, action):
 
 stand_in(pytest.MonkeyPatch()).step = step
 collect_pixels.check_drawable = lambda env_id: None  # which takes a second
-save_frames(collect_pixels.record_frames(TASK, "random", 103, size=6, processes=1), Path(sys.argv[1]))
+collect_pixels.save_frames(collect_pixels.record_frames(TASK, "random", 103, size=6, processes=1), Path(sys.argv[1]))
 """
 
 
