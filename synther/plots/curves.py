@@ -1,26 +1,31 @@
 """Pictures of scores: learning curves with bands, lines over a logarithmic axis, groups of bars.
 
-What tells the arms apart is never the colour alone: lines differ in dashes and marks, bars in hatching.
+Arms never differ by colour alone: lines also differ in dashes and marks, bars in hatching.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from synther.errors import ConfigError, DataError
-from synther.plots.sheet import INK, blank, footnote, heading, plain, tidy, write
+from synther.durable import replacing
+from synther.errors import ConfigError, DataError, MissingExtra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = NDArray[Any]
+
+INK, FAINT = "#222222", "#8a8a8a"
+SCORE = "normalised score"
 
 
 class _Style(NamedTuple):
@@ -47,20 +52,19 @@ _METHODS = {
 }  # fmt: skip
 """Styles of the methods whose names contain these words, tried in this order: each method looks the same in every
 picture. Real rows are orange and synthetic ones blue, as in the report of `assess`."""
-_BASELINES: tuple[tuple[float, tuple[float, ...]], ...] = ((0, (1, 2)), (0, (5, 4)), (0, (8, 3, 1, 3)), (0, (12, 6)))
-_TICK_GAP = 0.085
-"""Of the axis: labels that come closer than this would touch."""
 
+_TICK_GAP = 0.085
+"""Smallest distance of two labels on an axis of length 1, so that they do not touch."""
 
 _WIDEST = 13.0
 """Inches that groups of bars may take."""
 
 _ASIDE = 0.2
-"""Of a bar's width: how far from its middle the deviation is drawn on the left, the reference on the right."""
+"""Distance from the middle of a bar of width 1 to its std on the left and its reference on the right."""
 
 
 class Curve(NamedTuple):
-    """A number at each of some places, with what it may as well be."""
+    """A number and its range at each of some places."""
 
     at: ArrayLike
     mean: ArrayLike
@@ -73,15 +77,15 @@ class Curve(NamedTuple):
         found = np.asarray(scores, np.float64)
         if found.ndim != 2 or len(found) != len(at) or not found.shape[1]:
             raise DataError(f"scores must be (places, seeds) with {len(at)} places, got the shape {found.shape}")
-        mean, deviation = found.mean(axis=1), found.std(axis=1)
-        return cls(np.asarray(at), mean, mean - deviation, mean + deviation)
+        mean, std = found.mean(axis=1), found.std(axis=1)
+        return cls(np.asarray(at), mean, mean - std, mean + std)
 
 
 class Bar(NamedTuple):
-    """A number, its standard deviation, and what somebody else has found."""
+    """A number, its standard deviation, and the number that the paper prints."""
 
     value: float
-    deviation: float = 0.0
+    std: float = 0.0
     reference: float | None = None
 
 
@@ -116,20 +120,18 @@ def plot(
     title: str = "",
     note: str = "",
     xlabel: str = "updates",
-    ylabel: str = "normalised score",
-    baselines: Mapping[str, float] | None = None,
+    ylabel: str = SCORE,
 ) -> None:
-    """Learning curves: the mean of each as a line, from low to high as a band; `baselines` are horizontal lines."""
+    """Learning curves: the mean of each as a line, from low to high as a band."""
     found = _checked(curves)
+    styles = _styles(list(found))
     figure, axes = _panel(title, xlabel, ylabel)
-    for number, (style, (name, (at, mean, low, high))) in enumerate(
-        zip(_styles(list(found)), found.items(), strict=True)
-    ):
+    for number, (name, (at, mean, low, high)) in enumerate(found.items()):
+        style = styles[number]
         axes.fill_between(at, low, high, color=style.colour, alpha=0.18, linewidth=0)
         # A mark at a tenth of the places, and each line's at others: they must not hide one another.
         every = max(1, len(at) // 10)
         _line(axes, at, mean, style, name, markevery=(every * number // len(found), every))
-    _baselines(axes, baselines or {})
     footnote(figure, "line: mean over the seeds; band: one standard deviation to either side", note)
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     axes.margins(x=0.02)
@@ -144,28 +146,24 @@ def lines(
     title: str = "",
     note: str = "",
     xlabel: str = "share of the rows",
-    ylabel: str = "normalised score",
     tick: Callable[[float], str] = share,
-    baselines: Mapping[str, float] | None = None,
 ) -> None:
     """Few places on a logarithmic axis, such as shares of a data set: marks with error bars, joined by lines.
 
-    `tick` words the places: `share`, or `count` for numbers of rows.
+    `tick` formats the places: `share`, or `count` for numbers of rows.
     """
     found = _checked(series)
     places = np.unique(np.concatenate([at for at, *_ in found.values()]))
     if places[0] <= 0:
         raise DataError(f"a logarithmic axis takes numbers above 0, got {places[0]:g}")
-    figure, axes = _panel(title, xlabel, ylabel)
+    figure, axes = _panel(title, xlabel, SCORE)
     # Side by side: error bars at the very same place would hide one another.
-    step = 0.008 * (math.log(places[-1] / places[0]) or 1.0)
-    for number, (style, (name, (at, mean, low, high))) in enumerate(
-        zip(_styles(list(found)), found.items(), strict=True)
-    ):
+    styles, step = _styles(list(found)), 0.008 * (math.log(places[-1] / places[0]) or 1.0)
+    for number, (name, (at, mean, low, high)) in enumerate(found.items()):
+        style = styles[number]
         beside = at * math.exp(step * (number - (len(found) - 1) / 2))
         axes.vlines(beside, low, high, color=style.colour, linewidth=1.4)
         _line(axes, beside, mean, style, name)
-    _baselines(axes, baselines or {})
     axes.set_xscale("log")
     axes.set_xlim(places[0] * math.exp(-6 * step), places[-1] * math.exp(6 * step))
     kept = _apart(places)
@@ -177,23 +175,17 @@ def lines(
 
 
 def bars(
-    groups: Mapping[str, Mapping[str, Bar]],
-    path: str | os.PathLike[str],
-    *,
-    title: str = "",
-    note: str = "",
-    ylabel: str = "normalised score",
-    reference: str = "the paper",
+    groups: Mapping[str, Mapping[str, Bar]], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
-    """Groups of bars, an arm each, with a standard deviation to either side; an arm may be missing from a group.
+    """Groups of bars, one bar per arm, with error bars of one std; an arm may be missing from a group.
 
-    A bar's reference is a diamond beside its deviation, which the legend calls `reference`.
+    A bar's reference is a diamond beside its error bar.
     """
     arms = _arms(groups)
     slots = len(arms) + 1  # one stays empty between groups
     longest = max(len(line) for name in groups for line in name.split("\n"))
     width = len(groups) * max(0.3 * slots, 0.095 * longest + 0.2)
-    figure, axes = _panel(title, "", ylabel, width=min(max(3.0, width), _WIDEST) + 2.3)
+    figure, axes = _panel(title, "", SCORE, width=min(max(3.0, width), _WIDEST) + 2.3)
     referred = [
         (place * slots + arms.index(arm), bar.reference)
         for place, group in enumerate(groups.values())
@@ -207,7 +199,7 @@ def bars(
         at, values = zip(*referred, strict=True)
         look: dict[str, Any] = {"markersize": 5.5, "markerfacecolor": "white", "markeredgecolor": INK}
         # A container, as the bars are: the legend then names it after them.
-        axes.errorbar(np.add(at, _ASIDE), values, fmt="D", zorder=7, label=plain(reference), **look)
+        axes.errorbar(np.add(at, _ASIDE), values, fmt="D", zorder=7, label="the paper", **look)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xticks([place * slots + (len(arms) - 1) / 2 for place in range(len(groups))], list(map(plain, groups)))
     axes.tick_params(axis="x", length=0)
@@ -219,6 +211,53 @@ def bars(
     footnote(figure, "bar: mean over the seeds; upright line: one standard deviation to either side", note)
     _legend(figure, axes)
     write(figure, path)
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty sheet, in inches."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("matplotlib", "all", "drawing a picture") from None
+    return Figure(figsize=(width, height), dpi=130, layout="constrained", facecolor="white")
+
+
+def write(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """In the format of the suffix; the file appears when it is complete."""
+    suffix, known = Path(path).suffix, figure.canvas.get_supported_filetypes()
+    if suffix.removeprefix(".").lower() not in known:
+        raise ConfigError(f"{path}: expected one of the suffixes {', '.join(sorted(known))}")
+    with replacing(path) as unfinished:
+        figure.savefig(unfinished)
+
+
+def plain(text: str) -> str:
+    """For a label: a dollar is a dollar, not the start of a formula."""
+    return text.replace("$", r"\$")
+
+
+def heading(figure: Figure, title: str) -> None:
+    """The title, wrapped to the width of the sheet."""
+    if title:
+        letters = int(figure.get_figwidth() / 0.1)  # one is at most about a tenth of an inch
+        text = textwrap.fill(title, letters, break_on_hyphens=False)  # cheetah-run is one name
+        figure.suptitle(plain(text), x=0.01, ha="left", fontsize=11, color=INK, weight="bold")
+
+
+def footnote(figure: Figure, text: str, note: str = "") -> None:
+    """What lines, bars and bands are and, on a line of its own, another note."""
+    figure.supxlabel("\n".join(filter(None, [text, plain(note)])), fontsize=8.5, color=FAINT)
+
+
+def tidy(axes: Axes) -> None:
+    """The look that all pictures share."""
+    axes.grid(color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9, colors=INK, length=3, width=0.7)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("bottom", "left"):
+        axes.spines[side].set_color(FAINT)
 
 
 def _line(axes: Axes, at: Array, mean: Array, style: _Style, name: str, **marks: Any) -> None:
@@ -240,7 +279,7 @@ def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: _Style, name: str, aside
         linewidth=0,
         label=plain(name),
     )
-    spread = [bar.deviation or math.nan for bar in bars_at.values()]  # none is drawn where there is none
+    spread = [bar.std or math.nan for bar in bars_at.values()]  # NaN draws no error bar
     places = np.subtract(at, aside)
     drawn = axes.errorbar(places, values, yerr=spread, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.2, zorder=6)
     for part in (*drawn[1], *drawn[2]):  # a black line on a black bar would end where the bar does
@@ -258,18 +297,9 @@ def _panel(title: str, xlabel: str, ylabel: str, width: float = 7.2) -> tuple[Fi
     return figure, axes
 
 
-def _baselines(axes: Axes, values: Mapping[str, float]) -> None:
-    if len(values) > len(_BASELINES):
-        raise ConfigError(f"at most {len(_BASELINES)} baselines can be told apart in a picture, got {len(values)}")
-    for dashes, (name, value) in zip(_BASELINES, values.items(), strict=False):
-        if not math.isfinite(value):
-            raise DataError(f"the baseline {name} must be a finite number, got {value}")
-        axes.axhline(value, color=INK, linestyle=dashes, linewidth=1.1, zorder=1, label=plain(name))
-
-
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) == 1 and figure.get_suptitle():  # which says what it is
+    if len(labels) == 1 and figure.get_suptitle():  # the title says what it is
         return
     look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "handlelength": 3.2, "handleheight": 1.1}
     figure.legend(handles, labels, loc="outside right center", labelspacing=0.7, **look)
@@ -298,8 +328,8 @@ def _arms(groups: Mapping[str, Mapping[str, Bar]]) -> list[str]:
     _few(arms)
     for name, group in groups.items():
         for arm, bar in group.items():
-            if not np.isfinite([bar.value, bar.deviation, bar.reference or 0]).all() or bar.deviation < 0:
-                raise DataError(f"{arm} of {name} must have finite numbers and a deviation of at least 0, got {bar}")
+            if not np.isfinite([bar.value, bar.std, bar.reference or 0]).all() or bar.std < 0:
+                raise DataError(f"{arm} of {name} must have finite numbers and a std of at least 0, got {bar}")
     return arms
 
 

@@ -1,7 +1,7 @@
-"""Scores of several seeds on several tasks, put together as Agarwal et al. 2021 propose, with the rliable package.
+"""Aggregates of the scores of several seeds on several tasks (Agarwal et al. 2021), with the rliable package.
 
 Scores are normalised as D4RL's: 0 is a random policy, 100 an expert. An array of them is (seeds, tasks).
-Intervals are percentiles of a stratified bootstrap: the seeds of each task are drawn anew, the tasks stay.
+Intervals are percentiles of a stratified bootstrap: the seeds of each task are resampled, the tasks are not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.plots.sheet import INK, blank, footnote, heading, plain, tidy, write
+from synther.plots.curves import INK, SCORE, blank, footnote, heading, plain, tidy, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ _KEY = "line: the estimate; bar: its bootstrap interval over the seeds"
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate, and between what it would lie with other seeds. One seed alone leaves no width."""
+    """An estimate and its confidence interval over the seeds, which has no width for one seed."""
 
     value: float
     low: float
@@ -40,7 +40,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What the scores of a method on all its tasks come to."""
+    """Statistics of a method's scores on all its tasks."""
 
     mean: Interval
     """Over all runs, in points of score."""
@@ -49,8 +49,7 @@ class Aggregate:
     iqm: Interval
     """Interquartile mean: of all runs but the lowest and the highest quarter; in points."""
     optimality_gap: Interval
-    """What the runs lack of an expert's 100 points on average, as a fraction of them; more than 100 lacks nothing.
-    Lower is better, 0 best."""
+    """Mean of max(0, 1 - score / 100): what is missing to an expert's 100 points. Lower is better, 0 is best."""
 
 
 def aggregate(
@@ -97,7 +96,7 @@ def _intervals(
     figures: Callable[..., Scores], runs: tuple[Scores, ...], samples: int, seed: int, confidence: float
 ) -> list[Interval]:
     if any(len(part) == 1 for part in runs):
-        log.warning("one seed says nothing about others: it adds no width to the interval")
+        log.warning("only one seed: the interval does not include the variation between seeds")
     drawn = _bootstrap(runs, seed).conf_int(figures, reps=samples, method="percentile", size=confidence)
     low, high = drawn.tolist()
     return [Interval(*found) for found in zip(figures(*runs).tolist(), low, high, strict=True)]
@@ -121,7 +120,7 @@ def _rliable() -> Any:
         import rliable.metrics
     except ImportError as error:
         library = (error.name or "rliable").partition(".")[0]
-        raise MissingExtra(library, "stats", "putting the scores of several tasks together") from None
+        raise MissingExtra(library, "stats", "aggregating the scores of several tasks") from None
     return rliable
 
 
@@ -129,7 +128,7 @@ def _checked(name: str, scores: ArrayLike) -> Scores:
     try:
         found = np.asarray(scores, np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{name}: each task needs a number for each seed, and as many as the others") from None
+        raise DataError(f"{name}: expected one number per seed and task") from None
     if found.ndim != 2 or not found.size:
         raise DataError(f"{name}: scores must be (seeds, tasks) with at least one of each, got the shape {found.shape}")
     if not np.isfinite(found).all():
@@ -147,9 +146,9 @@ def _check(samples: int, confidence: float) -> None:
 
 
 def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, title: str = "", note: str = "") -> None:
-    """A panel a statistic, a row a method: a bar from the low to the high end, a line at the estimate."""
+    """One panel per statistic, one row per method: a bar for the interval, a line for the estimate."""
     if not aggregates:
-        raise DataError("there is nothing to draw: no method was given")
+        raise DataError("nothing to draw: no method was given")
     panels = {"median": "Median", "iqm": "IQM", "mean": "Mean", "optimality_gap": "Optimality gap"}
     figure = blank(10.0, 1.6 + 0.36 * len(aggregates))
     heading(figure, title)
@@ -158,7 +157,7 @@ def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, t
         _rows(axes, [getattr(found, field) for found in aggregates.values()])
         axes.set_title(name, loc="left", fontsize=10.5, color=INK)
         gap = field == "optimality_gap"
-        axes.set_xlabel("fraction, lower is better" if gap else "normalised score", fontsize=9, color=INK)
+        axes.set_xlabel("fraction, lower is better" if gap else SCORE, fontsize=9, color=INK)
     footnote(figure, _KEY, note)
     row[0].set_yticks(range(len(aggregates)), list(map(plain, aggregates)), fontsize=10)
     write(figure, path)
@@ -167,9 +166,9 @@ def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, t
 def plot_improvement(
     improvements: Mapping[tuple[str, str], Interval], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
-    """A row a comparison: how probably the method on the left is better than that on the right."""
+    """One row per comparison: the probability that the left method is better than the right one."""
     if not improvements:
-        raise DataError("there is nothing to draw: no comparison was given")
+        raise DataError("nothing to draw: no comparison was given")
     figure = blank(6.4, 1.5 + 0.4 * len(improvements))
     axes = figure.subplots()
     _rows(axes, list(improvements.values()))

@@ -42,7 +42,7 @@ def assert_nothing_covered(figure) -> None:
     assert all(left.x1 < right.x0 for left, right in pairwise(sorted(labels, key=lambda label: label.x0)))
 
 
-def test_mean_and_deviation_of_the_seeds():
+def test_mean_and_std_of_the_seeds():
     found = Curve.of([5, 10], [[1.0, 3.0], [4.0, 4.0]])
     assert [np.asarray(part).tolist() for part in found] == [[5, 10], [2, 4], [1, 4], [3, 4]]
 
@@ -62,12 +62,11 @@ def test_counts_and_shares_are_short():
 def test_learning_curves(drawn):
     names = ["real subset", "SynthER", "multiplicative noise", "$costs"]
     found = {name: curve(20.0 * number) for number, name in enumerate(names)}
-    plot(found, "x.png", title="A title that is longer than the panel under it is wide", baselines={"all rows": 85.6})
+    plot(found, "x.png", title="A title that is longer than the panel under it is wide")
     axes = drawn[0].axes[0]
-    assert legend(drawn[0]) == [*names[:3], r"\$costs", "all rows"]
+    assert legend(drawn[0]) == [*names[:3], r"\$costs"]
     for line, expected in zip(axes.lines, found.values(), strict=False):
         assert line.get_xydata().T.tolist() == [expected.at.tolist(), expected.mean.tolist()]
-    assert list(axes.lines[4].get_ydata()) == [85.6, 85.6]
     for band, expected in zip(axes.collections, found.values(), strict=True):
         heights = band.get_paths()[0].vertices[:, 1]
         assert (heights.min(), heights.max()) == (expected.low.min(), expected.high.max())
@@ -186,10 +185,6 @@ LINE = Curve([1, 2], [1, 2], [0, 1], [2, 3])
 def test_what_cannot_be_drawn(tmp_path, draw, what, error, words):
     with pytest.raises(error, match=words):
         draw(what, tmp_path / "x.png")
-    with pytest.raises(ConfigError, match="got 5"):
-        plot({"a": LINE}, tmp_path / "x.png", baselines=dict.fromkeys("abcde", 1.0))
-    with pytest.raises(DataError, match="baseline b"):
-        lines({"a": LINE}, tmp_path / "x.png", baselines={"b": NAN})
     assert not list(tmp_path.iterdir())
 
 
