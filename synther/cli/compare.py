@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -49,31 +49,19 @@ class Compare(options.Named, options.Fitting):
 def run(arguments: list[str]) -> None:
     chosen = options.parse("compare", Compare, arguments)
     from synther.compare.generators import Plan
-    from synther.compare.run import compare_generators, names_of
-    from synther.compare.table import SHORT_HEADER
+    from synther.compare.run import SHORT_HEADER, compare_generators, names_of
 
     names = names_of(chosen.generators)
     if chosen.env_id is not None and not chosen.simulator:
         raise ConfigError("--env-id names a simulator and --no-simulator refuses it: choose one")
-    plan = Plan(
-        settings=chosen.settings(),
-        samples=chosen.samples,
-        trials=chosen.trials,
-        epochs=chosen.epochs,
-        trial_epochs=chosen.trial_epochs,
-        trial_rows=chosen.trial_rows,
-        jobs=min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs,
-        env_id=chosen.env_id,
-        simulator=chosen.simulator,
-        device=chosen.device,
-        precision=chosen.precision,
-        seed=chosen.seed,
-    )
+    own = {option.name: getattr(chosen, option.name) for option in fields(Plan) if option.name != "settings"}
+    own["jobs"] = min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs
+    plan = Plan(settings=chosen.settings(), **own)
     rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
     command = shlex.join(["synther", "compare", *arguments])
     done = compare_generators(rows, chosen.out, names, plan, command=command, progress=not chosen.quiet)
     if chosen.json:
-        answer(True, {"real_rows": len(rows), "generators": [row.to_json() for row in done]}, [])
+        answer(True, {"real_rows": len(rows), "generators": [asdict(row) for row in done]}, [])
         return
     title = f"{len(rows):,} real rows against {chosen.samples:,} of each; more in {chosen.out / 'comparison.md'}"
     table(SHORT_HEADER, [row.short_cells() for row in done], title)

@@ -1,4 +1,4 @@
-"""The generators that are compared: how each comes to its rows, in a folder of its own."""
+"""The generators that are compared, each fitted and sampled in a folder of its own."""
 
 from __future__ import annotations
 
@@ -32,20 +32,18 @@ log = logging.getLogger(__name__)
 NOISE = tuple(AUGMENTATIONS)
 GENERATORS = ("diffusion", *CONFIGS, *NOISE)
 TRIAL_SAMPLES = 20_000
-"""Rows by which a trial is judged, at most."""
+"""Most rows that a trial is scored on."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How far one goes for each generator."""
+    """How each generator is fitted and sampled. The options are explained by `synther compare --help`."""
 
     settings: Settings = field(default_factory=Settings)
     """Of the diffusion model."""
     samples: int = 100_000
     trials: int = 30
-    """Settings of TVAE and CTGAN that are tried beside their defaults; 0 takes the defaults."""
     epochs: int = 300
-    """Of TVAE and CTGAN, once their settings are found."""
     trial_epochs: int = 30
     trial_rows: int = 20_000
     jobs: int = 1
@@ -62,10 +60,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What it took to come to the rows."""
+    """The fit that made the rows."""
 
     seconds: float
-    """Of the fit that they are from, without the search for its settings."""
+    """Of the fit, without the search for its settings."""
     parameters: int
     """Weights needed to sample."""
     settings: dict[str, Any]
@@ -73,7 +71,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class TrialScore:
-    """What the search looks for: the mean of marginal and correlation, from 0 to 1."""
+    """The score that the search maximizes: the mean of marginal and correlation, from 0 to 1."""
 
     table: Table
     real: Transitions
@@ -95,7 +93,7 @@ class Maker:
         self.real, self.plan, self.progress = rows, plan, progress
 
     def description(self, name: str) -> dict[str, Any]:
-        """The options that the rows of `name` depend on, beside data, number and seed."""
+        """The options that the rows of `name` depend on, besides data, number of rows and seed."""
         plan = self.plan
         if name in NOISE:
             return {}
@@ -105,8 +103,8 @@ class Maker:
         return {**chosen, "trial_epochs": plan.trial_epochs, "trial_rows": plan.trial_rows} if plan.trials else chosen
 
     def rows(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
-        """The rows of `name`, from `folder` where they are there already."""
-        if name in NOISE:  # quicker made than kept
+        """The rows of `name`, read from `folder` if they exist already."""
+        if name in NOISE:  # faster to make than to read
             made = Augmentation(name).fit(self.real).sample(self.plan.samples, seed=self.plan.seed)
             return made, Fitted(0.0, 0, {})
         data, note = folder / "synthetic.npz", folder / "fit.json"
@@ -118,7 +116,7 @@ class Maker:
         return made, fitted
 
     def diffusion(self, folder: Path) -> Synthesizer:
-        """The model in `folder`, which is fitted first if it is not there."""
+        """The model in `folder`, which is fitted first if it does not exist."""
         return fit_to(folder / "model.safetensors", self.real, self._unfitted(), self.progress)
 
     def _unfitted(self) -> Synthesizer:

@@ -1,36 +1,95 @@
-"""The generators side by side on the same rows: the left half of the paper's table of diffusion, VAE and GAN.
+"""Generators side by side on the same rows: the left half of the paper's table of diffusion, VAE and GAN.
 
-One folder a run, and in it one for each generator; whatever is done there is never done again. Generators that are
-named later join the table.
+A run has one folder, with a folder for each generator. Finished generators are not fitted again, and generators that
+are named later join the table.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from synther import compute
-from synther.assess.dynamics import Simulator
+from synther.assess.dynamics import Simulator, dynamics_error
+from synther.assess.fidelity import compare
+from synther.assess.neighbours import novelty
 from synther.baselines.tabular import CONFIGS, require
 from synther.compare.generators import GENERATORS, NOISE, Maker, Plan
-from synther.compare.judges import Judge, judge_of
-from synther.compare.table import Row, measured, write
 from synther.data.checks import check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
-from synther.envs.simulator import supports
-from synther.errors import ConfigError
+from synther.durable import replacing
+from synther.envs.simulator import Judge, judge_of, supports
+from synther.errors import ConfigError, SyntherError
 from synther.folder import RunFolder, read_object, write_object
 from synther.origin import origin
+from synther.plots import markdown
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
 
 REAL = "real"
-"""What no generator can beat: one half of the real rows, drawn at random, against the other."""
+"""The row that no generator can beat: a random half of the real rows against the other half."""
+
+SIMULATED_ROWS = 20_000
+"""Rows that the simulator follows; more rows change the median by less than a hundredth of it."""
+
+HEADER = (
+    "generator",
+    "marginal",
+    "worst column",
+    "correlation",
+    "dynamics error",
+    "novelty",
+    "terminals",
+    "seconds to fit",
+    "parameters",
+)
+
+SHORT_HEADER = ("generator", "marginal", "worst", "corr.", "dynamics", "novelty", "ends")
+"""For a terminal of 80 columns; the rest is in the files."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One generator's figures; None if a figure could not be measured."""
+
+    name: str
+    marginal: float
+    worst_value: float
+    worst_column: str
+    correlation: float | None
+    dynamics: float | None
+    novelty: float
+    terminal_rate: float
+    seconds: float | None = None
+    parameters: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def cells(self) -> tuple[str, ...]:
+        """In the order of `HEADER`."""
+        return (
+            self.name,
+            f"{self.marginal:.4f}",
+            f"{self.worst_value:.3f} {self.worst_column}",
+            _figure(self.correlation, ".4f"),
+            _figure(self.dynamics, ".5f"),
+            f"{self.novelty:.2f}",
+            f"{self.terminal_rate:.2%}",
+            _figure(self.seconds, ".1f"),
+            _figure(self.parameters or None, ",d"),
+        )
+
+    def short_cells(self) -> tuple[str, ...]:
+        """In the order of `SHORT_HEADER`."""
+        name, marginal, _, *rest = self.cells()[: len(SHORT_HEADER)]
+        return (name, marginal, f"{self.worst_value:.3f}", *rest)
 
 
 def names_of(text: str) -> tuple[str, ...]:
@@ -49,7 +108,7 @@ def compare_generators(
 ) -> tuple[Row, ...]:
     """Fit each generator on `rows`, sample, measure, and write `comparison.json` and `comparison.md` into `folder`.
 
-    Started again it goes on where it was stopped; with other data or options it refuses to touch the folder.
+    An interrupted call can be repeated and resumes. A folder of other data or options is refused.
     """
     check_rows(rows)
     if set(names) & set(CONFIGS):
@@ -67,10 +126,10 @@ def compare_generators(
                 log.info("%s is measured already", name)
             else:
                 row = _half_against_half(rows, plan, judge) if name == REAL else _row(name, maker, folder, judge)
-                write_object(files[name], row.to_json())
-        table = tuple(Row.from_json(read_object(file)) for file in files.values() if file.exists())
+                write_object(files[name], asdict(row))
+        table = tuple(Row(**read_object(file)) for file in files.values() if file.exists())
         rates = {"data": f"{len(rows):,} rows", "samples": f"{plan.samples:,}", "simulator": simulator or "none"}
-        write(folder, table, {"command": command, **origin(compute.pick_device(plan.device)), **rates})
+        _write(folder, table, {"command": command, **origin(compute.pick_device(plan.device)), **rates})
     return table
 
 
@@ -86,7 +145,7 @@ def _row(name: str, maker: Maker, folder: Path, judge: Simulator | None) -> Row:
 
 
 def _judge(rows: Transitions, plan: Plan) -> Judge | None:
-    """The environment that judges, if there is one here. One that was asked for must be."""
+    """The environment that judges dynamics, if it can be simulated here. It must if `plan` names it."""
     env_id = plan.env_id or rows.env_id
     if not plan.simulator or env_id is None:
         return None
@@ -94,7 +153,49 @@ def _judge(rows: Transitions, plan: Plan) -> Judge | None:
         log.info("no simulator for %s: the dynamics error is left out", env_id)
         return None
     found = judge_of(rows, env_id, named=plan.env_id is not None)
-    if isinstance(found, Judge):
-        return found
-    log.info("%s; the dynamics error is left out", found)
-    return None
+    if isinstance(found, SyntherError):
+        log.info("%s; the dynamics error is left out", found)
+        return None
+    return found
+
+
+def measured(name: str, real: Transitions, made: Transitions, judge: Simulator | None, seed: int, **more: Any) -> Row:
+    """The figures of `made` against `real`; `judge` simulates the true next observations."""
+    found = compare(real, made, seed=seed)
+    error = None
+    if judge is not None:
+        few = made if len(made) <= SIMULATED_ROWS else made.subsample(SIMULATED_ROWS / len(made), seed)
+        error = dynamics_error(few, judge(few.observation, few.action)[0], real)
+    return Row(
+        name,
+        found.marginal,
+        found.worst_value,
+        found.worst_column,
+        _finite(found.correlation),
+        _finite(error),
+        novelty(real, made, seed=seed),
+        found.terminal_rate_synthetic,
+        **more,
+    )
+
+
+def _write(folder: Path, table: Sequence[Row], origin: Mapping[str, str]) -> None:
+    """Write `comparison.json` and `comparison.md`: origin, table, and the settings that were found."""
+    write_object(folder / "comparison.json", {"origin": dict(origin), "generators": [asdict(row) for row in table]})
+    drawn = markdown.table([HEADER, *(row.cells() for row in table)])
+    found = [
+        f"- {row.name}: {', '.join(f'{option} {value}' for option, value in row.settings.items())}"
+        for row in table
+        if row.settings and row.name != "diffusion"  # whose many settings are in the JSON
+    ]
+    lines = [*markdown.head(origin), "", *drawn, *(["", "Settings:", "", *found] if found else []), ""]
+    with replacing(folder / "comparison.md") as beside:
+        beside.write_text("\n".join(lines))
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -9,6 +9,7 @@ import atexit
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -16,12 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from synther.cores import cores
+from synther.data.transitions import Transitions
 from synther.envs.tasks import SUPPORTED, Task, describe, opened_task, require, supports
 from synther.envs.workers import Workers, answer
-from synther.errors import DataError
+from synther.errors import DataError, SyntherError
 from synther.progress import Progress, resolve
 
-__all__ = ["CHUNK_ROWS", "SUPPORTED", "describe", "simulate", "supports"]
+__all__ = ["CHUNK_ROWS", "SUPPORTED", "Judge", "describe", "judge_of", "simulate", "supports"]
 
 Array = NDArray[Any]
 Answer = tuple[Array, Array, Array]
@@ -81,6 +83,37 @@ def simulate(
                 phase.advance(len(found[1]))
     following, rewards, terminals = zip(*answers, strict=True)
     return np.concatenate(following), np.concatenate(rewards), np.concatenate(terminals)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """An environment that knows the true outcome of a state and an action."""
+
+    task: str
+    options: dict[str, Any] = field(default_factory=dict)
+    """For `gymnasium.make`."""
+
+    def __call__(self, observations: Array, actions: Array, *, processes: int | None = None) -> Answer:
+        return simulate(self.task, observations, actions, options=self.options, processes=processes)
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{name} {value}" for name, value in self.options.items())
+        return describe(self.task) + (f" with {listed}" if listed else "")
+
+
+def judge_of(rows: Transitions, task: str, *, named: bool) -> Judge | SyntherError:
+    """The environment `task` as a judge of these rows, or the error that prevents it.
+
+    If the user has `named` it, the error is raised. Otherwise the rows name it, and it gets their options.
+    """
+    judge = Judge(task, {} if named else rows.env_options or {})
+    try:
+        judge(rows.observation[:1], rows.action[:1], processes=1)
+    except SyntherError as error:
+        if named:
+            raise
+        return error
+    return judge
 
 
 def _check(env_id: str, task: Task, observations: Array, actions: Array) -> None:

@@ -17,7 +17,6 @@ from synther.assess.dynamics import Simulator, dynamics_error
 from synther.assess.fidelity import at_most, compare
 from synther.assess.judge import assess
 from synther.assess.process import MAX_LEVELS, MAX_ROWS, project
-from synther.compare.judges import Judge, judge_of
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.diffusion import edm
@@ -25,7 +24,7 @@ from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 from synther.durable import check_folder
 from synther.envs.rendering import png, render_states
-from synther.envs.simulator import describe, supports
+from synther.envs.simulator import Judge, describe, judge_of, supports
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.folder import write_object
 from synther.progress import Progress, resolve

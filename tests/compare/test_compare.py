@@ -18,8 +18,7 @@ from synther.baselines.tabular import Tabular
 from synther.compare import generators
 from synther.compare import run as module
 from synther.compare.generators import Maker, Plan, TrialScore
-from synther.compare.run import compare_generators, names_of
-from synther.compare.table import HEADER, SHORT_HEADER, Row, measured
+from synther.compare.run import HEADER, SHORT_HEADER, Row, compare_generators, measured, names_of
 from synther.data.spaces import Box
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
@@ -105,7 +104,7 @@ def test_the_rows_are_those_of_the_generators(done, folder):
 
 def test_the_table_is_kept(done, folder):
     kept = json.loads((folder / "comparison.json").read_text())
-    assert tuple(Row.from_json(entry) for entry in kept["generators"]) == done
+    assert tuple(Row(**entry) for entry in kept["generators"]) == done
     text = (folder / "comparison.md").read_text()
     assert "    command:   synther compare mine\n" in text
     assert "    simulator: none\n" in text
@@ -221,7 +220,7 @@ def test_a_simulator_judges_where_there_is_one(tmp_path, monkeypatch):
 
     odd = replace(swings(), observation=swings().observation[:, :2], next_observation=swings().next_observation[:, :2])
     assert run(tmp_path / "odd", "additive", rows=odd)[0].dynamics is None  # its simulator knows no such states
-    monkeypatch.setattr("synther.compare.judges.simulate", missing)
+    monkeypatch.setattr("synther.envs.simulator.simulate", missing)
     assert run(tmp_path / "c", "additive", rows=swings())[0].dynamics is None
     with pytest.raises(MissingExtra, match="gymnasium"):
         run(tmp_path / "d", "additive", replace(PLAN, env_id="Pendulum-v1"), rows=swings())
@@ -245,7 +244,7 @@ def test_plans_that_make_no_sense_are_refused(option, value):
         replace(PLAN, **{option: value})
 
 
-def test_the_dynamics_error_is_in_deviations_of_real_rows():
+def test_the_dynamics_error_is_in_stds_of_real_rows():
     real, fake = made(), made(200, shift=1.0)
     fake = replace(fake, next_observation=3 * fake.next_observation)
     off = (fake.next_observation - fake.observation - fake.action) / real.next_observation.std(axis=0)

@@ -205,7 +205,7 @@ class TestJudges:
         def missing(*args, **options):
             raise MissingExtra("gymnasium", "gym", "running Hopper-v5")
 
-        monkeypatch.setattr("synther.compare.judges.simulate", missing)
+        monkeypatch.setattr("synther.envs.simulator.simulate", missing)
         found = run(tmp_path / "a", few(pair)).assessment
         assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: running Hopper-v5 needs gymnasium")
         with pytest.raises(MissingExtra, match="running Hopper-v5 needs gymnasium"):
