@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,8 +15,8 @@ from synther.cli.answer import answer, of_run, seeds
 from synther.experiments.spec import Tracked
 
 if TYPE_CHECKING:
-    from synther.experiments.pixels.stage_one import Course
     from synther.experiments.results import Result
+    from synther.experiments.specs import PixelRun
     from synther.pixels.agent import PixelConfig
 
 log = logging.getLogger(__name__)
@@ -54,12 +54,12 @@ class Training(Tracked, options.Output):
     workers: int | None = None
     """Processes that play episodes. Default: all cores."""
 
-    def course(self, **more: Any) -> Course:
-        from synther.experiments.pixels.stage_one import Course
-        from synther.plain import check_least
+    def spec(self, *names: str, **more: Any) -> PixelRun:
+        """The run, with some of the options beside those of every training."""
+        from synther.experiments.specs import PixelRun
 
-        check_least(self, episodes=1, workers=1)  # which nobody looks at before all is trained
-        return Course(self.updates, self.measure_every, **options.group(self, Tracked), **more)
+        own = {name: getattr(self, name) for name in ("updates", "measure_every", "episodes", "workers", *names)}
+        return PixelRun(self.out.name, **own, **options.group(self, Tracked), **more)
 
 
 @dataclass(frozen=True)
@@ -168,14 +168,15 @@ def run(arguments: list[str]) -> None:
 def _train(arguments: list[str]) -> None:
     chosen, agent = _parse_train(arguments)
     from synther.envs.pixels import check_task
-    from synther.experiments.pixels.stage_one import Plan, train_to
+    from synther.experiments.pixels.stage_one import train_to
     from synther.pixels import files
 
-    plan = Plan(agent, chosen.seeds, chosen.seed, chosen.course(precision=chosen.precision), chosen.env_id)
+    own = {option.name: getattr(agent, option.name) for option in fields(agent) if option.init}
+    spec = chosen.spec("algorithm", "seeds", "seed", "env_id", "precision", agent=own)
     frames = files.read(chosen.frames, not chosen.quiet)
     if chosen.evaluate and chosen.env_id is not None:
         check_task(chosen.env_id, frames.action.shape[1])  # now, not when all is trained
-    trained = train_to(plan, frames, chosen.out, progress=not chosen.quiet)
+    trained = train_to(spec, frames, chosen.out, progress=not chosen.quiet)
     _print(chosen, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
 
 
@@ -239,8 +240,9 @@ def _retrain(arguments: list[str]) -> None:
     from synther.experiments.pixels.stage_one import identity
 
     features, sources = stored(chosen.data, identity(chosen.run))
-    course = chosen.course(precision=chosen.precision)
-    trained = retrain_to(course, chosen.run, sources, chosen.out, features=features, progress=not chosen.quiet)
+    trained = retrain_to(
+        chosen.spec("precision"), chosen.run, sources, chosen.out, features=features, progress=not chosen.quiet
+    )
     _print(chosen, _evaluated(chosen, trained), f"heads on the latents in {chosen.data}")
 
 

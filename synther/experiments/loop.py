@@ -12,7 +12,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -26,7 +26,7 @@ from synther.collect.rows import frozen
 from synther.envs.evaluation import Evaluation
 from synther.experiments.record import Checkpoints, Record, Schedule, log
 from synther.experiments.results import Measurement, Result
-from synther.experiments.specs import OnlineRun
+from synther.experiments.specs import OfflineRun, OnlineRun, PixelRun
 from synther.experiments.tracking import Tracking
 from synther.progress import Phase, Progress
 
@@ -138,25 +138,49 @@ class Rate:
 
 def train(
     learner: Learner,
+    spec: OfflineRun | PixelRun,
+    folder: Path,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    progress: Progress,
+    *,
+    evaluator: Evaluator | None = None,
+    label: str = "train",
+    others: bool = False,
+) -> Result:
+    """Train to the last update, from wherever the checkpoint in `folder` stands.
+
+    When all seeds have diverged, this raises an error, unless there are `others`, which may do better.
+    """
+    checkpoint = folder / CHECKPOINT
+    if checkpoint.exists():
+        learner.load(checkpoint)
+        log.info("going on after %s updates", f"{learner.updates:,}")
+    with Tracking(folder, arms, spec) as tracked:
+        schedule = Schedule(spec.measure_every if isinstance(spec, PixelRun) else spec.evaluate_every, spec.updates)
+        record = Record(folder, schedule, learner.updates, arms, seeds, tracked, others=others)
+        return _train(learner, record, checkpoint, evaluator, progress, label, spec.checkpoint_seconds)
+
+
+def _train(
+    learner: Learner,
     record: Record,
     checkpoint: Path,
     evaluator: Evaluator | None,
     progress: Progress,
-    *,
-    label: str = "train",
-    checkpoint_seconds: float = 30.0,
+    label: str,
+    checkpoint_seconds: float,
 ) -> Result:
-    """Train to the last update of the record's schedule, from where the learner stands."""
     evaluations, schedule = Evaluations(evaluator, record), record.schedule
     checkpoints, rate = Checkpoints(record.clock, checkpoint_seconds), Rate("updates", learner.updates, record)
 
     def save() -> None:
-        """Where it is time. The last checkpoint is the agent that the run leaves behind."""
+        """Where it is time. The last checkpoint holds the agents that the run leaves behind."""
         if learner.updates < schedule.last and not checkpoints.are_due():
             return
         if schedule.includes(learner.updates):
             evaluations.wait(1)
-        elif not record.has_all(learner.updates):  # nobody could evaluate again what was measured some updates ago
+        elif not record.has_all(learner.updates):  # a resumed run could not evaluate again what was measured earlier
             return
         compute.synchronize(learner.device)
         checkpoints.write(lambda: learner.save(checkpoint))
@@ -180,13 +204,6 @@ def train(
         evaluations.wait(0)
     record.clock.save()
     return record.result(learner.device)
-
-
-def take_up(learner: Learner, checkpoint: Path) -> None:
-    """Bring the learner to where its checkpoint was written, if there is one."""
-    if checkpoint.exists():
-        learner.load(checkpoint)
-        log.info("going on after %s updates", f"{learner.updates:,}")
 
 
 class Acting(ABC):

@@ -26,7 +26,6 @@ from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
 from synther.errors import DataError, SyntherError
 from synther.experiments import loop, tracking
-from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Result
 from synther.experiments.sources import TrainingData
 from synther.experiments.specs import OfflineRun
@@ -63,7 +62,7 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
         arm.counts(config.batch_size)
     for name, table in material.at_hand().items():  # what is wrong with them is told before there is a folder
         _rows_of([table], [name], bounds, torch.device("cpu"))
-    tracking.check(spec.tensorboard, spec.wandb)
+    tracking.check(spec)
     described = {
         "algorithm": spec.algorithm,
         "agent": asdict(config),
@@ -75,18 +74,12 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     run = RunFolder(folder, growth=spec.growth)
     with run.work(described, lambda: Result.after(spec.updates, run.result) is not None) as unfinished:
         if unfinished:
-            arms = list(material.arms)
-            with tracking.Tracking(folder, arms, tensorboard=spec.tensorboard, wandb=spec.wandb) as tracked:
-                rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
-                members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
-                agent = Agent(config, rows, members, precision=spec.precision)
-                checkpoint = folder / "checkpoint.safetensors"
-                loop.take_up(agent, checkpoint)
-                schedule = Schedule(spec.evaluate_every, spec.updates)
-                record = Record(folder, schedule, agent.updates, arms, spec.all_seeds, tracked)
-                seconds = spec.checkpoint_seconds
-                with _players(spec, env_id, members) as evaluator:
-                    result = loop.train(agent, record, checkpoint, evaluator, progress, checkpoint_seconds=seconds)
+            rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
+            members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
+            agent = Agent(config, rows, members, precision=spec.precision)
+            with _players(spec, env_id, members) as evaluator:
+                arms, seeds = list(material.arms), spec.all_seeds
+                result = loop.train(agent, spec, folder, arms, seeds, progress, evaluator=evaluator)
             run.finish(result.to_json())
         else:
             log.info("%s is finished already", folder)

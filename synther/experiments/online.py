@@ -70,12 +70,12 @@ def train_to(
         return Result.read(run.result)
     for doubt in spec.doubts():
         log.warning(doubt)
-    tracking.check(spec.tensorboard, spec.wandb)
+    tracking.check(spec)
     with _environments(spec, make_env) as envs:
         learner = _learner(spec, envs, device)  # settings that cannot work are refused before there is a folder
         with run.work(described, finished) as unfinished:
             if unfinished:
-                with tracking.Tracking(folder, [spec.arm], tensorboard=spec.tensorboard, wandb=spec.wandb) as tracked:
+                with tracking.Tracking(folder, [spec.arm], spec) as tracked:
                     if isinstance(spec, OnlinePixelRun):
                         pixels = PixelActing(spec, envs, learner, folder, tracked, make_env)
                         result = pixels.run(resolve(progress))

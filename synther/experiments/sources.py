@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 REAL = "real"
 SYNTHETIC = "synthetic"
+_FLOAT_BYTES = 4
 
 
 class Source(Protocol):
@@ -41,8 +42,8 @@ class Source(Protocol):
     def description(self) -> dict[str, Any]:
         """What the rows depend on."""
 
-    def rows(self, file: Path, progress: Progress) -> Transitions:
-        """The rows; `file` is for those that are better kept than made again."""
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
+        """The rows; `file` is for those that are better kept than made again. None keeps nothing."""
 
 
 def _check_body(synthetic: str | None, real: str | None) -> None:
@@ -68,8 +69,28 @@ class Given:
     def description(self) -> dict[str, Any]:
         return {"rows": fingerprint(self.given)}
 
-    def rows(self, file: Path, progress: Progress) -> Transitions:
+    def size(self) -> int:
+        """Bytes that the rows take."""
+        return sum(array.nbytes for array in self.given.arrays().values())
+
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
         return self.given
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rows of a file, which are read when they are needed."""
+
+    file: Path
+
+    def description(self) -> dict[str, Any]:
+        return {"file": digest_of(self.file)}
+
+    def size(self) -> int:
+        return self.file.stat().st_size
+
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
+        return formats.read(self.file)
 
 
 @dataclass(frozen=True)
@@ -91,7 +112,13 @@ class Sampled:
     def description(self) -> dict[str, Any]:
         return {"model": digest_of(self.model), "samples": self.samples, "seed": self.seed}
 
-    def rows(self, file: Path, progress: Progress) -> Transitions:
+    def size(self) -> int:
+        """Bytes that the rows take, roughly."""
+        return _FLOAT_BYTES * self.samples * len(self._load().layout.names)
+
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
+        if file is None:
+            return self._load().sample(self.samples, seed=self.seed, progress=progress)
         if not file.exists():
             self._load().sample_to(file, self.samples, seed=self.seed, progress=progress)
         return formats.read(file)
@@ -126,7 +153,7 @@ class Generated:
         options = Maker(self.real, self.plan, Silent()).description(self.generator)
         return {"generator": self.generator, "samples": self.plan.samples, "seed": self.plan.seed, **options}
 
-    def rows(self, file: Path, progress: Progress) -> Transitions:
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
         maker = Maker(self.real, self.plan, progress)
         wanted = {"data": fingerprint(self.real), **self.description()}
         if self.generator == "diffusion":  # one model for any number of rows
@@ -159,7 +186,7 @@ class Augmented:
     def description(self) -> dict[str, Any]:
         return {"augmentation": self.kind, "samples": self.samples, "seed": self.seed}
 
-    def rows(self, file: Path, progress: Progress) -> Transitions:
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
         return Augmentation(self.kind).fit(self.real).sample(self.samples, seed=self.seed)
 
 
@@ -240,5 +267,5 @@ class Rewarded:
         factor, more = self.dataset.rewards[self.algorithm](self.dataset.rows)
         return {**self.source.description(), "rewards": [factor, more]}
 
-    def rows(self, file: Path, progress: Progress) -> Transitions:
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
         return self.dataset.rows_for(self.algorithm, self.source.rows(file, progress))

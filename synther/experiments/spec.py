@@ -130,7 +130,7 @@ def given(changes: Changes, *names: str) -> dict[str, Any]:
 
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
 """Options that a run may have different values of on another machine: `run.json` does not contain them."""
-_RARELY_SET = {"precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
+_RARELY_SET = {"precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity", "measure_every"}
 """Options that `run.json` need not contain where they are the default: runs of earlier versions do not have them."""
 
 

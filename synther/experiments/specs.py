@@ -19,6 +19,7 @@ from synther.experiments.spec import (
     Place,
     Recipe,
     RunSpec,
+    Tracked,
     Training,
     given,
 )
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.pixels.latents import LatentSource
-    from synther.experiments.pixels.stage_one import Course
-    from synther.experiments.sources import TrainingData
-    from synther.pixels.frames import Frames
+    from synther.experiments.sources import Given, Sampled, TrainingData
+    from synther.pixels.agent import PixelConfig
 
 
 Refit = Literal["warm", "scratch"]
@@ -381,57 +380,68 @@ class Retraining:
 
 
 @dataclass(frozen=True)
-class PixelRun(RunSpec):
-    """One agent of frames, all seeds at once, and its heads on other latents."""
+class PixelRun(Tracked, RunSpec):
+    """One pixel agent, all seeds at once, and its heads retrained on other latents.
 
-    name: str
+    `stage_one.train_to` takes frames that are already in memory. It does not read `task`, `level`, `arms`, `episodes`.
+    """
+
+    name: str = ""
     """Also of its folder."""
-    task: str
+    task: str = ""
     """Of the dm_control suite: walker-walk."""
-    level: str
+    level: str = ""
     """Of the data: medium."""
-    algorithm: PixelAlgorithm
+    algorithm: PixelAlgorithm = "drq_bc"
     arms: dict[str, Retraining] = field(default_factory=dict)
     """Beside stage one."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that are not its defaults."""
     updates: int = 550_000
-    """Of stage one, and of heads."""
+    """Of stage one, and of heads. The default is V-D4RL's: one at every second of its 1.1M steps."""
     seeds: int = 6
     seed: int = 0
     episodes: int = 10
     """Of each seed, at the end."""
+    env_id: str | None = None
+    """The environment, where neither the task nor the frames name it."""
+    measure_every: int = 10_000
+    """Updates between two lines of the log; the last update always has one."""
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    workers: int | None = None
+    checkpoint_seconds: float = 30.0
+    """Minimum time between two checkpoints."""
 
     def __post_init__(self) -> None:
         check_one_of("agent", self.algorithm, get_args(PixelAlgorithm))
-        check_least(self, updates=1, seeds=1, seed=0, episodes=1)
+        check_least(self, updates=1, seeds=1, seed=0, episodes=1, measure_every=1, workers=1)
         if STAGE_ONE in self.arms:
-            raise ConfigError(f"{STAGE_ONE} is the agent of frames: call the heads otherwise")
+            raise ConfigError(f"the arm {STAGE_ONE} is the agent of frames: rename the arm of heads")
 
     @property
-    def data(self) -> str:
+    def data_set(self) -> str:
         return f"{self.task}-{self.level}"
-
-    @property
-    def env_id(self) -> str:
-        return f"dm_control/{self.task}-v0"
 
     @property
     def all_seeds(self) -> range:
         return range(self.seed, self.seed + self.seeds)
 
+    @property
+    def config(self) -> PixelConfig:
+        from synther.pixels.agent import PIXEL_ALGORITHMS
+
+        kind = PIXEL_ALGORITHMS[self.algorithm][0]
+        check_options(self.algorithm, self.agent, (option.name for option in fields(kind) if option.init))
+        return kind(**self.agent)
+
     def changed(self, **changes: Unpack[Changes]) -> PixelRun:
         if changes.get("evaluate_every") is not None:
-            raise ConfigError(f"{self.name} is evaluated at its end alone: leave --evaluate-every out")
+            raise ConfigError(f"{self.name} is evaluated only at its end: leave --evaluate-every out")
         arms = {
             name: arm if arm.recipe is None else replace(arm, recipe=arm.recipe.changed(changes))
             for name, arm in self.arms.items()
         }
         return replace(self, **given(changes, "updates", "seeds"), arms=arms)
-
-    @property
-    def data_set(self) -> str:
-        return self.data
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there, then evaluate."""
@@ -464,62 +474,44 @@ class PixelRun(RunSpec):
         return folder / "result.json"
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
+        from synther.experiments.pixels.heads import retrain_to
         from synther.experiments.pixels.latents import frames_of
-        from synther.experiments.pixels.stage_one import Plan, pixel_config, train_to
+        from synther.experiments.pixels.stage_one import is_trained, latents_of, train_to
         from synther.pixels import files
 
-        plan = Plan(pixel_config(self.algorithm, self.agent), self.seeds, self.seed, self._course(place), self.env_id)
+        run = replace(self, env_id=self.env_id or f"dm_control/{self.task}-v0", device=place.device)
+        run.config  # noqa: B018  # which refuses unknown options before there is a folder
         source = frames_of(self.task, self.level, place.data)
         frames = files.read(source, progress)
-        # Where the folder of data lies on this machine is nobody's business.
+        # Where the folder of data lies on this machine is left out of the record.
         origin = f"frames read from {source.relative_to(place.data) if place.data else source}"
         recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
         meant = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
 
         def train(folder: Path, progress: Progress) -> None:
-            train_to(plan, frames, folder / STAGE_ONE, progress=progress)
+            one = folder / STAGE_ONE
+            train_to(run, frames, one, progress=progress)
+            how: dict[str, Any] = {"seed": self.seed, "device": place.device, "progress": progress}
             for arm, retraining in self.arms.items():
-                self._retrain(arm, retraining, frames, folder, place, progress)
+                if not is_trained(folder / arm):
+                    latents = latents_of(one, frames, retraining.features, **how)
+                    sources = run._sources(folder / f"{arm}-models", latents, retraining.recipe, progress)
+                    retrain_to(run, one, sources, folder / arm, features=retraining.features, progress=progress)
 
         return {"data": origin, "rows": len(frames), "generators": meant}, train
 
-    def _retrain(
-        self, arm: str, retraining: Retraining, frames: Frames, folder: Path, place: Place, progress: Progress
-    ) -> None:
-        from synther.experiments.pixels.heads import retrain_to
-        from synther.experiments.pixels.stage_one import is_trained, latents_of
-
-        if is_trained(folder / arm):
-            return
-        latents = latents_of(
-            folder / STAGE_ONE, frames, retraining.features, seed=self.seed, device=place.device, progress=progress
-        )
-        sources = self._sources(folder / f"{arm}-models", latents, retraining.recipe, place, progress)
-        retrain_to(
-            self._course(place),
-            folder / STAGE_ONE,
-            sources,
-            folder / arm,
-            features=retraining.features,
-            progress=progress,
-        )
-
     def _sources(
-        self, folder: Path, latents: list[Transitions], recipe: Recipe | None, place: Place, progress: Progress
-    ) -> list[LatentSource]:
-        from synther.experiments.pixels.latents import Drawn, Held, fit_to
+        self, folder: Path, latents: list[Transitions], recipe: Recipe | None, progress: Progress
+    ) -> list[Given | Sampled]:
+        from synther.experiments.pixels.latents import fit_to
+        from synther.experiments.sources import Given, Sampled
 
         if recipe is None:
-            return [Held(rows) for rows in latents]
+            return [Given(rows) for rows in latents]
         assert recipe.samples is not None
-        models = fit_to(folder, latents, self.all_seeds, recipe.settings(), device=place.device, progress=progress)
-        drawn = zip(models, self.all_seeds, strict=True)
-        return [Drawn(model, recipe.samples, seed, place.device) for model, seed in drawn]
-
-    def _course(self, place: Place) -> Course:
-        from synther.experiments.pixels.stage_one import Course
-
-        return Course(self.updates, device=place.device)
+        models = fit_to(folder, latents, self.all_seeds, recipe.settings(), device=self.device, progress=progress)
+        seeds = zip(models, self.all_seeds, strict=True)
+        return [Sampled(model, recipe.samples, seed, self.device) for model, seed in seeds]
 
 
 def _together(found: Mapping[str, Result]) -> Result:

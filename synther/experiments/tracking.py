@@ -18,12 +18,10 @@ import numpy as np
 
 from synther.errors import ConfigError, MissingExtra, SyntherError
 from synther.experiments.results import Measurement, by_arm
+from synther.experiments.spec import Tracked
 from synther.folder import read_object, write_object
 
 log = logging.getLogger(__name__)
-
-Asked = Literal["auto", "on", "off"]
-"""Auto is on where the library is installed."""
 
 
 class Tracker(Protocol):
@@ -37,15 +35,15 @@ class Tracker(Protocol):
 class Tracking:
     """All trackers of the run in `folder`. One that fails is told of once and then left alone."""
 
-    def __init__(self, folder: Path, arms: Sequence[str], *, tensorboard: Asked, wandb: str | None) -> None:
+    def __init__(self, folder: Path, arms: Sequence[str], spec: Tracked) -> None:
         self._arms, self._before = arms, (0, 0.0)
         self._trackers: dict[str, Tracker] = {}
-        if _wanted(tensorboard):
+        if _wanted(spec.tensorboard):
             with self._forgiving("TensorBoard"):
                 self._trackers["TensorBoard"] = _TensorBoard(folder)
-        if wandb is not None:
+        if spec.wandb is not None:
             with self._forgiving("Weights & Biases"):
-                self._trackers["Weights & Biases"] = _WeightsAndBiases(folder, wandb)
+                self._trackers["Weights & Biases"] = _WeightsAndBiases(folder, spec.wandb)
 
     def write(self, measurement: Measurement) -> None:
         found = figures(measurement, self._arms)
@@ -76,11 +74,11 @@ class Tracking:
             log.warning("%s is given up (%s: %s): training goes on", name, type(error).__name__, error)
 
 
-def check(tensorboard: Asked, wandb: str | None) -> None:
-    """Say what is not installed, of what was asked for, before there is a folder."""
-    if tensorboard == "on":
+def check(spec: Tracked) -> None:
+    """Refuse trackers that are not installed, before there is a folder."""
+    if spec.tensorboard == "on":
         _tensorboard()
-    if wandb is not None:
+    if spec.wandb is not None:
         _wandb()
 
 
@@ -155,7 +153,7 @@ class _WeightsAndBiases:
         self._run.finish(exit_code=int(failed))
 
 
-def _wanted(tensorboard: Asked) -> bool:
+def _wanted(tensorboard: Literal["auto", "on", "off"]) -> bool:
     if tensorboard == "auto":
         try:
             _tensorboard()

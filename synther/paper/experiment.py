@@ -136,8 +136,8 @@ def rows_by_data(
     """A row per data set; `printed` has the paper's figures by data set and algorithm."""
     table: Rows = {}
     for run in runs:
-        figures = (printed or {}).get(run.data, {}).get(run.algorithm, ())
-        table.setdefault(run.data, {}).update(cells_of(run, figures))
+        figures = (printed or {}).get(run.data_set, {}).get(run.algorithm, ())
+        table.setdefault(run.data_set, {}).update(cells_of(run, figures))
     return table
 
 

@@ -172,9 +172,9 @@ def test_pixels(reached, monkeypatch, tmp_path):
     words = ("--updates", 9, "--measure-every", 4, "--precision", "float32", "--device", "cpu", "--tensorboard", "off")
     target = "synther.experiments.pixels.heads.retrain_to"
     found = reached(target, "pixels", "retrain", run, tmp_path / "latents", "--out", out, *words)
-    course, *rest = found.given
-    assert (course.updates, course.measure_every, course.precision) == (9, 4, "float32")
-    assert (course.device, course.tensorboard) == ("cpu", "off")
+    spec, *rest = found.given
+    assert (spec.updates, spec.measure_every, spec.precision) == (9, 4, "float32")
+    assert (spec.device, spec.tensorboard) == ("cpu", "off")
     assert rest == [run, [tmp_path / "latents", {"of": run}], out]
     assert found.named == {"features": "critic", "progress": True}
     words = ("--samples", "2K", "--device", "cpu", "--precision", "float32", "--fit.steps", 5)

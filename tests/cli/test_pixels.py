@@ -18,7 +18,7 @@ from synther.cli import pixels
 from synther.cli.online import Seeing
 from synther.cli.options import parse
 from synther.errors import ConfigError, FormatError, SyntherError
-from synther.experiments.pixels.stage_one import Plan
+from synther.experiments.specs import PixelRun
 from synther.pixels import evaluation, files
 from synther.pixels.frames import Frames
 from synther.presets import preset
@@ -119,7 +119,7 @@ def test_in_the_dark_the_evaluation_is_left_to_others(run, dark, frames, tmp_pat
 
 
 def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
-    found: list[Plan] = []
+    found: list[PixelRun] = []
 
     def kept(plan, frames, folder, progress):
         found.append(plan)
@@ -141,8 +141,8 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run("train", "bc", frames, "--out", tmp_path / "run", *words, "--agent.nstep", 2)
     (plan,) = found
-    assert (list(plan.all_seeds), plan.env_id, plan.agent.nstep) == ([5, 6, 7], "dm_control/point_mass-easy-v0", 2)
-    assert (plan.course.updates, plan.course.precision, type(plan.agent).__name__) == (1_000, "tf32", "NoisyBCConfig")
+    assert (list(plan.all_seeds), plan.env_id, plan.config.nstep) == ([5, 6, 7], "dm_control/point_mass-easy-v0", 2)
+    assert (plan.updates, plan.precision, type(plan.config).__name__) == (1_000, "tf32", "NoisyBCConfig")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_what_is_refused(run, words, says, frames, tmp_path):
     ("words", "says"),
     [
         (("--only", "walker-walk-collected-bc"), "no frames of walker-walk-collected in "),
-        (("--evaluate-every", "5"), "walker-walk-collected-drq_bc is evaluated at its end alone"),
+        (("--evaluate-every", "5"), "leave --evaluate-every out"),
     ],
 )
 def test_experiments_that_cannot_begin(synther, words, says, tmp_path):

@@ -73,7 +73,7 @@ def online(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(training, "Evaluator", Guess)
         patched.setattr(vector_env, "cores", lambda: 1)
-        train_online(folder, replace(PLAN, upsampling=None))
+        train_online(folder, replace(PLAN, synthetic=None))
     return folder
 
 

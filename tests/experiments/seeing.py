@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from synther.agents.drq_bc import DrQBCConfig
-from synther.agents.noisy_bc import NoisyBCConfig
-from synther.experiments.pixels.stage_one import Course, Plan
+from synther.experiments.specs import PixelRun
 from synther.pixels.frames import Frames
 from synther.presets import PRESETS
 
 SIZE, ACTIONS = 16, 2
 ENV_ID = "dm_control/point_mass-easy-v0"
-COURSE = Course(12, 5, device="cpu", checkpoint_seconds=0, tensorboard="off")
-DRQ = DrQBCConfig(width=8, depth=1, batch_size=4, nstep=2, stddev_updates=10)
-BC = NoisyBCConfig(width=8, depth=1, batch_size=4)
-PLAN = Plan(DRQ, 2, 3, COURSE)
+BC = {"width": 8, "depth": 1, "batch_size": 4}
+DRQ = {**BC, "nstep": 2, "stddev_updates": 10}
+PLAN = PixelRun(
+    agent=DRQ,
+    updates=12,
+    seeds=2,
+    seed=3,
+    measure_every=5,
+    device="cpu",
+    checkpoint_seconds=0,
+    tensorboard="off",
+)
+PLAN_BC = replace(PLAN, algorithm="bc", agent=BC)
 TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 8, "evaluate_every": 4}}
 SETTINGS = PRESETS["fast"].changed(**TINY, sampler={"steps": 2})
 

@@ -14,9 +14,9 @@ from synther.errors import ConfigError
 from synther.experiments import offline, online, record
 from synther.experiments.evaluation import score
 from synther.experiments.pixels.heads import retrain_to
-from synther.experiments.pixels.latents import Held
 from synther.experiments.pixels.stage_one import latents_of
 from synther.experiments.pixels.stage_one import train_to as train_on_frames
+from synther.experiments.sources import Given
 from synther.folder import RunFolder
 from synther.upsample import upsample
 
@@ -75,8 +75,8 @@ def run_heads(folder: Path, progress: Any = False, **changes: Any) -> object:
     stage_one = folder.with_name("stage one")
     run_frames(stage_one)
     latents = latents_of(stage_one, seeing.frames(), "both", device="cpu", progress=False)
-    course, sources = replace(seeing.COURSE, **changes), [Held(rows) for rows in latents]
-    return retrain_to(course, stage_one, sources, folder, features="both", progress=progress)
+    spec, sources = replace(seeing.PLAN, **changes), [Given(rows) for rows in latents]
+    return retrain_to(spec, stage_one, sources, folder, features="both", progress=progress)
 
 
 def run_upsample(folder: Path, progress: Any = False, samples: int = 3_000) -> object:

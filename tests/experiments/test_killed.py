@@ -12,10 +12,9 @@ import pytest
 
 from synther import read, write
 from synther.experiments.pixels.heads import retrain_to
-from synther.experiments.pixels.latents import Held
 from synther.experiments.pixels.stage_one import latents_of
 from synther.experiments.pixels.stage_one import train_to as train_on_frames
-from synther.experiments.sources import TrainingData
+from synther.experiments.sources import Given, TrainingData
 from synther.pixels import files as pictures
 from synther.upsample import upsample
 
@@ -25,7 +24,7 @@ from . import seeing, trainings
 from .pendulum import swings
 
 OFFLINE = replace(trainings.PLAN, evaluate=False, updates=150, tensorboard="on")
-FRAMES = replace(seeing.PLAN, agent=seeing.BC, course=replace(seeing.COURSE, updates=20))
+FRAMES = replace(seeing.PLAN_BC, updates=20)
 SAMPLES = 3000
 
 KILLER = (
@@ -42,8 +41,7 @@ from synther.experiments.offline import train_to
 from synther.experiments import loop
 from synther.experiments.pixels import stage_one as training
 from synther.experiments.pixels.heads import retrain_to
-from synther.experiments.pixels.latents import Held
-from synther.experiments.sources import TrainingData
+from synther.experiments.sources import Given, TrainingData
 from synther.upsample import upsample
 from synther.pixels import files
 
@@ -64,8 +62,8 @@ def pixels():
     one = folder / "one"
     training.train_to(plan_of_frames, frames, one, progress=slow)
     latents = training.latents_of(one, frames, "actor", device="cpu", progress=slow)
-    sources = [Held(each) for each in latents]
-    retrain_to(plan_of_frames.course, one, sources, folder / "two", features="actor", progress=slow)
+    sources = [Given(each) for each in latents]
+    retrain_to(plan_of_frames, one, sources, folder / "two", features="actor", progress=slow)
 
 def upsampled():
     model = Synthesizer("laptop", **settings)
@@ -116,8 +114,8 @@ def test_killed_again_and_again_it_still_ends_with_the_same_files(killed, tmp_pa
 
     train_on_frames(FRAMES, seeing.frames(), tmp_path / "one", progress=False)
     latents = latents_of(tmp_path / "one", seeing.frames(), "actor", device="cpu", progress=False)
-    sources = [Held(rows) for rows in latents]
-    retrain_to(FRAMES.course, tmp_path / "one", sources, tmp_path / "two", features="actor", progress=False)
+    sources = [Given(rows) for rows in latents]
+    retrain_to(FRAMES, tmp_path / "one", sources, tmp_path / "two", features="actor", progress=False)
     for stage, inside in (("one", "."), ("two", "seeds-3-4")):
         assert seeing.files(killed / stage) == seeing.files(tmp_path / stage)
         assert trainings.logged(killed / stage / inside) == trainings.logged(tmp_path / stage / inside)

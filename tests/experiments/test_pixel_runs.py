@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import torch
 
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments import loop, record
-from synther.experiments.pixels.stage_one import Course
 from synther.experiments.results import Result
 from synther.experiments.spec import Place, Recipe
 from synther.experiments.specs import STAGE_ONE, PixelRun, Retraining
@@ -26,14 +25,16 @@ from ..support.watch import Stopped, Watch
 from .seeing import DRQ, TINY, Wall, frames
 
 RECIPE = Recipe(preset="fast", samples=30, changes={**TINY, "sampler": {"steps": 2}})
-OPTIONS = {name: value for name, value in asdict(DRQ).items() if name != "normalize"}
 RUN = PixelRun(
     "point-mass-drq",
     "point_mass-easy",
     "collected",
     "drq_bc",
     {"latents": Retraining(), "critic": Retraining("critic", RECIPE)},
-    agent=OPTIONS,
+    agent=DRQ,
+    measure_every=3,
+    checkpoint_seconds=0,
+    tensorboard="off",
     updates=6,
     seeds=2,
     seed=3,
@@ -72,11 +73,9 @@ def dark(monkeypatch) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def short():
     """Measured and saved every three updates."""
-    often = partial(Course, measure_every=3, checkpoint_seconds=0, tensorboard="off")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
         patched.setitem(loop.SHOWN_UPDATES, "cpu", 3)
-        patched.setattr(PixelRun, "_course", lambda own, place: often(own.updates, device=place.device))
         yield
 
 
@@ -97,11 +96,11 @@ def finals(folder: Path) -> dict[str, tuple]:
 
 def test_it_is_plain_data():
     assert json.loads(json.dumps(RUN.to_json())) == RUN.to_json()
-    assert (RUN.data, RUN.env_id) == ("point_mass-easy-collected", "dm_control/point_mass-easy-v0")
+    assert RUN.data_set == "point_mass-easy-collected"
     changed = RUN.changed(updates=4, seeds=1, samples=10, preset="laptop")
     assert (changed.updates, changed.seeds, changed.arms["latents"].recipe) == (4, 1, None)
     assert changed.arms["critic"].recipe == replace(RECIPE, samples=10, preset="laptop")
-    with pytest.raises(ConfigError, match="evaluated at its end alone"):
+    with pytest.raises(ConfigError, match="--evaluate-every"):
         RUN.changed(evaluate_every=5)
 
 
@@ -196,4 +195,4 @@ def test_what_cannot_be_trained_leaves_no_folder(changes, error, says, place, tm
 
 
 def test_the_length_of_its_trainings():
-    assert PixelRun.updates == Course().updates == 550_000
+    assert PixelRun.updates == 550_000

@@ -18,15 +18,16 @@ from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop, record
 from synther.experiments.pixels import heads as retraining
 from synther.experiments.pixels.heads import retrain_to
-from synther.experiments.pixels.latents import Drawn, Held, fit_to, frames_of, stored, upsample
-from synther.experiments.pixels.stage_one import Plan, encode_to, identity, latents_of, train_to
+from synther.experiments.pixels.latents import fit_to, frames_of, stored, upsample
+from synther.experiments.pixels.stage_one import encode_to, identity, latents_of, train_to
+from synther.experiments.sources import Given, Sampled
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
 
 from ..support.watch import Stopped, Watch
-from .seeing import BC, COURSE, PLAN, SETTINGS, files, frames
+from .seeing import PLAN, PLAN_BC, SETTINGS, files, frames
 from .trainings import logged, same_tensors
 
 LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors", "run.json", "trained.json"]
@@ -58,7 +59,7 @@ class TestStageOne:
         assert logged(run)[-1]["losses"].keys() == {"critic", "actor"}
         about = json.loads((run / "run.json").read_text())
         assert (about["seeds"], about["env_id"], about["action_repeat"]) == ([3, 4], "dm_control/point_mass-easy-v0", 2)
-        agent = PixelAgent(PLAN.agent, frames(), PLAN.all_seeds, device=torch.device("cpu"))
+        agent = PixelAgent(PLAN.config, frames(), PLAN.all_seeds, device=torch.device("cpu"))
         agent.train(12)
         seen = np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16), np.uint8)
         kept = load_pixel_policy(run / "policy.safetensors")
@@ -67,9 +68,9 @@ class TestStageOne:
     @pytest.mark.parametrize(
         ("plan", "seed", "other"),
         [
-            (replace(PLAN, agent=BC), 0, "agent"),
+            (PLAN_BC, 0, "agent"),
             (replace(PLAN, seeds=1), 0, "seeds"),
-            (replace(PLAN, course=replace(COURSE, updates=13)), 0, "updates"),
+            (replace(PLAN, updates=13), 0, "updates"),
             (PLAN, 1, "data"),
         ],
         ids=["agent", "seeds", "updates", "data"],
@@ -81,11 +82,11 @@ class TestStageOne:
     @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"seed": -1}])
     def test_impossible_plans(self, wrong):
         with pytest.raises(ConfigError, match="must be at least"):
-            Plan(**wrong)
+            replace(PLAN, **wrong)
 
     def test_episodes_too_short_for_the_steps_leave_no_folder(self, tmp_path):
         with pytest.raises(DataError, match="no episode has 9 decisions"):
-            train_to(replace(PLAN, agent=replace(PLAN.agent, nstep=9)), frames(), tmp_path / "run", progress=False)
+            train_to(replace(PLAN, agent={**PLAN.agent, "nstep": 9}), frames(), tmp_path / "run", progress=False)
         assert not (tmp_path / "run").exists()
 
     def test_frames_too_small_for_the_encoder_leave_no_folder(self, tmp_path):
@@ -116,7 +117,7 @@ class TestLatents:
             assert rows.observation.shape == (24, 100)  # seven decisions, two at a time
         features, sources = stored(tmp_path / "latents", identity(run))
         assert features == "both"
-        assert sources[1].rows(Silent()).equals(latents[1])
+        assert sources[1].rows(None, Silent()).equals(latents[1])
         with pytest.raises(ConfigError, match="another features"):
             encode_to(run, frames(), tmp_path / "latents", features="actor", device="cpu", progress=False)
 
@@ -152,7 +153,7 @@ class TestLatents:
         assert not (tmp_path / "latents").exists()
 
     def test_what_cannot_be_encoded_leaves_no_folder(self, tmp_path):
-        train_to(replace(PLAN, agent=BC), frames(), tmp_path / "run", progress=False)
+        train_to(PLAN_BC, frames(), tmp_path / "run", progress=False)
         given = (tmp_path / "run", frames(), tmp_path / "latents")
         with pytest.raises(ConfigError, match="critic"):
             encode_to(*given, features="critic", device="cpu", progress=False)
@@ -162,9 +163,9 @@ class TestLatents:
     def test_models_appear_together_and_give_the_same_rows(self, latents, tmp_path):
         models = fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
         assert files(tmp_path / "models") == ["seed-3.safetensors", "seed-4.safetensors"]
-        drawn = Drawn(models[0], 20, 3, "cpu")
-        assert drawn.rows(Silent()).equals(drawn.rows(Silent()))
-        assert drawn.rows(Silent()).action_space == latents[0].action_space
+        drawn = Sampled(models[0], 20, 3, "cpu")
+        assert drawn.rows(None, Silent()).equals(drawn.rows(None, Silent()))
+        assert drawn.rows(None, Silent()).action_space == latents[0].action_space
         assert drawn.size() == 20 * 4 * (4 * 50 + 2 + 1)
         before = models[0].stat().st_mtime_ns
         fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
@@ -211,8 +212,8 @@ class TestLatents:
 
 class TestStageTwo:
     def retrain(self, run, latents, folder, *, features="both", progress=False, **changes):
-        sources = [Held(rows) for rows in latents]
-        return retrain_to(replace(COURSE, **changes), run, sources, folder, features=features, progress=progress)
+        sources = [Given(rows) for rows in latents]
+        return retrain_to(replace(PLAN, **changes), run, sources, folder, features=features, progress=progress)
 
     def test_only_heads_are_trained(self, run, latents, tmp_path):
         before = load_file(run / "checkpoint.safetensors")

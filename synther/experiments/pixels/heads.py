@@ -7,37 +7,28 @@ far as their rows fit, and those groups one after another, each in a folder of i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Any, Protocol
 
 import torch
 
 from synther import compute
 from synther.agents.agent import Agent
+from synther.agents.drq_bc import DrQBCConfig
 from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.stacked import Stack
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments import tracking
-from synther.experiments.pixels.latents import LatentSource
-from synther.experiments.pixels.stage_one import (
-    CHECKPOINT,
-    Course,
-    description,
-    finish,
-    follow,
-    heads_of,
-    identity,
-    is_trained,
-    result_of,
-)
+from synther.experiments import loop, tracking
+from synther.experiments.pixels.stage_one import description, finish, identity, is_trained, kind_of, result_of
 from synther.experiments.record import check_alive
 from synther.experiments.results import Result
+from synther.experiments.specs import PixelRun
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelConfig
 from synther.pixels.encoder import Features
@@ -54,8 +45,16 @@ _GPU_SHARE = 0.25
 """Of the memory, that the rows of seeds which are trained together may take."""
 
 
+class LatentSource(Protocol):
+    """Latents of one seed; those of all seeds at once may be too many. See `experiments.sources`."""
+
+    def description(self) -> dict[str, Any]: ...
+    def size(self) -> int: ...
+    def rows(self, file: None, progress: Progress) -> Transitions: ...
+
+
 def retrain_to(
-    course: Course,
+    spec: PixelRun,
     run: Path,
     sources: Sequence[LatentSource],
     folder: Path,
@@ -63,26 +62,31 @@ def retrain_to(
     features: Features,
     progress: Progress | bool = True,
 ) -> Result:
-    """Train the heads of every seed of `run`, a folder of stage one, on the rows of its source; encoder and trunks stay
+    """Train the heads of every seed of `run`, a folder of stage one, on the rows of its source. Encoder and trunks stay
     as they are. `folder` receives what stage one leaves behind, too, and a folder for each group of seeds.
 
-    Started again it goes on where it was stopped; with other rows or options it refuses to touch the folder.
+    Of the spec, only the length and the machine matter: agents and seeds are those of `run`. Started again it resumes;
+    with other rows or options it refuses to touch the folder.
     """
     own, about = identity(run), description(run)
     seeds: list[int] = about["seeds"]
     if len(sources) != len(seeds):
         raise ConfigError(f"{run} has {len(seeds)} seeds: expected rows for each of them, got {len(sources)}")
-    policy = load_pixel_policy(run / CHECKPOINT, features=features)
-    groups = _groups(sources, seeds, compute.pick_device(course.device))
-    heads = _Retraining(course, course.heads_precision(), heads_of(about["agent"], features), policy, folder)
-    tracking.check(course.tensorboard, course.wandb)
+    policy = load_pixel_policy(run / loop.CHECKPOINT, features=features)
+    device = compute.pick_device(spec.device)
+    groups = _groups(sources, seeds, device)
+    heads = _Retraining(spec, _heads_of(about["agent"], features), policy, folder)
+    if spec.precision == "bf16":  # the products of heads alone are too small to gain from it
+        raise ConfigError("heads are trained in float32 or tf32, got bf16")
+    tracking.check(spec)
     described = {
         "kind": "heads",
         "run": own,
         "features": features,
         "rows": [source.description() for source in sources],
         "groups": [group.seeds for group in groups],
-        **course.description(),
+        **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
+        "device": device.type,
         **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
     }
     written = RunFolder(folder)
@@ -105,7 +109,7 @@ def _taken_back(written: RunFolder) -> Iterator[None]:
     try:
         yield
     except (ConfigError, DataError, FormatError):
-        if not any(written.path.rglob(CHECKPOINT)):
+        if not any(written.path.rglob(loop.CHECKPOINT)):
             written.release()
         raise
 
@@ -144,31 +148,32 @@ def _groups(sources: Sequence[LatentSource], seeds: Sequence[int], device: torch
 class _Retraining:
     """The heads of one group after another."""
 
-    course: Course
-    precision: Literal["auto", "float32", "tf32"]
+    spec: PixelRun
     heads: PixelConfig
     policy: PixelPolicy
     folder: Path
 
     def train(self, group: _Group, progress: Progress, others: bool) -> Result:
         """`others`: whether there are more groups than this."""
-        folder, course = self.folder / group.name, self.course
+        folder = self.folder / group.name
         if is_trained(folder):
             return result_of(folder)
         RunFolder(folder).claim({"kind": "group", "seeds": group.seeds})
-        tables = (self._checked(source.rows(progress)) for source in group.sources)
-        device = compute.pick_device(course.device)
+        tables = (self._checked(source.rows(None, progress)) for source in group.sources)
+        device = compute.pick_device(self.spec.device)
         low, high = self.policy.low.numpy(), self.policy.high.numpy()
         with compute.working_on(device, "take fewer rows, or seeds"):
             rows = Rows(tables, device=device, low=low, high=high, count=len(group.sources))
         members = [Member(seed, Arm((place,), (1.0,), place)) for place, seed in enumerate(group.seeds)]
-        agent = Agent(self.heads, rows, members, precision=self.precision)
-        result = follow(agent, course, folder, ARM, group.seeds, progress, others=others)
+        precision: Any = self.spec.precision
+        agent = Agent(self.heads, rows, members, precision=precision)
+        how: dict[str, Any] = {"label": f"train {ARM}", "others": others}
+        result = loop.train(agent, self.spec, folder, [ARM], group.seeds, progress, **how)
         finish(folder, result)
         return result
 
     def actor(self, group: _Group) -> Stack:
-        return load_policy(self.folder / group.name / CHECKPOINT).actor
+        return load_policy(self.folder / group.name / loop.CHECKPOINT).actor
 
     def _checked(self, rows: Transitions) -> Transitions:
         own, got = self.policy.trunk.features, rows.observation.shape[1]
@@ -176,6 +181,15 @@ class _Retraining:
         if got != wanted:
             raise DataError(f"expected latents of {wanted} columns for these heads, got {got}")
         return rows
+
+
+def _heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
+    """The heads of an agent that a run has described, for latents of these features."""
+    kind = kind_of(described["algorithm"])
+    heads = kind(**{option.name: described[option.name] for option in fields(kind) if option.init})
+    if isinstance(heads, DrQBCConfig):
+        return replace(heads, features="both" if features == "both" else "shared")
+    return heads
 
 
 def _joined(actors: Sequence[Stack]) -> Stack:

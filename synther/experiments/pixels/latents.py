@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from synther import compute
 from synther.data import formats
@@ -14,7 +13,8 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError, FormatError, SyntherError
-from synther.folder import RunFolder, digest_of, read_object
+from synther.experiments.sources import Stored
+from synther.folder import RunFolder, read_object
 from synther.pixels.encoder import Features
 from synther.presets import Settings
 from synther.progress import Progress, resolve
@@ -38,77 +38,6 @@ def frames_of(task: str, level: str, data: Path | None) -> Path:
     raise FormatError(f"no frames of {name} in {data}: expected {', '.join(map(str, wanted[:-1]))} or {wanted[-1]}")
 
 
-_BYTES = 4
-"""Of a number."""
-
-
-class LatentSource(Protocol):
-    """Rows of one seed, which may be too many to have those of all seeds at once."""
-
-    def description(self) -> dict[str, Any]:
-        """What the rows depend on."""
-
-    def size(self) -> int:
-        """Bytes that the rows take, roughly."""
-
-    def rows(self, progress: Progress) -> Transitions:
-        """The same ones whenever they are asked for."""
-
-
-@dataclass(frozen=True, eq=False)
-class Held:
-    """Rows that are there."""
-
-    held: Transitions
-
-    def description(self) -> dict[str, Any]:
-        return {"rows": fingerprint(self.held)}
-
-    def size(self) -> int:
-        return sum(array.nbytes for array in self.held.arrays().values())
-
-    def rows(self, progress: Progress) -> Transitions:
-        return self.held
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Rows of a file."""
-
-    file: Path
-
-    def description(self) -> dict[str, Any]:
-        return {"file": digest_of(self.file)}
-
-    def size(self) -> int:
-        return self.file.stat().st_size
-
-    def rows(self, progress: Progress) -> Transitions:
-        return formats.read(self.file)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """So many rows of a saved model: sooner drawn again than read from a file, which is a hundred times its size."""
-
-    model: Path
-    samples: int
-    seed: int
-    device: str = "auto"
-
-    def description(self) -> dict[str, Any]:
-        return {"model": digest_of(self.model), "samples": self.samples, "seed": self.seed}
-
-    def size(self) -> int:
-        return _BYTES * self.samples * len(self._load().layout.names)
-
-    def rows(self, progress: Progress) -> Transitions:
-        return self._load().sample(self.samples, seed=self.seed, progress=progress)
-
-    def _load(self) -> Synthesizer:
-        return Synthesizer.load(self.model, device=self.device)
-
-
 def file_of(folder: Path, seed: int) -> Path:
     """The rows of a seed in a folder that has a file for each: `seed-0.npz`, or another suffix."""
     suffixes = formats.suffixes()
@@ -119,9 +48,9 @@ def file_of(folder: Path, seed: int) -> Path:
     return found[0]
 
 
-def stored(folder: Path, run: dict[str, Any]) -> tuple[Features, list[LatentSource]]:
-    """Whose features the latents in `folder` are, real or synthetic, and the file of each seed of `run`, which is what
-    `trained.identity` says of the agents that they must be of."""
+def stored(folder: Path, run: dict[str, Any]) -> tuple[Features, list[Stored]]:
+    """The features of the latents in `folder`, real or synthetic, and the file of each seed. They must be latents of
+    the agents that `run` identifies, see `stage_one.identity`."""
     about = latents_in(folder)
     if about["run"] != run:
         raise ConfigError(f"{folder} holds latents of other agents: encode the frames with these")

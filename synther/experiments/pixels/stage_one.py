@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -17,107 +16,24 @@ from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 from synther.experiments import loop, tracking
-from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Result
-from synther.experiments.spec import Tracked
+from synther.experiments.specs import PixelRun
 from synther.folder import RunFolder, read_object, write_object
-from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig, algorithm_of
+from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig
 from synther.pixels.encoder import Features
 from synther.pixels.frames import Frames
 from synther.pixels.latents import encode
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
-from synther.plain import check_least, check_one_of, check_options
+from synther.plain import check_one_of
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
 
 
-def pixel_config(algorithm: str, options: Mapping[str, Any]) -> PixelConfig:
-    """Its defaults, but for some `options`."""
-    kind = kind_of(algorithm)
-    check_options(algorithm, options, (option.name for option in fields(kind) if option.init))
-    return kind(**options)
+ARM = "frames"
+"""What results call the agents of stage one."""
 
-
-def kind_of(algorithm: str) -> type[PixelConfig]:
-    check_one_of("algorithm", algorithm, PIXEL_ALGORITHMS)
-    return PIXEL_ALGORITHMS[algorithm][0]
-
-
-def all_features(algorithm: str) -> Features:
-    """Those of every trunk that its agents have."""
-    return "both" if kind_of(algorithm) is DrQBCConfig else "actor"
-
-
-def to_json(config: PixelConfig) -> dict[str, Any]:
-    return {"algorithm": algorithm_of(config), **asdict(config)}
-
-
-def heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
-    """Of an agent that `to_json` has described, for latents of these features."""
-    kind = kind_of(described["algorithm"])
-    heads = kind(**{option.name: described[option.name] for option in fields(kind) if option.init})
-    if isinstance(heads, DrQBCConfig):
-        return replace(heads, features="both" if features == "both" else "shared")
-    return heads
-
-
-@dataclass(frozen=True)
-class Course(Tracked):
-    """How long agents are trained, where, and who is told of it."""
-
-    updates: int = 550_000
-    """V-D4RL's: one at every second of its 1.1M steps."""
-    measure_every: int = 10_000
-    """Updates between two lines of the log; the last update always has one."""
-    precision: compute.Precision = "auto"
-    checkpoint_seconds: float = 30.0
-    """At least, between two checkpoints."""
-
-    def __post_init__(self) -> None:
-        check_least(self, updates=1, measure_every=1)
-
-    def description(self) -> dict[str, Any]:
-        """The options that the result depends on."""
-        own = {name: getattr(self, name) for name in ("updates", "measure_every", "precision")}
-        return {**own, "device": compute.pick_device(self.device).type}
-
-    def heads_precision(self) -> Literal["auto", "float32", "tf32"]:
-        """Of heads alone, whose products are too small to gain from bf16."""
-        if self.precision == "bf16":
-            raise ConfigError("heads are trained in float32 or tf32, got bf16")
-        return self.precision
-
-    @property
-    def measured(self) -> Schedule:
-        return Schedule(self.measure_every, self.updates)
-
-
-def follow(
-    learner: loop.Learner,
-    course: Course,
-    folder: Path,
-    arm: str,
-    seeds: Sequence[int],
-    progress: Progress,
-    *,
-    others: bool = False,
-) -> Result:
-    """Train to the end of the course, from wherever the folder's checkpoint stands; what was measured on the way.
-
-    When all seeds have diverged that is told at once, unless there are `others`, which may do better.
-    """
-    checkpoint = folder / CHECKPOINT
-    loop.take_up(learner, checkpoint)
-    with tracking.Tracking(folder, [arm], tensorboard=course.tensorboard, wandb=course.wandb) as tracked:
-        record = Record(folder, course.measured, learner.updates, [arm], seeds, tracked, others=others)
-        how_often = course.checkpoint_seconds
-        return loop.train(
-            learner, record, checkpoint, None, progress, label=f"train {arm}", checkpoint_seconds=how_often
-        )
-
-
-CHECKPOINT, POLICY = "checkpoint.safetensors", "policy.safetensors"
+POLICY = "policy.safetensors"
 _TRAINED = "trained.json"
 _TOLD = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "device")
 
@@ -159,66 +75,42 @@ def identity(folder: Path) -> dict[str, Any]:
     return {name: about[name] for name in ("agent", "seeds", "data", "updates", "precision", "device")}
 
 
-ARM = "frames"
-"""What results call the agents of stage one."""
+def kind_of(algorithm: str) -> type[PixelConfig]:
+    check_one_of("algorithm", algorithm, PIXEL_ALGORITHMS)
+    return PIXEL_ALGORITHMS[algorithm][0]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is trained on frames, and how."""
-
-    agent: PixelConfig = field(default_factory=DrQBCConfig)
-    seeds: int = 6
-    seed: int = 0
-    """The first of them; the others follow it."""
-    course: Course = field(default_factory=Course)
-    env_id: str | None = None
-    """The environment, where the frames do not name it."""
-
-    def __post_init__(self) -> None:
-        check_least(self, seeds=1, seed=0)
-
-    @property
-    def all_seeds(self) -> range:
-        return range(self.seed, self.seed + self.seeds)
-
-
-def train_to(plan: Plan, frames: Frames, folder: Path, *, progress: Progress | bool = True) -> Result:
+def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Train every seed and write `log.jsonl`, `checkpoint.safetensors`, `policy.safetensors` and, when all is done,
     `trained.json` into `folder`.
 
-    Started again it goes on where it was stopped; with other frames or options, or while another process trains there,
-    it refuses to touch the folder.
+    Started again it resumes; with other frames or options, or while another process trains there, it refuses to touch
+    the folder.
     """
-    course = plan.course
-    device = compute.pick_device(course.device)
-    tracking.check(course.tensorboard, course.wandb)
-    described = _description(plan, frames)
+    device, config = compute.pick_device(spec.device), spec.config
+    tracking.check(spec)
+    described = {
+        "kind": "frames",
+        "agent": {"algorithm": spec.algorithm, **asdict(config)},
+        "seeds": list(spec.all_seeds),
+        "data": digest(frames),
+        "env_id": spec.env_id or frames.env_id,
+        "action_repeat": frames.action_repeat,
+        **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
+        "device": device.type,
+    }
     run = RunFolder(folder)
     run.check(described)
     if is_trained(folder):
         log.info("%s is trained already", folder)
         return result_of(folder)
-    agent = PixelAgent(plan.agent, frames, plan.all_seeds, device=device, precision=course.precision)
-    # Not before: what is wrong with plan or frames has been told, and leaves no folder.
+    agent = PixelAgent(config, frames, spec.all_seeds, device=device, precision=spec.precision)
+    # Only now: settings or frames that do not fit have been refused, and leave no folder.
     with run.work(described, lambda: is_trained(folder)) as unfinished:
         if unfinished:
-            result = follow(agent, course, folder, ARM, plan.all_seeds, resolve(progress))
+            result = loop.train(agent, spec, folder, [ARM], spec.all_seeds, resolve(progress), label=f"train {ARM}")
             finish(folder, result, agent.policy())
     return result_of(folder)
-
-
-def _description(plan: Plan, frames: Frames) -> dict[str, Any]:
-    """The options that the result depends on, and what an evaluation needs to know."""
-    return {
-        "kind": "frames",
-        "agent": to_json(plan.agent),
-        "seeds": list(plan.all_seeds),
-        "data": digest(frames),
-        "env_id": plan.env_id or frames.env_id,
-        "action_repeat": frames.action_repeat,
-        **plan.course.description(),
-    }
 
 
 def digest(frames: Frames) -> str:
@@ -234,7 +126,7 @@ def latents_of(
 ) -> list[Transitions]:
     """`frames` as each seed of the stage one in the folder `run` sees them."""
     identity(run)
-    return encode(run / CHECKPOINT, frames, features=features, seed=seed, device=device, progress=progress)
+    return encode(run / loop.CHECKPOINT, frames, features=features, seed=seed, device=device, progress=progress)
 
 
 def _check_frames(run: Path, frames: Frames) -> None:
@@ -268,7 +160,7 @@ def encode_to(
     """
     own = identity(run)
     _check_frames(run, frames)
-    chosen = features or all_features(own["agent"]["algorithm"])
+    chosen = features or ("both" if kind_of(own["agent"]["algorithm"]) is DrQBCConfig else "actor")
     seeds = own["seeds"]
     described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": digest(frames)}
     files = [folder / f"seed-{each}.npz" for each in seeds]
