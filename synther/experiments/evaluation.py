@@ -1,12 +1,12 @@
-"""How good trained agents are: of rows or of frames, in the environment of their run or in another."""
+"""Evaluate trained agents, of states or of pixels, in the environment of their run or in another."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from synther.envs.making import Trusted
 from synther.envs.pixels import REPEAT, PixelEnv
 from synther.envs.scores import reference
 from synther.errors import ConfigError, FormatError
+from synther.experiments.loop import CHECKPOINT
 from synther.experiments.pixels.stage_one import POLICY, description, result_of
 from synther.experiments.results import EvalPoint, Measurement, Result, episodes_of
-from synther.folder import RunFolder, append_line, read_object, write_object
+from synther.folder import RunFolder, append_line, digest_of, key_of, read_object, write_object
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
@@ -31,16 +32,15 @@ from synther.progress import Phase, Progress, resolve
 
 log = logging.getLogger(__name__)
 
-AGENTS = "checkpoint.safetensors"
 EPISODES = 10
 
 _PATIENCE = 0.2
-"""Seconds between two movements of the display."""
+"""Seconds between two updates of the display."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """How good the agents of a file are."""
+    """Returns and scores of the agents in a file."""
 
     file: Path
     env_id: str
@@ -49,7 +49,7 @@ class Scored:
     """Of each arm."""
     arms: dict[str, EvalPoint]
     unit: str
-    """What the `updates` of these are: updates, or steps of agents that act while they learn."""
+    """What the `updates` of these count: updates, or steps of online runs."""
     evaluation: Evaluation
     """Every episode; the members of the first arm come first."""
 
@@ -72,12 +72,12 @@ def score(
     progress: Progress | bool = True,
     make_env: Callable[..., PixelEnv] = PixelEnv,
 ) -> Scored:
-    """Play `episodes` episodes with each of the `agents`: those of a run's folder, or of a file that a run has written.
+    """Play `episodes` episodes with each of the `agents`, a run's folder or a file that a run has written.
 
-    The run may be offline, online or on pixels. The environment, its options and the number of episodes are those of
-    the run where they are not given; options belong to their environment, so that another one has none of them.
-    Episodes of another `number` have other starts; those of an evaluation of agents of states after so many updates had
-    that number. `make_env` draws what pixel agents see, in other processes.
+    The run may be offline, online or on pixels. By default the environment, its options and the number of episodes are
+    those of the run; another environment does not get the options of the run's. `number` chooses the initial states:
+    an evaluation during the training of agents of states has its number of updates as its number. `make_env` makes the
+    environments of pixel agents, in other processes.
     """
     file = _file_of(agents)
     described = policy.read(file, "actor")[0]
@@ -95,12 +95,12 @@ def score(
         if env_options:
             raise ConfigError(f"pixel agents take no environment options, got {env_options}: leave --env-options out")
         repeat = run.get("action_repeat") or run.get("repeat") or REPEAT
-        seeing, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if make_env is PixelEnv else None
+        pixel_policy, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if make_env is PixelEnv else None
         if obstacle is not None:
             raise ConfigError(obstacle)
-        how: dict[str, Any] = {"episodes": wanted, "repeat": repeat, "workers": workers, "make_env": make_env}
+        how: dict[str, Any] = {"repeat": repeat, "workers": workers, "make_env": make_env, "number": number}
         with shown.phase("evaluate", len(seeds) * wanted) as phase:
-            found = evaluate_pixels(seeing, env_id, seeds, number, **how, starts=number, phase=phase)
+            found = evaluate_pixels(pixel_policy, env_id, seeds, wanted, phase=phase, **how)
     else:
         found = _play_rows(file, env_id, env_options, seeds, wanted, number, workers, shown)
     arms = list(run.get("arms") or ["agents"])
@@ -157,40 +157,34 @@ def _play_rows(
 
 
 def evaluate_pixels(
-    seeing: PixelPolicy,
+    policy: PixelPolicy,
     env_id: str,
     seeds: Sequence[int],
-    number: int,
-    *,
     episodes: int,
-    repeat: int,
-    workers: int | None,
-    make_env: Callable[..., PixelEnv] = PixelEnv,
-    starts: int = 0,
+    *,
     phase: Phase | None = None,
+    book: _Book | None = None,
+    **how: Any,
 ) -> Evaluation:
-    """Play episodes with every seed of pixel agents, and call the evaluation so."""
-    how: dict[str, Any] = {
-        "episodes": episodes,
-        "repeat": repeat,
-        "workers": workers,
-        "make_env": make_env,
-        "number": starts,
-    }
+    """Play episodes with every seed of pixel agents, but those that are in the `book`; see `pixels.evaluation.play`."""
     returns, lengths = np.full((len(seeds), episodes), np.nan), np.zeros((len(seeds), episodes), np.int64)
-    for place, episode in evaluation.play(seeing, env_id, seeds, **how):
-        lengths[place] = episode.length
-        if episode.total is not None:
-            returns[place] = episode.total
+    known = {} if book is None else {place: one for place, one in book.played.items() if place.episode < episodes}
+    new = evaluation.play(policy, env_id, seeds, episodes=episodes, done=known.keys(), **how)
+    for place, played in chain(known.items(), new):
+        lengths[place] = played.length
+        if played.total is not None:
+            returns[place] = played.total
+        if book is not None and place not in known:
+            book.add(place, played)
         if phase is not None:
-            phase.advance(1)
-    known = reference(env_id)
-    return Evaluation(number, returns, lengths, None if known is None else known.score(returns))
+            phase.advance(1, "diverged" if played.total is None else f"return {played.total:,.1f}")
+    scale = reference(env_id)
+    return Evaluation(how.get("number", 0), returns, lengths, None if scale is None else scale.score(returns))
 
 
 @dataclass(frozen=True)
 class Over:
-    """An evaluation that nobody has to wait for."""
+    """An evaluation that is finished already."""
 
     found: Evaluation
 
@@ -204,18 +198,16 @@ class Over:
 def _file_of(agents: Path) -> Path:
     if not agents.is_dir():
         return agents
-    places = (agents / POLICY, agents / AGENTS, agents / "training" / AGENTS)  # the last of the paper's runs
-    for file in places:
-        if file.is_file():
-            return file
-    raise FormatError(f"{agents} has no {AGENTS}: expected the folder of `synther train`, `online` or `pixels train`")
+    for name in (POLICY, CHECKPOINT, f"training/{CHECKPOINT}"):  # the last is that of the paper's runs
+        if (agents / name).is_file():
+            return agents / name
+    raise FormatError(
+        f"{agents} has no {CHECKPOINT}: expected the folder of `synther train`, `online` or `pixels train`"
+    )
 
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:
-    """What keeps the run in `folder` from being evaluated here, in words; None where nothing does.
-
-    The environment is that of its frames, unless `env_id` names it.
-    """
+    """Why the run in `folder` cannot be evaluated here, or None. The default of `env_id` is that of its frames."""
     wanted = env_id or description(folder)["env_id"]
     if wanted is None:
         return f"its frames name no environment: `synther pixels evaluate {folder} --env-id` does"
@@ -237,86 +229,37 @@ def evaluate(
 ) -> Result:
     """Play `episodes` episodes with every seed of the run in `folder`, and write its `result.json`.
 
-    They are played in `env_id`, or where that is None in the environment of the run's frames, every action `repeat`
-    times, or as often as for those. Episodes that were played before are not played again, also where fewer of them
-    were asked for then.
+    By default, the environment and the number of times that each action is repeated are those of the run's frames.
+    Episodes that were played before are not played again.
     """
     about, obstacle = description(folder), why_not(folder, env_id)
     if obstacle is not None:
         raise ConfigError(obstacle)
     env_id, seeds = env_id or about["env_id"], about["seeds"]
-    policy, repeat = load_pixel_policy(folder / POLICY), about["action_repeat"] if repeat is None else repeat
+    if repeat is None:
+        repeat = about["action_repeat"]
     if repeat is None:
         repeat = REPEAT
-        log.warning("the frames do not say how often each action was done: taken to be %d times (--repeat)", repeat)
-    with RunFolder(folder).lock():
-        return _evaluated(folder, policy, env_id, seeds, episodes, repeat, workers, resolve(progress))
-
-
-def _evaluated(
-    folder: Path,
-    policy: PixelPolicy,
-    env_id: str,
-    seeds: list[int],
-    episodes: int,
-    repeat: int,
-    workers: int | None,
-    progress: Progress,
-) -> Result:
-    book = _Book(folder / "episodes.jsonl", _digest(folder / POLICY, env_id, repeat))
-    total = len(seeds) * episodes
-    found = {place: played for place, played in book.played.items() if place.episode < episodes}
-    with progress.phase("evaluate", total, len(found)) as phase:
-        left = evaluation.play(
-            policy,
-            env_id,
-            seeds,
-            episodes=episodes,
-            repeat=repeat,
-            workers=workers,
-            done=found.keys(),
-        )
-        for place, played in left:
-            book.add(place, played)
-            found[place] = played
-            phase.advance(1, "diverged" if played.total is None else f"return {played.total:,.1f}")
-    result = _result(result_of(folder), env_id, len(seeds), found)
-    where = f"{env_id}, {episodes} episodes of each seed, every action {repeat} times"
-    result = replace(result, origin={**result.origin, "environment": where})
-    write_object(folder / "result.json", result.to_json())
+        log.warning("the frames do not say how often each action was repeated: taken to be %d times (--repeat)", repeat)
+    file = folder / POLICY
+    with RunFolder(folder).lock(), resolve(progress).phase("evaluate", len(seeds) * episodes) as phase:
+        identity = key_of({"policy": digest_of(file), "env_id": env_id, "repeat": repeat})
+        book = _Book(folder / "episodes.jsonl", identity)
+        how: dict[str, Any] = {"repeat": repeat, "workers": workers, "phase": phase, "book": book}
+        found = evaluate_pixels(load_pixel_policy(file), env_id, seeds, episodes, **how)
+        trained = result_of(folder)
+        (arm,) = trained.curves
+        end = Result.of([Measurement.of(trained.updates, trained.seconds, {}, found)], [arm])
+        lost = {*trained.diverged[arm], *end.diverged[arm]}
+        where = f"{env_id}, {episodes} episodes of each seed, every action {repeat} times"
+        origin = {**trained.origin, "environment": where}
+        result = replace(trained, curves=end.curves, diverged={arm: tuple(sorted(lost))}, origin=origin)
+        write_object(folder / "result.json", result.to_json())
     return result
 
 
-def _result(trained: Result, env_id: str, members: int, found: dict[Place, Played]) -> Result:
-    """The training with how its agents stood at the end."""
-    (arm,) = trained.curves
-    known, returns = reference(env_id), []
-    for member in range(members):
-        own = [played.total for place, played in found.items() if place.member == member]
-        there = [total for total in own if total is not None]
-        # Sorted: they came to their ends in any order, and sums are rounded by it.
-        returns.append(float(np.mean(sorted(there))) if len(there) == len(own) else None)
-    scores = None
-    if known is not None:
-        scores = tuple(None if value is None else float(known.score(value)) for value in returns)
-    lost = set(trained.diverged[arm]) | {member for member, value in enumerate(returns) if value is None}
-    standing = EvalPoint(trained.updates, tuple(returns), scores)
-    return replace(trained, curves={arm: (standing,)}, diverged={arm: tuple(sorted(lost))})
-
-
-def _digest(policy: Path, env_id: str, repeat: int) -> str:
-    """By what is known whether an episode is of this policy, in this environment."""
-    with policy.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256")
-    found.update(f"{env_id} {repeat}".encode())
-    return found.hexdigest()[:16]
-
-
 class _Book:
-    """The episodes of `policy` that are over, one a line, each on the disk before anything builds on it.
-
-    Those of other policies, or in other environments, stay where they are.
-    """
+    """The finished episodes of `policy`, one per line. Those of other policies or environments stay where they are."""
 
     def __init__(self, path: Path, policy: str) -> None:
         self.path, self.policy = path, policy
@@ -342,7 +285,7 @@ def _line(policy: str, place: Place, played: Played) -> str:
 
 
 def _parsed(line: str) -> tuple[str, Place, Played] | None:
-    """The policy that was played, and what came of it; None where the line was cut or is none of ours."""
+    """The policy, and the episode; None where the line was cut or is not ours."""
     try:
         found = json.loads(line)
         place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])

@@ -220,9 +220,9 @@ class PixelActing(Acting):
     def start(self, policies: PixelPolicy, number: int) -> Over:
         """Evaluate at once: the processes that would play meanwhile draw the environments."""
         spec: Any = self.spec
-        how = {"episodes": spec.episodes, "repeat": spec.repeat, "workers": spec.workers, "make_env": self._make_env}
+        how = {"repeat": spec.repeat, "workers": spec.workers, "make_env": self._make_env}
         with self.clock.counting("evaluations"):
-            return Over(evaluate_pixels(policies, spec.env_id, spec.all_seeds, number, **how))
+            return Over(evaluate_pixels(policies, spec.env_id, spec.all_seeds, spec.episodes, **how))
 
     def reset(self) -> None:
         self._see(self.envs.reset(self.step), self.everybody)

@@ -80,7 +80,7 @@ def test_agents_of_frames(tmp_path):
     train_on_frames(seeing.PLAN, seeing.frames(), tmp_path, progress=False)
     found = score(tmp_path, episodes=2, workers=1, progress=False, make_env=seeing.Wall)
     assert (found.env_id, found.seeds, found.unit) == (seeing.ENV_ID, (3, 4), "updates")
-    assert found.arms["agents"].updates == seeing.COURSE.updates
+    assert found.arms["agents"].updates == seeing.PLAN.updates
     assert found.evaluation.lengths.tolist() == [[3, 3]] * 2
     again = score(tmp_path, episodes=2, number=1, workers=1, progress=False, make_env=seeing.Wall)
     assert again.evaluation.returns.tolist() != found.evaluation.returns.tolist()  # other starts
@@ -89,7 +89,7 @@ def test_agents_of_frames(tmp_path):
 
 
 def test_agents_that_act_on_frames(tmp_path):
-    plan = replace(online_pixels.PLAN, upsampling=None, steps=18, evaluate_every=18)
+    plan = replace(online_pixels.PLAN, synthetic=None, steps=18, evaluate_every=18)
     online_pixels.run(tmp_path, plan, Lamps)
     found = score(tmp_path, workers=1, progress=False, make_env=Lamps)
     assert (found.seeds, found.unit, found.arms["agents"].updates) == ((3, 4), "steps", 18)

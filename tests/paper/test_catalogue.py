@@ -162,7 +162,7 @@ def test_the_papers_pixels():
     runs = {job.name: job for job in find("vd4rl").jobs if isinstance(job, PixelRun)}
     assert len(runs) == 16
     assert {(run.seeds, run.updates, run.episodes) for run in runs.values()} == {(6, 550_000, 10)}
-    assert {run.data for run in runs.values()} == published.VD4RL.keys()
+    assert {run.data_set for run in runs.values()} == published.VD4RL.keys()
     for run in runs.values():
         assert list(run.arms) == ["synthetic"]
         recipe = run.arms["synthetic"].recipe
