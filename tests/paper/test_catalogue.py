@@ -170,7 +170,7 @@ def test_the_papers_pixels():
         assert (recipe.samples, recipe.settings()) == (5_000_000, PRESETS["paper"])
     (ablation,) = find("representation").jobs
     assert isinstance(ablation, PixelRun)
-    assert (ablation.data, ablation.algorithm, ablation.seeds) == ("cheetah-run-expert", "drq_bc", 4)
+    assert (ablation.data_set, ablation.algorithm, ablation.seeds) == ("cheetah-run-expert", "drq_bc", 4)
     assert {arm.features for arm in ablation.arms.values()} == {"both", "actor", "critic"}
     assert published.REPRESENTATION["both"] == published.VD4RL["cheetah-run-expert"]["drq_bc"][1]
 
