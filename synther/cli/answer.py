@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
-"""A figure, or the dash or nothing in the place of one."""
+"""A number, a dash, or nothing."""
 
 
 def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]], title: str = "") -> None:
-    """Print `facts` as JSON, or `rows` of a name and a figure as a table."""
+    """Print `facts` as JSON, or `rows` of a name and a value as a table."""
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
@@ -28,7 +28,7 @@ def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]]
 
 
 def standing(name: str, found: EvalPoint | None, unit: str) -> list[tuple[str, str]]:
-    """Rows about how good policies were: score and return, after so many updates or steps (the `unit`)."""
+    """Rows with the score and the return of an evaluation; `unit` is updates or steps."""
     if found is None:
         return []
     spreads = {"score": found.spread_of_scores, "return": found.spread_of_returns}
@@ -42,7 +42,7 @@ def standing(name: str, found: EvalPoint | None, unit: str) -> list[tuple[str, s
 def of_run(
     result: Result, arm: str, folder: Path, *, unit: str = "updates", missing: str = "none"
 ) -> list[tuple[str, str]]:
-    """Rows about the result of a run; `missing` stands in the place of an evaluation where there is none."""
+    """Rows about the result of a run; `missing` is shown if it has no evaluation."""
     final, best = result.final(arm), result.best(arm) if len(result.curves[arm]) > 1 else None
     rows = [*standing("final", final, unit), *standing("best", best, unit)]
     if final is None:
@@ -60,12 +60,11 @@ def of_run(
 
 
 def over(count: int) -> str:
-    """Seeds, and what is told of them."""
-    return seeds(count) + (": mean ± deviation" if count > 1 else "")
+    """`6 seeds: mean ± std`"""
+    return seeds(count) + (": mean ± std" if count > 1 else "")
 
 
 def seeds(count: int) -> str:
-    """So many of them, in words."""
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
@@ -77,7 +76,7 @@ def say(text: str) -> None:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    """Print rows under a header (left out where it is empty); columns of numbers stand at their right edge."""
+    """Print rows under a header, which may be empty; columns of numbers are right-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -92,7 +91,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "")
         drawn.add_row(*map(Text, row))  # a file may be called [red].npz
     console = Console(soft_wrap=False)
     with console.capture() as printed:
-        if title:  # above, not of it: a narrow table would break it
+        if title:  # printed above the table, because a narrow table would wrap it
             console.print(Text(title, style="bold"))
         console.print(drawn)
     print(*map(str.rstrip, printed.get().splitlines()), sep="\n")

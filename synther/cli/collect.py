@@ -35,8 +35,8 @@ class Collect(options.Output):
     """Index of the agent in its file. Default: 0, the first."""
     noise: float | None = None
     """Standard deviation of noise added to an agent's actions, scaled to [-1, 1]. Default: no noise."""
-    env_options: str | None = None
-    """Arguments of gymnasium.make, as JSON: '{"max_episode_steps": 500}'."""
+    env_options: dict[str, Any] | None = None
+    """Arguments of gymnasium.make: '{"max_episode_steps": 500}'."""
     seed: int | None = None
     """The same seed gives the same rows on any number of cores. Default: 0."""
     pixels: options.Flag = False
@@ -67,8 +67,7 @@ def _rows(chosen: Collect) -> tuple[str | Path, dict[str, Any]]:
     if chosen.repeat is not None:
         raise ConfigError("--repeat is for frames: expected --pixels with it")
     target, run = target_of(chosen.out), _run_of(chosen)
-    env_options = options.env_options(chosen.env_options)
-    rows = _played(chosen, roll_out, options=env_options) if run is None else buffer_of(run)
+    rows = _played(chosen, roll_out, options=chosen.env_options) if run is None else buffer_of(run)
     formats.write(rows, target)
     return target, {"env_id": rows.env_id, **asdict(Summary.of(rows))}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
@@ -17,13 +16,13 @@ from synther.errors import ConfigError
 
 @dataclass(frozen=True)
 class Compare(options.Named, options.Fitting):
-    """Fit several generators on DATA and say how close the rows of each come to the real ones.
+    """Fit several generators on DATA and measure how close the rows of each are to the real ones.
 
     OUT receives comparison.md and comparison.json, and a folder for each generator with its settings and rows.
     After an interruption, the same command resumes; with more --generators it adds them to the table.
     """
 
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
+    data: options.Data = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
     generators: str = "diffusion,tvae,ctgan,noise"
@@ -31,19 +30,19 @@ class Compare(options.Named, options.Fitting):
     samples: int = 100_000
     """Synthetic rows of each generator. K and M suffixes are accepted."""
     trials: int = 30
-    """Settings tried for tvae and ctgan, beside their defaults; 0 takes the defaults."""
+    """Settings that are tried for tvae and ctgan. 0: only their defaults."""
     epochs: int = 300
-    """Of tvae and ctgan, once their settings are found."""
+    """Epochs of tvae and ctgan with the best settings."""
     trial_epochs: int = 30
-    """Of each trial."""
+    """Epochs of a trial."""
     trial_rows: int = 20_000
-    """Of each trial, at most."""
+    """Most rows of a trial."""
     jobs: int | None = None
-    """Trials that run at once, each in its own process. Default: one for each core, at most 16."""
+    """Trials that run at the same time, each in its own process. Default: one for each core, at most 16."""
     env_id: str | None = None
     """The environment whose simulator judges next observations. Default: that of the data."""
     simulator: options.On = True
-    """Do without a simulator, and so without the dynamics error."""
+    """Do not use a simulator; there is then no dynamics error."""
 
 
 def run(arguments: list[str]) -> None:
@@ -53,10 +52,9 @@ def run(arguments: list[str]) -> None:
 
     names = names_of(chosen.generators)
     if chosen.env_id is not None and not chosen.simulator:
-        raise ConfigError("--env-id names a simulator and --no-simulator refuses it: choose one")
-    own = {option.name: getattr(chosen, option.name) for option in fields(Plan) if option.name != "settings"}
-    own["jobs"] = min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs
-    plan = Plan(settings=chosen.settings(), **own)
+        raise ConfigError("--env-id names a simulator, but --no-simulator is given too: choose one")
+    jobs = min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs
+    plan = options.build(Plan, chosen, settings=chosen.settings(), jobs=jobs)
     rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
     command = shlex.join(["synther", "compare", *arguments])
     done = compare_generators(rows, chosen.out, names, plan, command=command, progress=not chosen.quiet)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import tyro
 
@@ -13,17 +13,12 @@ from synther.cli.answer import answer, over, standing
 from synther.errors import ConfigError
 from synther.plain import whole_seed
 
-if TYPE_CHECKING:
-    from synther.experiments.results import EvalPoint
-
 
 @dataclass(frozen=True)
 class Evaluate(options.Output):
     """Play episodes with trained agents, in their own environment or in another, and print returns and scores.
 
-    The run may be offline, online or on pixels, finished or not.
-
-    Nothing is written: --json prints every episode.
+    The run may be offline, online or on pixels, finished or not. Nothing is written; --json prints every episode.
     """
 
     agents: tyro.conf.Positional[Path] = tyro.MISSING
@@ -32,12 +27,12 @@ class Evaluate(options.Output):
     """Episodes of each agent. Default: as many as in training, or 10."""
     env_id: str | None = None
     """Another environment than that of the run."""
-    env_options: str | None = None
-    """Arguments of gymnasium.make, as JSON. Default: those of the training."""
+    env_options: dict[str, Any] | None = None
+    """Arguments of gymnasium.make. Default: those of the training."""
     workers: int | None = None
     """Processes that play episodes. Default: all cores but one."""
     seed: int = 0
-    """Another seed gives other starts; the same, the same result."""
+    """Decides the initial states; the same seed gives the same result."""
 
 
 def run(arguments: list[str]) -> None:
@@ -50,21 +45,17 @@ def run(arguments: list[str]) -> None:
     found = score(
         chosen.agents,
         env_id=chosen.env_id,
-        env_options=options.env_options(chosen.env_options),
+        env_options=chosen.env_options,
         episodes=chosen.episodes,
         number=chosen.seed,
         workers=chosen.workers,
         progress=not chosen.quiet,
     )
-    figures = [("environment", found.env_id)]
-    for arm, stands in found.arms.items():
-        name = "mean" if len(found.arms) == 1 else arm
-        figures += standing(name, stands, found.unit)
-        figures.append(("each return" if len(found.arms) == 1 else f"{arm}, each return", _each(stands)))
+    figures, alone = [("environment", found.env_id)], len(found.arms) == 1
+    for arm, point in found.arms.items():
+        returns = ["diverged" if value is None else f"{value:,.1f}" for value in point.returns]
+        figures += standing("mean" if alone else arm, point, found.unit)
+        figures.append(("each return" if alone else f"{arm}, each return", ", ".join(returns)))
     episodes = found.evaluation.returns.shape[1]
     title = f"{found.file}, {episodes} episode{'s' * (episodes > 1)} each, {over(len(found.seeds))}"
     answer(chosen.json, found.to_json(), figures, title)
-
-
-def _each(found: EvalPoint) -> str:
-    return ", ".join("diverged" if value is None else f"{value:,.1f}" for value in found.returns)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
@@ -15,9 +14,9 @@ from synther.errors import ConfigError
 
 @dataclass(frozen=True)
 class Fit(options.Named, options.Fitting):
-    """Fit a model on DATA and save it as one file. Interrupted, the same command goes on where it stopped."""
+    """Fit a model on DATA and save it as one file. After an interruption, the same command resumes."""
 
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
+    data: options.Data = tyro.MISSING
     out: Path = tyro.MISSING
     """Where the model goes: a .safetensors file."""
 
@@ -32,8 +31,7 @@ def run(arguments: list[str]) -> None:
     rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
     model = fit_to(chosen.out, rows, model, not chosen.quiet)
-    record = model.record
-    last = model.measured
+    record, last = model.record, model.measured
     facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
     figures = [
         ("rows", f"{record.rows:,}"),

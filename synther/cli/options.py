@@ -1,4 +1,4 @@
-"""What several verbs have in common: options, numbers like 5M, presets as defaults of their options."""
+"""Options that several commands share, numbers like 5M, presets as defaults, and specs built from options."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import tyro
 
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
-from synther.errors import ConfigError
+from synther.errors import ConfigError, SyntherError
 from synther.presets import LATENTS, DataConfig, Settings, preset
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]
-"""What is not done unless it is asked for. Flags whose default follows from a preset have a `--no-NAME` too."""
+"""Off by default. Flags whose default depends on a preset have a `--no-NAME` too."""
 
 On = Annotated[Flag, tyro.conf.arg(help_behavior_hint="(default: False)")]
-"""What is done unless it is refused: its flag is `--no-NAME`, of which help would say that it is the default."""
+"""On by default, so its flag is `--no-NAME`; without the hint, help would call that the default."""
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,11 @@ class Output:
 
 Options = TypeVar("Options", bound=Output)
 Agent = TypeVar("Agent", bound="AgentConfig")
+Built = TypeVar("Built")
 
 
-def env_options(given: str | None) -> dict[str, Any] | None:
-    """Of an environment, from what `--env-options` says; None where it says nothing."""
-    if given is None:
-        return None
-    try:
-        found = json.loads(given)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(
-            f"--env-options must be a JSON object, such as '{{\"max_episode_steps\": 500}}', got {given!r}"
-        )
-    return found
-
-
-DATA = "A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper-sac (shipped), walker2d-medium ..."
-"""What may stand where a verb takes data."""
+_DATA = "A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper-sac (shipped), walker2d-medium ..."
+Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_DATA)]
 
 
 @dataclass(frozen=True)
@@ -68,12 +54,12 @@ class Named(Output):
     """Where data sets are found by their names."""
 
     folder: Annotated[Path | None, tyro.conf.arg(name="data")] = None
-    """Folder in which data sets are looked for by their names, and kept if they are made."""
+    """Folder with data sets, which are found by name. Data sets that are rolled out are kept there."""
     policies: Path | None = None
-    """File of policies (.npz) that data sets can be rolled out with where they are not there."""
+    """File of policies (.npz), with which missing data sets can be rolled out."""
 
     def read(self, source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
-        """The rows of a file, a Minari id, or a data set by its name, or a share of them."""
+        """The rows of a file, a Minari id or a named data set, or a random fraction of them."""
         from synther import datasets
         from synther.data import formats
 
@@ -88,7 +74,7 @@ class Named(Output):
 
 @dataclass(frozen=True)
 class Machine(Output):
-    """Where the command works."""
+    """Where the command runs."""
 
     device: str = "auto"
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
@@ -100,17 +86,17 @@ class Machine(Output):
 
 @dataclass(frozen=True)
 class Fitting(Machine):
-    """What is fitted, and how. The defaults of the last groups are those of the preset."""
+    """How a model is fitted. The preset sets the defaults of the last five groups."""
 
     of_latents: ClassVar[bool] = False
-    """Whether it is latents that are fitted, which `auto` takes into account."""
+    """Whether latents are fitted, for which the preset `auto` has other settings."""
 
     preset: str = "auto"
     """A name of `synther presets`; auto is laptop without a GPU, best with one."""
     fraction: float | None = None
-    """Use a random share of the rows."""
+    """Use a random fraction of the rows."""
     minutes: float | None = None
-    """Stop fitting after so many minutes (short for --fit.minutes)."""
+    """Stop fitting after this many minutes (short for --fit.minutes)."""
     fit: FitConfig = field(default_factory=FitConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
@@ -149,22 +135,15 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
 def parse_with_agent(
     verb: str, options: type[Options], arguments: list[str], default: Agent, *hidden: str
 ) -> tuple[Options, Agent]:
-    """The options of a verb, and those of an agent as `--agent.NAME`, with such defaults, but for the `hidden` ones.
+    """The options of a verb, and the agent with options `--agent.NAME`; the `hidden` ones keep their default.
 
-    A flag would have another name where its default is another, so agents have none: `--agent.deterministic False`.
+    The name of a flag would depend on its default, so agents have none: `--agent.deterministic False`.
     """
     kind, hints = type(default), get_type_hints(type(default))
     shown = [option.name for option in fields(kind) if option.init and option.name not in hidden]
-    suppressed = [
-        (
-            one.name,
-            Annotated[hints[one.name], tyro.conf.Suppress],
-            field(default=getattr(default, one.name), init=False),
-        )
-        for one in fields(kind)
-        if one.name not in shown
-    ]
-    config: Any = make_dataclass(kind.__name__, suppressed, bases=(kind,), frozen=True)
+    hide = {name: Annotated[hints[name], tyro.conf.Suppress] for name in hints if name not in shown}
+    fixed = [(name, hint, field(default=getattr(default, name), init=False)) for name, hint in hide.items()]
+    config: Any = make_dataclass(kind.__name__, fixed, bases=(kind,), frozen=True)
     values = {name: getattr(default, name) for name in shown}
     annotated = Annotated[config, tyro.conf.FlagConversionOff, tyro.conf.arg(name="agent")]
     group = ("config", annotated, field(default_factory=lambda: config(**values)))
@@ -180,6 +159,12 @@ def group(chosen: object, kind: type[Any]) -> dict[str, Any]:
     return {option.name: getattr(chosen, option.name) for option in fields(kind)}
 
 
+def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
+    """A spec of some `kind`, from the options of the same names; `own` are its other fields."""
+    names = {option.name for option in fields(kind)} - own.keys()  # type: ignore[arg-type]
+    return kind(**{name: getattr(chosen, name) for name in names if hasattr(chosen, name)}, **own)
+
+
 def positional(options: type[Output], arguments: list[str], names: Collection[str], default: str) -> str:
     """Look ahead for the first argument that is one of `names`, and not the value of an option such as `--out`."""
     flags = {name for one in fields(options) if isinstance(one.default, bool) for name in (one.name, f"no_{one.name}")}
@@ -191,7 +176,7 @@ def positional(options: type[Output], arguments: list[str], names: Collection[st
 
 
 def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
-    """Look ahead for some options, because the defaults of others follow from them."""
+    """Look ahead for some options, because the defaults of others depend on them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for name, default in defaults.items():
         parser.add_argument(f"--{name}", default=default)
@@ -202,7 +187,7 @@ def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
 
 
 def named(arguments: list[str]) -> list[str]:
-    """The options among them, and what else there is, as help spells them: `--refresh_every=9` as `--refresh-every`."""
+    """The arguments without values, and options as help spells them: `--refresh_every=9` as `--refresh-every`."""
     return [word.partition("=")[0].replace("_", "-") for word in arguments]
 
 
@@ -216,31 +201,43 @@ def parse_count(text: str) -> int:
     return int(value)
 
 
+def _env_options(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):  # no ValueError, around which tyro would draw a box
+        example = '{"max_episode_steps": 500}'
+        raise SyntherError(f"--env-options must be a JSON object, such as {example!r}, got {text!r}")
+    return found
+
+
 # A shell leaves the ~ of `--out=~/runs` as it is.
-_READERS: dict[type, Callable[[str], Any]] = {
+_READERS: dict[Any, Callable[[str], Any]] = {
     int: parse_count,
     float: float,
     str: str,
     Path: lambda text: Path(text).expanduser(),
+    dict[str, Any]: _env_options,
 }
 
 
-def _rule(kind: type, optional: bool = False) -> Callable[[tyro.constructors.PrimitiveTypeInfo], Any]:
-    """How options of a `kind` are read and shown; where they may be None, help need not say so in their name."""
-    wanted: Any = kind | None if optional else kind
-    taken = wanted | int if kind is float else wanted
+def _rule(kind: Any, optional: bool = False) -> Callable[[tyro.constructors.PrimitiveTypeInfo], Any]:
+    """How options of a `kind` are read and shown. Help does not mention that they may be None."""
+    wanted = kind | None if optional else kind
+    taken: Any = {float: (float, int), dict[str, Any]: dict}.get(kind, kind)
     spec = tyro.constructors.PrimitiveConstructorSpec(
         nargs=1,
-        metavar="PATH" if kind is Path else kind.__name__.upper(),
+        metavar={Path: "PATH", dict[str, Any]: "JSON"}.get(kind, kind.__name__.upper()),
         instance_from_str=lambda words: None if optional and words[0] == "None" else _READERS[kind](words[0]),
-        is_instance=lambda value: isinstance(value, taken),
+        is_instance=lambda value: isinstance(value, taken) or (optional and value is None),
         str_from_instance=lambda value: [_shown(value) if kind is int else str(value)],
     )
     return lambda info: spec if info.type == wanted else None
 
 
 def _shown(value: int | None) -> str:
-    """1000000 as 1M and 5000 as 5K, where nothing is lost by it."""
+    """1000000 as 1M and 5000 as 5K, where that is exact."""
     for size, letter in ((1_000_000, "M"), (1_000, "K")):
         if value and value % size == 0:
             return f"{value // size}{letter}"
@@ -255,10 +252,5 @@ def _preset_defaults(arguments: list[str], latents: bool) -> dict[str, Any]:
 
         gpu = pick_device(known.device).type == "cuda"
     chosen = preset(known.preset, gpu=gpu, **(LATENTS if latents and known.preset == "auto" else {}))
-    return {
-        "fit": chosen.fit,
-        "network": chosen.network,
-        "sampler": chosen.sampler,
-        "noise": chosen.noise,
-        "data_options": chosen.data,
-    }
+    parts = {part.name: getattr(chosen, part.name) for part in fields(chosen)}
+    return {"data_options" if name == "data" else name: part for name, part in parts.items()}

@@ -278,7 +278,7 @@ def _print(chosen: Training | Evaluate, result: Result, title: str) -> None:
     folder = chosen.run if isinstance(chosen, Evaluate) else chosen.out
     (arm,) = result.curves
     figures = of_run(result, arm, folder, missing=f"none yet: synther pixels evaluate {folder}")
-    answer(chosen.json, {**result.to_json(), "folder": str(folder)}, figures, f"{title}: mean ± deviation")
+    answer(chosen.json, {**result.to_json(), "folder": str(folder)}, figures, f"{title}: mean ± std")
 
 
 ACTIONS: dict[str, tuple[type[options.Output], Callable[[list[str]], None]]] = {

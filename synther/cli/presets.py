@@ -22,14 +22,6 @@ def run(arguments: list[str]) -> None:
     rows = []
     for name, settings in PRESETS.items():
         network, fit, sampler = settings.network, settings.fit, settings.sampler
-        rows.append(
-            (
-                name,
-                f"{network.depth} x {network.width}",
-                f"{fit.steps:,}",
-                f"{sampler.kind} {sampler.steps}",
-                str(sampler.network_calls),
-                ABOUT[name],
-            )
-        )
+        size, steps, calls = f"{network.depth} x {network.width}", f"{fit.steps:,}", str(sampler.network_calls)
+        rows.append((name, size, steps, f"{sampler.kind} {sampler.steps}", calls, ABOUT[name]))
     table(("preset", "network", "fit steps", "sampler", "calls", "what for"), rows)

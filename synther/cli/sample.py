@@ -25,9 +25,9 @@ class Sample(options.Machine):
     samples: int = 1_000_000
     """Rows to write. K and M suffixes are accepted."""
     sampler: str | None = None
-    """Another sampler than the model was made with: sde, heun, euler, unipc, or a registered one."""
+    """sde, heun, euler, unipc or a registered sampler. Default: the model's own."""
     steps: int | None = None
-    """Another number of sampler steps."""
+    """Sampler steps. Default: the model's own."""
 
 
 def run(arguments: list[str]) -> None:

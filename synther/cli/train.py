@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
@@ -18,7 +18,6 @@ from synther.plain import whole_seed
 if TYPE_CHECKING:
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.results import Result
     from synther.experiments.sources import Source
 
 SAMPLES = 5_000_000
@@ -34,33 +33,33 @@ class Train(OfflineOptions, options.Named):
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
     """One of bc, td3_bc, iql, edac, cql."""
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
+    data: options.Data = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
     synthetic: str | None = None
-    """Train on these rows instead: data, or a model (.safetensors), of which --samples are drawn."""
+    """Train on synthetic rows instead: data, or a model (.safetensors) from which --samples rows are drawn."""
     augment: Literal["additive", "multiplicative", "dynamics"] | None = None
-    """Train on --samples disturbed rows of DATA instead."""
+    """Train on --samples rows of DATA with noise instead."""
     samples: int | None = None
     """Rows of the model or the augmentation. Default: 5M. K and M suffixes are accepted."""
     ratio: float | None = None
-    """With --synthetic or --augment: the share of those rows in every batch; the others are real."""
+    """With --synthetic or --augment: the share of these rows in every batch. Default: 1."""
     fraction: float | None = None
-    """Use a random share of the rows of DATA."""
+    """Use a random fraction of the rows of DATA."""
     episodes: int | None = None
     """Episodes of each seed and evaluation. Default: 10, in mazes 100."""
-    env_options: str | None = None
-    """Arguments of gymnasium.make, as JSON, in place of those of DATA: '{"max_episode_steps": 500}'."""
+    env_options: dict[str, Any] | None = None
+    """Arguments of gymnasium.make, instead of those of DATA: '{"max_episode_steps": 500}'."""
     evaluate: options.On = True
-    """Train without an environment."""
+    """Train without evaluation."""
     data_seed: int = 0
-    """Decides about the rows: which --fraction, which --samples, and those that are rolled out."""
+    """Decides the rows: those of --fraction, of --samples, and of data that is rolled out."""
 
 
 def run(arguments: list[str]) -> None:
     chosen, agent = _parse(arguments)
     _check(chosen)
-    asked = _asked(chosen, agent)  # which refuses wrong options before data is looked for
+    asked = options.build(OfflineRun, chosen, agent=agent)  # refuses wrong options before data is read
     from synther import datasets
     from synther.experiments.offline import train_to
     from synther.experiments.sources import TrainingData
@@ -73,16 +72,20 @@ def run(arguments: list[str]) -> None:
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
     material = TrainingData.mixed(real, _source(chosen, real, dataset), chosen.ratio)
     result = train_to(asked.on(dataset), material, chosen.out, progress=not chosen.quiet)
-    _print(chosen, result)
+    (arm,) = result.curves
+    facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
+    noise = "" if chosen.augment is None else f" ({chosen.augment} noise)"
+    title = f"{chosen.algorithm} on {arm} rows{noise}, {over(chosen.seeds)}"
+    answer(chosen.json, facts, of_run(result, arm, chosen.out), title)
 
 
 def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
-    """The options of the command, and those of the agent that were given: a data set changes the defaults of others.
+    """The options of the command, and the given ones of the agent: a data set has other defaults for the rest.
 
-    Which options the agent has depends on the algorithm, so that is looked for first.
+    The options of the agent depend on the algorithm, so that is looked for first.
     """
     if set(arguments) <= {"-h", "--help"}:
-        options.parse("train", Train, arguments)  # which leaves, without waiting for PyTorch
+        options.parse("train", Train, arguments)  # prints help and exits, without importing PyTorch
     from synther.agents.agent import ALGORITHMS
 
     config = ALGORITHMS[options.positional(Train, arguments, ALGORITHMS, "td3_bc")][0]
@@ -97,33 +100,19 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
     return chosen, {name: getattr(agent, name) for name in names}
 
 
-def _asked(chosen: Train, agent: dict[str, Any]) -> OfflineRun:
-    return OfflineRun(
-        data=chosen.data,
-        algorithm=chosen.algorithm,
-        fraction=chosen.fraction,
-        agent=agent,
-        episodes=chosen.episodes,
-        env_options=options.env_options(chosen.env_options),
-        evaluate=chosen.evaluate,
-        **options.group(chosen, OfflineOptions),
-    )
-
-
 def _check(chosen: Train) -> None:
-    """Options that only together are wrong, before any file is read."""
-    synthetic = chosen.synthetic is not None
-    if synthetic and chosen.augment is not None:
+    """Options that contradict each other, before any file is read."""
+    if chosen.synthetic is not None and chosen.augment is not None:
         raise ConfigError("--synthetic and --augment both say what to train on: choose one")
-    if chosen.ratio is not None and not synthetic and chosen.augment is None:
+    if chosen.ratio is not None and chosen.synthetic is None and chosen.augment is None:
         raise ConfigError("--ratio mixes real rows with others: give --synthetic or --augment too")
     if chosen.ratio is not None and not 0 <= chosen.ratio <= 1:
         raise ConfigError(f"--ratio must lie in [0, 1], got {chosen.ratio}")
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
-        raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment: there is neither")
+        raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment, and neither is given")
     for name, asked in (("--env-id", chosen.env_id), ("--env-options", chosen.env_options)):
         if asked is not None and not chosen.evaluate:
-            raise ConfigError(f"{name} is about an environment, and --no-evaluate refuses one: choose one of them")
+            raise ConfigError(f"{name} is for the evaluation, but --no-evaluate is given too: choose one")
     whole_seed(chosen.data_seed, "--data-seed")
 
 
@@ -143,11 +132,3 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
         return Given(dataset.rows_for(chosen.algorithm, chosen.read(chosen.synthetic)))
     source = Sampled(Path(chosen.synthetic).expanduser(), samples, chosen.data_seed, chosen.device)
     return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source
-
-
-def _print(chosen: Train, result: Result) -> None:
-    (arm,) = result.curves
-    figures = of_run(result, arm, chosen.out)
-    facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}
-    noise = "" if chosen.augment is None else f" ({chosen.augment} noise)"
-    answer(chosen.json, facts, figures, f"{chosen.algorithm} on {arm} rows{noise}, {over(chosen.seeds)}")

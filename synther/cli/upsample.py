@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
 
@@ -20,7 +20,7 @@ class Upsample(options.Named, options.Fitting):
     the same command resumes.
     """
 
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=options.DATA)] = tyro.MISSING
+    data: options.Data = tyro.MISSING
     out: Path = tyro.MISSING
     """Folder for the results."""
     samples: int = 1_000_000
@@ -38,14 +38,9 @@ def run(arguments: list[str]) -> None:
     model = Synthesizer(chosen.settings(), device=chosen.device, precision=chosen.precision, seed=chosen.seed)
     suffix = f".{chosen.format}"
     done = upsample(rows, chosen.out, model, chosen.samples, suffix=suffix, progress=not chosen.quiet)
-    files = {
-        "model": str(done.model),
-        "data": str(done.data),
-        "picture": str(done.picture),
-        "figures": str(done.figures),
-    }
+    files = {name: str(getattr(done, name)) for name in ("model", "data", "picture", "figures")}
     facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
     looked_at = done.comparison.rows_synthetic
     compared = f"{looked_at:,}" if looked_at == chosen.samples else f"the first {looked_at:,} of {chosen.samples:,}"
-    rows_of_table = [*done.comparison.table(), *files.items()]
-    answer(chosen.json, facts, rows_of_table, f"{len(rows):,} real rows against {compared} synthetic ones")
+    figures = [*done.comparison.table(), *files.items()]
+    answer(chosen.json, facts, figures, f"{len(rows):,} real rows against {compared} synthetic ones")

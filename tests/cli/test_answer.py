@@ -49,11 +49,11 @@ def test_a_paragraph_is_as_wide_as_the_terminal_and_breaks_no_name(narrow, capsy
     ]
 
 
-def test_one_seed_has_no_deviation():
+def test_one_seed_has_no_std():
     alone, two = EvalPoint(300, (-1260.04,), None), EvalPoint(300, (1_000.0, 1_010.0), (1.0, None))
     assert standing("final", alone, "steps") == [("final return", "-1,260.0 after 300 steps")]
     assert standing("best", two, "updates") == [
         ("best score", "1.0 after 300 updates"),
         ("best return", "1,005.0 ± 5.0 after 300 updates"),
     ]
-    assert (over(1), over(2)) == ("1 seed", "2 seeds: mean ± deviation")
+    assert (over(1), over(2)) == ("1 seed", "2 seeds: mean ± std")

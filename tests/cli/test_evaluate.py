@@ -18,7 +18,7 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(synther, tmp_path):
     assert code == 0
     assert "evaluate: 100 % of 4" in err
     title, *lines = [line.strip() for line in out.splitlines() if line.strip()]
-    assert title == f"{tmp_path / 'run' / 'checkpoint.safetensors'}, 2 episodes each, 2 seeds: mean ± deviation"
+    assert title == f"{tmp_path / 'run' / 'checkpoint.safetensors'}, 2 episodes each, 2 seeds: mean ± std"
     code, out, err = synther(*command, "--json", "--quiet")
     found = json.loads(out)
     assert (code, err, found["env_options"]) == (0, "", {"max_episode_steps": 4})

@@ -59,7 +59,7 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(run, tiny, tmp_path):
     upsampled = ("--synthetic", "--refresh-every", "12", "--samples", "20", *tiny)
     command = ("Pendulum-v1", "--utd", "2", "--out", tmp_path / "run", *upsampled, *QUICK)
     text = run(*command, "--quiet")
-    assert text.startswith("sac_synther in Pendulum-v1, 2 seeds: mean ± deviation")
+    assert text.startswith("sac_synther in Pendulum-v1, 2 seeds: mean ± std")
     lines = [line.split() for line in text.splitlines() if line.strip()]
     assert [line[:2] for line in lines[1:3]] == [["final", "return"], ["best", "return"]]
     assert lines[1][-3:] == ["after", "24", "steps"]
@@ -109,12 +109,9 @@ def test_options_of_agents_that_see(planned):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--pixels", "--utd", "3"), "--utd is for agents of states"),
-        (("--pixels", "--agent=sac"), "--agent is for agents of states"),
-        (
-            ("--pixels",),
-            "dm_control suite: .* got 'Pendulum-v1'",
-        ),
+        (("--pixels", "--utd", "3"), "--utd is for state-based agents"),
+        (("--pixels", "--agent=sac"), "--agent is for state-based agents"),
+        (("--pixels",), "dm_control suite: .* got 'Pendulum-v1'"),
         (("--pixels", "--synthetic", "--updates-per-refresh", "0"), "updates, of the heads after a refresh"),
         (("--ratio", "0.5"), "--ratio is for --synthetic"),
         (("--pixels", "--refresh_every=9"), "--refresh-every is for --synthetic"),

@@ -15,7 +15,7 @@ import pytest
 from synther.agents.drq_bc import DrQBCConfig
 from synther.agents.noisy_bc import NoisyBCConfig
 from synther.cli import pixels
-from synther.cli.online import Seeing
+from synther.cli.online import OnlinePixels
 from synther.cli.options import parse
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments.specs import PixelRun
@@ -92,7 +92,7 @@ def frames(tmp_path_factory) -> Path:
 def test_the_whole_road(run, drawable, frames, tiny, tmp_path):
     one, latents, made, two = (tmp_path / name for name in ("one", "latents", "synthetic", "two"))
     text = run("train", "drq_bc", frames, "--out", one, "--seeds", 2, *QUICK, *AGENT, "--quiet")
-    assert text.startswith("drq_bc on frames: mean ± deviation")
+    assert text.startswith("drq_bc on frames: mean ± std")
     assert "after 4 updates" in text
     assert json.loads((one / "run.json").read_text())["agent"]["width"] == 8
     assert "seed-1" in run("encode", one, frames, "--out", latents, "--device", "cpu", "--json", "--quiet")
@@ -159,7 +159,7 @@ def test_an_environment_that_cannot_be_theirs_is_told_before_they_are_trained(ru
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("kind", [pixels.Upsample, Seeing])
+@pytest.mark.parametrize("kind", [pixels.Upsample, OnlinePixels])
 def test_auto_suits_latents_and_a_name_is_what_it_says(kind):
     needed = ["latents", "--out", "out", "--device", "cpu"]
     auto = parse("verb", kind, needed).settings()

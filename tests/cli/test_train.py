@@ -37,7 +37,7 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(train, tmp_path):
     assert code == 0
     assert "train: 100 % of 40" in err
     assert "updates a second" in err
-    assert text.startswith("td3_bc on real rows, 2 seeds: mean ± deviation")
+    assert text.startswith("td3_bc on real rows, 2 seeds: mean ± std")
     lines = [line.split() for line in text.splitlines() if line.strip()]
     assert [line[:2] for line in lines[1:5]] == [
         ["final", "score"], ["final", "return"], ["best", "score"], ["best", "return"]
@@ -173,8 +173,8 @@ def test_options_of_an_algorithm(train, data, tmp_path):
         (("--updates", "0"), "updates must be at least 1, got 0"),
         (("--evaluate-every", "0"), "evaluate_every must be at least 1, got 0"),
         (("--env-id", "Nowhere-v0"), "'Nowhere-v0' is not an environment of Gymnasium"),
-        (("--env-id", "Pendulum-v1", "--no-evaluate"), "--env-id is about an environment, and --no-evaluate refuses"),
-        (("--env-options", "{}", "--no-evaluate"), "--env-options is about an environment, and --no-evaluate refuses"),
+        (("--env-id", "Pendulum-v1", "--no-evaluate"), "--env-id is for the evaluation"),
+        (("--env-options", "{}", "--no-evaluate"), "--env-options is for the evaluation"),
         (("--data-seed", "-1", "--fraction", "0.5"), "--data-seed must be a whole number and at least 0, got -1"),
         (("--data", "nowhere"), "nowhere is not a folder"),
         (("--policies", "nowhere.npz"), "nowhere.npz: no such file; expected an archive of policies"),
