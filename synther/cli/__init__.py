@@ -1,4 +1,4 @@
-"""The command line: `synther VERB ...`. One file a verb, imported when it is used, so that help answers at once."""
+"""The command line: `synther VERB ...`. One file per verb, imported when it is used, so that help is fast."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from synther.errors import Failed, SyntherError
 VERBS = {
     "upsample": "fit a model on replay data, write synthetic data, compare the two",
     "fit": "fit a model on replay data and save it",
-    "sample": "write synthetic data of a saved model",
-    "assess": "say whether synthetic data is good enough to train on, and show why",
-    "compare": "several generators on the same data: diffusion, TVAE, CTGAN, noise",
-    "train": "train agents on real or synthetic data, many seeds at once, and score them",
-    "online": "let agents act and learn, on real and synthetic rows, many seeds at once",
+    "sample": "write synthetic data with a saved model",
+    "assess": "assess whether synthetic data is good enough to train on, and show why",
+    "compare": "compare several generators on the same data: diffusion, TVAE, CTGAN, noise",
+    "train": "train agents offline on real or synthetic data, and evaluate them",
+    "online": "train agents online, on real and synthetic data, and evaluate them",
     "evaluate": "play episodes with trained agents, in their environment or another",
     "pixels": "pixel agents: train them on frames, upsample their latents, retrain their heads",
-    "collect": "keep experience as a data set, rows or frames: episodes of a policy, or of an online run",
+    "collect": "write experience as a data set, rows or frames: episodes of a policy, or of an online run",
     "paper": "the paper's experiments: list them, run them, show their tables beside the paper's figures",
-    "inspect": "say what a file of data, a model, agents or a run holds",
+    "inspect": "show what is in a file of data, a model, agents or a run",
     "presets": "list the presets and what they choose",
 }
-"""Verb, which is the name of its module here, to what it does. A module has `run(arguments) -> None`."""
+"""Each verb is a module of this package with `run(arguments) -> None`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,20 +48,20 @@ def main(arguments: list[str] | None = None) -> int:
     except SyntherError as error:
         return _failed(2, str(error))
     except KeyboardInterrupt:
-        return _failed(1, "interrupted; the same command goes on from what was saved, or begins again")
-    except SystemExit as stop:  # tyro leaves this way after --help and after arguments it does not understand
+        return _failed(1, "interrupted; the same command resumes from what was saved, or starts again")
+    except SystemExit as stop:  # raised by tyro after --help and after arguments it cannot parse
         return stop.code if isinstance(stop.code, int) else 2
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it once more on its way out
         return 1
-    except OSError as error:  # a full disk, a folder that may not be written: no defect of ours
+    except OSError as error:  # a full disk, a read-only folder: not a bug
         if os.environ.get("SYNTHER_DEBUG"):
             raise
         return _failed(1, str(error))
     except Exception as error:
         if os.environ.get("SYNTHER_DEBUG"):
             raise
-        return _failed(1, f"{type(error).__name__}: {error} (a defect of SynthER; SYNTHER_DEBUG=1 shows where)")
+        return _failed(1, f"{type(error).__name__}: {error} (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)")
     return 0
 
 
@@ -71,18 +71,14 @@ def _failed(code: int, text: str) -> int:
 
 
 def _help() -> str:
-    lines = [f"  {verb:10} {about}" for verb, about in VERBS.items()]
-    return "\n".join(
-        [
-            "usage: synther COMMAND ...",
-            "",
-            "Learn from replay data and make as much more of it as wanted, with a diffusion model.",
-            "",
-            *lines,
-            "",
-            "synther COMMAND --help shows the options of a command; synther --version the version.",
-        ]
-    )
+    verbs = "\n".join(f"  {verb:10} {about}" for verb, about in VERBS.items())
+    return f"""usage: synther COMMAND ...
+
+Upsample replay data with a diffusion model, and train agents on it.
+
+{verbs}
+
+synther COMMAND --help shows the options of a command; synther --version the version."""
 
 
 def entry() -> None:

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Assess(options.Named, options.Machine):
-    """Say whether SYNTHETIC is good enough to train on, and show why.
+    """Assess whether SYNTHETIC is good enough to train on, and show why.
 
-    OUT receives report.html, one page to read in a browser, and assessment.json with every figure.
+    OUT receives report.html, a page for the browser, and assessment.json with all figures.
     """
 
     real: tyro.conf.Positional[str] = tyro.MISSING
-    """The rows that the generator was fitted on: a file, a Minari id or folder, or a name."""
+    """The rows that the model was fitted on: a file, a Minari id or folder, or a name."""
     synthetic: tyro.conf.Positional[str] = tyro.MISSING
-    """Rows that it made; or a model (.safetensors), which then makes some."""
+    """Synthetic rows, or a model (.safetensors) from which --samples rows are drawn."""
     out: Path = tyro.MISSING
     """Folder for the report."""
     held_out: str | None = None
-    """Real rows that the generator has not seen. Without them a fifth of REAL stands in for those."""
+    """Real rows that the model was not fitted on. Default: a fifth of REAL."""
     env_id: str | None = None
-    """The environment, where REAL does not name it: its simulator then judges the dynamics."""
+    """The environment, if REAL does not name it. Its simulator judges the dynamics."""
     simulator: options.On = True
-    """Do without the simulator, where there is one."""
+    """Do not use a simulator."""
     model: Path | None = None
-    """The model that made SYNTHETIC, for more in the report; found by itself in a folder of `synther upsample`."""
+    """The model that made SYNTHETIC, for a longer report. Default: the model in a folder of `synther upsample`."""
     samples: int = 100_000
-    """Rows to draw where SYNTHETIC is a model."""
+    """Rows to draw if SYNTHETIC is a model."""
 
 
 def run(arguments: list[str]) -> None:
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> None:
     source = Path(chosen.synthetic).expanduser()
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
-        raise ConfigError(f"{source} is a model itself: leave --model out, or name rows that the model made")
+        raise ConfigError(f"{source} is a model itself: leave --model out, or give rows that the model made")
     real = chosen.read(chosen.real)
     held_out = None if chosen.held_out is None else chosen.read(chosen.held_out)
     model_file = source if drawn else chosen.model or _beside(source)
@@ -72,19 +72,19 @@ def run(arguments: list[str]) -> None:
 
 
 def _beside(source: Path) -> Path | None:
-    """The model in the folder of `synther upsample` that the rows lie in."""
+    """The model beside the rows, in a folder of `synther upsample`."""
     model = source.parent / "model.safetensors"
     return model if source.is_file() and (source.parent / "run.json").is_file() and model.is_file() else None
 
 
 def _name(source: str) -> str:
-    """A file without its folder; an id as it is."""
+    """The name of a file without its folder; an id is not changed."""
     path = Path(source).expanduser()
     return path.resolve().name if path.exists() else source
 
 
 def _facts(done: Assessed) -> dict[str, Any]:
-    """What decides; the file has the rest: histograms, correlations, points."""
+    """The most important figures; the file has the rest: histograms, correlations, points."""
     kept = ("rows_real", "rows_synthetic", "rows_held_out", "env_id", "verdict", "notes")
     plain = done.assessment.to_json()
     measures = {entry["name"]: {"value": entry["value"], "real": entry["real"]} for entry in plain["measures"]}
@@ -113,7 +113,7 @@ def _tell(done: Assessed) -> None:
 
 
 def _figure(value: float | None) -> str:
-    """Four decimals, or two digits of what is smaller; what is left by rounding alone is 0."""
+    """Four decimals, or two digits of small numbers; rounding errors are 0."""
     if value is None:
         return "-"
     if abs(value) < 1e-9:

@@ -22,10 +22,10 @@ _FIGURES = ("mean", "std", "min", "max")
 
 @dataclass(frozen=True)
 class Inspect(options.Named):
-    """Say what a file of data, a model, agents or the folder of a run holds."""
+    """Show what is in a file of data, a model, agents or the folder of a run."""
 
     file: tyro.conf.Positional[str] = tyro.MISSING
-    """Data in any format or by its name, frames (.hdf5), a model or agents (.safetensors), the folder of a run."""
+    """Data (a file or a name), frames (.hdf5), a model or agents (.safetensors), or the folder of a run."""
 
 
 def run(arguments: list[str]) -> None:
@@ -33,15 +33,14 @@ def run(arguments: list[str]) -> None:
     path = Path(chosen.file).expanduser()
     if (path / "run.json").is_file():
         _run(chosen, path)
-        return
-    if path.suffix == ".safetensors":
+    elif path.suffix == ".safetensors":
         from synther.agents.policy import is_agent
 
         (_agents if is_agent(path) else _model)(chosen)
-        return
-    from synther.pixels.formats.hdf5 import is_of_frames
+    else:
+        from synther.pixels.formats.hdf5 import is_of_frames
 
-    (_frames if is_of_frames(path) else _data)(chosen)
+        (_frames if is_of_frames(path) else _data)(chosen)
 
 
 def _run(chosen: Inspect, folder: Path) -> None:
@@ -50,7 +49,7 @@ def _run(chosen: Inspect, folder: Path) -> None:
 
     described = read_object(folder / "run.json")
     files = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
-    places = [folder / "result.json", folder / "training" / "result.json"]  # the latter of the paper's runs
+    places = [folder / "result.json", folder / "training" / "result.json"]  # the latter in runs of `synther paper`
     result = next((Result.read(place) for place in places if place.exists()), None)
     unit = "steps" if "steps" in described else "updates"
     figures = [("files", ", ".join(files))]
@@ -58,14 +57,14 @@ def _run(chosen: Inspect, folder: Path) -> None:
         for arm in result.curves:
             figures += standing(f"{arm}, final", result.final(arm), unit)
     elif unit in described:
-        figures.append(("result", "none yet: the command that began it goes on"))
+        figures.append(("result", "none yet: run the same command again to resume"))
     figures += _options(described)
     facts = {"kind": "run", "run": described, "result": result.to_json() if result else None, "files": files}
     answer(chosen.json, facts, figures, f"run {folder}")
 
 
 def _options(described: dict[str, Any], *names: str) -> Iterator[tuple[str, str]]:
-    """By their whole names, as on the command line; those that were left alone are left out."""
+    """Options by their full names, as on the command line, without those that are not set."""
     for name, value in described.items():
         if isinstance(value, dict):
             yield from _options(value, *names, name)
@@ -79,16 +78,9 @@ def _model(chosen: Inspect) -> None:
     model = Synthesizer.load(chosen.file, device="cpu")
     record, settings, layout = model.record, model.settings, model.layout
     parameters = sum(weight.numel() for weight in model.network.parameters())
-    facts: dict[str, Any] = {
-        "kind": "model",
-        "env_id": layout.env_id,
-        "columns": list(layout.names),
-        "parameters": parameters,
-        "settings": settings.to_json(),
-        "record": asdict(record),
-    }
-    network, sampler = settings.network, settings.sampler
-    last = model.measured
+    facts: dict[str, Any] = {"kind": "model", "env_id": layout.env_id, "columns": list(layout.names)}
+    facts |= {"parameters": parameters, "settings": settings.to_json(), "record": asdict(record)}
+    network, sampler, last = settings.network, settings.sampler, model.measured
     figures = [
         ("environment", layout.env_id or "-"),
         ("columns", f"{layout.width} modelled of {len(layout.source_names)}"),
@@ -103,10 +95,10 @@ def _model(chosen: Inspect) -> None:
 
 
 def _cuts(model: Synthesizer) -> Iterator[str]:
-    """From where on generated flags count as set."""
+    """When generated flags count as set."""
     for name, cut in zip(model.layout.flag_names, model.layout.thresholds, strict=True):
-        decided = name == "terminal" and model.ending is not None
-        yield f"{name} by thresholds of other columns" if decided else f"{name} > {cut:.3f}"
+        is_derived = name == "terminal" and model.ending is not None
+        yield f"{name} from other columns" if is_derived else f"{name} > {cut:.3f}"
 
 
 def _agents(chosen: Inspect) -> None:
@@ -161,22 +153,16 @@ def _data(chosen: Inspect) -> None:
         answer(True, {**facts, "columns": columns}, [])
         return
     print(rows.summary())
-    cells = [(c["name"], *(f"{c[key]:.4g}" for key in _FIGURES)) for c in columns]
-    table(("column", *_FIGURES), cells)
+    table(("column", *_FIGURES), [(c["name"], *(f"{c[key]:.4g}" for key in _FIGURES)) for c in columns])
 
 
-def _columns(rows: Transitions) -> Any:
+def _columns(rows: Transitions) -> Iterator[dict[str, Any]]:
     for name in ROW_FIELDS:
         array = getattr(rows, name)
         for number, column in enumerate(array.reshape(len(rows), -1).T):
             values = column.astype(np.float64)
             largest = float(np.abs(values).max()) or 1.0
-            unit = values / largest  # so that the square of a large number is no infinity
-            figures = {
-                "mean": unit.mean() * largest,
-                "std": unit.std() * largest,
-                "min": values.min(),
-                "max": values.max(),
-            }
+            unit = values / largest  # so that squares of large numbers do not overflow
+            figures = (unit.mean() * largest, unit.std() * largest, values.min(), values.max())
             label = name if array.ndim == 1 else f"{name}[{number}]"
-            yield {"name": label, **{key: float(value) for key, value in figures.items()}}
+            yield {"name": label, **dict(zip(_FIGURES, map(float, figures), strict=True))}

@@ -154,11 +154,6 @@ def parse_with_agent(
     return parsed, replace(default, **{name: getattr(parsed.config, name) for name in shown})
 
 
-def group(chosen: object, kind: type[Any]) -> dict[str, Any]:
-    """Those of the options that a class of options has."""
-    return {option.name: getattr(chosen, option.name) for option in fields(kind)}
-
-
 def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
     """A spec of some `kind`, from the options of the same names; `own` are its other fields."""
     names = {option.name for option in fields(kind)} - own.keys()  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import tyro
 
@@ -19,44 +19,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Paper(options.Output):
-    """The paper's experiments, offline, online and on frames, and our own on data that can be had anywhere.
+    """The paper's experiments, offline, online and on frames, and our own on freely available data.
 
-    `list` names them. `run NAME` trains all that one of them asks for: OUT/runs receives a folder a run, which other
-    experiments share, OUT/models the fitted generators. What is done is left alone, and interrupted, the same command
-    goes on where it stopped; a run whose data cannot be found is reported, and the others go on. `table NAME` shows
-    what came of it, mean ± standard deviation, in brackets the paper's: OUT receives NAME.md, NAME.json and pictures.
+    `list` names them. `run NAME` trains all runs of an experiment: OUT/runs receives a folder for each run, which
+    experiments share, and OUT/models the fitted generators. Finished runs are skipped, and after an interruption, the
+    same command resumes. A run without data is reported, and the other runs go on. `table NAME` shows the results,
+    mean ± standard deviation, with the paper's in brackets: OUT receives NAME.md, NAME.json and pictures.
     """
 
     action: tyro.conf.Positional[Literal["list", "run", "table"]] = tyro.MISSING
     """list, run or table."""
     name: tyro.conf.Positional[str] = ""
-    """Of the experiment, for run and table."""
+    """The experiment, for run and table."""
     out: Path = Path("paper")
     """Folder for the results of all experiments."""
     only: tuple[str, ...] = ()
-    """Run only those with one of these texts in their names: walker2d-mixed, iql."""
+    """Only runs with one of these texts in their names: walker2d-mixed, iql."""
     data: Path | None = None
     """Folder with data sets: walker2d-mixed.npz, D4RL's or V-D4RL's own files, walker-walk-collected.hdf5."""
     policies: Path | None = None
-    """File of policies (.npz) with which data sets can be rolled out that are not there."""
+    """File of policies (.npz), with which missing data sets can be rolled out."""
     updates: int | None = None
     """Updates (online: steps) of every seed, instead of the experiment's number. K and M suffixes are accepted."""
     seeds: int | None = None
-    """Trainings at once, instead of the experiment's number."""
+    """Seeds of every run, instead of the experiment's number."""
     evaluate_every: int | None = None
     """Updates between two evaluations, instead of the experiment's number."""
     samples: int | None = None
-    """Synthetic rows of every kind, at most."""
+    """Most synthetic rows of a source."""
     preset: str | None = None
     """How diffusion models are fitted and sampled, instead of the experiment's preset."""
     fit_steps: int | None = None
-    """Of every fit of a diffusion model, at most."""
+    """Most steps of fitting a diffusion model."""
     engine: Literal["local", "ray"] = "local"
-    """One run after another here, or several at once on a Ray cluster."""
+    """local: one run after another on this machine. ray: several at once on a Ray cluster."""
     gpus: float | None = None
-    """With ray: GPUs of a run, 0.5 for two runs a GPU."""
+    """With ray: GPUs of a run; 0.5 for two runs on each GPU."""
     address: str | None = None
-    """With ray: a cluster that is there already, such as 10.0.0.1:6379."""
+    """With ray: the address of a running cluster, such as 10.0.0.1:6379."""
     workers: int | None = None
     """Processes of a run that play episodes. Default: all cores but one."""
     device: str = "auto"
@@ -64,12 +64,14 @@ class Paper(options.Output):
 
 
 _SHARED = ("json", "quiet", "action", "name", "out")
-"""Options that mean something for a table, too."""
+"""Options of all actions; the others are for `run`."""
 
 
 def run(arguments: list[str]) -> None:
     chosen = options.parse("paper", Paper, arguments)
-    chosen = replace(chosen, out=_absolute(chosen.out))
+    # Absolute paths, because the workers of a cluster start in another folder.
+    data, policies = (None if path is None else path.resolve() for path in (chosen.data, chosen.policies))
+    chosen = replace(chosen, out=chosen.out.resolve(), data=data, policies=policies)
     command = shlex.join(["synther", "paper", *arguments])
     if chosen.action == "run":
         _run(chosen, command)
@@ -110,31 +112,23 @@ def _run(chosen: Paper, command: str) -> None:
     jobs = wanted.chosen(chosen.only)
     if not jobs:
         names = ", ".join(job.name for job in wanted.jobs)
-        raise ConfigError(
-            f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: expected some of {names}"
-        )
+        raise ConfigError(f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: its runs are {names}")
+    place = Place(chosen.out / "models", chosen.data, chosen.policies, chosen.device, chosen.workers, command)
     changes = {name: getattr(chosen, name) for name in get_type_hints(Changes)}
-    data, policies = (path and _absolute(path) for path in (chosen.data, chosen.policies))
-    place = Place(chosen.out / "models", data, policies, chosen.device, chosen.workers, command)
-    outcomes = execute_all(
-        [job.changed(**changes) for job in jobs],
-        chosen.out / RUNS,
-        place,
-        engine=chosen.engine,
-        gpus=chosen.gpus,
-        address=chosen.address,
-        progress=not chosen.quiet,
-    )
-    _tell(chosen, outcomes)
-
-
-def _absolute(path: Path) -> Path:
-    """The same for workers of a cluster, which start elsewhere."""
-    return path.resolve()
+    how: dict[str, Any] = {"engine": chosen.engine, "gpus": chosen.gpus, "address": chosen.address}
+    specs = [job.changed(**changes) for job in jobs]
+    outcomes = execute_all(specs, chosen.out / RUNS, place, **how, progress=not chosen.quiet)
+    if chosen.json:
+        answer(True, {"runs": [vars(outcome) for outcome in outcomes]}, [])
+    else:
+        table(("run", "outcome"), [(outcome.name, _words(outcome)) for outcome in outcomes])
+    lost = [outcome.name for outcome in outcomes if outcome.error is not None]
+    if lost:
+        raise SyntherError(f"{len(lost)} of {len(outcomes)} runs are not finished: {', '.join(lost)}")
 
 
 def _check(chosen: Paper) -> None:
-    """What every single run would stumble over."""
+    """Options that would make every run fail."""
     from synther import compute
     from synther.plain import check_least
 
@@ -142,27 +136,17 @@ def _check(chosen: Paper) -> None:
     if chosen.engine == "local":
         if chosen.gpus is not None or chosen.address is not None:
             raise ConfigError("--gpus and --address are for a cluster: give --engine ray too")
-        compute.pick_device(chosen.device)  # who sends runs elsewhere need not have it
-    if chosen.data is not None and not _absolute(chosen.data).is_dir():
+        compute.pick_device(chosen.device)  # with Ray, only the workers need it
+    if chosen.data is not None and not chosen.data.is_dir():
         raise ConfigError(f"--data {chosen.data}: no such folder; expected the one that holds your data sets")
-    if chosen.policies is not None and not _absolute(chosen.policies).is_file():
+    if chosen.policies is not None and not chosen.policies.is_file():
         raise ConfigError(f"--policies {chosen.policies}: no such file; expected an archive of policies (.npz)")
-
-
-def _tell(chosen: Paper, outcomes: list[Outcome]) -> None:
-    if chosen.json:
-        answer(True, {"runs": [vars(outcome) for outcome in outcomes]}, [])
-    else:
-        table(("run", "what became of it"), [(outcome.name, _words(outcome)) for outcome in outcomes])
-    lost = [outcome.name for outcome in outcomes if outcome.error is not None]
-    if lost:
-        raise SyntherError(f"{len(lost)} of {len(outcomes)} runs are not finished: {', '.join(lost)}")
 
 
 def _words(outcome: Outcome) -> str:
     if outcome.error is not None:
         return outcome.error
-    return "was done already" if outcome.was_done else f"done in {outcome.seconds:,.0f} s"
+    return "finished before" if outcome.was_done else f"finished in {outcome.seconds:,.0f} s"
 
 
 def _table(chosen: Paper, command: str) -> None:

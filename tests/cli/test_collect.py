@@ -146,7 +146,7 @@ def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, ca
     command = ("collect", "dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5")
     code, out, err = synther(*command)
     assert (code, out) == (1, "")
-    assert err == "synther: interrupted; the same command goes on from what was saved, or begins again\n"
+    assert err == "synther: interrupted; the same command resumes from what was saved, or starts again\n"
     assert not Path("a.hdf5").exists()
     patience = 3
     code, out, err = synther(*command, "--seed", 1)

@@ -62,7 +62,7 @@ def test_run_and_table(paper, tmp_path):
     code, text, err = paper(*command)
     assert code == 2
     assert err == "synther: 1 of 2 runs are not finished: walker2d-bc\n"
-    assert re.search(r"hopper-bc +done in \d+ s", text)
+    assert re.search(r"hopper-bc +finished in \d+ s", text)
     assert "walker2d-medium" in text  # why it is not
     code, text, _ = paper(*command, "--only", "hopper", "--json")
     assert code == 0
@@ -101,18 +101,15 @@ def test_a_folder_below_home_is_the_same_for_run_and_table(paper, monkeypatch, t
     [
         (("run", "tables"), "unknown experiment 'tables': expected one of full_eval, vae_gan"),
         (("table", "tables"), "unknown experiment 'tables': expected one of full_eval, vae_gan"),
-        (
-            ("run", "example", "--only", "ant", "maze"),
-            "no run of example has ant or maze in its name: expected some of",
-        ),
+        (("run", "example", "--only", "ant", "maze"), "no run of example has ant or maze in its name"),
         (("run", "example", "--updates", "0"), "updates must be at least 1, got 0"),
         (("run", "full_eval", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
         (("run", "pixels", "--workers", "0"), "workers must be at least 1, got 0"),
         (("run", "online", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
         (("run", "online", "--updates", "0"), "steps must be at least 1, got 0"),
         (("run", "full_eval", "--samples", "0"), "samples must be at least 1, got 0"),
-        (("run", "example", "--data", "nowhere"), "--data nowhere: no such folder"),
-        (("run", "example", "--policies", "nowhere.npz"), "--policies nowhere.npz: no such file"),
+        (("run", "example", "--data", "nowhere"), "nowhere: no such folder"),
+        (("run", "example", "--policies", "nowhere.npz"), "nowhere.npz: no such file"),
         (("run", "example", "--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
         (("run", "example", "--gpus", "0.5"), "--gpus and --address are for a cluster: give --engine ray too"),
     ],

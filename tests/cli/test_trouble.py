@@ -40,7 +40,9 @@ class TestTrouble:
         failing(RuntimeError("the cat sat on it"))
         code, out, err = synther("presets")
         assert (code, out) == (1, "")
-        assert err == ("synther: RuntimeError: the cat sat on it (a defect of SynthER; SYNTHER_DEBUG=1 shows where)\n")
+        assert err == (
+            "synther: RuntimeError: the cat sat on it (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)\n"
+        )
 
     @pytest.mark.parametrize("error", [RuntimeError("the cat"), OSError("the disk")])
     def test_a_defect_can_be_looked_at(self, synther, failing, monkeypatch, error):
@@ -62,7 +64,7 @@ class TestTrouble:
         assert synther("presets") == (
             1,
             "",
-            "synther: interrupted; the same command goes on from what was saved, or begins again\n",
+            "synther: interrupted; the same command resumes from what was saved, or starts again\n",
         )
 
 
@@ -108,7 +110,7 @@ class TestProcesses:
         assert (process.returncode, out) == (1, "")
         assert (
             err.splitlines()[-1]
-            == "synther: interrupted; the same command goes on from what was saved, or begins again"
+            == "synther: interrupted; the same command resumes from what was saved, or starts again"
         )
         assert "Traceback" not in err
         assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]

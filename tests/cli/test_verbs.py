@@ -188,7 +188,7 @@ class TestInspect:
         (tmp_path / "run.json").write_text(json.dumps(run))
         code, out, err = synther("inspect", tmp_path)
         assert (code, err) == (0, "")
-        assert re.search(r"^  result +none yet: the command that began it goes on$", out, re.MULTILINE)
+        assert re.search(r"^  result +none yet: run the same command again to resume$", out, re.MULTILINE)
         assert re.search(r"^  agent\.width +8$", out, re.MULTILINE)
         assert "alpha" not in out
         result = Result.of([Measurement(20, 1.0, {}, [[1.0, 3.0], [2.0, 6.0]])], ["real"])
