@@ -48,6 +48,8 @@ class Cell:
 Rows = dict[str, dict[str, Cell]]
 """Row to column to cell; a column may be missing from a row."""
 
+Contrast = tuple[str, str]
+
 
 @dataclass(frozen=True)
 class Average:
@@ -71,14 +73,6 @@ class Average:
 
 
 @dataclass(frozen=True)
-class Contrast:
-    """Two columns that are compared over all tasks."""
-
-    one: str
-    other: str
-
-
-@dataclass(frozen=True)
 class Lines:
     """A line plot of columns over rows that stand for numbers: fractions of the data, or sampled rows."""
 
@@ -99,6 +93,7 @@ class Experiment:
     table: Rows
     averages: tuple[Average, ...] = ()
     contrasts: tuple[Contrast, ...] = ()
+    """Pairs of columns that are compared over all tasks."""
     bars: Literal["rows", "columns"] | None = None
     """What the groups of the bar chart are; None: no bar chart."""
     lines: tuple[Lines, ...] = ()
@@ -143,4 +138,4 @@ def rows_by_data(
 
 def contrasts_of(algorithms: Iterable[str], one: str = SYNTHER, other: str = ORIGINAL) -> tuple[Contrast, ...]:
     titles = [TITLES.get(name, name) for name in algorithms]
-    return tuple(Contrast(f"{title} {one}", f"{title} {other}") for title in titles)
+    return tuple((f"{title} {one}", f"{title} {other}") for title in titles)

@@ -101,7 +101,7 @@ def _rows_by_arm(runs: Iterable[OfflineRun]) -> Rows:
 
 _FULL = {(data, name): _run(data, name, BOTH) for name in ALGORITHMS for data in FULL_EVAL if name in FULL_EVAL[data]}
 _LARGER = {data: _run(data, "td3_bc", BOTH, suffix="-larger", agent=LARGER_NETWORK) for data in LARGER}
-_LARGER_CONTRASTS = (*contrasts_of(["larger"]), Contrast(f"larger {SYNTHER}", "baseline"))
+_LARGER_CONTRASTS = (*contrasts_of(["larger"]), (f"larger {SYNTHER}", "baseline"))
 
 
 def _larger_rows() -> Rows:

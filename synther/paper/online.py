@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from synther.experiments.specs import OnlineAlgorithm, OnlineRun, Synthetic
-from synther.paper.experiment import Cell, Contrast, Experiment
+from synther.paper.experiment import Cell, Experiment
 from synther.paper.published import HOURS, NEIGHBOURS
 
 GYM = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4", "halfcheetah": "HalfCheetah-v4"}
@@ -59,7 +59,7 @@ def _experiment(
     runs = {task: {title: method.run(task, steps[task]) for title, method in methods.items()} for task in steps}
     table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
     jobs = tuple(run for row in runs.values() for run in row.values())
-    contrasts = tuple(Contrast(SYNTHER, title) for title in methods if title != SYNTHER)
+    contrasts = tuple((SYNTHER, title) for title in methods if title != SYNTHER)
     remarks = (NORMALISED, NOT_PRINTED, _neighbours(steps))
     return Experiment(name, label, about, jobs, table, contrasts=contrasts, remarks=remarks)
 

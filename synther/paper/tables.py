@@ -11,9 +11,9 @@ from typing import Any
 from synther.durable import replacing
 from synther.errors import MissingExtra
 from synther.folder import write_object
-from synther.paper.comparisons import Comparison, Summary, comparison, summary
+from synther.paper import findings
 from synther.paper.experiment import Experiment
-from synther.paper.findings import Entry, Finding, average, described, entry, findings
+from synther.paper.findings import Comparison, Entry, Finding, Summary, described
 from synther.plots import markdown
 
 log = logging.getLogger(__name__)
@@ -41,10 +41,13 @@ class Table:
     @classmethod
     def of(cls, experiment: Experiment, out: Path) -> Table:
         """Read the runs in `out`."""
-        found = findings(experiment, out / RUNS)
-        rows = {name: {col: entry(cell, found) for col, cell in row.items()} for name, row in experiment.table.items()}
+        found = findings.finished(experiment, out / RUNS)
+        rows = {
+            name: {column: findings.entry(cell, found) for column, cell in row.items()}
+            for name, row in experiment.table.items()
+        }
         averages = {
-            line.name: {column: average(line, column, rows) for column in experiment.columns}
+            line.name: {column: findings.average(line, column, rows) for column in experiment.columns}
             for line in experiment.averages
         }
         return cls(experiment, found, rows, averages, *_statistics(experiment, found))
@@ -176,8 +179,8 @@ def _either(numbers: Iterable[int]) -> str:
 
 def _statistics(experiment: Experiment, found: dict[str, Finding]) -> tuple[tuple[Comparison, ...], Summary | None]:
     try:
-        made = [comparison(contrast, experiment, found) for contrast in experiment.contrasts]
-        over_all = summary(experiment, found) if experiment.is_online else None
+        made = [findings.comparison(contrast, experiment, found) for contrast in experiment.contrasts]
+        over_all = findings.summary(experiment, found) if experiment.is_online else None
     except MissingExtra as missing:
         log.warning("the table has no comparisons: %s", missing)
         return (), None

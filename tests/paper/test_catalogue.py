@@ -58,7 +58,7 @@ def test_averages_contrasts_and_pictures_name_what_there_is(wanted: Experiment):
         assert set(line.rows) <= wanted.table.keys()
         assert line.paper.keys() <= columns
     for contrast in wanted.contrasts:
-        assert {contrast.one, contrast.other} <= columns
+        assert set(contrast) <= columns
     for lines in wanted.lines:
         assert lines.places.keys() <= wanted.table.keys()
         assert set(lines.columns) <= columns

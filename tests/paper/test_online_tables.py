@@ -12,8 +12,8 @@ import pytest
 from synther.experiments.results import EvalPoint, Result
 from synther.experiments.specs import OnlineRun, Synthetic
 from synther.folder import write_object
-from synther.paper import comparisons
-from synther.paper.experiment import Cell, Contrast, Experiment
+from synther.paper import findings
+from synther.paper.experiment import Cell, Experiment
 from synther.paper.tables import RUNS, Table
 from synther.plots import curves
 from synther.plots.statistics import Aggregate, Interval
@@ -26,7 +26,7 @@ EXAMPLE = Experiment(
     "two tasks",
     (*PLAIN.values(), *MADE.values()),
     {task: {"SAC": Cell(f"{task}-sac", "sac"), "SynthER": Cell(f"{task}-synther", "sac_synther")} for task in PLAIN},
-    contrasts=(Contrast("SynthER", "SAC"),),
+    contrasts=(("SynthER", "SAC"),),
 )
 
 
@@ -51,11 +51,11 @@ def out(tmp_path, monkeypatch) -> Path:
         return Interval(float(np.mean(scores)), 0.0, 1.0)
 
     monkeypatch.setattr(
-        comparisons,
+        findings,
         "aggregate",
         lambda scores: {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()},
     )
-    monkeypatch.setattr(comparisons, "improvement", lambda one, other: interval(one > other))
+    monkeypatch.setattr(findings, "improvement", lambda one, other: interval(one > other))
     finish(tmp_path, PLAIN["hopper"], [1_000.0, 2_000.0])
     finish(tmp_path, MADE["hopper"], [3_000.0, 3_200.0], minutes=9.0)
     finish(tmp_path, PLAIN["walker2d"], [400.0, 600.0], minutes=4.0)

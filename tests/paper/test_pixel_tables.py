@@ -9,7 +9,7 @@ import pytest
 from synther.experiments.results import EvalPoint, Result
 from synther.experiments.specs import STAGE_ONE, PixelRun
 from synther.folder import read_object, write_object
-from synther.paper import find, tables
+from synther.paper import find, findings
 from synther.paper.tables import RUNS, Table
 
 
@@ -29,7 +29,7 @@ def finish(out: Path, run: PixelRun, scores: dict[str, float]) -> None:
 
 @pytest.fixture
 def out(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(tables, "comparison", lambda *given: None)
+    monkeypatch.setattr(findings, "comparison", lambda *given: None)
     return tmp_path
 
 

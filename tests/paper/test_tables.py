@@ -15,8 +15,8 @@ from synther.experiments.results import EvalPoint, Result
 from synther.experiments.spec import Place, Recipe
 from synther.experiments.specs import OfflineRun
 from synther.folder import Difference, write_object
-from synther.paper import comparisons, findings
-from synther.paper.experiment import Average, Cell, Contrast, Experiment, Figure, Lines
+from synther.paper import findings
+from synther.paper.experiment import Average, Cell, Experiment, Figure, Lines
 from synther.paper.findings import Entry, average
 from synther.paper.offline import Sizes
 from synther.paper.tables import RUNS, Table
@@ -46,7 +46,7 @@ EXAMPLE = Experiment(
         for one in RUNS_OF_IT
     },
     (Average("average of two", ("a", "b"), {"original": Figure(20.0, 2.0)}), Average("of all", ("a", "b", "c"), {})),
-    (Contrast("SynthER", "original"),),
+    (("SynthER", "original"),),
     "rows",
     (Lines("Shares", {"a": 0.1, "b": 0.2, "c": 0.3}, ("original", "SynthER")),),
 )
@@ -92,8 +92,8 @@ def out(finished, monkeypatch) -> Path:
     def aggregate(scores):
         return {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()}
 
-    monkeypatch.setattr(comparisons, "aggregate", aggregate)
-    monkeypatch.setattr(comparisons, "improvement", lambda one, other: interval(one > other))
+    monkeypatch.setattr(findings, "aggregate", aggregate)
+    monkeypatch.setattr(findings, "improvement", lambda one, other: interval(one > other))
     return finished
 
 
@@ -270,7 +270,7 @@ def test_without_rliable_the_table_goes_without_comparisons(out, monkeypatch, ca
     def missing(*given):
         raise MissingExtra("rliable", "stats", "comparing")
 
-    monkeypatch.setattr(comparisons, "aggregate", missing)
+    monkeypatch.setattr(findings, "aggregate", missing)
     assert Table.of(EXAMPLE, out).comparisons == ()
     assert "comparing needs rliable" in caplog.text
 
