@@ -48,7 +48,7 @@ class Compare(options.Named, options.Fitting):
 def run(arguments: list[str]) -> None:
     chosen = options.parse("compare", Compare, arguments)
     from synther.compare.generators import Plan
-    from synther.compare.run import SHORT_HEADER, compare_generators, names_of
+    from synther.compare.run import compare_generators, names_of
 
     names = names_of(chosen.generators)
     if chosen.env_id is not None and not chosen.simulator:
@@ -62,4 +62,5 @@ def run(arguments: list[str]) -> None:
         answer(True, {"real_rows": len(rows), "generators": [asdict(row) for row in done]}, [])
         return
     title = f"{len(rows):,} real rows against {chosen.samples:,} of each; more in {chosen.out / 'comparison.md'}"
-    table(SHORT_HEADER, [row.short_cells() for row in done], title)
+    cells = [row.short_cells() for row in done]
+    table(list(cells[0]), [list(row.values()) for row in cells], title)

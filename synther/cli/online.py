@@ -66,25 +66,17 @@ class OnlinePixels(Online):
     """
 
     of_latents = True
-    preset: str = "auto"
-    """A name of `synther presets`; auto is laptop without a GPU, best with one, with settings for latents."""
     env: tyro.conf.Positional[str] = tyro.MISSING
     """A task of the dm_control suite, such as dm_control/walker-walk-v0."""
     agent: Annotated[Literal["sac", "redq"], tyro.conf.Suppress] = "sac"
     env_options: Annotated[dict[str, Any] | None, tyro.conf.Suppress] = None
     utd: Annotated[int | None, tyro.conf.Suppress] = None
-    ratio: float = 0.5
-    """With --synthetic: the share of synthetic latents in every batch of the heads."""
     samples: int | None = 250_000
     """With --synthetic: synthetic latents of each seed."""
-    refresh_every: int = 10_000
-    """With --synthetic: steps after which frames are encoded, models fitted and heads trained."""
     updates_per_refresh: int = 5_000
     """With --synthetic: updates of the heads after each refresh; the latents are dropped afterwards."""
     learning_starts: int = 2_000
-    """Learning starts after this many steps with random actions."""
     evaluate_every: int = 10_000
-    """Steps between two evaluations; the last step is always evaluated."""
     workers: int | None = None
     """Processes that render environments, and processes that play episodes. Default: all cores."""
     precision: Literal["auto", "float32", "tf32"] = "auto"

@@ -92,7 +92,7 @@ class Fitting(Machine):
     """Whether latents are fitted, for which the preset `auto` has other settings."""
 
     preset: str = "auto"
-    """A name of `synther presets`; auto is laptop without a GPU, best with one."""
+    """A name of `synther presets`; auto is laptop without a GPU, best with one, with other settings for latents."""
     fraction: float | None = None
     """Use a random fraction of the rows."""
     minutes: float | None = None

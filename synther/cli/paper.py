@@ -130,6 +130,7 @@ def _run(chosen: Paper, command: str) -> None:
 def _check(chosen: Paper) -> None:
     """Options that would make every run fail."""
     from synther import compute
+    from synther.datasets import Request
     from synther.plain import check_least
 
     check_least(chosen, workers=1)
@@ -137,10 +138,7 @@ def _check(chosen: Paper) -> None:
         if chosen.gpus is not None or chosen.address is not None:
             raise ConfigError("--gpus and --address are for a cluster: give --engine ray too")
         compute.pick_device(chosen.device)  # with Ray, only the workers need it
-    if chosen.data is not None and not chosen.data.is_dir():
-        raise ConfigError(f"--data {chosen.data}: no such folder; expected the one that holds your data sets")
-    if chosen.policies is not None and not chosen.policies.is_file():
-        raise ConfigError(f"--policies {chosen.policies}: no such file; expected an archive of policies (.npz)")
+    Request("", chosen.data, chosen.policies)  # refuses a folder or a file that does not exist
 
 
 def _words(outcome: Outcome) -> str:

@@ -103,8 +103,6 @@ class Upsample(options.Fitting):
     """
 
     of_latents = True
-    preset: str = "auto"
-    """A name of `synther presets`; auto is laptop without a GPU, best with one, with settings for latents."""
     latents: tyro.conf.Positional[Path] = tyro.MISSING
     """Folder of `synther pixels encode`."""
     out: Path = tyro.MISSING

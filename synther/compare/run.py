@@ -40,20 +40,8 @@ REAL = "real"
 SIMULATED_ROWS = 20_000
 """Rows that the simulator follows; more rows change the median by less than a hundredth of it."""
 
-HEADER = (
-    "generator",
-    "marginal",
-    "worst column",
-    "correlation",
-    "dynamics error",
-    "novelty",
-    "terminals",
-    "seconds to fit",
-    "parameters",
-)
-
-SHORT_HEADER = ("generator", "marginal", "worst", "corr.", "dynamics", "novelty", "ends")
-"""For a terminal of 80 columns; the rest is in the files."""
+_SHORT = {"worst column": "worst", "correlation": "corr.", "dynamics error": "dynamics", "terminals": "ends"}
+"""Headings for a terminal of 80 columns."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +60,24 @@ class Row:
     parameters: int | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def cells(self) -> tuple[str, ...]:
-        """In the order of `HEADER`."""
-        return (
-            self.name,
-            f"{self.marginal:.4f}",
-            f"{self.worst_value:.3f} {self.worst_column}",
-            _figure(self.correlation, ".4f"),
-            _figure(self.dynamics, ".5f"),
-            f"{self.novelty:.2f}",
-            f"{self.terminal_rate:.2%}",
-            _figure(self.seconds, ".1f"),
-            _figure(self.parameters or None, ",d"),
-        )
+    def cells(self) -> dict[str, str]:
+        """Text by heading."""
+        return {
+            "generator": self.name,
+            "marginal": f"{self.marginal:.4f}",
+            "worst column": f"{self.worst_value:.3f} {self.worst_column}",
+            "correlation": _figure(self.correlation, ".4f"),
+            "dynamics error": _figure(self.dynamics, ".5f"),
+            "novelty": f"{self.novelty:.2f}",
+            "terminals": f"{self.terminal_rate:.2%}",
+            "seconds to fit": _figure(self.seconds, ".1f"),
+            "parameters": _figure(self.parameters or None, ",d"),
+        }
 
-    def short_cells(self) -> tuple[str, ...]:
-        """In the order of `SHORT_HEADER`."""
-        name, marginal, _, *rest = self.cells()[: len(SHORT_HEADER)]
-        return (name, marginal, f"{self.worst_value:.3f}", *rest)
+    def short_cells(self) -> dict[str, str]:
+        """The first seven cells, for a terminal of 80 columns; the files have the rest."""
+        own = self.cells() | {"worst column": f"{self.worst_value:.3f}"}
+        return {_SHORT.get(heading, heading): own[heading] for heading in list(own)[:7]}
 
 
 def names_of(text: str) -> tuple[str, ...]:
@@ -182,7 +170,8 @@ def measured(name: str, real: Transitions, made: Transitions, judge: Simulator |
 def _write(folder: Path, table: Sequence[Row], origin: Mapping[str, str]) -> None:
     """Write `comparison.json` and `comparison.md`: origin, table, and the settings that were found."""
     write_object(folder / "comparison.json", {"origin": dict(origin), "generators": [asdict(row) for row in table]})
-    drawn = markdown.table([HEADER, *(row.cells() for row in table)])
+    cells = [row.cells() for row in table]
+    drawn = markdown.table([list(cells[0]), *(list(row.values()) for row in cells)])
     found = [
         f"- {row.name}: {', '.join(f'{option} {value}' for option, value in row.settings.items())}"
         for row in table

@@ -108,7 +108,7 @@ def test_a_folder_below_home_is_the_same_for_run_and_table(paper, monkeypatch, t
         (("run", "online", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
         (("run", "online", "--updates", "0"), "steps must be at least 1, got 0"),
         (("run", "full_eval", "--samples", "0"), "samples must be at least 1, got 0"),
-        (("run", "example", "--data", "nowhere"), "nowhere: no such folder"),
+        (("run", "example", "--data", "nowhere"), "nowhere is not a folder"),
         (("run", "example", "--policies", "nowhere.npz"), "nowhere.npz: no such file"),
         (("run", "example", "--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
         (("run", "example", "--gpus", "0.5"), "--gpus and --address are for a cluster: give --engine ray too"),
