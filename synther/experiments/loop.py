@@ -1,9 +1,9 @@
-"""The training loops of all runs: agents are trained, measured, saved, and taken up again where they were stopped.
+"""The training loops of all runs: agents are trained, measured, saved, and resumed.
 
-`train` makes updates on data that is there. `Acting` is for agents that act and learn. Both measure through
-`Evaluations`, a few of which may be under way while training goes on. A checkpoint is written when the log has all that
-was measured before it. So a run that was killed goes on from its checkpoint, evaluates again what is missing there, and
-comes to the same result.
+`train` is for agents that learn from data, `Acting` for agents that act and learn. Both measure through `Evaluations`,
+a few of which may be under way while training goes on. A checkpoint is written when the log has all measurements before
+it. So a run that was killed resumes from its checkpoint, repeats the evaluation that is missing there, and ends with
+the same result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -25,6 +24,7 @@ from synther import compute
 from synther.collect.rows import frozen
 from synther.envs.evaluation import Evaluation
 from synther.experiments.record import Checkpoints, Record, Schedule, log
+from synther.experiments.refresh import LatentRefreshing, Refreshing
 from synther.experiments.results import Measurement, Result
 from synther.experiments.specs import OfflineRun, OnlineRun, PixelRun
 from synther.experiments.tracking import Tracking
@@ -34,10 +34,10 @@ CHECKPOINT = "checkpoint.safetensors"
 """File of the agents in the folder of a run."""
 
 MOST_UNDER_WAY = 4
-"""Evaluations. Each holds a copy of all policies; more would only hide longer that the players are too slow."""
+"""Evaluations. Each holds a copy of all policies; more would only hide for longer that evaluation is too slow."""
 
 SHOWN_UPDATES = {"cpu": 20, "cuda": 1_000}
-"""Updates between two movements of the display."""
+"""Updates between two updates of the display."""
 
 
 class Pending(Protocol):
@@ -71,62 +71,45 @@ class Learner(Measured, Protocol):
     def load(self, path: str | os.PathLike[str]) -> None: ...
 
 
-@dataclass(frozen=True)
-class _Begun:
-    """A measurement whose episodes are being played, unless nobody evaluates."""
-
-    updates: int
-    seconds: float
-    losses: dict[str, NDArray[Any]]
-    evaluation: Pending | None
-
-    def done(self) -> bool:
-        return self.evaluation is None or self.evaluation.done()
-
-    def measurement(self) -> Measurement:
-        """Wait for its episodes."""
-        evaluation = None if self.evaluation is None else self.evaluation.result()
-        return Measurement.of(self.updates, self.seconds, self.losses, evaluation)
-
-
 class Evaluations:
-    """Measurements are begun, and written down in that order as soon as they and those before them are done.
+    """Measurements that are under way. Each is recorded when it and those before it are done.
 
-    `freeze` makes of the agents' policy what the evaluator plays with.
+    `freeze` turns the agents' policy into what the evaluator plays with. Without an evaluator, only losses count.
     """
 
     def __init__(self, evaluator: Evaluator | None, record: Record, freeze: Callable[[Any], Any] = frozen) -> None:
         self._evaluator, self._record, self._freeze = evaluator, record, freeze
-        self._begun: deque[_Begun] = deque()
+        self._begun: deque[tuple[int, float, dict[str, NDArray[Any]], Pending | None]] = deque()
 
     def begin(self, agent: Measured, updates: int) -> None:
-        """Measure the agent as it is now, after so many updates, as soon as few enough are under way."""
+        """Measure the agent as it is now, after `updates` updates, once few enough measurements are under way."""
         compute.synchronize(agent.device)
         seconds = self._record.clock.seconds
         self.wait(MOST_UNDER_WAY - 1)
         # Numbered by the updates: the last evaluation is the same however many there were before.
         pending = None if self._evaluator is None else self._evaluator.start(self._freeze(agent.policy()), updates)
-        self._begun.append(_Begun(updates, seconds, agent.losses(), pending))
+        self._begun.append((updates, seconds, agent.losses(), pending))
 
     def collect(self) -> None:
-        """Write down what is done."""
-        while self._begun and self._begun[0].done():
-            self._write_down()
+        """Record what is done."""
+        while self._begun and ((pending := self._begun[0][-1]) is None or pending.done()):
+            self._record_first()
 
     def wait(self, left: int) -> None:
-        """Until at most so many are under way."""
+        """Wait until at most `left` measurements are under way."""
         with self._record.clock.counting("waiting"):
             while len(self._begun) > left:
-                self._write_down()
+                self._record_first()
 
-    def _write_down(self) -> None:
-        measurement = self._begun[0].measurement()
+    def _record_first(self) -> None:
+        updates, seconds, losses, pending = self._begun[0]
+        measurement = Measurement.of(updates, seconds, losses, None if pending is None else pending.result())
         self._begun.popleft()
         self._record.add(measurement)
 
 
 class Rate:
-    """What the display says of the speed of this process, and of the latest scores."""
+    """Text for the display: the speed of this process, and the latest scores."""
 
     def __init__(self, unit: str, first: int, record: Record) -> None:
         self._unit, self._first, self._record, self._began = unit, first, record, time.monotonic()
@@ -214,7 +197,8 @@ class Acting(ABC):
     """
 
     shown: ClassVar[int]
-    """Steps between two movements of the display."""
+    """Steps between two updates of the display."""
+    refreshing: Refreshing | LatentRefreshing | None = None
 
     def __init__(self, spec: OnlineRun, learner: Any, folder: Path, tracked: Tracking) -> None:
         self.spec, self.learner = spec, learner
@@ -223,6 +207,16 @@ class Acting(ABC):
         self.clock = self.record.clock
         if self.step:
             log.info("going on after %s steps", f"{self.step:,}")
+
+    def refresh(self, progress: Progress) -> None:
+        """Fit generators again, and learn from their rows, if that is due. Otherwise bring back the last ones."""
+        if self.refreshing is None:
+            return
+        if not self.spec.is_refreshed(self.step):
+            self.refreshing.draw(self.step, progress)
+            return
+        with self.clock.counting(self.refreshing.part):
+            self.refreshing.refresh(self.step, progress)
 
     @property
     @abstractmethod
@@ -249,30 +243,19 @@ class Acting(ABC):
     def save(self) -> None:
         """Write a checkpoint, and before it the data that resuming needs."""
 
-    @abstractmethod
-    def restore(self, progress: Progress) -> None:
-        """Bring back what the last refresh before the checkpoint has made."""
-
-    @abstractmethod
-    def refresh(self, progress: Progress) -> None:
-        """Fit generators again, and learn from their rows."""
-
     def train(self, evaluations: Evaluations, progress: Progress) -> Result:
         """Act and learn up to the last step."""
         spec, rate = self.spec, Rate("steps", self.step, self.record)
         if self.step:
             if not self.record.has_all(self.step):  # stopped before it was evaluated
                 evaluations.begin(self.learner, self.step)
-            if spec.is_refreshed(self.step):
-                self.refresh(progress)
-            else:
-                self.restore(progress)
+            self.refresh(progress)
         while self.step < spec.steps:
             with progress.phase("online", spec.steps, self.step) as phase:
                 self._segment(evaluations, phase, rate)
                 while self.step < spec.steps and not spec.is_refreshed(self.step):
                     self._segment(evaluations, phase, rate)
-            if spec.is_refreshed(self.step):
+            if self.step < spec.steps:
                 self.refresh(progress)
         evaluations.wait(0)
         return self.record.result(self.learner.device)

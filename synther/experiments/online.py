@@ -120,7 +120,6 @@ class RowActing(Acting):
             step = learner.load(self.checkpoint)
             self.experience.load(spec.segments_until(step), spec.seeds, self.replay)
             learner.add(self.experience.rows(step))
-        self.refreshing = None
         if spec.synthetic is not None:
             self.refreshing = Refreshing(spec.synthetic, spec.env_id, self.experience, learner, folder)
         super().__init__(spec, learner, folder, tracked)
@@ -166,15 +165,6 @@ class RowActing(Acting):
         self.experience.save()
         self.learner.save(self.checkpoint)
 
-    def restore(self, progress: Progress) -> None:
-        if self.refreshing is not None:
-            self.refreshing.draw(self.step, progress)
-
-    def refresh(self, progress: Progress) -> None:
-        if self.refreshing is not None:
-            with self.clock.counting("generators"):
-                self.refreshing.refresh(self.step, progress)
-
     def _write_rows(self) -> None:
         rows = self.experience.transitions(self.spec.env_id)
         formats.write(replace(rows, env_options=self.spec.env_options or {}), self.replay)
@@ -203,7 +193,6 @@ class PixelActing(Acting):
             for segment in self.frames.segments(spec.segments_until(learner.decisions)):
                 for records, who in replayed(segment):
                     learner.add(records, who)
-        self.refreshing = None
         if spec.synthetic is not None:
             self.refreshing = LatentRefreshing(spec.synthetic, learner, folder, spec.precision)
         self._make_env = make_env
@@ -247,14 +236,6 @@ class PixelActing(Acting):
         """Frames first: a checkpoint could not be resumed without them."""
         self.frames.save(self.step)
         self.learner.save(self.checkpoint)
-
-    def restore(self, progress: Progress) -> None:
-        """Nothing is left of a refresh but the heads, which are in the checkpoint."""
-
-    def refresh(self, progress: Progress) -> None:
-        if self.refreshing is not None:
-            with self.clock.counting("latents"):
-                self.refreshing.refresh(self.step, progress)
 
     def _see(self, records: Records, who: Numbers) -> None:
         if len(who):

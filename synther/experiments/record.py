@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: its log, its clock, when it is measured and when it is saved."""
+"""What a run records while it trains: its log and its clock; and when it is measured and saved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Schedule:
-    """After every so many updates, or steps of online runs, and after the last one."""
+    """Measure after every `every` updates (online: steps), and after the last one."""
 
     every: int
     last: int
@@ -32,21 +32,21 @@ class Schedule:
         return time == self.last or time % self.every == 0
 
     def after(self, time: int) -> int:
-        """The first one after so many updates."""
+        """The first measurement after `time`."""
         return min(self.last, (time // self.every + 1) * self.every)
 
     def until(self, time: int) -> list[int]:
-        """All that are due after so many updates."""
+        """All measurements that are due up to `time`."""
         last = [time] if time == self.last and time % self.every else []
         return [*range(self.every, time + 1, self.every), *last]
 
 
 _CHECKPOINT_SHARE = 0.05
-"""Of the time, at most, that goes into checkpoints."""
+"""Largest share of the time that checkpoints may take."""
 
 
 class Clock:
-    """Goes on from what was saved at `path`, or from the `least` that the run is known to have taken."""
+    """Seconds of a run. It continues from what was saved at `path`, or from the `least` that the run has taken."""
 
     def __init__(self, path: Path, least: float) -> None:
         self.path = path
@@ -60,19 +60,15 @@ class Clock:
 
     @contextmanager
     def counting(self, part: str) -> Iterator[None]:
-        """Time that is no training: waiting for evaluations, or writing checkpoints."""
+        """Time that is not training, such as waiting for evaluations or writing checkpoints."""
         began = time.monotonic()
         try:
             yield
         finally:
-            self.add(part, time.monotonic() - began)
-
-    def add(self, part: str, seconds: float) -> None:
-        """Count what takes too little time, too often, to be stopped for."""
-        self._parts[part] = self._parts.get(part, 0.0) + seconds
+            self._parts[part] = self._parts.get(part, 0.0) + time.monotonic() - began
 
     def parts(self) -> dict[str, float]:
-        """Of the seconds: those of training, and the others."""
+        """The seconds of training, and of everything else by name."""
         return {"training": self.seconds - sum(self._parts.values()), **self._parts}
 
     def save(self) -> None:
@@ -80,7 +76,7 @@ class Clock:
 
 
 class Checkpoints:
-    """Of a run, at least so many seconds after one another."""
+    """When checkpoints are written: at least `seconds` after one another."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._least, self._pause = clock, seconds, seconds
@@ -100,11 +96,11 @@ class Checkpoints:
 
 
 class Record:
-    """`log.jsonl` and `clock.json` of `folder`, for a training that stands after so many updates, or steps.
+    """`log.jsonl` and `clock.json` of `folder`, for a training that stands after `stands` updates, or steps.
 
-    Members are the `seeds` of the first arm, then those of the next. One that has diverged is told once, and the others
-    go on; when all have, there is nothing to go on for, unless there are `others`, which may do better. What is due
-    just where the training stands may be missing from the log: it is measured again.
+    Members are the `seeds` of the first arm, then those of the next. A member that diverges causes one warning, and the
+    others continue. When all have diverged, an error is raised, unless there are `others`, which may do better. A
+    measurement that is due just where the training stands may be missing from the log: it is repeated.
     """
 
     def __init__(
@@ -134,41 +130,39 @@ class Record:
         self._tell(measurement)
 
     def has_all(self, stands: int) -> bool:
-        """Whether nothing is missing, or under way, of what was due after so many updates."""
+        """Whether all measurements that were due after `stands` updates are in the log."""
         return len(self.measurements) == len(self.schedule.until(stands))
 
     def result(self, device: torch.device) -> Result:
-        """Of a training that has ended, on this machine."""
+        """The result of a finished training, on this machine."""
         parts = self.clock.parts()
         found = Result.of(self.measurements, self._arms, self.schedule.unit)
         return replace(found, seconds=sum(parts.values()), seconds_of=parts, origin=origin(device))
 
     def _tell(self, measurement: Measurement) -> None:
-        """Everybody who wants to know."""
+        """Show the measurement, and warn of members that have diverged."""
         self._tracking.write(measurement)
         self.latest = _shown(Result.of([measurement], self._arms), self._arms)
         lost = [name for name, gone in zip(self._names, measurement.diverged, strict=True) if gone]
         for name in lost:
             if name not in self._lost:
-                log.warning(
-                    "%s has diverged after %d updates: no mean counts it from here on", name, measurement.updates
-                )
+                log.warning("%s has diverged after %d updates: excluded from means", name, measurement.updates)
         self._lost.update(lost)
         if not self._others:
             check_alive(measurement.updates, measurement.diverged)
 
 
 def check_alive(updates: int, diverged: Sequence[bool]) -> None:
-    """There is nothing to go on for when all have diverged."""
+    """Raise an error when all members have diverged."""
     if all(diverged):
         raise SyntherError(
-            f"all {len(diverged)} members have diverged after {updates:,} updates: their losses or actions are no "
-            "finite numbers; lower --agent.learning-rate, or look for absurd values with `synther inspect`"
+            f"all {len(diverged)} members have diverged after {updates:,} updates: their losses or actions are not "
+            "finite; lower --agent.learning-rate, or look for extreme values with `synther inspect`"
         )
 
 
 def _shown(result: Result, arms: Sequence[str]) -> str:
-    """The score of each arm, or return, for the display."""
+    """The score or return of each arm, for the display."""
     stands = {arm: result.final(arm) for arm in arms}
     spreads = {arm: s.spread_of_scores or s.spread_of_returns for arm, s in stands.items() if s is not None}
     return "".join(f", {arm} {spread.mean:.1f}" for arm, spread in spreads.items() if spread is not None)

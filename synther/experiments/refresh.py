@@ -145,6 +145,9 @@ class Generators:
 class Refreshing:
     """Synthetic rows of states, which the learner mixes into its batches until the next refresh."""
 
+    part = "generators"
+    """Name of the time it takes, in results."""
+
     def __init__(self, how: Synthetic, env_id: str, experience: Experience, learner: Learner, folder: Path) -> None:
         self.experience, self.learner = experience, learner
         self.generators = Generators(how, for_environment(how.settings(), env_id), learner, folder)
@@ -181,6 +184,8 @@ class LatentRefreshing:
     repeats it, with the generators that are there already.
     """
 
+    part = "latents"
+
     def __init__(
         self, how: SyntheticLatents, learner: PixelLearner, folder: Path, precision: compute.Precision
     ) -> None:
@@ -204,6 +209,9 @@ class LatentRefreshing:
                 synthetic[member] = model.sample(self.how.samples, seed=seed, progress=progress)
         self.generators.tidy()
         self._train(step, latents, synthetic, progress)
+
+    def draw(self, step: int, progress: Progress) -> None:
+        """Nothing is left of a refresh but the heads, which are in the checkpoint."""
 
     def _train(
         self, step: int, latents: dict[int, Transitions], synthetic: dict[int, Transitions], progress: Progress

@@ -1,4 +1,4 @@
-"""What is measured while agents train: a line of a log each, and the result that they come to."""
+"""Measurements of agents in training, the log that holds them, and the result of a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from synther.errors import ConfigError
 from synther.folder import ANOTHER, append_line
 
 Episodes = list[list[float] | None]
-"""Of each member a number an episode, or None if it has diverged."""
+"""One number per episode for each member, or None if the member has diverged."""
 
 Unit = Literal["updates", "env_steps"]
-"""What the time of a training is counted in, as its files say: online it is steps of the environment."""
+"""Unit of time in the files of a run: online runs count steps of the environment."""
 
 _Value = TypeVar("_Value")
 
@@ -32,13 +32,13 @@ class Measurement:
 
     updates: int
     seconds: float
-    """That the training has taken so far, in all its parts if it was interrupted."""
+    """Training time so far, over all processes of an interrupted run."""
     losses: dict[str, list[float | None]]
-    """A number a member, None where it is not finite."""
+    """One number per member, None where it is not finite."""
     returns: Episodes | None = None
-    """None where nobody evaluates."""
+    """None without an evaluation."""
     scores: Episodes | None = None
-    """Those returns, normalised. None where no reference is known."""
+    """Normalised returns. None where no reference is known."""
 
     @classmethod
     def of(
@@ -55,13 +55,13 @@ class Measurement:
 
     @property
     def diverged(self) -> list[bool]:
-        """Whether a member's losses or actions are no finite numbers. They will not become finite again."""
+        """Whether a member's losses or actions are not finite. They will not become finite again."""
         known: list[Sequence[object]] = [*self.losses.values(), *([] if self.returns is None else [self.returns])]
         return [any(value is None for value in of_a_member) for of_a_member in zip(*known, strict=True)]
 
     @property
     def mean_returns(self) -> list[float | None] | None:
-        """A member, over its episodes."""
+        """The mean over its episodes, for each member."""
         return None if self.returns is None else _means(self.returns)
 
     @property
@@ -70,11 +70,11 @@ class Measurement:
 
 
 class Log:
-    """`log.jsonl`: an object a line, each on the disk before anything builds on it.
+    """`log.jsonl`: one object per line, each written to disk before the run continues.
 
-    Opened for a training that goes on, it keeps what was measured at the updates that are `expected`. It forgets what
-    was measured later, or at an end that is none any more, and a line that was cut. The last that is expected may be
-    missing if it can be measured `again`, because the training stands there.
+    Opened for a run that is resumed, it keeps the measurements at the `expected` updates. Later ones, those of a former
+    end, and an incomplete line are dropped. The last expected one may be missing if it can be measured `again`, because
+    the training stands there.
     """
 
     def __init__(self, path: Path, expected: Sequence[int], *, again: bool = True, unit: Unit = "updates") -> None:
@@ -96,7 +96,7 @@ class Log:
 
 
 def by_arm(values: Sequence[_Value], arms: Sequence[str]) -> dict[str, Sequence[_Value]]:
-    """One value a member, cut into those of each arm: the seeds of the first come first."""
+    """One value per member, split into those of each arm: the seeds of the first arm come first."""
     seeds = len(values) // len(arms)
     return {arm: values[place * seeds : (place + 1) * seeds] for place, arm in enumerate(arms)}
 
@@ -110,12 +110,7 @@ def _parsed(line: str, unit: Unit) -> Measurement | None:
     try:
         found = json.loads(line)
         return Measurement(updates=found.pop(unit), **found)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ):  # not a line of ours: what is missing then is found missing
+    except (ValueError, TypeError, KeyError, AttributeError):  # not our line; if one is missing, `Log` notices
         return None
 
 
@@ -129,7 +124,7 @@ def _means(episodes: Episodes) -> list[float | None]:
 
 @dataclass(frozen=True)
 class MeanStd:
-    """Of a number over the seeds that have one. The deviation is that of those seeds, 0 for one alone."""
+    """Mean and standard deviation over the seeds that have a number. The std of one seed is 0."""
 
     mean: float
     std: float
@@ -142,34 +137,34 @@ class MeanStd:
         return cls(float(np.mean(there)), float(np.std(there)), len(there)) if there else None
 
     def __str__(self) -> str:
-        """One seed has no deviation, not one of 0."""
+        """The std of one seed is not shown."""
         return f"{self.mean:,.1f}" + (f" ± {self.std:,.1f}" if self.seeds > 1 else "")
 
 
 @dataclass(frozen=True)
 class EvalPoint:
-    """How good the policies of an arm were at one time."""
+    """Returns and scores of an arm at one time of its training."""
 
     updates: int
     """Or steps of an online run."""
     returns: tuple[float | None, ...]
-    """A seed, the mean of its episodes. None if it has diverged: the spreads are those of the others."""
+    """The mean over episodes for each seed. None if it has diverged: it is excluded from the spreads."""
     scores: tuple[float | None, ...] | None
     """The same, normalised, where a reference is known."""
 
     @property
     def diverged(self) -> int:
-        """Seeds that the spreads leave out."""
+        """Number of seeds that are excluded from the spreads."""
         return self.returns.count(None)
 
     @property
     def spread_of_returns(self) -> MeanStd | None:
-        """None where all seeds have diverged."""
+        """None if all seeds have diverged."""
         return MeanStd.of(self.returns)
 
     @property
     def spread_of_scores(self) -> MeanStd | None:
-        """None where all seeds have diverged, or no reference is known."""
+        """None if all seeds have diverged, or no reference is known."""
         return None if self.scores is None else MeanStd.of(self.scores)
 
     def to_json(self, unit: Unit = "updates") -> dict[str, Any]:
@@ -187,16 +182,16 @@ class EvalPoint:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run comes to."""
+    """The result of a run."""
 
     updates: int
     seconds: float
     curves: dict[str, tuple[EvalPoint, ...]]
-    """How each arm stood at each evaluation; empty where nobody evaluated."""
+    """The evaluations of each arm; empty without evaluation."""
     diverged: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of each arm the seeds, counted from 0, that had diverged by the end."""
+    """For each arm, the indices of the seeds that had diverged by the end."""
     seconds_of: dict[str, float] = field(default_factory=dict)
-    """What the seconds went into."""
+    """The seconds by kind of work."""
     origin: dict[str, str] = field(default_factory=dict)
     """Version, machine and libraries, in words."""
     unit: Unit = "updates"
@@ -220,7 +215,7 @@ class Result:
         return self.curves[arm][-1] if self.curves[arm] else None
 
     def best(self, arm: str) -> EvalPoint | None:
-        """When the mean over the seeds was highest, of the times at which fewest were missing; the first such time."""
+        """The evaluation with the highest mean among those with the fewest diverged seeds; the first of equal ones."""
 
         def rank(standing: EvalPoint) -> tuple[int, float]:
             spread = standing.spread_of_returns
@@ -243,20 +238,17 @@ class Result:
 
     @classmethod
     def after(cls, updates: int, path: Path) -> Result | None:
-        """What a run of so many updates has written there; None if it has not ended, or was shorter then."""
+        """The result at `path` if it is that of a run of `updates` or more; None otherwise."""
         found = cls.read(path) if path.exists() else None
         return None if found is None or found.updates < updates else found
 
     @classmethod
     def read(cls, path: Path) -> Result:
-        """What a run has written there."""
         try:
             return cls.from_json(json.loads(path.read_text()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            told = f"{type(error).__name__}: {error}"
-            raise ConfigError(
-                f"{path} is no result that can be read ({told}): remove it, and the command that wrote it does so again"
-            ) from None
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{path} is not a result ({why}): remove it and run its command again") from None
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:

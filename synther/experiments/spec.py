@@ -1,8 +1,8 @@
-"""What a run is, described once: plain data that goes to and comes from JSON, and that any machine can execute.
+"""A run, described once: plain data that converts to and from JSON, and that any machine can execute.
 
-A run has a folder: `run.json` is the spec itself, `provenance.json` says what became of its names here, and `training/`
-is what the training leaves behind. A folder that has been begun belongs to its run; another is refused there, but for
-one that differs in nothing but more updates or steps, which goes on.
+In the folder of a run, `run.json` is the spec, `provenance.json` says where its data came from here, and `training/`
+holds what the training leaves behind. Other runs are refused there, except for one with more updates or steps, which
+extends the first.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ if TYPE_CHECKING:
     from synther.experiments.sources import Source
 
 PROVENANCE = "provenance.json"
-"""Where the data of a run came from here, and what it was asked for with."""
+"""File with the origin of the data and the command."""
 
 Training = Callable[[Path, Progress], object]
-"""What trains in a folder."""
+"""Trains in a folder."""
+Fitted = tuple[tuple[str, ...], "Generator", dict[str, Any]]
+"""A diffusion model of a finished run: its place in the spec, its description, and the settings it was fitted with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """Where agents train, and who follows them. These options, and those below, are the command line's too."""
+    """Where agents train, and trackers. These options, and those below, are also options of the command line."""
 
     device: str = "auto"
     """auto (the GPU where there is one), cpu, cuda or cuda:N."""
@@ -105,58 +107,57 @@ class Place:
     device: str = "auto"
     workers: int | None = None
     command: str = ""
-    """What was asked for, for the record."""
+    """The command line, for the record."""
 
 
 class Changes(TypedDict, total=False):
-    """What a run can have instead of its own; None is as if it were not said."""
+    """Changes to a run; None changes nothing."""
 
     updates: int | None
     """Online: steps of the environment."""
     seeds: int | None
     evaluate_every: int | None
     samples: int | None
-    """The most that a source makes."""
+    """At most so many rows from each source."""
     preset: str | None
-    """Of diffusion."""
+    """Of diffusion models."""
     fit_steps: int | None
-    """The most that a diffusion model is fitted."""
+    """At most so many steps for each fit of a diffusion model."""
 
 
 def given(changes: Changes, *names: str) -> dict[str, Any]:
-    """Those of the changes."""
     return {name: changes[name] for name in names if changes.get(name) is not None}  # type: ignore[literal-required]
 
 
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
-"""Options that a run may have different values of on another machine: `run.json` does not contain them."""
+"""Options that may differ between machines: `run.json` does not contain them."""
 _RARELY_SET = {"precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity", "measure_every"}
-"""Options that `run.json` need not contain where they are the default: runs of earlier versions do not have them."""
+"""Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 
 
 class RunSpec(ABC):
     """A run as plain data; each kind is a frozen dataclass of its own."""
 
     shown: ClassVar[Literal["scores", "returns"]] = "scores"
-    """What a table shows of it."""
+    """What tables show."""
     is_training: ClassVar[bool] = True
-    """Whether its result is one of agents, or only numbers that were counted."""
+    """Whether its result is that of agents; otherwise it is a dict of numbers."""
 
     name: str
-    """Of its folder, too."""
+    """Also of its folder."""
 
     @property
     def data_set(self) -> str | None:
-        """The name of what it learns from, if that was there before."""
+        """The name of the data it learns from; None for online runs."""
         return None
 
     @property
     def growth(self) -> Growth | None:
-        """What there may be more of in a run that goes on."""
+        """What may be increased to extend the run."""
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """What `run.json` says: the options that the result depends on."""
+        """The content of `run.json`: the options that the result depends on."""
         rarely = {option.name: option.default for option in fields(self) if option.name in _RARELY_SET}  # type: ignore[arg-type]
         return {
             name: value
@@ -170,42 +171,39 @@ class RunSpec(ABC):
         return built
 
     def changed(self, **changes: Unpack[Changes]) -> RunSpec:
-        """With less or more of what it has, as asked for."""
+        """A copy with `changes`."""
         return self
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
-        """Train in `folder`, or go on there."""
+        """Train in `folder`, or resume there."""
         run = RunFolder(folder, growth=self.growth)
-        run.check(self.to_json())  # before the data is looked for, which may take long
+        run.check(self.to_json())  # before the data is read, which may take long
         provenance, train = self.prepared(place, progress)
         if not run.begun:
             run.claim(self.to_json())
         write_object(folder / PROVENANCE, {"command": place.command, **provenance})
         train(folder, progress)
-        run.claim(self.to_json())  # a shorter one is this one from here on
+        run.claim(self.to_json())  # a run that was extended is this one from here on
 
     @abstractmethod
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        """What is known of the data here, and what trains on it. What is not to be had leaves no folder behind."""
+        """The provenance of the data, and a function that trains on it. Missing data leaves no folder behind."""
 
     def result(self, folder: Path) -> Path:
-        """The file that is there when all is done."""
+        """The file that exists when the run is finished."""
         return folder / "training" / "result.json"
 
     def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Of the arms of a run that is `done` what each learned from."""
+        """The sources that each arm of a finished run learned from; `done` is its `run.json`."""
         return {}
 
-    def generators(
-        self, done: Mapping[str, Any], folder: Path
-    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
-        """Of the diffusion models of a run that is `done`: where its spec names them, how it describes them, and the
-        settings that were meant then."""
+    def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
+        """The diffusion models of a finished run; `done` is its `run.json`."""
         return iter(())
 
 
 def _built(kind: Any, value: Any) -> Any:
-    """A value of a kind, from what JSON holds of it."""
+    """A value of type `kind`, from JSON."""
     if value is None:
         return None
     if is_dataclass(kind):
@@ -223,26 +221,16 @@ def _built(kind: Any, value: Any) -> Any:
     return _built(inner[0], value) if len(inner) == 1 and NoneType in get_args(kind) else value
 
 
-def execute_all(
-    specs: Sequence[RunSpec],
-    folder: Path,
-    place: Place,
-    *,
-    engine: Literal["local", "ray"] = "local",
-    gpus: float | None = None,
-    address: str | None = None,
-    progress: Progress | bool = True,
-) -> list[Outcome]:
-    """Each run in a folder of its own in `folder`; see `engines.run_all`."""
+def execute_all(specs: Sequence[RunSpec], folder: Path, place: Place, **how: Any) -> list[Outcome]:
+    """Execute each run in its own folder in `folder`. `how` goes to `engines.run_all`."""
     from synther.experiments.engines import run_all
 
-    tasks = [_Task(spec, place) for spec in specs]
-    return run_all(tasks, folder, engine=engine, gpus=gpus, address=address, progress=progress)
+    return run_all([_Task(spec, place) for spec in specs], folder, **how)
 
 
 @dataclass(frozen=True)
 class _Task:
-    """A run as an engine wants it."""
+    """A run as a task of an engine."""
 
     spec: RunSpec
     place: Place
@@ -255,24 +243,20 @@ class _Task:
         self.spec.execute(folder, self.place, progress)
 
     def done(self, folder: Path) -> bool:
-        """Whether this very run is; another that has been done there is refused when it comes to its turn."""
+        """Whether exactly this run is done. Another run in this folder is refused by `execute`."""
         return self.spec.result(folder).exists() and same(read_object(folder / "run.json"), self.spec.to_json())
-
-
-Parts = dict[str, dict[str, Any]]
-"""Options of parts of a preset, to be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Generator:
-    """A diffusion model: a preset, and what is changed of it."""
+    """A diffusion model: a preset, and changes to it."""
 
     preset: str = "paper"
-    changes: Parts = field(default_factory=dict)
-    """Of the preset."""
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options of parts of the preset: {"fit": {"steps": 1000}}."""
 
     def __post_init__(self) -> None:
-        check_one_of("preset", self.preset, PRESETS)  # nor auto, which is another one on another machine
+        check_one_of("preset", self.preset, PRESETS)  # `auto` depends on the machine, so it is refused
 
     @classmethod
     def of(cls, settings: Settings, **own: Any) -> Self:
@@ -283,27 +267,26 @@ class Generator:
         return PRESETS[self.preset].changed(**self.changes)
 
     def with_preset(self, changes: Changes) -> Self:
-        """With another preset, and no more steps of fitting than is asked for."""
+        """A copy with another preset, and at most as many steps of fitting."""
         own = replace(self, preset=changes.get("preset") or self.preset)
         settings, most = own.settings(), changes.get("fit_steps")
         if most is None or most >= settings.fit.steps:
             return own
-        settings.changed(fit={"steps": most})  # refuses what is no number of steps
+        settings.changed(fit={"steps": most})  # refuses an invalid number
         return replace(own, changes={**self.changes, "fit": {**self.changes.get("fit", {}), "steps": most}})
 
 
 @dataclass(frozen=True)
 class Recipe(Generator):
-    """How rows beside the real ones are made."""
+    """A source of synthetic rows."""
 
     generator: str = "diffusion"
     """diffusion, tvae, ctgan, or one of the augmentations."""
     samples: int | None = 5_000_000
-    """None is as many as there are real ones,"""
+    """Default of None: as many as there are real rows, but not more than `most`."""
     most: int | None = None
-    """or so many, if those are more."""
     trials: int = 0
-    """Settings of TVAE and CTGAN that are tried beside their defaults."""
+    """Number of settings of TVAE and CTGAN that are tried beside their defaults."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

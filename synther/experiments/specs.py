@@ -13,6 +13,7 @@ from synther.experiments.results import Result
 from synther.experiments.spec import (
     PROVENANCE,
     Changes,
+    Fitted,
     Generator,
     OfflineOptions,
     OnlineOptions,
@@ -39,7 +40,7 @@ Refit = Literal["warm", "scratch"]
 
 
 def _training_of(folder: Path) -> dict[str, Any]:
-    """What the training in the folder of a run says of itself; nothing where it has not begun."""
+    """The description of the training in the folder of a run; empty if it has not begun."""
     described = folder / "training" / "run.json"
     return read_object(described) if described.exists() else {}
 
@@ -57,12 +58,12 @@ class OfflineRun(OfflineOptions, RunSpec):
     """A name that `datasets.read` knows."""
     algorithm: str = "td3_bc"
     arms: dict[str, dict[str, float]] = field(default_factory=dict)
-    """For each arm, which share of every batch comes from which rows: the real ones, or a source."""
+    """For each arm, the share of every batch that comes from the real rows and from each source."""
     sources: dict[str, Recipe] = field(default_factory=dict)
     fraction: float | None = None
-    """Of the real rows, that anybody sees."""
+    """Use a random share of the real rows."""
     agent: dict[str, Any] = field(default_factory=dict)
-    """Options of the algorithm that are not those of the data set, nor its defaults."""
+    """Options of the algorithm that differ from those of the data set and from its defaults."""
     episodes: int | None = None
     """Of each seed and evaluation. Default: as many as the data set asks for."""
     env_options: dict[str, Any] | None = None
@@ -85,7 +86,7 @@ class OfflineRun(OfflineOptions, RunSpec):
         return kind(**self.agent)
 
     def on(self, dataset: Dataset) -> OfflineRun:
-        """With the data set's options where the run has none."""
+        """A copy in which options that are not set are those of the data set."""
         agent = {**dataset.agent.get(self.algorithm, {}), **self.agent}
         return replace(self, agent=agent, episodes=dataset.episodes if self.episodes is None else self.episodes)
 
@@ -110,23 +111,21 @@ class OfflineRun(OfflineOptions, RunSpec):
         run = replace(self.on(dataset), env_id=dataset.env_id, env_options=dataset.env_options)
         run = replace(run, workers=place.workers, device=place.device)
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
-        # Where the folder of data lies on this machine is nobody's business.
+        # The path of the data folder on this machine is left out of the record.
         provenance = {"data": dataset.origin.replace(f"{place.data}/", ""), "rows": len(material.real)}
         return provenance, lambda folder, progress: train_to(run, material, folder / "training", progress=progress)
 
     def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
         return {arm: set(shares) for arm, shares in done["arms"].items()}
 
-    def generators(
-        self, done: Mapping[str, Any], folder: Path
-    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
+    def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         trained = _training_of(folder)
         for name, recipe in done["sources"].items() if trained else ():
             if recipe["generator"] == "diffusion":
                 yield ("sources", name), Recipe(**recipe), trained["synthetic"][name]["settings"]
 
     def _material(self, dataset: Dataset, place: Place) -> TrainingData:
-        """Sources imitate rows as they are in the data, so that algorithms share them: rewards change after that."""
+        """Generators are fitted on the rows of the data, so that algorithms share them. Rewards change after that."""
         from synther.experiments.sources import Rewarded, TrainingData
 
         rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
@@ -293,9 +292,7 @@ class OnlineRun(OnlineOptions, RunSpec):
             pass
         return {}, lambda folder, progress: train_to(run, folder / "training", progress=progress)
 
-    def generators(
-        self, done: Mapping[str, Any], folder: Path
-    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
+    def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         trained = _training_of(folder)
         if trained and done["synthetic"] is not None:
             yield ("synthetic",), Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
@@ -366,17 +363,17 @@ STAGE_ONE = "stage-one"
 
 @dataclass(frozen=True)
 class Retraining:
-    """What heads are trained on anew."""
+    """An arm whose heads are retrained on latents."""
 
     features: Features = "both"
-    """Whose trunk's outputs latents are: of actor and critic each its own, or one's for both. BC has an actor only."""
+    """Trunk whose outputs are the latents: actor, critic, or both. BC has only an actor."""
     recipe: Recipe | None = None
-    """How synthetic latents are made; None takes the real ones."""
+    """Source of synthetic latents; None is real latents."""
 
     def __post_init__(self) -> None:
         check_one_of("features", self.features, get_args(Features))
         if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
-            raise ConfigError("latents are made by diffusion, and so many of them: got another recipe")
+            raise ConfigError("latents are made by diffusion, with a number of samples: got another recipe")
 
 
 @dataclass(frozen=True)
@@ -463,9 +460,7 @@ class PixelRun(Tracked, RunSpec):
         }
         write_object(self.result(folder), _together(found).to_json())
 
-    def generators(
-        self, done: Mapping[str, Any], folder: Path
-    ) -> Iterator[tuple[tuple[str, ...], Generator, dict[str, Any]]]:
+    def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         known = read_object(folder / PROVENANCE).get("generators", {}) if (folder / PROVENANCE).exists() else {}
         for arm, settings in known.items():
             yield ("arms", arm), Recipe(**done["arms"][arm]["recipe"]), settings
@@ -483,7 +478,7 @@ class PixelRun(Tracked, RunSpec):
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
         source = frames_of(self.task, self.level, place.data)
         frames = files.read(source, progress)
-        # Where the folder of data lies on this machine is left out of the record.
+        # The path of the data folder on this machine is left out of the record.
         origin = f"frames read from {source.relative_to(place.data) if place.data else source}"
         recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
         meant = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
@@ -515,7 +510,7 @@ class PixelRun(Tracked, RunSpec):
 
 
 def _together(found: Mapping[str, Result]) -> Result:
-    """One result with the arms of all."""
+    """One result with all arms."""
     first = found[STAGE_ONE]
     return replace(
         first,

@@ -1,7 +1,7 @@
-"""Measurements shown while a run goes on: TensorBoard events in its folder, and Weights & Biases where asked for.
+"""Show measurements while a run goes on: TensorBoard events in its folder, and Weights & Biases if asked for.
 
-Both are fed by the lines of the log alone, from its first one each time the run is taken up. So they show every
-measurement once, whatever happened to the run. What keeps them from it does not keep agents from training.
+Both receive the lines of the log, from the first line each time the run is resumed. So they show every measurement
+once, whatever happened to the run. If a tracker fails, training continues.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -25,15 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None:
-        """What was measured after so many updates, and so many seconds of the run."""
-
-    def close(self, failed: bool) -> None:
-        """The run is over, or has failed."""
+    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None: ...
+    def close(self, failed: bool) -> None: ...
 
 
 class Tracking:
-    """All trackers of the run in `folder`. One that fails is told of once and then left alone."""
+    """All trackers of the run in `folder`. One that fails causes one warning and is dropped."""
 
     def __init__(self, folder: Path, arms: Sequence[str], spec: Tracked) -> None:
         self._arms, self._before = arms, (0, 0.0)
@@ -71,19 +69,19 @@ class Tracking:
             raise
         except Exception as error:  # a full disk, a lost network, whatever their libraries raise
             self._trackers.pop(name, None)
-            log.warning("%s is given up (%s: %s): training goes on", name, type(error).__name__, error)
+            log.warning("%s failed (%s: %s): training continues without it", name, type(error).__name__, error)
 
 
 def check(spec: Tracked) -> None:
     """Refuse trackers that are not installed, before there is a folder."""
     if spec.tensorboard == "on":
-        _tensorboard()
+        _library("torch.utils.tensorboard")
     if spec.wandb is not None:
-        _wandb()
+        _library("wandb")
 
 
 def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:
-    """Mean, lowest and highest of every number over an arm's seeds, without those that have diverged."""
+    """Mean, minimum and maximum of every number over an arm's seeds, without seeds that have diverged."""
     numbers = {"score": measurement.mean_scores, "return": measurement.mean_returns, **measurement.losses}
     found: dict[str, float] = {}
     for name, values in numbers.items():
@@ -98,14 +96,14 @@ def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:
 
 
 class _TensorBoard:
-    """Events in a folder of their own, which is written anew each time: nobody could take out what was forgotten."""
+    """Events in a folder of their own, which is written again each time: single events cannot be removed from it."""
 
     def __init__(self, folder: Path) -> None:
         own = folder / "tensorboard"
         if own.exists():
             shutil.rmtree(own)
         self._began = (folder / "run.json").stat().st_mtime
-        self._writer = _tensorboard().SummaryWriter(str(own))
+        self._writer = _library("torch.utils.tensorboard").SummaryWriter(str(own))
 
     def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
@@ -117,14 +115,14 @@ class _TensorBoard:
 
 
 class _WeightsAndBiases:
-    """One run of theirs for one of ours, known by an id that is kept in `wandb.json`.
+    """One run there for one run here, with an id that is kept in `wandb.json`.
 
-    What was measured before is written again, as far as they do not have it: online they say so, and offline runs that
-    an earlier life has left are removed.
+    Earlier measurements are written again if they are missing there. Online runs report their last step; offline runs
+    of an earlier process are removed.
     """
 
     def __init__(self, folder: Path, project: str) -> None:
-        wandb = _wandb()
+        wandb = _library("wandb")
         kept = folder / "wandb.json"
         known = read_object(kept) if kept.exists() else {}
         if known.get("project") != project:
@@ -156,24 +154,16 @@ class _WeightsAndBiases:
 def _wanted(tensorboard: Literal["auto", "on", "off"]) -> bool:
     if tensorboard == "auto":
         try:
-            _tensorboard()
+            _library("torch.utils.tensorboard")
         except MissingExtra as error:
             log.info("%s", error)
             return False
     return tensorboard != "off"
 
 
-def _tensorboard() -> Any:
+def _library(name: str) -> Any:
     try:
-        from torch.utils import tensorboard
+        return import_module(name)
     except ImportError:
-        raise MissingExtra("tensorboard", "track", "writing TensorBoard events") from None
-    return tensorboard
-
-
-def _wandb() -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise MissingExtra("wandb", "track", "following a run with Weights & Biases") from None
-    return wandb
+        what = "writing TensorBoard events" if "tensorboard" in name else "tracking a run with Weights & Biases"
+        raise MissingExtra(name.rpartition(".")[2], "track", what) from None

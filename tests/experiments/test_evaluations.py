@@ -123,7 +123,7 @@ def test_a_run_goes_on_without_a_diverged_member(done, poison, tmp_path, caplog)
     for line, expected in zip(lines[1:], whole[1:], strict=True):
         assert (line["returns"], line["scores"]) == ([None, expected["returns"][1]], [None, expected["scores"][1]])
     assert caplog.text.count("diverged") == 1
-    assert "seed 0 of arm 'real' has diverged after 20 updates: no mean counts it from here on" in caplog.text
+    assert "seed 0 of arm 'real' has diverged after 20 updates: excluded from means" in caplog.text
     final = result.final("real")
     assert (final.diverged, final.spread_of_returns.seeds) == (1, 1)
     assert final.spread_of_returns.mean == pytest.approx(np.mean(whole[-1]["returns"][1]))

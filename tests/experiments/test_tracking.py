@@ -79,7 +79,8 @@ def test_a_tracker_that_fails_is_told_of_once_and_training_goes_on(done, tmp_pat
     run(tmp_path / "run", SHOWN)
     assert logged(tmp_path / "run") == logged(done)
     said = [record.message for record in caplog.records]
-    assert said == ["TensorBoard is given up (OSError: no space left on device): training goes on"]
+    assert len(said) == 1
+    assert said[0].startswith("TensorBoard failed (OSError: no space left on device)")
 
 
 def test_where_tensorboard_is_not_installed(done, tmp_path, monkeypatch, caplog):
@@ -145,7 +146,7 @@ def test_weights_and_biases_without_a_key_a_network_or_the_library(done, tmp_pat
         run(tmp_path / "run", followed)
     monkeypatch.setattr(wandb, "init", failing(wandb.errors.CommError("no network")))
     run(tmp_path / "run", followed)
-    assert "Weights & Biases is given up (CommError: no network): training goes on" in caplog.text
+    assert "Weights & Biases failed (CommError: no network)" in caplog.text
     assert logged(tmp_path / "run") == logged(done)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtra, match=r"needs wandb.*pip install 'synther\[track\]'"):

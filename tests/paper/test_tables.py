@@ -185,7 +185,7 @@ def test_a_comparison_has_as_many_seeds_as_each_of_its_tasks(out):
 
 def test_a_damaged_result_is_named(out):
     RUNS_OF_IT[0].result(out / RUNS / RUNS_OF_IT[0].name).write_text("{}")
-    with pytest.raises(ConfigError, match=r"result\.json is no result that can be read"):
+    with pytest.raises(ConfigError, match=r"result\.json is not a result"):
         Table.of(EXAMPLE, out)
 
 

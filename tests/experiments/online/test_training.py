@@ -260,7 +260,7 @@ def test_a_seed_that_diverges_is_told_and_the_others_go_on(tmp_path, monkeypatch
     monkeypatch.setattr(Learner, "train", diverging)
     with caplog.at_level(logging.WARNING, "synther"):
         result = run(tmp_path, POINT)
-    assert caplog.messages == ["seed 0 of arm 'sac' has diverged after 10 updates: no mean counts it from here on"]
+    assert caplog.messages == ["seed 0 of arm 'sac' has diverged after 10 updates: excluded from means"]
     assert result.diverged == {"sac": (0,)}
     assert [standing.returns[0] for standing in result.curves["sac"]] == [None, None]
     assert len(read(tmp_path / "replay.npz")) == 40

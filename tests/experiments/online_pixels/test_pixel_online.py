@@ -217,7 +217,7 @@ def test_a_seed_that_diverges_is_told_once_and_all_that_do_end_the_run(tmp_path,
     with pytest.raises(SyntherError, match="all 2 members have diverged after 30 updates"):
         run(tmp_path, replace(PLAN, synthetic=None))
     assert [message for message in caplog.messages if "diverged" in message] == [
-        f"seed {seed} of arm 'drq_v2' has diverged after {step} updates: no mean counts it from here on"
+        f"seed {seed} of arm 'drq_v2' has diverged after {step} updates: excluded from means"
         for seed, step in ((3, 24), (4, 30))
     ]
 
