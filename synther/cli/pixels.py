@@ -158,7 +158,7 @@ def run(arguments: list[str]) -> None:
 def _train(arguments: list[str]) -> None:
     chosen, agent = _parse_train(arguments)
     from synther.envs.pixels import check_task
-    from synther.experiments.pixels.stage_one import train_to
+    from synther.experiments.pixels import train_to
     from synther.experiments.specs import PixelRun
     from synther.pixels import files
 
@@ -175,7 +175,7 @@ def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
     """The options of the agent depend on the algorithm, so that is looked for first."""
     if set(arguments) <= {"-h", "--help"}:
         options.parse("pixels train", Train, arguments)  # prints help and exits, without importing PyTorch
-    from synther.experiments.pixels.stage_one import kind_of
+    from synther.experiments.pixels import kind_of
     from synther.pixels.agent import PIXEL_ALGORITHMS
 
     config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
@@ -187,7 +187,7 @@ def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
 
 def _encode(arguments: list[str]) -> None:
     chosen = options.parse("pixels encode", Encode, arguments)
-    from synther.experiments.pixels.stage_one import encode_to
+    from synther.experiments.pixels import encode_to
     from synther.pixels import files
 
     frames = files.read(chosen.frames, not chosen.quiet)
@@ -200,7 +200,7 @@ def _encode(arguments: list[str]) -> None:
 
 def _upsample(arguments: list[str]) -> None:
     chosen = options.parse("pixels upsample", Upsample, arguments)
-    from synther.experiments.pixels.latents import upsample
+    from synther.experiments.pixels import upsample
 
     how: dict[str, Any] = {"device": chosen.device, "precision": chosen.precision, "progress": not chosen.quiet}
     written = upsample(chosen.latents, chosen.out, chosen.settings(), chosen.samples, **how)
@@ -211,9 +211,7 @@ def _upsample(arguments: list[str]) -> None:
 
 def _retrain(arguments: list[str]) -> None:
     chosen = options.parse("pixels retrain", Retrain, arguments)
-    from synther.experiments.pixels.heads import retrain_to
-    from synther.experiments.pixels.latents import stored
-    from synther.experiments.pixels.stage_one import identity
+    from synther.experiments.pixels import identity, retrain_to, stored
     from synther.experiments.specs import PixelRun
 
     features, sources = stored(chosen.data, identity(chosen.run))

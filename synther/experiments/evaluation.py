@@ -21,7 +21,7 @@ from synther.envs.pixels import REPEAT, PixelEnv
 from synther.envs.scores import reference
 from synther.errors import ConfigError, FormatError
 from synther.experiments.loop import CHECKPOINT
-from synther.experiments.pixels.stage_one import POLICY, description, result_of
+from synther.experiments.pixels import POLICY, description, result_of
 from synther.experiments.results import EvalPoint, Measurement, Result, episodes_of
 from synther.folder import RunFolder, append_line, digest_of, key_of, read_object, write_object
 from synther.pixels import evaluation

@@ -380,7 +380,7 @@ class Retraining:
 class PixelRun(Tracked, RunSpec):
     """One pixel agent, all seeds at once, and its heads retrained on other latents.
 
-    `stage_one.train_to` takes frames that are already in memory. It does not read `task`, `level`, `arms`, `episodes`.
+    `pixels.train_to` takes frames that are already in memory. It does not read `task`, `level`, `arms`, `episodes`.
     """
 
     name: str = ""
@@ -443,7 +443,7 @@ class PixelRun(Tracked, RunSpec):
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or go on there, then evaluate."""
         from synther.experiments.evaluation import evaluate, why_not
-        from synther.experiments.pixels.stage_one import is_trained
+        from synther.experiments.pixels import is_trained
 
         RunFolder(folder).check(self.to_json())
         arms = (STAGE_ONE, *self.arms)
@@ -469,9 +469,7 @@ class PixelRun(Tracked, RunSpec):
         return folder / "result.json"
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        from synther.experiments.pixels.heads import retrain_to
-        from synther.experiments.pixels.latents import frames_of
-        from synther.experiments.pixels.stage_one import is_trained, latents_of, train_to
+        from synther.experiments.pixels import frames_of, is_trained, latents_of, retrain_to, train_to
         from synther.pixels import files
 
         run = replace(self, env_id=self.env_id or f"dm_control/{self.task}-v0", device=place.device)
@@ -498,7 +496,7 @@ class PixelRun(Tracked, RunSpec):
     def _sources(
         self, folder: Path, latents: list[Transitions], recipe: Recipe | None, progress: Progress
     ) -> list[Given | Sampled]:
-        from synther.experiments.pixels.latents import fit_to
+        from synther.experiments.pixels import fit_to
         from synther.experiments.sources import Given, Sampled
 
         if recipe is None:

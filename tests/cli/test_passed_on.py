@@ -157,20 +157,18 @@ def test_pixels(reached, monkeypatch, tmp_path):
     monkeypatch.setattr("synther.pixels.files.read", lambda frames, progress: (frames, progress))
     run, out = tmp_path / "run", tmp_path / "out"
     words = ("--features", "actor", "--seed", 3, "--device", "cpu", "--quiet")
-    found = reached(
-        "synther.experiments.pixels.stage_one.encode_to", "pixels", "encode", run, "frames", "--out", out, *words
-    )
+    found = reached("synther.experiments.pixels.encode_to", "pixels", "encode", run, "frames", "--out", out, *words)
     assert found.given == (run, ("frames", False), out)
     assert found.named == {"features": "actor", "seed": 3, "device": "cpu", "progress": False}
     words = ("--episodes", 4, "--env-id", "dm_control/walker-walk-v0", "--workers", 2, "--repeat", 3)
     found = reached("synther.experiments.evaluation.evaluate", "pixels", "evaluate", run, *words)
     expected = {"episodes": 4, "env_id": "dm_control/walker-walk-v0", "repeat": 3, "workers": 2, "progress": True}
     assert (found.given, found.named) == ((run,), expected)
-    importlib.import_module("synther.experiments.pixels.heads")  # which else would keep what follows for good
-    monkeypatch.setattr("synther.experiments.pixels.stage_one.identity", lambda run: {"of": run})
-    monkeypatch.setattr("synther.experiments.pixels.latents.stored", lambda data, agents: ("critic", [data, agents]))
+    importlib.import_module("synther.experiments.pixels")  # which else would keep what follows for good
+    monkeypatch.setattr("synther.experiments.pixels.identity", lambda run: {"of": run})
+    monkeypatch.setattr("synther.experiments.pixels.stored", lambda data, agents: ("critic", [data, agents]))
     words = ("--updates", 9, "--measure-every", 4, "--precision", "float32", "--device", "cpu", "--tensorboard", "off")
-    target = "synther.experiments.pixels.heads.retrain_to"
+    target = "synther.experiments.pixels.retrain_to"
     found = reached(target, "pixels", "retrain", run, tmp_path / "latents", "--out", out, *words)
     spec, *rest = found.given
     assert (spec.updates, spec.measure_every, spec.precision) == (9, 4, "float32")
@@ -178,7 +176,7 @@ def test_pixels(reached, monkeypatch, tmp_path):
     assert rest == [run, [tmp_path / "latents", {"of": run}], out]
     assert found.named == {"features": "critic", "progress": True}
     words = ("--samples", "2K", "--device", "cpu", "--precision", "float32", "--fit.steps", 5)
-    target = "synther.experiments.pixels.latents.upsample"
+    target = "synther.experiments.pixels.upsample"
     found = reached(target, "pixels", "upsample", tmp_path / "latents", "--out", out, *words)
     latents, folder, settings, samples = found.given
     assert (latents, folder, settings.fit.steps, samples) == (Path(tmp_path / "latents"), out, 5, 2_000)

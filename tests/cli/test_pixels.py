@@ -125,7 +125,7 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
         found.append(plan)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("synther.experiments.pixels.stage_one.train_to", kept)
+    monkeypatch.setattr("synther.experiments.pixels.train_to", kept)
     words = (
         "--seeds",
         3,

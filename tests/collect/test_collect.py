@@ -30,9 +30,9 @@ from synther.envs import evaluation, recording, vector_env
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.experiments import online as training
 
-from ..experiments.online.runs import PLAN, Guess
+from ..experiments.online.runs import PLAN
 from ..experiments.online.runs import run as train_online
-from ..experiments.pendulum import swings
+from ..experiments.pendulum import Guess, swings
 from ..here import Here
 from ..support.watch import Stopped, Watch
 

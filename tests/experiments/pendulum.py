@@ -40,8 +40,10 @@ class Guess:
 
     def start(self, policies: Sequence[MlpPolicy], number: int) -> Guessed:
         assert len(policies) == len(self.members)
-        draws = [np.random.default_rng((seed, number)).normal(size=(self.episodes, 3)) for seed in self.members]
-        returns = [policy.act(seen)[:, 0] for policy, seen in zip(policies, draws, strict=True)]
+        returns = []
+        for seed, policy in zip(self.members, policies, strict=True):
+            size = self.episodes, len(policy.layers[0][0])
+            returns.append(policy.act(np.random.default_rng((seed, number)).normal(size=size))[:, 0])
         return Guessed(number, returns, not self.slow)
 
     def __enter__(self) -> Guess:

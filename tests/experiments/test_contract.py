@@ -13,9 +13,8 @@ from synther import read
 from synther.errors import ConfigError
 from synther.experiments import offline, online, record
 from synther.experiments.evaluation import score
-from synther.experiments.pixels.heads import retrain_to
-from synther.experiments.pixels.stage_one import latents_of
-from synther.experiments.pixels.stage_one import train_to as train_on_frames
+from synther.experiments.pixels import latents_of, retrain_to
+from synther.experiments.pixels import train_to as train_on_frames
 from synther.experiments.sources import Given
 from synther.folder import RunFolder
 from synther.upsample import upsample
@@ -27,14 +26,15 @@ from . import seeing, trainings
 from .online import runs as rows_online
 from .online_pixels import runs as frames_online
 from .online_pixels.conftest import one_process
+from .pendulum import Guess
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
     """Evaluations start no process, and checkpoints are written whenever that is possible."""
     with pytest.MonkeyPatch.context() as patched, one_process():
-        patched.setattr(offline, "Evaluator", rows_online.Guess)
-        patched.setattr(online, "Evaluator", rows_online.Guess)
+        for module in (offline, online):
+            patched.setattr(module, "Evaluator", Guess)
         patched.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
         patched.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
         yield

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from synther import read, write
-from synther.experiments.pixels.heads import retrain_to
-from synther.experiments.pixels.stage_one import latents_of
-from synther.experiments.pixels.stage_one import train_to as train_on_frames
+from synther.experiments.pixels import latents_of, retrain_to
+from synther.experiments.pixels import train_to as train_on_frames
 from synther.experiments.sources import Given, TrainingData
 from synther.pixels import files as pictures
 from synther.upsample import upsample
@@ -39,8 +38,8 @@ from synther import Synthesizer, read
 from synther.experiments import record
 from synther.experiments.offline import train_to
 from synther.experiments import loop
-from synther.experiments.pixels import stage_one as training
-from synther.experiments.pixels.heads import retrain_to
+from synther.experiments import pixels as training
+from synther.experiments.pixels import retrain_to
 from synther.experiments.sources import Given, TrainingData
 from synther.upsample import upsample
 from synther.pixels import files

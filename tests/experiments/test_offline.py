@@ -23,7 +23,6 @@ from synther.experiments import offline
 from synther.experiments.results import Result
 from synther.experiments.sources import Augmented, Given, Sampled, TrainingData
 from synther.experiments.specs import OfflineRun
-from synther.locks import driver_lock, owned, worker_lock
 
 from ..support.watch import Stopped, Watch
 from .pendulum import Guessed, swings
@@ -126,19 +125,6 @@ def test_same_seed_same_result_and_others_differ(done, tmp_path):
     one, other = logged(done)[-1], logged(tmp_path / "next")[-1]
     np.testing.assert_allclose(other["returns"], one["returns"][1:], rtol=1e-4)
     assert not np.allclose(one["returns"][0], one["returns"][1])
-
-
-def test_only_one_process_trains_in_a_folder(done, tmp_path):
-    folder, shown = tmp_path / "run", Watch(at_every=lambda: meddle())
-
-    def meddle() -> None:
-        with pytest.raises(ConfigError, match=r"process \d+ on \S+ is at work in .*run: wait .* another --out"):
-            run(folder)
-
-    with owned(driver_lock(folder)), owned(worker_lock(folder)):  # as engines do
-        run(folder, progress=shown)
-    assert shown.amounts == [10, 10, 10, 10, 5]
-    assert same(done, folder)
 
 
 @pytest.mark.parametrize(

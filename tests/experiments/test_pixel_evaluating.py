@@ -10,7 +10,7 @@ import pytest
 
 from synther.errors import ConfigError
 from synther.experiments.evaluation import evaluate, why_not
-from synther.experiments.pixels.stage_one import train_to
+from synther.experiments.pixels import train_to
 from synther.experiments.results import EvalPoint
 from synther.folder import RunFolder
 from synther.pixels import evaluation

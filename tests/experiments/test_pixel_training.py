@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,18 @@ from synther.agents.agent import Agent
 from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop, record
-from synther.experiments.pixels import heads as retraining
-from synther.experiments.pixels.heads import retrain_to
-from synther.experiments.pixels.latents import fit_to, frames_of, stored, upsample
-from synther.experiments.pixels.stage_one import encode_to, identity, latents_of, train_to
+from synther.experiments import pixels as retraining
+from synther.experiments.pixels import (
+    encode_to,
+    fit_to,
+    frames_of,
+    identity,
+    latents_of,
+    retrain_to,
+    stored,
+    train_to,
+    upsample,
+)
 from synther.experiments.sources import Given, Sampled
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
@@ -243,6 +252,21 @@ class TestStageTwo:
         assert one.keys() == other.keys()
         for name in one:
             torch.testing.assert_close(one[name], other[name])
+
+    def test_rows_of_one_seed_are_in_memory_at_a_time(self, run, latents, tmp_path):
+        alive: list[weakref.ref] = []
+
+        class Made(Given):
+            """Rows that are made when they are asked for, while none of another seed are left."""
+
+            def rows(self, file, progress):
+                assert all(rows() is None for rows in alive)
+                seen = self.given.observation.copy()
+                alive.append(weakref.ref(seen))
+                return replace(self.given, observation=seen)
+
+        retrain_to(PLAN, run, list(map(Made, latents)), tmp_path / "heads", features="both", progress=False)
+        assert len(alive) == 2
 
     def test_stopped_in_its_second_group_it_ends_the_same(self, run, latents, tmp_path, monkeypatch):
         monkeypatch.setattr(retraining, "_CPU_BYTES", 1)

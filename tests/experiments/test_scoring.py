@@ -13,7 +13,7 @@ from synther.collect.rows import frozen
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.evaluation import score
-from synther.experiments.pixels.stage_one import train_to as train_on_frames
+from synther.experiments.pixels import train_to as train_on_frames
 from synther.experiments.sources import Augmented, TrainingData
 
 from ..pixels.lamps import Lamps

@@ -11,8 +11,9 @@ import pytest
 from synther import Synthesizer
 from synther.compare.generators import Fitted, Maker, Plan
 from synther.data.spaces import Box, Discrete
+from synther.datasets import Dataset
 from synther.errors import ConfigError, DataError
-from synther.experiments.sources import Augmented, Generated, Given, Sampled, TrainingData
+from synther.experiments.sources import Augmented, Generated, Given, Rewarded, Sampled, TrainingData
 from synther.presets import preset
 from synther.progress import Silent
 
@@ -146,3 +147,15 @@ def test_rows_of_another_model_number_or_seed_are_others(tmp_path):
     assert all(one != other for one, other in combinations(told, 2))
     noise = [Augmented(*way).description() for way in (("additive", None, 5, 0), ("additive", None, 5, 1))]
     assert noise[0] != noise[1]
+
+
+def test_rewards_change_as_the_data_set_says(tmp_path):
+    real, given = swings(), swings(seed=1)
+    dataset = Dataset("mine", real, None, {}, {}, rewards={"iql": lambda rows: (2.0, -float(len(rows)))})
+    source = Rewarded(Given(given), dataset, "iql")
+    assert source.description() == {**Given(given).description(), "rewards": [2.0, -60.0]}
+    found = source.rows(tmp_path / "unused.npz", Silent())
+    np.testing.assert_allclose(found.reward, 2 * given.reward - 60, rtol=1e-6)
+    np.testing.assert_array_equal(found.observation, given.observation)
+    with pytest.raises(DataError, match="observations of shape"):
+        source.check(replace(real, observation=real.observation[:, :2], next_observation=real.next_observation[:, :2]))

@@ -9,7 +9,8 @@ from synther.envs import vector_env
 from synther.experiments import online as training
 
 from ...envs.places import register
-from .runs import Guess, run
+from ..pendulum import Guess
+from .runs import run
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from synther import read
-from synther.envs.policies import MlpPolicy
 from synther.experiments.online import train_to
 from synther.experiments.specs import OnlineRun, Synthetic
 
-from .. import pendulum, trainings
+from .. import trainings
 
 SMALL = {"width": 8, "depth": 1, "batch_size": 8, "learning_rate": 1e-2}
 TINY = {
@@ -39,19 +35,6 @@ PLAN = OnlineRun(
 )
 LEGS = [15, 20, 30, 40, 45, 55]
 TIMES = [10, 20, 30, 40, 50, 55]
-
-
-class Guess(pendulum.Guess):
-    """The same for observations of any size."""
-
-    def start(self, policies: Sequence[MlpPolicy], number: int) -> pendulum.Guessed:
-        draws = [np.random.default_rng((seed, number)) for seed in self.members]
-        seen = [
-            draw.normal(size=(self.episodes, len(policy.layers[0][0])))
-            for draw, policy in zip(draws, policies, strict=True)
-        ]
-        returns = [policy.act(here)[:, 0] for policy, here in zip(policies, seen, strict=True)]
-        return pendulum.Guessed(number, returns, not self.slow)
 
 
 def run(folder: Path, plan: OnlineRun = PLAN, progress=False):

@@ -95,23 +95,6 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     assert "holds a run with another steps (" in str(refused.error)
 
 
-def test_killed_and_started_again_it_comes_to_the_same(tmp_path, monkeypatch):
-    def killed(training, progress):
-        raise KeyboardInterrupt
-
-    execute([RUN], tmp_path / "whole")
-    with monkeypatch.context() as patched:
-        patched.setattr(training.RowActing, "refresh", killed)
-        with pytest.raises(KeyboardInterrupt):
-            execute([RUN], tmp_path / "killed")
-    assert [outcome.error for outcome in execute([RUN], tmp_path / "killed")] == [None]
-    found = [
-        Result.from_json(json.loads(RUN.result(tmp_path / name / "runs" / RUN.name).read_text())).curves
-        for name in ("whole", "killed")
-    ]
-    assert found[0] == found[1]
-
-
 def test_what_cannot_be_run_leaves_no_folder_and_stops_nobody_else(tmp_path):
     lost = replace(REDQ, name="lost", env_id="Nowhere-v0")
     odd = replace(REDQ, name="odd", agent={"colour": 1})

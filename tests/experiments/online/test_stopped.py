@@ -16,9 +16,9 @@ from synther.folder import RunFolder
 from synther.replay import refit as refitting
 from synther.synthesizer import Synthesizer
 
-from ..pendulum import Guessed
+from ..pendulum import Guess, Guessed
 from ..stopping import stop, stop_at_each
-from .runs import PLAN, Guess, run, same
+from .runs import PLAN, run, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 

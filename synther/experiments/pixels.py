@@ -1,0 +1,475 @@
+"""Pixel agents as resumable runs in folders: stage one on frames, latents, and heads retrained on latents.
+
+1. `train_to` trains agents on frames, all seeds at once.
+2. `encode_to` writes the frames as rows of latents, for each seed.
+3. `upsample` fits generators on these latents and writes synthetic ones.
+4. `retrain_to` trains the heads again on latents, real or synthetic. Those of all seeds may be more than memory holds.
+   Seeds are independent of each other, so they are trained in groups that fit, each in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from synther import compute
+from synther.agents.agent import Agent
+from synther.agents.drq_bc import DrQBCConfig
+from synther.agents.policy import load_policy
+from synther.agents.rows import Arm, Member, Rows
+from synther.agents.stacked import Stack
+from synther.data import formats
+from synther.data.checks import check_count, check_rows
+from synther.data.fingerprint import fingerprint
+from synther.data.transitions import Transitions
+from synther.durable import replacing
+from synther.errors import ConfigError, DataError, FormatError, SyntherError
+from synther.experiments import loop, tracking
+from synther.experiments.record import check_alive
+from synther.experiments.results import Result
+from synther.experiments.sources import Stored
+from synther.experiments.specs import PixelRun
+from synther.folder import RunFolder, read_object, write_object
+from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig
+from synther.pixels.encoder import Features
+from synther.pixels.frames import Frames
+from synther.pixels.latents import encode
+from synther.pixels.policy import PixelPolicy, load_pixel_policy
+from synther.plain import check_one_of
+from synther.presets import Settings
+from synther.progress import Progress, resolve
+from synther.synthesizer import Synthesizer
+from synther.synthesizer.together import fit_models, forget
+
+log = logging.getLogger(__name__)
+
+FRAMES, LATENTS = "frames", "latents"
+"""What results call the agents of stage one, and heads that were trained on latents."""
+
+POLICY = "policy.safetensors"
+_TRAINED = "trained.json"
+_TOLD = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "device")
+
+_CPU_BYTES = 4 << 30
+_GPU_SHARE = 0.25
+"""Memory that the rows of a group of seeds may take."""
+
+_THEIRS = {"mixed": "medium_replay", "medium-expert": "medium_expert"}
+"""V-D4RL's names of levels that differ from ours."""
+
+
+def is_trained(folder: Path) -> bool:
+    return (folder / _TRAINED).exists()
+
+
+def result_of(folder: Path) -> Result:
+    """The result of the training, without an evaluation."""
+    return Result.read(folder / _TRAINED)
+
+
+def finish(folder: Path, result: Result, policy: PixelPolicy | None = None) -> None:
+    """Mark the training as finished."""
+    if policy is not None:
+        policy.save(folder / POLICY)
+    write_object(folder / _TRAINED, result.to_json())
+
+
+def description(folder: Path) -> dict[str, Any]:
+    """The description of a finished training."""
+    if not is_trained(folder):
+        raise ConfigError(
+            f"{folder} holds no finished training on frames: expected the --out of `synther pixels train`"
+        )
+    about = read_object(folder / "run.json")
+    missing = [name for name in _TOLD if name not in about]
+    if missing:
+        raise ConfigError(f"{folder / 'run.json'} is damaged: it does not say {missing[0]}; train again elsewhere")
+    return about
+
+
+def identity(folder: Path) -> dict[str, Any]:
+    """What identifies the agents of a finished stage one."""
+    about = description(folder)
+    if about["kind"] != "frames":
+        raise ConfigError(f"{folder} holds {about['kind']}: expected the --out of `synther pixels train`")
+    return {name: about[name] for name in ("agent", "seeds", "data", "updates", "precision", "device")}
+
+
+def kind_of(algorithm: str) -> type[PixelConfig]:
+    check_one_of("algorithm", algorithm, PIXEL_ALGORITHMS)
+    return PIXEL_ALGORITHMS[algorithm][0]
+
+
+def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress | bool = True) -> Result:
+    """Train every seed and write `log.jsonl`, `checkpoint.safetensors`, `policy.safetensors` and, when all is done,
+    `trained.json` into `folder`.
+
+    Started again it resumes; with other frames or options, or while another process trains there, it refuses to touch
+    the folder.
+    """
+    device, config = compute.pick_device(spec.device), spec.config
+    tracking.check(spec)
+    described = {
+        "kind": "frames",
+        "agent": {"algorithm": spec.algorithm, **asdict(config)},
+        "seeds": list(spec.all_seeds),
+        "data": digest(frames),
+        "env_id": spec.env_id or frames.env_id,
+        "action_repeat": frames.action_repeat,
+        **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
+        "device": device.type,
+    }
+    run = RunFolder(folder)
+    run.check(described)
+    if is_trained(folder):
+        log.info("%s is trained already", folder)
+        return result_of(folder)
+    agent = PixelAgent(config, frames, spec.all_seeds, device=device, precision=spec.precision)
+    # Only now: settings or frames that do not fit have been refused, and leave no folder.
+    with run.work(described, lambda: is_trained(folder)) as unfinished:
+        if unfinished:
+            result = loop.train(
+                agent, spec, folder, [FRAMES], spec.all_seeds, resolve(progress), label=f"train {FRAMES}"
+            )
+            finish(folder, result, agent.policy())
+    return result_of(folder)
+
+
+def digest(frames: Frames) -> str:
+    """What identifies frames."""
+    found = hashlib.sha256(repr((frames.env_id, frames.action_repeat, frames.image.shape)).encode())
+    for array in (frames.image, frames.action, frames.reward, frames.discount, frames.first, frames.low, frames.high):
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+def latents_of(
+    run: Path, frames: Frames, features: Features, *, seed: int = 0, device: str = "auto", progress: Progress | bool
+) -> list[Transitions]:
+    """`frames` as each seed of the stage one in the folder `run` sees them."""
+    identity(run)
+    return encode(run / loop.CHECKPOINT, frames, features=features, seed=seed, device=device, progress=progress)
+
+
+def _check_frames(run: Path, frames: Frames) -> None:
+    """Refuse frames of another task than that of the agents of `run`, and warn of other frames of the same task."""
+    about, policy = description(run), load_pixel_policy(run / POLICY)
+    if len(policy.low) != frames.action.shape[1]:
+        counts = f"{len(policy.low)} actions, the frames {frames.action.shape[1]}"
+        raise DataError(f"the agents of {run} have {counts}: encode what they were trained on")
+    if frames.env_id and about["env_id"] and frames.env_id != about["env_id"]:
+        raise DataError(
+            f"the agents of {run} are of {about['env_id']}, the frames of {frames.env_id}: encode what they were "
+            "trained on"
+        )
+    if digest(frames) != about["data"]:
+        log.warning("the agents of %s were trained on other frames than these", run)
+
+
+def encode_to(
+    run: Path,
+    frames: Frames,
+    folder: Path,
+    *,
+    features: Features | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    progress: Progress | bool = True,
+) -> list[Path]:
+    """The latents of each seed of the stage one in the folder `run`, in files of `folder`: `seed-0.npz` and so on.
+
+    `features` of None are all that its agents have.
+    """
+    own = identity(run)
+    _check_frames(run, frames)
+    chosen = features or ("both" if kind_of(own["agent"]["algorithm"]) is DrQBCConfig else "actor")
+    seeds = own["seeds"]
+    described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": digest(frames)}
+    files = [folder / f"seed-{each}.npz" for each in seeds]
+    written = RunFolder(folder)
+    written.check(described)
+    if all(file.exists() for file in files):
+        return files
+    # Not in the folder yet: frames or features that do not fit leave none behind.
+    latents = latents_of(run, frames, chosen, seed=seed, device=device, progress=progress)
+    with written.work(described, lambda: all(file.exists() for file in files)) as unfinished:
+        if unfinished:
+            for rows, file in zip(latents, files, strict=True):
+                formats.write(rows, file)
+    return files
+
+
+def frames_of(task: str, level: str, data: Path | None) -> Path:
+    """The path of a data set in the folder `data`: `walker-walk-medium`, alone or with .hdf5, or
+    `walker_walk/medium/84px`, there or in its folder `main`, as V-D4RL distributes it."""
+    if data is None:
+        raise ConfigError(f"{task}-{level}: frames do not come with the package; name their folder with --data")
+    name, theirs = f"{task}-{level}", Path(task.replace("-", "_"), _THEIRS.get(level, level), "84px")
+    wanted = [Path(name), Path(f"{name}.hdf5"), theirs, Path("main") / theirs]
+    for place in wanted:
+        if (data / place).exists():
+            return data / place
+    raise FormatError(f"no frames of {name} in {data}: expected {', '.join(map(str, wanted[:-1]))} or {wanted[-1]}")
+
+
+def file_of(folder: Path, seed: int) -> Path:
+    """The rows of a seed in a folder that has a file for each: `seed-0.npz`, or another suffix."""
+    suffixes = formats.suffixes()
+    found = [file for file in sorted(folder.glob(f"seed-{seed}.*")) if file.suffix.lower() in suffixes]
+    if len(found) != 1:
+        told = "none" if not found else ", ".join(file.name for file in found)
+        raise FormatError(f"{folder}: expected one file seed-{seed} ({', '.join(suffixes)}), got {told}")
+    return found[0]
+
+
+def stored(folder: Path, run: dict[str, Any]) -> tuple[Features, list[Stored]]:
+    """The features of the latents in `folder`, real or synthetic, and the file of each seed. They must be latents of
+    the agents that `run` identifies, see `identity`."""
+    about = latents_in(folder)
+    if about["run"] != run:
+        raise ConfigError(f"{folder} holds latents of other agents: encode the frames with these")
+    return about["features"], [Stored(file_of(folder, seed)) for seed in run["seeds"]]
+
+
+def latents_in(folder: Path) -> dict[str, Any]:
+    """The description of a folder of latents, real or synthetic."""
+    about = read_object(folder / "run.json") if (folder / "run.json").exists() else {}
+    if about.get("kind") not in ("latents", "synthetic") or not {"run", "features"} <= about.keys():
+        raise ConfigError(f"{folder} holds no latents: expected the --out of `synther pixels encode` or `upsample`")
+    return about
+
+
+def fit_to(
+    folder: Path,
+    latents: Sequence[Transitions],
+    seeds: Sequence[int],
+    settings: Settings,
+    *,
+    device: str = "auto",
+    precision: compute.Precision = "auto",
+    progress: Progress | bool = True,
+) -> list[Path]:
+    """A model of each seed's latents in `folder`, which appears when all are fitted. They are fitted together, and
+    rounding depends on which ones are."""
+    files = [folder / f"seed-{seed}.safetensors" for seed in seeds]
+    under_way = folder.with_name(f"{folder.name}.fit")
+    if not folder.exists():
+        models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
+        outcomes = fit_models(models, latents, checkpoint=under_way, progress=progress)
+        for seed, fitted in zip(seeds, outcomes, strict=True):
+            if isinstance(fitted, SyntherError):
+                raise SyntherError(f"the generator of seed {seed}: {fitted}") from fitted
+        with replacing(folder) as beside:
+            beside.mkdir()
+            for model, file in zip(models, files, strict=True):
+                model.save(beside / file.name)
+    forget(under_way)
+    return files
+
+
+def upsample(
+    source: Path,
+    folder: Path,
+    settings: Settings,
+    samples: int,
+    *,
+    device: str = "auto",
+    precision: compute.Precision = "auto",
+    progress: Progress | bool = True,
+) -> list[Path]:
+    """Write `samples` synthetic rows for each seed in `source`, a folder of latents. `folder` receives `seed-0.hdf5`
+    and so on, and their models in `models`.
+
+    Started again it resumes; with other latents or options it refuses to touch the folder.
+    """
+    progress = resolve(progress)
+    check_count(samples)
+    about = latents_in(source)
+    seeds = about["run"]["seeds"]
+    latents = [formats.read(file_of(source, seed)) for seed in seeds]
+    for rows in latents:
+        check_rows(rows)
+    description = {
+        "kind": "synthetic",
+        **{name: about[name] for name in ("run", "features")},
+        "data": [fingerprint(rows) for rows in latents],
+        "settings": settings.to_json(),
+        "precision": Synthesizer(settings, device=device, precision=precision).precision,
+        "samples": samples,
+    }
+    files = [folder / f"seed-{seed}.hdf5" for seed in seeds]
+    how: dict[str, Any] = {"device": device, "precision": precision}
+    with RunFolder(folder).work(description, lambda: all(file.exists() for file in files)) as unfinished:
+        if unfinished:
+            models = fit_to(folder / "models", latents, seeds, settings, **how, progress=progress)
+            for model, file, seed in zip(models, files, seeds, strict=True):
+                if not file.exists():
+                    Synthesizer.load(model, **how).sample_to(file, samples, seed=seed, progress=progress)
+    return files
+
+
+class LatentSource(Protocol):
+    """Latents of one seed; those of all seeds at once may be too many. See `experiments.sources`."""
+
+    def description(self) -> dict[str, Any]: ...
+    def size(self) -> int: ...
+    def rows(self, file: None, progress: Progress) -> Transitions: ...
+
+
+def retrain_to(
+    spec: PixelRun,
+    run: Path,
+    sources: Sequence[LatentSource],
+    folder: Path,
+    *,
+    features: Features,
+    progress: Progress | bool = True,
+) -> Result:
+    """Train the heads of every seed of `run`, a folder of stage one, on the rows of its source. Encoder and trunks stay
+    as they are. `folder` receives what stage one leaves behind, too, and a folder for each group of seeds.
+
+    Of the spec, only the length and the machine matter: agents and seeds are those of `run`. Started again it resumes;
+    with other rows or options it refuses to touch the folder.
+    """
+    own, about = identity(run), description(run)
+    seeds: list[int] = about["seeds"]
+    if len(sources) != len(seeds):
+        raise ConfigError(f"{run} has {len(seeds)} seeds: expected rows for each of them, got {len(sources)}")
+    policy = load_pixel_policy(run / loop.CHECKPOINT, features=features)
+    device = compute.pick_device(spec.device)
+    groups = _groups(sources, seeds, device)
+    heads = _heads_of(about["agent"], features)
+    if spec.precision == "bf16":  # the products of heads alone are too small to gain from it
+        raise ConfigError("heads are trained in float32 or tf32, got bf16")
+    tracking.check(spec)
+    described = {
+        "kind": "heads",
+        "run": own,
+        "features": features,
+        "rows": [source.description() for source in sources],
+        "groups": [group.seeds for group in groups],
+        **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
+        "device": device.type,
+        **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
+    }
+    written = RunFolder(folder)
+    new = not written.begun
+    with written.work(described, lambda: is_trained(folder)) as unfinished:
+        if unfinished:
+            how = resolve(progress), len(groups) > 1
+            with _taken_back(written) if new else nullcontext():
+                found = [_train_group(spec, heads, policy, group, folder / group.name, *how) for group in groups]
+            result = _together(groups, found)
+            check_alive(result.updates, [place in result.diverged[LATENTS] for place in range(len(seeds))])
+            actors = [load_policy(folder / group.name / loop.CHECKPOINT).actor for group in groups]
+            weights = torch.cat([actor.weights for actor in actors])
+            finish(folder, result, policy.with_heads(Stack(weights, actors[0].sizes, actors[0].free_size)))
+        else:
+            log.info("%s is trained already", folder)
+    return result_of(folder)
+
+
+@contextmanager
+def _taken_back(written: RunFolder) -> Iterator[None]:
+    """Wrong rows leave nothing in a folder that was just claimed; otherwise, the right ones would be refused there."""
+    try:
+        yield
+    except (ConfigError, DataError, FormatError):
+        if not any(written.path.rglob(loop.CHECKPOINT)):
+            written.release()
+        raise
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Seeds whose rows fit into memory together."""
+
+    seeds: list[int]
+    sources: list[LatentSource]
+
+    @property
+    def name(self) -> str:
+        return f"seeds-{self.seeds[0]}-{self.seeds[-1]}"
+
+
+def _groups(sources: Sequence[LatentSource], seeds: Sequence[int], device: torch.device) -> list[_Group]:
+    """Consecutive seeds, as many together as fit, at least one. The same machine always gives the same groups."""
+    room = float(_CPU_BYTES)
+    if device.type == "cuda":
+        room = _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
+    groups: list[_Group] = []
+    taken = 0
+    for source, seed in zip(sources, seeds, strict=True):
+        size = source.size()
+        if not groups or taken + size > room:
+            groups.append(_Group([], []))
+            taken = 0
+        groups[-1].seeds.append(seed)
+        groups[-1].sources.append(source)
+        taken += size
+    return groups
+
+
+def _train_group(
+    spec: PixelRun,
+    heads: PixelConfig,
+    policy: PixelPolicy,
+    group: _Group,
+    folder: Path,
+    progress: Progress,
+    others: bool,
+) -> Result:
+    """`others`: whether there are more groups than this."""
+    if is_trained(folder):
+        return result_of(folder)
+    RunFolder(folder).claim({"kind": "group", "seeds": group.seeds})
+    wanted = policy.trunk.features * (2 if getattr(heads, "features", "shared") == "both" else 1)
+
+    def tables() -> Iterator[Transitions]:
+        for source in group.sources:
+            rows = source.rows(None, progress)
+            if rows.observation.shape[1] != wanted:
+                got = rows.observation.shape[1]
+                raise DataError(f"expected latents of {wanted} columns for these heads, got {got}")
+            yield rows
+            del rows  # before the next ones are made
+
+    device, precision = compute.pick_device(spec.device), spec.precision
+    assert precision != "bf16"
+    low, high = policy.low.numpy(), policy.high.numpy()
+    with compute.working_on(device, "take fewer rows, or seeds"):
+        rows = Rows(tables(), device=device, low=low, high=high, count=len(group.sources))
+    members = [Member(seed, Arm((place,), (1.0,), place)) for place, seed in enumerate(group.seeds)]
+    agent = Agent(heads, rows, members, precision=precision)
+    how: dict[str, Any] = {"label": f"train {LATENTS}", "others": others}
+    result = loop.train(agent, spec, folder, [LATENTS], group.seeds, progress, **how)
+    finish(folder, result)
+    return result
+
+
+def _heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
+    """The heads of an agent that a run has described, for latents of these features."""
+    kind = kind_of(described["algorithm"])
+    heads = kind(**{option.name: described[option.name] for option in fields(kind) if option.init})
+    if isinstance(heads, DrQBCConfig):
+        return replace(heads, features="both" if features == "both" else "shared")
+    return heads
+
+
+def _together(groups: Sequence[_Group], found: Sequence[Result]) -> Result:
+    """One result of all groups, which were trained one after another."""
+    parts = {part: sum(result.seconds_of[part] for result in found) for part in found[0].seconds_of}
+    firsts = accumulate([len(group.seeds) for group in groups], initial=0)
+    lost = tuple(
+        first + seed for first, result in zip(firsts, found, strict=False) for seed in result.diverged[LATENTS]
+    )
+    return replace(found[0], seconds=sum(parts.values()), seconds_of=parts, diverged={LATENTS: lost})

@@ -1,1 +1,0 @@
-"""Pixel agents, in resumable runs: training on frames, encoding, upsampling, retraining of heads, evaluation."""
