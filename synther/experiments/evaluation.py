@@ -182,19 +182,6 @@ def evaluate_pixels(
     return Evaluation(how.get("number", 0), returns, lengths, None if scale is None else scale.score(returns))
 
 
-@dataclass(frozen=True)
-class Over:
-    """An evaluation that is finished already."""
-
-    found: Evaluation
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> Evaluation:
-        return self.found
-
-
 def _file_of(agents: Path) -> Path:
     if not agents.is_dir():
         return agents

@@ -27,7 +27,6 @@ from synther.experiments.record import Checkpoints, Record, Schedule, log
 from synther.experiments.refresh import LatentRefreshing, Refreshing
 from synther.experiments.results import Measurement, Result
 from synther.experiments.specs import OfflineRun, OnlineRun, PixelRun
-from synther.experiments.tracking import Tracking
 from synther.progress import Phase, Progress
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -139,9 +138,8 @@ def train(
     if checkpoint.exists():
         learner.load(checkpoint)
         log.info("going on after %s updates", f"{learner.updates:,}")
-    with Tracking(folder, arms, spec) as tracked:
-        schedule = Schedule(spec.measure_every if isinstance(spec, PixelRun) else spec.evaluate_every, spec.updates)
-        record = Record(folder, schedule, learner.updates, arms, seeds, tracked, others=others)
+    schedule = Schedule(spec.measure_every if isinstance(spec, PixelRun) else spec.evaluate_every, spec.updates)
+    with Record(folder, schedule, learner.updates, arms, seeds, spec, others=others) as record:
         return _train(learner, record, checkpoint, evaluator, progress, label, spec.checkpoint_seconds)
 
 
@@ -200,10 +198,10 @@ class Acting(ABC):
     """Steps between two updates of the display."""
     refreshing: Refreshing | LatentRefreshing | None = None
 
-    def __init__(self, spec: OnlineRun, learner: Any, folder: Path, tracked: Tracking) -> None:
+    def __init__(self, spec: OnlineRun, learner: Any, folder: Path) -> None:
         self.spec, self.learner = spec, learner
         schedule = Schedule(spec.evaluate_every, spec.steps, "env_steps")
-        self.record = Record(folder, schedule, self.step, [spec.arm], spec.all_seeds, tracked)
+        self.record = Record(folder, schedule, self.step, [spec.arm], spec.all_seeds, spec)
         self.clock = self.record.clock
         if self.step:
             log.info("going on after %s steps", f"{self.step:,}")

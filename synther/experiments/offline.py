@@ -25,7 +25,8 @@ from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
 from synther.errors import DataError, SyntherError
-from synther.experiments import loop, tracking
+from synther.experiments import loop
+from synther.experiments.record import check_trackers
 from synther.experiments.results import Result
 from synther.experiments.sources import TrainingData
 from synther.experiments.specs import OfflineRun
@@ -62,7 +63,7 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
         arm.counts(config.batch_size)
     for name, table in material.at_hand().items():  # what is wrong with them is told before there is a folder
         _rows_of([table], [name], bounds, torch.device("cpu"))
-    tracking.check(spec)
+    check_trackers(spec)
     described = {
         "algorithm": spec.algorithm,
         "agent": asdict(config),

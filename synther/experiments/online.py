@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,15 @@ from numpy.typing import NDArray
 from synther import compute
 from synther.agents.learner import Learner
 from synther.data import formats
-from synther.envs.evaluation import Evaluator
+from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
 from synther.envs.pixels import PixelEnv
 from synther.envs.vector_env import VectorEnv
 from synther.errors import DataError, SyntherError
-from synther.experiments import tracking
-from synther.experiments.evaluation import Over, evaluate_pixels
+from synther.experiments.evaluation import evaluate_pixels
 from synther.experiments.experience import Experience, FrameExperience, replayed
 from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
+from synther.experiments.record import check_trackers
 from synther.experiments.refresh import LatentRefreshing, Refreshing
 from synther.experiments.results import Result
 from synther.experiments.specs import OnlinePixelRun, OnlineRun
@@ -70,17 +71,18 @@ def train_to(
         return Result.read(run.result)
     for doubt in spec.doubts():
         log.warning(doubt)
-    tracking.check(spec)
+    check_trackers(spec)
     with _environments(spec, make_env) as envs:
         learner = _learner(spec, envs, device)  # settings that cannot work are refused before there is a folder
         with run.work(described, finished) as unfinished:
             if unfinished:
-                with tracking.Tracking(folder, [spec.arm], spec) as tracked:
-                    if isinstance(spec, OnlinePixelRun):
-                        pixels = PixelActing(spec, envs, learner, folder, tracked, make_env)
-                        result = pixels.run(resolve(progress))
-                    else:
-                        result = RowActing(spec, envs, learner, folder, tracked).run(resolve(progress))
+                acting: RowActing | PixelActing
+                if isinstance(spec, OnlinePixelRun):
+                    acting = PixelActing(spec, envs, learner, folder, make_env)
+                else:
+                    acting = RowActing(spec, envs, learner, folder)
+                with acting.record:
+                    result = acting.run(resolve(progress))
                 run.finish(result.to_json())
                 shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
     return Result.read(run.result)
@@ -109,9 +111,7 @@ class RowActing(Acting):
 
     shown = 100
 
-    def __init__(
-        self, spec: OnlineRun, envs: VectorEnv, learner: Learner, folder: Path, tracked: tracking.Tracking
-    ) -> None:
+    def __init__(self, spec: OnlineRun, envs: VectorEnv, learner: Learner, folder: Path) -> None:
         self.envs = envs
         spaces: dict[str, Any] = {"action_space": envs.action_space, "observation_space": envs.observation_space}
         self.experience = Experience(folder / _ROWS, Columns(envs.observation_size, len(envs.low), **spaces))
@@ -122,7 +122,7 @@ class RowActing(Acting):
             learner.add(self.experience.rows(step))
         if spec.synthetic is not None:
             self.refreshing = Refreshing(spec.synthetic, spec.env_id, self.experience, learner, folder)
-        super().__init__(spec, learner, folder, tracked)
+        super().__init__(spec, learner, folder)
 
     @property
     def step(self) -> int:
@@ -181,7 +181,6 @@ class PixelActing(Acting):
         envs: PixelVectorEnv,
         learner: PixelLearner,
         folder: Path,
-        tracked: tracking.Tracking,
         make_env: Callable[..., PixelEnv],
     ) -> None:
         self.envs, self.learner, self.update_every = envs, learner, spec.update_every
@@ -196,7 +195,7 @@ class PixelActing(Acting):
         if spec.synthetic is not None:
             self.refreshing = LatentRefreshing(spec.synthetic, learner, folder, spec.precision)
         self._make_env = make_env
-        super().__init__(spec, learner, folder, tracked)
+        super().__init__(spec, learner, folder)
 
     @property
     def step(self) -> int:
@@ -206,12 +205,15 @@ class PixelActing(Acting):
     def run(self, progress: Progress) -> Result:
         return self.train(Evaluations(self, self.record, freeze=lambda policy: policy), progress)
 
-    def start(self, policies: PixelPolicy, number: int) -> Over:
+    def start(self, policies: PixelPolicy, number: int) -> Future[Evaluation]:
         """Evaluate at once: the processes that would play meanwhile draw the environments."""
         spec: Any = self.spec
         how = {"repeat": spec.repeat, "workers": spec.workers, "make_env": self._make_env}
         with self.clock.counting("evaluations"):
-            return Over(evaluate_pixels(policies, spec.env_id, spec.all_seeds, spec.episodes, **how))
+            found = evaluate_pixels(policies, spec.env_id, spec.all_seeds, spec.episodes, **how)
+        finished: Future[Evaluation] = Future()
+        finished.set_result(found)
+        return finished
 
     def reset(self) -> None:
         self._see(self.envs.reset(self.step), self.everybody)

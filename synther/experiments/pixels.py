@@ -33,8 +33,8 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
-from synther.experiments import loop, tracking
-from synther.experiments.record import check_alive
+from synther.experiments import loop
+from synther.experiments.record import check_alive, check_trackers
 from synther.experiments.results import Result
 from synther.experiments.sources import Stored
 from synther.experiments.specs import PixelRun
@@ -117,7 +117,7 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
     the folder.
     """
     device, config = compute.pick_device(spec.device), spec.config
-    tracking.check(spec)
+    check_trackers(spec)
     described = {
         "kind": "frames",
         "agent": {"algorithm": spec.algorithm, **asdict(config)},
@@ -350,7 +350,7 @@ def retrain_to(
     heads = _heads_of(about["agent"], features)
     if spec.precision == "bf16":  # the products of heads alone are too small to gain from it
         raise ConfigError("heads are trained in float32 or tf32, got bf16")
-    tracking.check(spec)
+    check_trackers(spec)
     described = {
         "kind": "heads",
         "run": own,

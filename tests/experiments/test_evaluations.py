@@ -19,7 +19,6 @@ from synther.experiments.record import Record, Schedule
 from synther.experiments.results import Log
 from synther.experiments.sources import Given, TrainingData
 from synther.experiments.spec import Tracked
-from synther.experiments.tracking import Tracking
 
 from ..support.watch import Stopped, Watch
 from .pendulum import swings
@@ -57,8 +56,7 @@ def agent_of(config=SMALL) -> Agent:
 
 def test_written_down_in_order_and_never_waited_for(tmp_path):
     players, agent = Players(), agent_of()
-    unseen = Tracking(tmp_path, ["real"], Tracked(tensorboard="off"))
-    record = Record(tmp_path, Schedule(2, 9), 0, ["real"], [0, 1], unseen)
+    record = Record(tmp_path, Schedule(2, 9), 0, ["real"], [0, 1], Tracked(tensorboard="off"))
     evaluations = Evaluations(players, record)
     for updates in (2, 4, 6):
         agent.train(2)

@@ -14,9 +14,9 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from synther.errors import ConfigError, MissingExtra
+from synther.experiments.record import figures
 from synther.experiments.results import Measurement
 from synther.experiments.sources import Given, TrainingData
-from synther.experiments.tracking import figures
 
 from ..support.watch import Stopped, Watch
 from .pendulum import swings
