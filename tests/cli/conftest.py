@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,6 +27,17 @@ class Answer(NamedTuple):
     out: str
     err: str
 
+    @property
+    def json(self) -> dict[str, Any]:
+        """The output, which is one strict JSON object and nothing else."""
+
+        def refuse(word: str) -> None:
+            raise AssertionError(f"{word} is not JSON")
+
+        found = json.loads(self.out, parse_constant=refuse)
+        assert isinstance(found, dict)
+        return found
+
 
 @pytest.fixture
 def synther(capsys, monkeypatch) -> Iterator[Callable[..., Answer]]:
@@ -41,6 +53,40 @@ def synther(capsys, monkeypatch) -> Iterator[Callable[..., Answer]]:
 
     yield call
     log.setLevel(before)
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(f.relative_to(folder)): f.read_bytes() if f.is_file() else None for f in sorted(folder.rglob("*"))}
+
+
+@pytest.fixture
+def refused(synther, tmp_path) -> Callable[..., str]:
+    """The error of a command that is refused: one line, exit code 2, no output, and nothing written."""
+
+    def call(*arguments: object) -> str:
+        before = tree(tmp_path)
+        code, out, err = synther(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("synther: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1
+        assert tree(tmp_path) == before
+        return err
+
+    return call
+
+
+@pytest.fixture
+def run(request, capsys, monkeypatch) -> Callable[..., str]:
+    """What `VERB`, the module of a verb that a test file names, prints on stdout. Errors are raised."""
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def call(*arguments: object) -> str:
+        capsys.readouterr()
+        request.module.VERB.run(list(map(str, arguments)))
+        return capsys.readouterr().out
+
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,21 +17,14 @@ from synther.experiments.results import Result
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
 
+VERB = collect
 
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path) -> Callable[..., str]:
-    """What the verb prints on stdout, in an empty folder."""
-    monkeypatch.setenv("COLUMNS", "250")
+
+@pytest.fixture(autouse=True)
+def _empty_folder(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("SYNTHER_CORES", "1")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> str:
-        capsys.readouterr()
-        collect.run(list(map(str, arguments)))
-        return capsys.readouterr().out
-
-    return call
 
 
 def test_an_environment(run):
@@ -130,7 +122,6 @@ def test_frames(run, monkeypatch, tmp_path):
 
 def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, caplog):
     """And one with another seed does not."""
-    monkeypatch.chdir(tmp_path)
     made = [frames(5), frames(5), frames(3)]
     patience = 2
 

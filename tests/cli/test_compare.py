@@ -8,18 +8,8 @@ import sys
 import pytest
 
 QUICK = (
-    "--samples",
-    "120",
-    "--trials",
-    "1",
-    "--epochs",
-    "1",
-    "--trial-epochs",
-    "1",
-    "--trial-rows",
-    "60",
-    "--jobs",
-    "1",
+    *("--samples", "120", "--trials", "1", "--epochs", "1", "--trial-epochs", "1", "--trial-rows", "60"),
+    *("--jobs", "1"),
 )
 
 
@@ -59,29 +49,19 @@ def test_a_table_for_a_person_and_one_for_a_machine(synther, data, tmp_path, tin
         (("--preset", "huge"), "unknown preset 'huge'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(synther, data, tmp_path, options, text):
-    code, out, err = synther("compare", data, "--out", tmp_path / "run", *options)
-    assert (code, out) == (2, "")
-    assert err.startswith("synther: ")
-    assert err.count("\n") == 1
-    assert text in err
-    assert list(tmp_path.iterdir()) == []
+def test_bad_input(refused, data, tmp_path, options, text):
+    assert text in refused("compare", data, "--out", tmp_path / "run", *options)
 
 
-def test_what_must_be_installed_is_said_before_any_work(synther, data, tmp_path, monkeypatch):
+def test_what_must_be_installed_is_said_before_any_work(refused, data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctgan", None)
-    code, _, err = synther("compare", data, "--out", tmp_path / "run", *QUICK)
-    assert code == 2
-    assert err.endswith("needs ctgan, which is not installed: pip install 'synther[tabular]'\n")
-    assert list(tmp_path.iterdir()) == []
+    assert "synther[tabular]" in refused("compare", data, "--out", tmp_path / "run", *QUICK)
 
 
-def test_other_data_is_refused(synther, data, tmp_path):
+def test_other_data_is_refused(synther, refused, data, tmp_path):
     command = ("compare", data, "--generators", "additive", "--samples", "120", "--out", tmp_path / "run")
     assert synther(*command).code == 0
-    code, _, err = synther(*command, "--fraction", "0.5")
-    assert code == 2
-    assert "holds a run with another data: choose another --out, or remove the folder" in err
+    assert "holds a run with another data" in refused(*command, "--fraction", "0.5")
 
 
 def test_missing_arguments(synther, data):

@@ -81,6 +81,21 @@ def test_help_answers_at_once():
     assert min(seconds) < 1
 
 
+def test_help_and_lists_do_not_wait_for_torch():
+    commands = ["train --help", "online --help", "pixels --help", "pixels train --help", "pixels retrain --help"]
+    commands += ["paper run --help", "paper list"]
+    script = f"""
+import sys
+from synther.cli import main
+print([main(command.split()) for command in {commands}], 'torch' in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"{[0] * len(commands)} False\n")
+    for option in ("--evaluate-every", "--refresh-every", "--utd", "usage: synther pixels [-h] ACTION"):
+        assert option in done.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,17 +22,7 @@ QUICK = (
 )
 
 
-@pytest.fixture
-def run(capsys, monkeypatch) -> Callable[..., str]:
-    """What the verb prints on stdout."""
-    monkeypatch.setenv("COLUMNS", "250")
-
-    def call(*arguments: object) -> str:
-        capsys.readouterr()
-        online.run(list(map(str, arguments)))
-        return capsys.readouterr().out
-
-    return call
+VERB = online
 
 
 @pytest.fixture
@@ -128,18 +116,6 @@ def test_what_is_refused(run, arguments, says, tmp_path):
     with pytest.raises(ConfigError, match=says):
         run("Pendulum-v1", "--out", tmp_path / "run", *arguments)
     assert not (tmp_path / "run").exists()
-
-
-def test_help_does_not_wait_for_torch():
-    script = (
-        "import sys; from synther.cli.online import run\ntry: run(['--help'])\nfinally: print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "--refresh-every" in done.stdout
-    assert "--utd" in done.stdout
-    assert "--minutes" not in done.stdout
-    assert done.stdout.endswith("False\n")
 
 
 def test_help_for_an_environment_has_the_agents_options(run, capsys):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +20,7 @@ from synther.pixels import evaluation, files
 from synther.pixels.frames import Frames
 from synther.presets import preset
 
+VERB = pixels
 AGENT = ("--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "4")
 QUICK = ("--updates", "4", "--measure-every", "2", "--episodes", "2", "--device", "cpu", "--tensorboard", "off")
 
@@ -64,19 +62,6 @@ def drawable(monkeypatch) -> None:
 @pytest.fixture
 def dark(monkeypatch) -> None:
     monkeypatch.setattr(evaluation, "obstacle", lambda env_id: "cannot draw frames here")
-
-
-@pytest.fixture
-def run(capsys, monkeypatch) -> Callable[..., str]:
-    """What the verb prints on stdout."""
-    monkeypatch.setenv("COLUMNS", "250")
-
-    def call(*arguments: object) -> str:
-        capsys.readouterr()
-        pixels.run(list(map(str, arguments)))
-        return capsys.readouterr().out
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -126,20 +111,9 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("synther.experiments.pixels.train_to", kept)
-    words = (
-        "--seeds",
-        3,
-        "--seed",
-        5,
-        "--env-id",
-        "dm_control/point_mass-easy-v0",
-        "--precision",
-        "tf32",
-        "--updates",
-        "1K",
-    )
+    words = ("--seeds", 3, "--seed", 5, "--env-id", "dm_control/point_mass-easy-v0", "--precision", "tf32")
     with pytest.raises(KeyboardInterrupt):
-        run("train", "bc", frames, "--out", tmp_path / "run", *words, "--agent.nstep", 2)
+        run("train", "bc", frames, "--out", tmp_path / "run", *words, "--updates", "1K", "--agent.nstep", 2)
     (plan,) = found
     assert (list(plan.all_seeds), plan.env_id, plan.config.nstep) == ([5, 6, 7], "dm_control/point_mass-easy-v0", 2)
     assert (plan.updates, plan.precision, type(plan.config).__name__) == (1_000, "tf32", "NoisyBCConfig")
@@ -211,20 +185,6 @@ def test_experiments_that_cannot_begin(synther, words, says, tmp_path):
     assert code == 2
     assert says in out + err
     assert not list(tmp_path.glob("paper/runs/*/*"))
-
-
-def test_help_does_not_wait_for_torch():
-    script = (
-        "import sys; from synther.cli.pixels import run\n"
-        "for words in (['--help'], ['train', '--help'], ['retrain', '--help']):\n"
-        "    try: run(words)\n"
-        "    except SystemExit: print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: synther pixels [-h] ACTION")
-    assert done.stdout.count("False\n") == 3
-    assert "usage: synther pixels retrain" in done.stdout
 
 
 def test_help_for_an_algorithm_has_its_options(run, capsys):

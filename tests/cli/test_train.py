@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -49,13 +47,6 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(train, tmp_path):
     assert final["return"]["mean"] == pytest.approx(np.mean(final["returns"]))
     assert final["scores"] == pytest.approx([100 * (r + 20.272305) / (3234.3 + 20.272305) for r in final["returns"]])
     assert lines[1][2:] == f"{final['score']['mean']:.1f} ± {final['score']['std']:.1f} after 40 updates".split()
-
-
-def test_help_does_not_wait_for_torch():
-    script = "import sys; from synther.cli import main; main(['train', '--help']); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "--evaluate-every" in done.stdout
 
 
 def test_a_name_brings_the_settings_of_its_data_set(train, rows, tmp_path):
@@ -181,30 +172,21 @@ def test_options_of_an_algorithm(train, data, tmp_path):
         (("--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(train, data, tmp_path, options, text):
-    code, out, err = train("td3_bc", data, "--out", tmp_path / "run", *options)
-    assert (code, out) == (2, "")
-    assert err.startswith("synther: ")
-    assert err.count("\n") == 1
-    assert text in err
-    assert list(tmp_path.iterdir()) == []
+def test_bad_input(refused, data, tmp_path, options, text):
+    assert text in refused("train", "td3_bc", data, "--out", tmp_path / "run", *options)
 
 
-def test_an_unknown_algorithm(train, data, tmp_path):
-    code, _, err = train("sac", data, "--out", tmp_path / "run")
-    expected = "expected one of bc, td3_bc, iql, edac, cql; pixel agents are trained with `synther pixels train`"
-    assert (code, err) == (2, f"synther: unknown algorithm 'sac': {expected}\n")
+def test_an_unknown_algorithm(refused, data, tmp_path):
+    err = refused("train", "sac", data, "--out", tmp_path / "run")
+    assert "'sac': expected one of bc, td3_bc, iql, edac, cql; pixel agents" in err
 
 
-def test_discrete_actions(train, rows, tmp_path):
+def test_discrete_actions(refused, rows, tmp_path):
     write(replace(rows, action=np.arange(300) % 2, action_space=None), tmp_path / "discrete.npz")
-    code, _, err = train("td3_bc", tmp_path / "discrete.npz", "--out", tmp_path / "run")
-    assert code == 2
-    assert "act with real numbers, and the actions of this data are discrete" in err
-    assert not (tmp_path / "run").exists()
+    assert "are discrete" in refused("train", "td3_bc", tmp_path / "discrete.npz", "--out", tmp_path / "run")
 
 
-def test_options_of_the_environment(train, tmp_path):
+def test_options_of_the_environment(train, refused, tmp_path):
     command = ("bc", "hopper-sac", "--fraction", "0.05", "--episodes", "1", *QUICK)
     assert train(*command, "--env-options", '{"max_episode_steps": 3}', "--out", tmp_path / "run").code == 0
     assert described(tmp_path / "run")["env_options"] == {"max_episode_steps": 3}
@@ -213,15 +195,9 @@ def test_options_of_the_environment(train, tmp_path):
         ('{"max_epsiode_steps": 3}', "unexpected keyword argument 'max_epsiode_steps'"),
         ('{"env_id": "x"}', "unexpected keyword argument 'env_id'"),
         ('{"id": "x"}', "multiple values for argument 'id'"),
+        *((wrong, "--env-options must be a JSON object") for wrong in ("3", "{", "max_episode_steps=3")),
     ):
-        code, _, err = train(*command, "--env-options", wrong, "--out", tmp_path / "other")
-        assert code == 2
-        assert says in err
-        assert not (tmp_path / "other").exists()
-    for wrong in ("3", "{", "max_episode_steps=3"):
-        code, _, err = train(*command, "--env-options", wrong, "--out", tmp_path / "other")
-        assert code == 2
-        assert "--env-options must be a JSON object" in err
+        assert says in refused("train", *command, "--env-options", wrong, "--out", tmp_path / "other", "--quiet")
 
 
 def test_another_seed_trains_on_the_same_rows(train, data, tmp_path):
@@ -236,12 +212,10 @@ def test_another_seed_trains_on_the_same_rows(train, data, tmp_path):
     assert rows["synthetic"] != third["synthetic"]
 
 
-def test_other_options_are_refused(train, data, tmp_path):
+def test_other_options_are_refused(train, refused, data, tmp_path):
     command = ("bc", data, "--out", tmp_path / "run", "--no-evaluate", *QUICK)
     assert train(*command).code == 0
-    code, _, err = train(*command, "--seed", "1")
-    assert code == 2
-    assert "holds a run with another seed (0, not 1): choose another --out" in err
+    assert "holds a run with another seed (0, not 1)" in refused("train", *command, "--seed", "1")
 
 
 def test_arguments_that_are_missing_or_out_of_range(train, data, tmp_path):

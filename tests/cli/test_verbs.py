@@ -24,17 +24,6 @@ from synther.presets import ABOUT, PRESETS
 SEEING = ("--seeds", 1, "--updates", 2, "--agent.width", 8, "--agent.batch-size", 2, "--no-evaluate")
 
 
-def one_object(text: str) -> dict:
-    """`text` is one strict JSON object and nothing else."""
-
-    def refuse(word):
-        raise AssertionError(f"{word} is not JSON")
-
-    found = json.loads(text, parse_constant=refuse)
-    assert isinstance(found, dict)
-    return found
-
-
 class TestFit:
     def test_it_saves_a_model(self, synther, data, rows, tiny, tmp_path):
         path = tmp_path / "deep" / "m.safetensors"
@@ -49,10 +38,10 @@ class TestFit:
         assert model.sample(5, seed=0, progress=False).env_id == "Made-v0"
 
     def test_json(self, synther, data, tiny, tmp_path):
-        code, out, err = synther("fit", data, "--out", tmp_path / "m.safetensors", "--json", *tiny)
-        found = one_object(out)
-        assert code == 0
-        assert "fit: 100 %" in err
+        answer = synther("fit", data, "--out", tmp_path / "m.safetensors", "--json", *tiny)
+        found = answer.json
+        assert answer.code == 0
+        assert "fit: 100 %" in answer.err
         assert (found["model"], found["rows"], found["steps"]) == (str(tmp_path / "m.safetensors"), 300, 20)
         assert {"seconds", "loss", "held_out"} <= set(found)
 
@@ -101,18 +90,12 @@ class TestSample:
 
     def test_json(self, synther, model, tmp_path):
         path = tmp_path / "x.npz"
-        code, out, err = synther("sample", model, "--samples", 10, "--out", path, "--json", "--quiet")
-        assert (code, err) == (0, "")
-        assert one_object(out) == {"data": str(path), "samples": 10, "bytes": path.stat().st_size}
+        answer = synther("sample", model, "--samples", 10, "--out", path, "--json", "--quiet")
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.json == {"data": str(path), "samples": 10, "bytes": path.stat().st_size}
 
     def test_seed_and_sampler_decide(self, synther, model, tmp_path):
-        options = {
-            "a": [],
-            "b": ["--seed", 0],
-            "c": ["--seed", 1],
-            "d": ["--sampler", "heun"],
-            "e": ["--steps", 3],
-        }
+        options = {"a": [], "b": ["--seed", 0], "c": ["--seed", 1], "d": ["--sampler", "heun"], "e": ["--steps", 3]}
         for name, words in options.items():
             path = tmp_path / f"{name}.npz"
             assert synther("sample", model, "--samples", 20, "--out", path, "--quiet", *words).code == 0
@@ -125,11 +108,9 @@ class TestSample:
         path = tmp_path / "[red]x[1].npz"
         assert str(path) in synther("sample", model, "--samples", 10, "--out", path).out
 
-    def test_what_exists_is_not_replaced(self, synther, model, data):
+    def test_what_exists_is_not_replaced(self, refused, model, data):
         before = data.read_bytes()
-        code, out, err = synther("sample", model, "--samples", 10, "--out", data)
-        assert (code, out) == (2, "")
-        assert err == f"synther: {data} exists and is not replaced: choose another --out, or remove it\n"
+        assert f"{data} exists" in refused("sample", model, "--samples", 10, "--out", data)
         assert data.read_bytes() == before
 
 
@@ -153,26 +134,24 @@ class TestUpsample:
 
     def test_json_and_again(self, synther, data, tiny, tmp_path):
         command = ("upsample", data, "--samples", 600, "--out", tmp_path / "run", "--format", "npz", "--json", *tiny)
-        code, out, _ = synther(*command)
-        found = one_object(out)
-        assert code == 0
+        answer = synther(*command)
+        found = answer.json
+        assert answer.code == 0
         assert (found["real_rows"], found["samples"]) == (300, 600)
         assert found["files"]["data"] == str(tmp_path / "run" / "synthetic.npz")
         assert 0 <= found["marginal"] <= 1
-        assert synther(*command) == (0, out, "")
+        assert synther(*command) == (0, answer.out, "")
 
-    def test_other_options_are_refused(self, synther, data, tiny, tmp_path):
+    def test_other_options_are_refused(self, synther, refused, data, tiny, tmp_path):
         command = ("upsample", data, "--out", tmp_path / "run", "--quiet", *tiny, "--samples")
         assert synther(*command, 600).code == 0
-        code, out, err = synther(*command, 700)
-        assert (code, out) == (2, "")
-        assert err.startswith(f"synther: {tmp_path / 'run'} holds a run with another samples")
+        assert "holds a run with another samples" in refused(*command, 700)
 
     def test_the_data_that_ships(self, synther, tiny, tmp_path):
         options = ("--samples", 200, "--out", tmp_path / "run", "--json", "--quiet", "--fraction", 0.05, *tiny)
-        code, out, err = synther("upsample", "hopper-sac", *options)
-        assert (code, err) == (0, "")
-        assert one_object(out)["real_rows"] == round(0.05 * len(read(shipped.hopper())))
+        answer = synther("upsample", "hopper-sac", *options)
+        assert (answer.code, answer.err) == (0, "")
+        assert answer.json["real_rows"] == round(0.05 * len(read(shipped.hopper())))
 
 
 class TestInspect:
@@ -196,14 +175,12 @@ class TestInspect:
         (tmp_path / "result.json").write_text(written)
         out = synther("inspect", tmp_path).out
         assert re.search(r"^  real, final return +3\.0 ± 1\.0 after 20 updates$", out, re.MULTILINE)
-        found = one_object(synther("inspect", tmp_path, "--json").out)
+        found = synther("inspect", tmp_path, "--json").json
         assert (found["kind"], found["run"], found["files"]) == ("run", run, ["result.json", "run.json"])
         assert found["result"] == json.loads(written)
 
     def test_data_as_json(self, synther, data, rows):
-        code, out, _ = synther("inspect", data, "--json")
-        found = one_object(out)
-        assert code == 0
+        found = synther("inspect", data, "--json").json
         assert (found["kind"], found["rows"], found["env_id"]) == ("data", 300, "Made-v0")
         assert found["terminal_rate"] == 0.1
         columns = {column["name"]: column for column in found["columns"]}
@@ -216,7 +193,7 @@ class TestInspect:
         np.savez(
             tmp_path / "x.npz", observation=values, next_observation=values, action=values / 1e308, reward=[0, 1, 2]
         )
-        columns = one_object(synther("inspect", tmp_path / "x.npz", "--json").out)["columns"]
+        columns = synther("inspect", tmp_path / "x.npz", "--json").json["columns"]
         assert columns[0]["std"] == pytest.approx(1e308 * np.sqrt(2) / 3, rel=1e-6)
 
     def test_the_data_that_ships(self, synther):
@@ -235,7 +212,7 @@ class TestInspect:
         assert (code, err) == (0, "")
         for text in ("Made-v0", "12 of 3 x 8 x 8", "action repeat   2", "5.0 ± 0.0"):
             assert text in out
-        found = one_object(synther("inspect", tmp_path / "f.hdf5", "--json").out)
+        found = synther("inspect", tmp_path / "f.hdf5", "--json").json
         assert (found["kind"], found["episodes"], found["return"]["mean"]) == ("frames", 2, 5.0)
 
     def test_half_a_file_of_frames(self, synther, tmp_path):
@@ -255,7 +232,7 @@ class TestInspect:
         assert (code, err) == (0, "")
         for text in ("algorithm   bc", "seeds       7", "updates     3", "actor       2 - 4 - 1"):
             assert text in out
-        found = one_object(synther("inspect", tmp_path / "a.safetensors", "--json").out)
+        found = synther("inspect", tmp_path / "a.safetensors", "--json").json
         assert (found["kind"], found["algorithm"], found["updates"]) == ("agents", "bc", 3)
 
     def test_a_model(self, synther, model):
@@ -265,7 +242,7 @@ class TestInspect:
             assert text in out
 
     def test_a_model_as_json(self, synther, model):
-        found = one_object(synther("inspect", model, "--json").out)
+        found = synther("inspect", model, "--json").json
         loaded = Synthesizer.load(model)
         assert (found["kind"], found["env_id"]) == ("model", "Made-v0")
         assert found["columns"] == list(loaded.layout.names)
@@ -283,7 +260,7 @@ class TestPresets:
             assert ABOUT[name] in out
 
     def test_json(self, synther):
-        found = one_object(synther("presets", "--json").out)
+        found = synther("presets", "--json").json
         assert found == {name: {"about": ABOUT[name], **PRESETS[name].to_json()} for name in PRESETS}
 
 
