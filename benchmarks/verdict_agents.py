@@ -214,7 +214,7 @@ def _train_together(real: Transitions, names: list[str], files: dict[str, Path],
         agent={"width": chosen.width},
         updates=chosen.updates,
         seeds=chosen.seeds,
-        evaluate_every=max(1, chosen.updates // 2),
+        evaluate_every=chosen.updates,
         episodes=chosen.episodes,
         workers=chosen.workers,
         checkpoint_seconds=120,  # a hundred agents are half a gigabyte

@@ -1,4 +1,4 @@
-"""Which rows belong to the same episode, and which episodes a fit is measured on."""
+"""Which rows belong to the same episode."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from synther.data.transitions import Transitions
 _CHUNK_ROWS = 1 << 16
 _LINKED = 0.5
 """Share of the rows inside episodes that must link to the row after them. Shuffled rows link almost nowhere."""
-
-_FEWEST = 10
-"""Episodes of which some can be held out."""
-_STREAM = 2
-"""Of random numbers, as for rows that are held out one by one."""
 
 
 def episode_ids(rows: Transitions) -> NDArray[np.int64] | None:
@@ -49,25 +44,3 @@ def _continues(rows: Transitions) -> NDArray[np.bool_]:
         part = slice(start, start + _CHUNK_ROWS)
         same[part] = (following[part] == present[part]).all(axis=1)
     return same
-
-
-def held_out_episodes(rows: Transitions, share: float, seed: int, most: int = 10_000) -> NDArray[np.bool_] | None:
-    """Marks (N,) of whole episodes, drawn at random, that together are about a `share` of the rows and at most `most`.
-
-    Neighbouring rows share an observation, so a row is not new to a fit that has learned its neighbours. None where
-    single rows have to do: where episodes are not known, there are fewer than 10 of them, or one of them is longer than
-    twice what is wanted.
-    """
-    wanted = min(round(share * len(rows)), most)
-    ids = episode_ids(rows) if wanted else None
-    if ids is None or ids[-1] + 1 < _FEWEST:
-        return None
-    lengths = np.bincount(ids)
-    if lengths.max() > 2 * wanted:
-        return None
-    order = np.random.default_rng([_STREAM, seed]).permutation(len(lengths))
-    count = max(1, int(np.searchsorted(np.cumsum(lengths[order]), wanted, side="right")))
-    chosen = np.zeros(len(lengths), bool)
-    chosen[order[:count]] = True
-    marks: NDArray[np.bool_] = chosen[ids]
-    return None if marks.all() else marks

@@ -32,8 +32,6 @@ WARM_SHARE, WARM_STEPS = 0.2, 10_000
 """A warm fit has this fraction of the usual steps, and at most this many steps."""
 PATIENCE = 5
 """A warm fit stops after this many measurements without a better held-out loss."""
-HELD_OUT_RUN, SINGLE_ROWS = 25, 1_000
-"""Rows that are held out together. Of the first rows single ones are: a few runs could all be missed."""
 
 
 def usual_samples(device: torch.device) -> int:
@@ -170,16 +168,10 @@ def drawn(model: Synthesizer, columns: Columns, samples: int, seed: int, progres
 def held_out_rows(stream: Sequence[int], gone: int, count: int, share: float) -> NDArray[np.bool_]:
     """Which of `count` rows, after `gone` older ones, no fit may learn from: once and for all, so that a warm start has
     not seen them either.
-
-    Neighbouring rows share an observation, so runs of rows are held out, not single ones, once there are enough rows.
     """
-    number = np.arange(gone, gone + count)
-    run = np.where(number < SINGLE_ROWS, number, SINGLE_ROWS + (number - SINGLE_ROWS) // HELD_OUT_RUN)
-    if not count:
-        return np.zeros(0, bool)
     draws = np.random.PCG64(list(stream))
-    draws.advance(int(run[0]))
-    chosen: NDArray[np.bool_] = (np.random.Generator(draws).random(int(run[-1] - run[0]) + 1) < share)[run - run[0]]
+    draws.advance(gone)
+    chosen: NDArray[np.bool_] = np.random.Generator(draws).random(count) < share
     return chosen & (not chosen.all())
 
 

@@ -15,7 +15,6 @@ import torch
 from synther import compute
 from synther.data import formats
 from synther.data.checks import check_count, drawing_seed
-from synther.data.episodes import held_out_episodes
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
@@ -127,8 +126,9 @@ class Synthesizer:
         """Learn the distribution of `rows`.
 
         With `start`, a fitted model of the same network, the weights begin as its. `held_out` (N,) says which rows to
-        measure the loss on; rows that `start` has learned tell little. By default `fit.holdout` of the rows are held
-        out: whole episodes where these are known, else single rows.
+        measure the loss on; rows that `start` has learned tell little. By default `fit.holdout` of the rows, drawn at
+        random, are held out. Single rows tell when a fit begins to learn its rows by heart. The loss on whole episodes
+        that were held out rises long before, because episodes differ: fits that ended by it lost the rare rows.
         With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there;
         remove it once the model is saved.
         """
@@ -151,8 +151,6 @@ class Synthesizer:
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         weights = None if start is None else self._weights_of(start, prepared.layout)
-        if held_out is None:
-            held_out = held_out_episodes(rows, self.settings.fit.holdout, self.seed)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
         usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None

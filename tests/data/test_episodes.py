@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from synther.data.episodes import episode_ids, held_out_episodes
+from synther.data.episodes import episode_ids
 from synther.data.transitions import Transitions
 
 
@@ -55,38 +54,3 @@ def test_half_of_the_rows_is_enough() -> None:
 def test_rows_of_several_chunks() -> None:
     lengths = [1000] * 140
     np.testing.assert_array_equal(episode_ids(episodes(*lengths, columns=1)), numbered(*lengths))
-
-
-def test_whole_episodes_are_held_out() -> None:
-    rows = episodes(*[20, 30] * 20)
-    marks = held_out_episodes(rows, 0.1, 0)
-    assert marks is not None
-    ids = episode_ids(rows)
-    assert ids is not None
-    assert 60 <= marks.sum() <= 100
-    for number in range(40):
-        assert len(np.unique(marks[ids == number])) == 1
-    np.testing.assert_array_equal(marks, held_out_episodes(rows, 0.1, 0))
-    other = held_out_episodes(rows, 0.1, 1)
-    assert other is not None
-    assert (marks != other).any()
-
-
-def test_no_more_than_the_most_are_held_out() -> None:
-    marks = held_out_episodes(episodes(*[10] * 100), 0.5, 0, most=50)
-    assert marks is not None
-    assert marks.sum() == 50
-
-
-@pytest.mark.parametrize(
-    ("rows", "share"),
-    [
-        (episodes(*[20] * 9), 0.2),  # few
-        (episodes(*[5] * 20, 200), 0.05),  # one is long
-        (episodes(*[20] * 30), 0.0),
-        (episodes(*[20] * 30)[np.random.default_rng(0).permutation(600)], 0.1),
-    ],
-    ids=["few", "long", "none wanted", "shuffled"],
-)
-def test_where_single_rows_have_to_do(rows: Transitions, share: float) -> None:
-    assert held_out_episodes(rows, share, 0) is None
