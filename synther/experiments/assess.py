@@ -1,4 +1,4 @@
-"""From two sets of rows, and the model between them where it is known, to a report."""
+"""Assess synthetic rows against real ones, and the model that made them if it is known, and write a report."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
 
 CALLS = (4, 8, 16, 32, 64)
-"""Network calls a row of the samplers that are compared beside the model's own."""
+"""Network calls per row of the samplers that are compared with the model's own."""
 
 EFFORT = {"cpu": 2e11, "cuda": 1e14}
-"""Multiplications that they may take together: ten seconds of two cores, one of a GPU."""
+"""Multiplications that they may take together: ten seconds on two cores, one second on a GPU."""
 
 FEWEST, MOST = 500, 50_000
-"""Rows that each of them makes, for large networks and for small ones."""
+"""Rows from each of them, for large networks and for small ones."""
 
 JUDGED_ROWS = 2_000
-"""Of those, how many the simulator judges."""
+"""Rows of each sampler that the simulator judges."""
 
 KNOWN_ROWS = 100_000
-"""Real rows that the model's rows are compared with on their way, and those of each sampler."""
+"""Real rows that the rows of each sampler are compared with."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What is compared, and what it is called."""
+    """The rows that are compared, and their names."""
 
     real: Transitions
     synthetic: Transitions
@@ -56,18 +56,18 @@ class Pair:
     synthetic_name: str
     held_out: Transitions | None = None
     model: Synthesizer | None = None
-    """What made the synthetic rows, where that is known."""
+    """The model that made the synthetic rows, if it is known."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the report goes and who judges. What cannot succeed is refused here, before any work."""
+    """Where the report goes and what judges the rows. Invalid options are refused here, before any work."""
 
     folder: Path
     env_id: str | None = None
-    """The environment, where the rows do not name it."""
+    """The environment, if the rows do not name it."""
     simulator: bool = True
-    """Whether it is asked, where it can be; else networks judge."""
+    """Let the simulator judge, if there is one; otherwise networks do."""
     seed: int = 0
     device: str = "cpu"
 
@@ -81,7 +81,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Assessed:
-    """What an assessment leaves behind."""
+    """An assessment and its files."""
 
     assessment: Assessment
     report: Path

@@ -1,4 +1,4 @@
-"""What online runs have seen, on disk: a file for each segment, of rows or of frames, written once and never again."""
+"""The experience of online runs on disk: a file of rows or frames for each segment."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Array = NDArray[np.float32]
 
 
 class Experience:
-    """Rows of S seeds in the order in which they came, with a mark where an episode was cut.
+    """Rows of S seeds in order, with a mark where an episode was truncated.
 
-    A file is written once and never again, so that a checkpoint costs what came since the last one.
+    A file is never written again, so that a checkpoint writes only the rows since the last one.
     """
 
     def __init__(self, folder: Path, columns: Columns) -> None:
@@ -38,24 +38,24 @@ class Experience:
         self._since: list[Array] = []  # (S, width + 1) each
 
     def append(self, rows: Array, timeouts: NDArray[np.bool_]) -> None:
-        """What came of one step: (S, width) and (S,)."""
+        """Add the rows of one step, (S, width) and (S,)."""
         self._since.append(np.hstack([rows, timeouts[:, None].astype(np.float32)]))
         self.steps += 1
 
     def cut(self) -> None:
-        """Mark the newest rows as the end of their episodes, but for those that ended in a terminal state."""
+        """Mark the newest rows as truncated, except for terminal ones."""
         newest = self._since[-1]
         newest[:, -1] = 1 - newest[:, self.columns.observation + self.columns.action + 1]
 
     def save(self) -> None:
-        """Write what came since the last file was written."""
+        """Write the rows since the last file."""
         if self._since:
             self._segments.append(np.stack(self._since, axis=1))
             self._since = []
             self._write(self.steps, self._segments[-1])
 
     def load(self, ends: Sequence[int], seeds: int, replay: Path) -> None:
-        """Go on after segments that ended after so many steps each; a run that has ended keeps them in its `replay`."""
+        """Load the segments with these `ends`. A run that was finished has them only in its `replay`."""
         try:
             if replay.exists() and not all(self._file(end).exists() for end in ends):
                 self._take_apart(formats.read(replay), ends, seeds)
@@ -68,7 +68,7 @@ class Experience:
         self._since = []
 
     def _take_apart(self, every: Transitions, ends: Sequence[int], seeds: int) -> None:
-        """Write the files of segments again, from what `transitions` has put together."""
+        """Write the files of segments again, from the rows of `transitions`."""
         steps, rest = divmod(len(every), seeds)
         if rest or steps < ends[-1] or every.timeout is None:
             raise DataError(f"{len(every):,} rows are not {ends[-1]:,} of each of {seeds} seeds, or have no time-outs")
@@ -81,7 +81,7 @@ class Experience:
         return self._all()[:, -newest:, :-1]
 
     def transitions(self, env_id: str) -> Transitions:
-        """All rows: those of the first seed, then those of the next. The last of each is the end of an episode."""
+        """All rows, seed after seed. The last row of each seed is the end of an episode."""
         if self._since:
             self.cut()
         every = self._all()
@@ -101,7 +101,7 @@ class Experience:
 
 
 class FrameExperience:
-    """Frames of the `seeds` in `folder`, and in memory those of the segment that has not been written yet."""
+    """Frames of the `seeds` in `folder`; those of the current segment are in memory."""
 
     def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, env_id: str, repeat: int) -> None:
         self.folder, self.seeds = folder, seeds
@@ -113,14 +113,14 @@ class FrameExperience:
             self._segment[member].append(records.some(slice(place, place + 1)))
 
     def save(self, end: int) -> None:
-        """Write the segment that ends after so many steps."""
+        """Write the segment that ends after `end` steps."""
         for seed, segment in zip(self.seeds, self._segment, strict=True):
             frames = Frames(*Records.joined(segment), **self._known)
             write(frames, self._file(seed, end))
             segment.clear()
 
     def segments(self, ends: Sequence[int]) -> Iterator[list[Frames]]:
-        """The frames of every seed in segments that ended after so many steps each, segment by segment."""
+        """The frames of every seed, for each segment with these `ends`."""
         for end in ends:
             try:
                 yield [read(self._file(seed, end)) for seed in self.seeds]
@@ -134,7 +134,7 @@ class FrameExperience:
 
 
 def replayed(segment: Sequence[Frames]) -> Iterator[tuple[Records, Numbers]]:
-    """The records of all seeds as they came, each time with the members that have one more."""
+    """The records of a segment, one of each member at a time, with the members that have one more."""
     every = [Records(f.image, f.action, f.reward, f.discount, f.first) for f in segment]
     for number in range(max(map(len, segment))):
         who = np.flatnonzero([number < len(frames) for frames in segment])

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 Bounds = tuple[NDArray[Any], NDArray[Any]]
 
 EPISODES = 10
-"""Of each member and evaluation, where nothing else is asked for."""
+"""Default number for each member and evaluation."""
 
 _DESCRIBED = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_options", "precision")
 """Options that the result depends on, beside the agent and the data."""
@@ -47,8 +47,8 @@ _DESCRIBED = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_opt
 def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress: Progress | bool = True) -> Result:
     """Train every arm with every seed and write `log.jsonl`, `checkpoint.safetensors` and `result.json` into `folder`.
 
-    Started again it goes on where it was stopped, and with more updates where it ended; with other data or options, or
-    while another process trains there, it refuses to touch the folder.
+    Started again it resumes, and with more updates it continues where it ended. With other data or options, or while
+    another process trains there, it refuses to touch the folder.
     """
     progress = resolve(progress)
     warn_of_time_limit(material.real)
@@ -61,7 +61,7 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     env_id, bounds = _environment(spec, material.real, asked)
     for arm in material.agent_arms():
         arm.counts(config.batch_size)
-    for name, table in material.at_hand().items():  # what is wrong with them is told before there is a folder
+    for name, table in material.at_hand().items():  # wrong ones are refused before there is a folder
         _rows_of([table], [name], bounds, torch.device("cpu"))
     check_trackers(spec)
     described = {
@@ -100,14 +100,14 @@ def _players(spec: OfflineRun, env_id: str | None, members: list[Member]) -> Abs
 
 
 def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:
-    """The environment that evaluates, if one can, and the bounds of the actions, if anybody knows them.
+    """The environment for evaluations, and the bounds of the actions; None where they are not known.
 
-    One that was `asked` for must be there.
+    If the environment was `asked` for, it must exist.
     """
     bounds = _bounds_of(real)
     env_id = real.env_id if spec.env_id is None else Trusted(spec.env_id)
     if env_id is None and spec.evaluate:
-        log.warning("the data names no environment: training goes without evaluation; --env-id would name one")
+        log.warning("the data names no environment: training without evaluation; name one with --env-id")
     if env_id is None or (bounds is not None and not spec.evaluate):
         return None, bounds
     try:
@@ -118,9 +118,9 @@ def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str 
         if asked:
             raise
         if spec.evaluate:
-            log.warning("training goes without evaluation: %s", error)
+            log.warning("training without evaluation: %s", error)
         return None, bounds
-    own = box if np.isfinite(box).all() else None  # an unbounded one says nothing
+    own = box if np.isfinite(box).all() else None  # infinite bounds are none
     if not spec.evaluate:
         return None, bounds or own
     found = real.observation.shape[1], real.action.shape[1]
@@ -130,10 +130,10 @@ def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str 
             "name another environment with --env-id, or train with --no-evaluate"
         )
     if bounds is None and own is None:
-        log.warning("%s has no bounds of actions, nor has the data: they are taken to lie between -1 and 1", env_id)
+        log.warning("neither %s nor the data has action bounds: taken to be -1 and 1", env_id)
     if bounds is not None and not np.allclose(bounds, box, rtol=1e-4):
         log.warning(
-            "actions of the data lie between %s and %s, those of %s between %s and %s: agents act within the former",
+            "action bounds of the data are %s and %s, those of %s are %s and %s: agents use those of the data",
             *(bound.tolist() for bound in bounds),
             env_id,
             *(bound.tolist() for bound in box),
@@ -142,7 +142,7 @@ def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str 
 
 
 def _bounds_of(real: Transitions) -> Bounds | None:
-    """Of the actions, where the data knows them."""
+    """Action bounds, if the data has finite ones."""
     boxes = [part for part in real.action_space or () if isinstance(part, Box)]
     low, high = (np.array([bound for part in boxes for bound in getattr(part, end)]) for end in ("low", "high"))
     return (low, high) if boxes and np.isfinite([low, high]).all() else None

@@ -60,8 +60,8 @@ class Real(NamedTuple):
 class Generators:
     """The generators of a run: a file in `folder` for each seed, and the record of every refresh in `refreshes.json`.
 
-    A refresh is settled when each of its fits has come to a file or is known to have failed; until then, all are
-    fitted again. They are fitted together, and rounding depends on which ones are.
+    A refresh is settled when each of its fits has a file or is recorded as failed. Until then, a resumed run repeats
+    all of them: they are fitted together, and rounding depends on which ones are.
     """
 
     def __init__(self, how: Synthetic, settings: Settings, learner: Learner | PixelLearner, folder: Path) -> None:
@@ -102,7 +102,7 @@ class Generators:
 
     def took(self, member: int, step: int, seconds: float) -> None:
         """Record how long it took to draw the rows."""
-        if (step, self.seeds[member]) in self._known:  # unless somebody has removed the record
+        if (step, self.seeds[member]) in self._known:  # unless the record was removed
             self._known[step, self.seeds[member]]["sample_seconds"] = seconds
             self._write_record()
 

@@ -1,4 +1,4 @@
-"""Synthetic rows whose rewards are changed as a data set demands it of the real ones."""
+"""What agents are trained on: real rows, and sources of other rows, in the shares of each arm."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ _FLOAT_BYTES = 4
 
 
 class Source(Protocol):
-    """Rows that need not be there yet."""
+    """Rows that may have to be made first."""
 
     def check(self, real: Transitions) -> None:
-        """Refuse what cannot stand beside the real rows, before any work."""
+        """Raise an error if the rows do not fit the real ones, before any work."""
 
     def description(self) -> dict[str, Any]:
         """What the rows depend on."""
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
-        """The rows; `file` is for those that are better kept than made again. None keeps nothing."""
+        """The rows. `file` is for rows that are better kept than made again; None keeps nothing."""
 
 
 def _check_body(synthetic: str | None, real: str | None) -> None:
-    """Two bodies may have as many joints: tell of it, as names are only names."""
+    """Warn, and do not refuse: other environments may have the same columns, and names are only names."""
     bodies = [re.sub(r"-v\d+$", "", name.rpartition(":")[2].lower()) for name in (synthetic, real) if name]
     if len(set(bodies)) == 2:
-        log.warning("the synthetic rows are of %s, the real ones of %s: is that meant?", synthetic, real)
+        log.warning("the synthetic rows are of %s, the real rows of %s: is that intended?", synthetic, real)
 
 
 @dataclass(frozen=True)
 class Given:
-    """Rows that are there."""
+    """Rows in memory."""
 
     given: Transitions
 
@@ -95,7 +95,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Sampled:
-    """So many rows of a saved model."""
+    """Rows that a saved model samples."""
 
     model: Path
     samples: int
@@ -106,7 +106,7 @@ class Sampled:
         check_count(self.samples)
         whole_seed(self.seed)
         model = self._load()
-        model.matrix(real[:1])  # a model of other columns says so
+        model.matrix(real[:1])  # raises an error if the model has other columns
         _check_body(model.layout.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:
@@ -129,11 +129,11 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Generated:
-    """As many rows as `plan` says of a generator ("diffusion", "tvae" or "ctgan") that is first fitted on `real`.
+    """Rows of a generator ("diffusion", "tvae" or "ctgan") that is first fitted on `real`.
 
-    What is fitted lies in a folder of `store` that all sources with the same data and options share, at the same time
-    too. Of a diffusion model nothing else is kept: the same rows are soon drawn again, and a file of them is 100 times
-    its size. TVAE and CTGAN cannot be saved, so their rows are.
+    All sources with the same data and options share a folder of `store`, also at the same time. Of a diffusion model
+    only the model is kept: sampling the same rows again is fast, and a file of them is 100 times as large. TVAE and
+    CTGAN cannot be saved, so their rows are kept.
     """
 
     generator: str
@@ -169,7 +169,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class Augmented:
-    """So many real rows, drawn with replacement and disturbed."""
+    """Real rows, drawn with replacement, with noise."""
 
     kind: str
     real: Transitions
@@ -177,7 +177,7 @@ class Augmented:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        Augmentation(self.kind)  # says which there are
+        Augmentation(self.kind)  # raises an error for an unknown kind
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
@@ -192,29 +192,29 @@ class Augmented:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What the arms of a run learn from. They share the real rows, whose mean and deviation scale all observations."""
+    """What the arms of a run learn from. They share the real rows, whose mean and std scale all observations."""
 
     real: Transitions
     others: dict[str, Source] = field(default_factory=dict)
     arms: dict[str, dict[str, float]] = field(default_factory=lambda: {REAL: {REAL: 1.0}})
-    """For each arm, which share of every batch comes from which rows."""
+    """For each arm, the share of every batch that comes from each kind of rows."""
 
     def __post_init__(self) -> None:
         space = self.real.action_space or ()
         if self.real.action.ndim == 1 or not all(isinstance(part, Box) for part in space):
-            raise DataError("these agents act with real numbers, and the actions of this data are discrete")
+            raise DataError("these agents need continuous actions, and the actions of this data are discrete")
         if not self.arms:
             raise ConfigError("a run needs at least one arm, got none")
         for name, shares in self.arms.items():
             unknown = shares.keys() - {REAL, *self.others}
             if unknown:
-                raise ConfigError(f"arm {name!r} asks for {', '.join(sorted(unknown))}, which it was not given")
+                raise ConfigError(f"arm {name!r} has unknown sources: {', '.join(sorted(unknown))}")
         for source in self.others.values():
             source.check(self.real)
 
     @classmethod
     def mixed(cls, real: Transitions, synthetic: Source | None = None, ratio: float | None = None) -> TrainingData:
-        """One arm: real rows; or synthetic ones alone; or with a `ratio`, so much of every batch synthetic."""
+        """One arm: real rows, or synthetic rows, or both; `ratio` is the share of synthetic rows in every batch."""
         if synthetic is None:
             if ratio is not None:
                 raise ConfigError(f"a ratio of {ratio} mixes synthetic rows with real ones, and none were given")
@@ -230,21 +230,21 @@ class TrainingData:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all rows, in the order of `tables`."""
+        """Names of the `tables`, in the same order."""
         return (REAL, *self.others)
 
     def at_hand(self) -> dict[str, Transitions]:
-        """Those rows, by their names, for which nothing has to be done."""
+        """The rows that are in memory already, by name."""
         given = {name: source.given for name, source in self.others.items() if isinstance(source, Given)}
         return {REAL: self.real, **given}
 
     def agent_arms(self) -> list[Arm]:
-        """The arms in the order of their names, for tables in the order of theirs, the real one first."""
+        """The arms, with the indices of their `tables`."""
         place = {name: index for index, name in enumerate(self.names)}
         return [Arm(tuple(place[name] for name in shares), tuple(shares.values())) for shares in self.arms.values()]
 
     def tables(self, folder: Path, progress: Progress) -> list[Transitions]:
-        """The real rows and the others; what they keep is in `folder`, under their names."""
+        """The real rows and those of all sources, which may keep files in `folder`."""
         return [self.real, *(source.rows(folder / f"{name}.npz", progress) for name, source in self.others.items())]
 
     def description(self) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Rewarded:
-    """The rows of another source, which imitate those of `dataset`, with rewards as the algorithm wants them there."""
+    """The rows of another source, with the rewards changed as `dataset` changes its own for the algorithm."""
 
     source: Source
     dataset: Dataset

@@ -238,7 +238,7 @@ class OnlineRun(OnlineOptions, RunSpec):
         return replace(default, **self.agent, utd=self.utd)
 
     def is_refreshed(self, step: int) -> bool:
-        """Whether generators are fitted after so many steps. After the last step their rows would not be used."""
+        """Whether generators are fitted after `step` steps. After the last step their rows would not be used."""
         return self.synthetic is not None and 0 < step < self.steps and step % self.synthetic.refresh_every == 0
 
     def doubts(self) -> Iterator[str]:
@@ -252,7 +252,7 @@ class OnlineRun(OnlineOptions, RunSpec):
                 yield f"no generator is fitted: that is done every {every:,} steps (--refresh-every), of {self.steps:,}"
 
     def segment_after(self, step: int) -> int:
-        """Where the segment ends that begins after so many steps."""
+        """The end of the segment that begins after `step` steps."""
         every = [self.checkpoint_every, *([] if self.synthetic is None else [self.synthetic.refresh_every])]
         return min(self.steps, *((step // length + 1) * length for length in every))
 
@@ -267,7 +267,7 @@ class OnlineRun(OnlineOptions, RunSpec):
     @property
     def growth(self) -> Growth:
         """A run can be extended if a segment ends where it ended: there the environments start over."""
-        why = f"one can go on from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
+        why = f"a run can be extended from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
         return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
 
     def description(self) -> dict[str, Any]:
@@ -441,7 +441,7 @@ class PixelRun(Tracked, RunSpec):
         return replace(self, **given(changes, "updates", "seeds"), arms=arms)
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
-        """Train in `folder`, or go on there, then evaluate."""
+        """Train in `folder`, or resume there, then evaluate."""
         from synther.experiments.evaluation import evaluate, why_not
         from synther.experiments.pixels import is_trained
 
@@ -452,7 +452,7 @@ class PixelRun(Tracked, RunSpec):
         why = why_not(folder / STAGE_ONE)
         if why is not None:
             raise SyntherError(
-                f"trained; evaluation needs a machine that can draw frames: there, the same command goes on ({why})"
+                f"trained; evaluation needs a machine that can draw frames: run the same command there ({why})"
             )
         found = {
             arm: evaluate(folder / arm, episodes=self.episodes, workers=place.workers, progress=progress)

@@ -85,7 +85,7 @@ def test_commands_on_rows(synther, foreign, marker, tiny, tmp_path):
 def test_train_goes_without_evaluation_and_evaluate_asks_for_the_id(synther, foreign, marker, tmp_path, caplog):
     answer = synther("train", "bc", foreign, "--out", tmp_path / "run", *SHORT, *AGENT)
     assert answer.code == 0
-    assert "training goes without evaluation: the data or run names the environment" in caplog.text
+    assert "training without evaluation: the data or run names the environment" in caplog.text
     asked = synther("train", "bc", foreign, "--out", tmp_path / "other", *SHORT, *AGENT, "--env-options", "{}")
     assert asked.code != 0
     described = json.loads((tmp_path / "run" / "run.json").read_text())

@@ -93,7 +93,7 @@ def test_diverged_seeds_are_said(train, data, tmp_path, monkeypatch, caplog):
 def test_an_environment_that_is_not_there(train, data, tmp_path, caplog):
     code, text, _ = train("bc", data, "--out", tmp_path / "run", *QUICK)
     assert code == 0
-    assert "training goes without evaluation: 'Made-v0' is not an environment" in caplog.text
+    assert "training without evaluation: 'Made-v0' is not an environment" in caplog.text
     assert "evaluation" in text
     caplog.clear()
     assert train("bc", data, "--out", tmp_path / "quiet", "--no-evaluate", *QUICK).code == 0
