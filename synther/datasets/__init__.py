@@ -214,11 +214,11 @@ def _task_rows(task: Task, request: Request) -> Found:
             return roll_out.read(request.data, request.progress), roll_out.origin
         installed = _installed(task.minari(OTHERS))
         if installed is None:
-            ids = [task.minari(D4RL)] + ([] if task.is_maze else [task.minari(OTHERS)])
+            ids = [task.minari(D4RL)] + ([] if task.maze else [task.minari(OTHERS)])
             raise FormatError(
                 f"no data set {task.name!r} here: no file of that name{_place(request.data)}, no Minari data set "
                 f"{' or '.join(f'{one}-v*' for one in ids)} installed, and {obstacle}; "
-                f"{'download it with Minari, or ' if task.is_maze else ''}put its file into a folder and name the "
+                f"{'download it with Minari, or ' if task.maze else ''}put its file into a folder and name the "
                 "folder with --data"
             )
     return formats.read(installed, format="minari"), f"read from Minari's {installed}"
@@ -252,17 +252,17 @@ def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, A
             f"{task.name} is a name of D4RL's, but these rows are of {rows.env_id}: rename the file, because its "
             "scores would be mistaken for those of another task"
         )
-    if not task.is_maze:
+    maze = task.maze
+    if maze is None:
         return rows.env_id or ENV_IDS[task.env], rows.env_options or {}
-    env_id, columns, expected = rollouts.maze_id(task), rows.observation.shape[1], rollouts.COLUMNS[task.env]
-    if rows.env_id is None and columns != expected:
+    if rows.env_id is None and (columns := rows.observation.shape[1]) != maze.columns:
         log.warning(
             "%s has %d observation columns and %s has %d: D4RL's own maze files are in other coordinates, so agents "
             "cannot be evaluated",
-            *(task.name, columns, env_id, expected),
+            *(task.name, columns, maze.env_id, maze.columns),
         )
         return None, {}
-    return rows.env_id or env_id, rollouts.maze_options(task)
+    return rows.env_id or maze.env_id, maze.options()
 
 
 def _of_task(task: Task) -> NamedDataset:

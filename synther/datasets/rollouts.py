@@ -22,7 +22,7 @@ from synther.data.transitions import Transitions
 from synther.datasets.tasks import ENV_IDS, REPLAYS, Task
 from synther.envs.episodes import action_box
 from synther.envs.making import opened
-from synther.envs.mazes import Guide, Maze, PointReacher, Wanderer
+from synther.envs.mazes import PointReacher
 from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
 from synther.envs.recording import record
 from synther.errors import ConfigError, DataError
@@ -31,43 +31,16 @@ from synther.progress import Progress
 
 log = logging.getLogger(__name__)
 
-Map = list[list[int | str]]
-
 CHANCE = "random"
 """The level that needs no policy."""
 
 ANT_POLICY = "ant", "goal"
 """Name, in a file of policies, of the one that an ant follows: it walks to the goal of AntMaze's flat observation."""
 
-COLUMNS = {"maze2d": 8, "antmaze": 31}
-"""Of a flat observation in a maze. D4RL's own files have others, in other coordinates."""
-
 _ROWS = 1_000_000
 """Of each policy, and of an ant, as in D4RL."""
 _MAZE_ROWS = {"umaze": 1_000_000, "medium": 2_000_000, "large": 4_000_000}
 """Of maze2d, as in D4RL."""
-
-_NOISE = {"maze2d": 0.5, "antmaze": 0.0}
-"""Std of the noise on actions: the ball's controller is deterministic, an ant's policy draws its actions."""
-
-_MAZE_IDS = {"maze2d": "PointMaze_{}-v3", "antmaze": "AntMaze_{}-v4"}
-_SIZES = {"umaze": "UMaze", "medium": "Medium", "large": "Large"}
-_CELL = {"maze2d": 1.0, "antmaze": 4.0}
-"""Metres."""
-
-_WALLS = {
-    "umaze": "#####  #...#  ###.#  #...#  #####",
-    "medium": "########  #..##..#  #..#...#  ##...###  #..#...#  #.#..#.#  #...#..#  ########",
-    "large": (
-        "############  #....#.....#  #.##.#.#.#.#  #......#...#  #.####.###.#  #..#.#.....#  ##.#.#.#.###  "
-        "#..#...#...#  ############"
-    ),
-}
-_GOALS = {
-    "maze2d": {"umaze": (1, 1), "medium": (6, 6), "large": (7, 9)},
-    "antmaze": {"umaze": (3, 1), "medium": (6, 6), "large": (7, 9)},
-}
-_ANT_START = (1, 1)
 
 
 @dataclass(frozen=True)
@@ -96,9 +69,9 @@ class RollOut:
     @property
     def origin(self) -> str:
         """Where the rows come from, for people."""
-        what = "collected by going from cell to cell" if self.task.is_maze else "regenerated"
+        what = "collected by going from cell to cell" if self.task.maze else "regenerated"
         by = f"the policies of {self.policies.name}" if self.policies is not None and self._needed() else ""
-        return f"{what} with {by or ('a controller' if self.task.is_maze else 'uniform actions')}"
+        return f"{what} with {by or ('a controller' if self.task.maze else 'uniform actions')}"
 
     def read(self, data: Path | None, progress: Progress | bool) -> Transitions:
         """Read the rows from their file, which is made first if it does not exist."""
@@ -106,13 +79,15 @@ class RollOut:
         if file.exists():
             return formats.read(file)
         count = self._count()
-        if self.task.is_maze:
+        how: dict[str, Any] = {"seed": self.seed, "progress": progress}
+        if self.task.maze is not None:
             reach: Policy = PointReacher()
             if self.policies is not None and self._needed():
                 reach = read_policy(self.policies, *ANT_POLICY)
-            rows = walk_maze(self.task, reach, count, seed=self.seed, progress=progress)
+            options, walker = self.task.maze.options(anywhere=True), self.task.maze.wanderer(reach)
+            rows = record(self.task.maze.env_id, [walker], count, options=options, name=self.task.name, **how)
         else:
-            rows = regenerate(self.policies, self.task.env, self.task.level, count, seed=self.seed, progress=progress)
+            rows = regenerate(self.policies, self.task.env, self.task.level, count, **how)
         formats.write(rows, file)
         log.info("%s is kept as %s", self.task.name, file)
         return rows
@@ -121,7 +96,7 @@ class RollOut:
         """The policies it is made with, as a file of them spells them."""
         if self.task.env == "antmaze":
             return ["/".join(ANT_POLICY)]
-        return [] if self.task.is_maze else [f"{self.task.env}/{part}" for part in self._parts() if part != CHANCE]
+        return [] if self.task.maze else [f"{self.task.env}/{part}" for part in self._parts() if part != CHANCE]
 
     def _parts(self) -> list[str]:
         return parts_of(self.policies, self.task.env, self.task.level)
@@ -130,8 +105,8 @@ class RollOut:
         if self.rows is not None:
             return self.rows
         if self.task.env == "maze2d":
-            return _MAZE_ROWS[_size(self.task)]
-        return _ROWS if self.task.is_maze else _ROWS * len(self._parts())
+            return _MAZE_ROWS[self.task.level]
+        return _ROWS if self.task.maze else _ROWS * len(self._parts())
 
     def _digest(self) -> str:
         known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
@@ -203,34 +178,3 @@ def parts_of(policies: str | os.PathLike[str] | None, env: str, level: str) -> l
     """The levels that make up `level`: itself if the file has it, otherwise those joined by dashes."""
     whole = policies is not None and f"{env}/{level}" in policies_of(policies)
     return [level] if whole else level.split("-")
-
-
-def maze_id(task: Task) -> str:
-    return _MAZE_IDS[task.env].format(_SIZES[_size(task)])
-
-
-def maze_options(task: Task, *, anywhere: bool = False) -> dict[str, Any]:
-    """For `gymnasium.make`: the task that D4RL's scores are about.
-
-    A ball starts anywhere and gets a reward for every step at its goal. An ant starts in its corner, or `anywhere`, and
-    the episode ends at the goal.
-    """
-    size = _size(task)
-    # As in gymnasium-robotics: 1 is a wall, "g" the goal, "r" the start, and without an "r" all cells are starts.
-    drawn: Map = [[int(cell == "#") for cell in row] for row in _WALLS[size].split()]
-    row, column = _GOALS[task.env][size]
-    drawn[row][column] = "g"
-    if task.env == "antmaze" and not anywhere:
-        drawn[_ANT_START[0]][_ANT_START[1]] = "r"
-    return {"maze_map": drawn, "continuing_task": task.env == "maze2d", "reset_target": False}
-
-
-def walk_maze(task: Task, reach: Policy, rows: int, *, seed: int, progress: Progress | bool) -> Transitions:
-    """`rows` of whole episodes that start anywhere and go from one cell to another by `reach`; see `Wanderer`."""
-    options = maze_options(task, anywhere=True)
-    walker = Wanderer(Guide(Maze.of(options["maze_map"], _CELL[task.env]), reach), _NOISE[task.env])
-    return record(maze_id(task), [walker], rows, options=options, seed=seed, name=task.name, progress=progress)
-
-
-def _size(task: Task) -> str:
-    return task.level.partition("-")[0]

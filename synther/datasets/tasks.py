@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
+from synther.envs.mazes import D4RLMaze
 from synther.errors import DataError
 
 ENV_IDS = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4", "halfcheetah": "HalfCheetah-v4"}
@@ -88,12 +89,13 @@ class Task:
         return f"{self.env}-{self.level}"
 
     @property
-    def is_maze(self) -> bool:
-        return self.env not in ENV_IDS
+    def maze(self) -> D4RLMaze | None:
+        """None for locomotion."""
+        return None if self.env in ENV_IDS else D4RLMaze(self.env, self.level.partition("-")[0])
 
     @property
     def episodes(self) -> int:
-        return MAZE_EPISODES if self.is_maze else EPISODES
+        return MAZE_EPISODES if self.maze else EPISODES
 
     @property
     def agent(self) -> dict[str, dict[str, Any]]:

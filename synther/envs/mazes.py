@@ -1,4 +1,4 @@
-"""Ways through the mazes of gymnasium-robotics, and controllers that walk them.
+"""D4RL's mazes in gymnasium-robotics, ways through them, and controllers that walk them.
 
 An observation is the flat row that Gymnasium makes of a maze's dictionary: the position (`achieved_goal`), the goal
 (`desired_goal`), then what the body feels (`observation`).
@@ -31,6 +31,28 @@ _PULL, _BRAKE = 10.0, 1.3
 
 _ARRIVED = 0.1
 """Cells from the middle of the one that was aimed at."""
+
+_ENV_IDS = {"maze2d": "PointMaze_{}-v3", "antmaze": "AntMaze_{}-v4"}
+_SIZES = {"umaze": "UMaze", "medium": "Medium", "large": "Large"}
+_CELL = {"maze2d": 1.0, "antmaze": 4.0}
+"""Metres."""
+
+_WALLS = {
+    "umaze": "#####  #...#  ###.#  #...#  #####",
+    "medium": "########  #..##..#  #..#...#  ##...###  #..#...#  #.#..#.#  #...#..#  ########",
+    "large": (
+        "############  #....#.....#  #.##.#.#.#.#  #......#...#  #.####.###.#  #..#.#.....#  ##.#.#.#.###  "
+        "#..#...#...#  ############"
+    ),
+}
+_GOALS = {
+    "maze2d": {"umaze": (1, 1), "medium": (6, 6), "large": (7, 9)},
+    "antmaze": {"umaze": (3, 1), "medium": (6, 6), "large": (7, 9)},
+}
+_ANT_START = (1, 1)
+
+_NOISE = {"maze2d": 0.5, "antmaze": 0.0}
+"""Std of the noise on actions: the ball's controller is deterministic, an ant's policy draws its actions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,3 +169,41 @@ class Wanderer:
         shown[:, GOAL] = self._heading
         action = self.guide.act(shown, rng)
         return np.clip(action + self.noise * rng.standard_normal(action.shape), -1, 1)
+
+
+@dataclass(frozen=True)
+class D4RLMaze:
+    """The task that D4RL's scores are about."""
+
+    body: str
+    """maze2d, a ball, or antmaze, an ant."""
+    size: str
+    """umaze, medium or large."""
+
+    @property
+    def env_id(self) -> str:
+        return _ENV_IDS[self.body].format(_SIZES[self.size])
+
+    @property
+    def columns(self) -> int:
+        """Of a flat observation. D4RL's own files have others, in other coordinates."""
+        return {"maze2d": 8, "antmaze": 31}[self.body]
+
+    def options(self, *, anywhere: bool = False) -> dict[str, Any]:
+        """For `gymnasium.make`.
+
+        A ball starts anywhere and gets a reward for every step at its goal. An ant starts in its corner, or `anywhere`,
+        and the episode ends at the goal.
+        """
+        # As in gymnasium-robotics: 1 is a wall, "g" the goal, "r" the start, and without an "r" all cells are starts.
+        drawn: list[list[int | str]] = [[int(cell == "#") for cell in row] for row in _WALLS[self.size].split()]
+        row, column = _GOALS[self.body][self.size]
+        drawn[row][column] = "g"
+        if self.body == "antmaze" and not anywhere:
+            drawn[_ANT_START[0]][_ANT_START[1]] = "r"
+        return {"maze_map": drawn, "continuing_task": self.body == "maze2d", "reset_target": False}
+
+    def wanderer(self, reach: Policy) -> Wanderer:
+        """Goes from one cell to another by `reach`."""
+        maze = Maze.of(self.options(anywhere=True)["maze_map"], _CELL[self.body])
+        return Wanderer(Guide(maze, reach), _NOISE[self.body])

@@ -9,7 +9,6 @@ import pytest
 from synther.agents.agent import ALGORITHMS
 from synther.data.transitions import Transitions
 from synther.datasets import Dataset, is_known
-from synther.datasets.rollouts import maze_options
 from synther.datasets.tasks import Change, by_returns, canonical, less_one, returns, tasks, whole_returns
 from synther.errors import DataError
 
@@ -78,7 +77,7 @@ def test_what_means_no_task(text: str) -> None:
 def test_the_table(name: str) -> None:
     task = TASKS[name]
     assert task.name == canonical(name) == canonical(f"{task.minari('D4RL')}-v1") == name
-    assert task.is_maze == ("maze" in name)
+    assert (task.maze is not None) == ("maze" in name)
     assert task.agent == AGENT.get(name, {})
     assert task.rewards == REWARDS.get(name, {})
     assert task.episodes == (100 if "maze" in name else 10)
@@ -153,7 +152,8 @@ def test_mazes_are_those_of_gymnasium_robotics_with_one_goal(name: str) -> None:
     task = TASKS[name]
     size = task.level.partition("-")[0]
     theirs = {"umaze": maps.U_MAZE, "medium": maps.MEDIUM_MAZE, "large": maps.LARGE_MAZE}[size]
-    options = maze_options(task)
+    assert task.maze is not None
+    options = task.maze.options()
     drawn = options.pop("maze_map")
     assert [[0 if cell in ("r", "g") else cell for cell in row] for row in drawn] == theirs
     marked = {cell: (i, j) for i, row in enumerate(drawn) for j, cell in enumerate(row) if cell in ("r", "g")}
