@@ -9,14 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synther.experiments.results import EvalPoint, Result
 from synther.experiments.specs import OnlineRun, Synthetic
-from synther.folder import write_object
-from synther.paper import findings
 from synther.paper.experiment import Cell, Experiment
 from synther.paper.tables import RUNS, Table
 from synther.plots import curves
-from synther.plots.statistics import Aggregate, Interval
+
+from .conftest import finish as finish_run
 
 PLAIN = {task: OnlineRun(f"{task}-sac", f"{task}-v4", steps=1_000, seeds=2) for task in ("hopper", "walker2d")}
 MADE = {task: replace(run, name=f"{task}-synther", synthetic=Synthetic()) for task, run in PLAIN.items()}
@@ -31,31 +29,14 @@ EXAMPLE = Experiment(
 
 
 def finish(out: Path, run: OnlineRun, returns: list[float | None], minutes: float = 3.0) -> None:
-    """A finished run with these final returns, half of them before, and a score of a hundredth of each."""
-    curve = []
-    for steps, part in ((run.steps // 2, 0.5), (run.steps, 1.0)):
-        found = tuple(None if value is None else part * value for value in returns)
-        curve.append(EvalPoint(steps, found, tuple(None if value is None else value / 100 for value in found)))
-    folder = out / RUNS / run.name
-    write_object(folder / "run.json", run.to_json())
-    write_object(folder / "provenance.json", {"command": "synther paper run example"})
-    result = Result(run.steps, 60 * minutes, {run.arm: tuple(curve)}, {run.arm: ()}, {}, {})
-    write_object(run.result(folder), result.to_json())
+    """Scores are a hundredth of the returns."""
+    scores = [None if value is None else value / 100 for value in returns]
+    finish_run(out, run, run.steps, {run.arm: scores}, by=100.0, minutes=minutes)
 
 
 @pytest.fixture
-def out(tmp_path, monkeypatch) -> Path:
-    """Where all is finished but one run, and intervals take no time."""
-
-    def interval(scores) -> Interval:
-        return Interval(float(np.mean(scores)), 0.0, 1.0)
-
-    monkeypatch.setattr(
-        findings,
-        "aggregate",
-        lambda scores: {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()},
-    )
-    monkeypatch.setattr(findings, "improvement", lambda one, other: interval(one > other))
+def out(tmp_path, quick_statistics) -> Path:
+    """Where all runs but one are finished."""
     finish(tmp_path, PLAIN["hopper"], [1_000.0, 2_000.0])
     finish(tmp_path, MADE["hopper"], [3_000.0, 3_200.0], minutes=9.0)
     finish(tmp_path, PLAIN["walker2d"], [400.0, 600.0], minutes=4.0)

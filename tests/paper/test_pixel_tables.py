@@ -6,25 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from synther.experiments.results import EvalPoint, Result
 from synther.experiments.specs import STAGE_ONE, PixelRun
 from synther.folder import read_object, write_object
 from synther.paper import find, findings
 from synther.paper.tables import RUNS, Table
 
+from .conftest import finish as finish_run
+
 
 def finish(out: Path, run: PixelRun, scores: dict[str, float]) -> None:
-    """A finished run of two seeds that are one apart."""
-    curves = {
-        arm: (EvalPoint(run.updates, (10 * score, 10 * score + 10), (score, score + 1)),)
-        for arm, score in scores.items()
-    }
-    folder = out / RUNS / run.name
-    write_object(folder / "run.json", run.to_json())
-    write_object(
-        folder / "provenance.json", {"command": "synther paper run", "data": "frames read from x", "rows": 100}
-    )
-    write_object(run.result(folder), Result(run.updates, 60.0, curves, dict.fromkeys(curves, ()), {}, {}).to_json())
+    """Two seeds that are one apart."""
+    seeds = {arm: (score, score + 1) for arm, score in scores.items()}
+    finish_run(out, run, run.updates, seeds, before=None, data="frames read from x", rows=100)
 
 
 @pytest.fixture

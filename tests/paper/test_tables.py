@@ -21,11 +21,12 @@ from synther.paper.findings import Entry, average
 from synther.paper.offline import Sizes
 from synther.paper.tables import RUNS, Table
 from synther.plots.markdown import head
-from synther.plots.statistics import Aggregate, Interval
 from synther.progress import Silent
 
+from .conftest import Seeds
+from .conftest import finish as finish_run
+
 REAL, FAKE = {"real": {"real": 1.0}}, {"synthetic": {"synthetic": 1.0}}
-ORIGIN = {"synther": "0.1.0 abc", "machine": "a machine", "python": "3"}
 
 
 def run(name: str) -> OfflineRun:
@@ -52,27 +53,9 @@ EXAMPLE = Experiment(
 )
 
 
-def finish(
-    out: Path, done: OfflineRun, real: list[float | None], synthetic: list[float | None], before: float = 0.5
-) -> None:
-    """A finished run with these final scores, and half of them before. Returns are ten times the scores."""
-
-    def standing(updates: int, scores: list[float | None]) -> EvalPoint:
-        returns = tuple(None if score is None else 10 * score for score in scores)
-        return EvalPoint(updates, returns, tuple(scores))
-
-    curves = {
-        arm: tuple(
-            standing(updates, [None if score is None else score * part for score in scores])
-            for updates, part in ((done.updates // 2, before), (done.updates, 1.0))
-        )
-        for arm, scores in (("real", real), ("synthetic", synthetic))
-    }
-    folder = out / RUNS / done.name
-    write_object(folder / "run.json", done.to_json())
-    write_object(folder / "provenance.json", {"command": "synther paper run example", "data": "made up", "rows": 1_234})
-    result = Result(done.updates, 60.0, curves, {"real": (), "synthetic": ()}, {}, ORIGIN)
-    write_object(done.result(folder), result.to_json())
+def finish(out: Path, done: OfflineRun, real: Seeds, synthetic: Seeds, before: float = 0.5) -> None:
+    arms = {"real": real, "synthetic": synthetic}
+    finish_run(out, done, done.updates, arms, before=before, data="made up", rows=1_234)
 
 
 @pytest.fixture
@@ -83,21 +66,11 @@ def finished(tmp_path) -> Path:
 
 
 @pytest.fixture
-def out(finished, monkeypatch) -> Path:
-    """Where intervals take no time."""
-
-    def interval(scores) -> Interval:
-        return Interval(float(np.mean(scores)), 0.0, 1.0)
-
-    def aggregate(scores):
-        return {name: Aggregate(*[interval(values)] * 4) for name, values in scores.items()}
-
-    monkeypatch.setattr(findings, "aggregate", aggregate)
-    monkeypatch.setattr(findings, "improvement", lambda one, other: interval(one > other))
+def out(finished, quick_statistics) -> Path:
     return finished
 
 
-def test_mean_and_deviation_beside_the_papers_figure(out):
+def test_mean_and_std_beside_the_papers_figure(out):
     table = Table.of(EXAMPLE, out)
     assert table.lines() == [
         ["tab:example", "original", "SynthER"],
@@ -114,7 +87,7 @@ def test_mean_and_deviation_beside_the_papers_figure(out):
     assert not any("not as the experiment asks" in note for note in notes)
 
 
-def test_an_average_is_that_of_means_and_deviations_of_as_many_seeds_as_each_line_has():
+def test_an_average_is_that_of_means_and_stds_of_as_many_seeds_as_each_line_has():
     entries = {
         "a": {"x": Entry(mean=10.0, std=2.0, seeds=3, diverged=1), "y": Entry(mean=1.0, std=0.0, seeds=4)},
         "b": {"x": Entry(mean=40.0, std=5.0, seeds=4, departed=True), "y": Entry()},
