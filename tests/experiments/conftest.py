@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from synther.experiments import offline, record
+from synther.experiments import offline, online, record
 
 from .pendulum import Guess
 from .trainings import run
@@ -21,7 +21,8 @@ def saved_every_time(monkeypatch) -> None:
 @pytest.fixture
 def quick(monkeypatch) -> None:
     """Evaluations that start no process."""
-    monkeypatch.setattr(offline, "Evaluator", Guess)
+    for module in (offline, online):
+        monkeypatch.setattr(module, "Evaluator", Guess)
 
 
 @pytest.fixture(scope="module")

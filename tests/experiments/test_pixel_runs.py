@@ -192,7 +192,3 @@ def test_what_cannot_be_trained_leaves_no_folder(changes, error, says, place, tm
     with pytest.raises(error, match=says):
         replace(RUN, **changes).execute(tmp_path / "run", place, Silent())
     assert not (tmp_path / "run").exists()
-
-
-def test_the_length_of_its_trainings():
-    assert PixelRun.updates == 550_000

@@ -13,14 +13,13 @@ import pytest
 from synther import datasets, write
 from synther.agents.agent import Agent
 from synther.errors import ConfigError
-from synther.experiments import offline
 from synther.experiments.results import Result
 from synther.experiments.spec import Place, Recipe, execute_all
 from synther.experiments.specs import OfflineRun
 from synther.progress import Silent
 from synther.synthesizer import Synthesizer
 
-from .pendulum import Guess, swings
+from .pendulum import swings
 
 TINY = {
     "network": {"width": 16, "depth": 1, "embedding": 8},
@@ -44,9 +43,8 @@ RUN = OfflineRun(
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Place:
+def place(tmp_path, quick) -> Place:
     """With data, and evaluations that start no process."""
-    monkeypatch.setattr(offline, "Evaluator", Guess)
     write(swings(), tmp_path / "data" / "swings.npz")
     return Place(tmp_path / "models", tmp_path / "data", device="cpu", command="synther paper run x")
 

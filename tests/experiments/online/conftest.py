@@ -22,12 +22,6 @@ def environments() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def quick(monkeypatch) -> None:
-    """Evaluations that start no process."""
-    monkeypatch.setattr(training, "Evaluator", Guess)
-
-
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Path:
     """A run that nothing has stopped."""

@@ -14,7 +14,7 @@ from synther import Synthesizer
 from synther.agents.agent import Agent
 from synther.agents.rows import Arm
 from synther.diffusion.fit import Diverged
-from synther.errors import ConfigError, DataError, SyntherError
+from synther.errors import ConfigError, DataError
 from synther.experiments import record
 from synther.experiments import refresh as refreshing
 from synther.experiments.experience import FrameExperience
@@ -120,17 +120,6 @@ def test_a_refresh_trains_the_heads_and_nothing_else(refreshed, tmp_path, monkey
     assert changed == heads | moments
 
 
-def test_no_fit_learns_what_another_is_measured_on():
-    """A decision is held out or not, however many before it are gone."""
-
-    def marks(gone: int, rows: int) -> np.ndarray:
-        return refitting.held_out_rows((7, 5), gone, rows, 0.2)
-
-    every = marks(0, 40)
-    assert 0 < every.sum() < 20
-    np.testing.assert_array_equal(marks(13, 27), every[13:])
-
-
 def test_a_seed_without_a_generator_learns_from_real_latents_and_a_diverged_one_not_at_all(
     refreshed, tmp_path, monkeypatch, caplog
 ):
@@ -201,21 +190,6 @@ def test_lost_frames_are_noticed(tmp_path, monkeypatch):
     (tmp_path / "frames" / "seed-4" / "0000000009.hdf5").unlink()
     with pytest.raises(ConfigError, match="has lost frames"):
         run(tmp_path, plan)
-
-
-def test_a_seed_that_diverges_is_told_once_and_all_that_do_end_the_run(tmp_path, monkeypatch, caplog):
-    def losses(own):
-        found = {name: np.zeros(2) for name in ("critic", "actor")}
-        found["actor"][: 1 + (own.decisions > 24)] = np.nan
-        return found
-
-    monkeypatch.setattr(PixelLearner, "losses", losses)
-    with pytest.raises(SyntherError, match="all 2 members have diverged after 30 updates"):
-        run(tmp_path, replace(PLAN, synthetic=None))
-    assert [message for message in caplog.messages if "diverged" in message] == [
-        f"seed {seed} of arm 'drq_v2' has diverged after {step} updates: excluded from means"
-        for seed, step in ((3, 24), (4, 30))
-    ]
 
 
 @pytest.mark.parametrize(
