@@ -54,13 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - Python flushes it once more on its way out
         return 1
-    except OSError as error:  # a full disk, a read-only folder: not a bug
-        if os.environ.get("SYNTHER_DEBUG"):
-            raise
-        return _failed(1, str(error))
     except Exception as error:
         if os.environ.get("SYNTHER_DEBUG"):
             raise
+        if isinstance(error, OSError):  # a full disk, a read-only folder: not a bug
+            return _failed(1, str(error))
         return _failed(1, f"{type(error).__name__}: {error} (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)")
     return 0
 

@@ -245,7 +245,7 @@ def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool
         parts = list(itertools.takewhile(Path.exists, (_part(folder, number) for number in itertools.count())))
         done = [Shard(part).records - 1 for part in parts]
         if done:
-            log.info("going on after %d decisions in %s", sum(done), folder)
+            log.info("resuming after %d decisions in %s", sum(done), folder)
         for episode in recorder.after(done):
             if not run.begun:  # not earlier: a call that fails before its first episode leaves nothing behind
                 held.enter_context(run.work(recorder.identity, lambda: False))

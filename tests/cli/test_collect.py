@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synther import Transitions, read, write
+from synther import read
 from synther.cli import collect
 from synther.collect.frames import FrameRecorder
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments.results import Result
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
+
+from ..support.online_run import run_folder
 
 VERB = collect
 
@@ -57,15 +58,6 @@ def test_options_reach_the_roll_out(run, rows, monkeypatch):
         ),
     ]
     assert read("b.npz").equals(whole)
-
-
-def run_folder(folder: Path, rows: Transitions) -> Path:
-    """What an online run leaves, as far as anybody looks at it."""
-    folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "learning_starts": 5, "steps": len(rows)}))
-    (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}, unit="env_steps").to_json()))
-    write(rows, folder / "replay.npz")
-    return folder
 
 
 def test_a_run(run, rows, tmp_path):
@@ -145,7 +137,7 @@ def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, ca
     assert err.startswith("synther: a.hdf5.partial holds a run with another seed (")
     code, out, err = synther(*command, "--json")
     assert (code, json.loads(out)["episodes"], len(read_frames("a.hdf5"))) == (0, 3, 13)
-    assert "going on after 8 decisions in a.hdf5.partial" in caplog.text
+    assert "resuming after 8 decisions in a.hdf5.partial" in caplog.text
     assert [file.name for file in tmp_path.iterdir()] == ["a.hdf5"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from synther.collect.frames import record_frames, record_run_frames
 from synther.envs.camera import graphics
 from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments.results import Result
 from synther.pixels.frames import Frames
 
 from ..experiments.counter import TASK, Counter, stand_in
 from ..here import Here
+from ..support.online_run import run_folder
 
 
 @pytest.fixture(autouse=True)
@@ -141,16 +140,6 @@ def test_what_is_refused_at_once(counted, given, how, says):
         record_frames(*given, **how)
 
 
-def run_folder(rows: Transitions) -> Path:
-    """What an online run leaves, as far as anybody looks at it."""
-    folder = Path("run")
-    folder.mkdir()
-    (folder / "run.json").write_text(json.dumps({"env_id": rows.env_id, "learning_starts": 5, "steps": len(rows)}))
-    (folder / "result.json").write_text(json.dumps(Result(len(rows), 1.0, {}, unit="env_steps").to_json()))
-    write(rows, folder / "replay.npz")
-    return folder
-
-
 def states(count: int = 9, env_id: str = TASK, **changed: Any) -> Transitions:
     """Rows of two episodes, of which the first is terminal."""
     seen = np.random.default_rng(0).normal(size=(count + 1, 3)).astype(np.float32)
@@ -175,7 +164,7 @@ def test_a_run_is_drawn_again(counted, monkeypatch):
 
     monkeypatch.setattr(collect_pixels, "redraw", drawn)
     rows = states()
-    found = Frames.concatenate(list(record_run_frames(run_folder(rows), size=6)))
+    found = Frames.concatenate(list(record_run_frames(run_folder(Path("run"), rows), size=6)))
     assert found.episodes[0].tolist() == [0, 5]
     assert (found.env_id, found.action_repeat) == (TASK, 1)
     assert np.flatnonzero(found.discount == 0).tolist() == [4]
@@ -204,7 +193,7 @@ def test_what_frames_depend_on(counted):
         ["policy"],
         ["policy"],
     ]
-    rows = record_run_frames(run_folder(states())).identity
+    rows = record_run_frames(run_folder(Path("run"), states())).identity
     assert record_run_frames(Path("run").rename("moved")).identity == rows
     write(states(reward=np.ones(9, np.float32)), "moved/replay.npz")
     assert record_run_frames(Path("moved")).identity["rows"] != rows["rows"]
@@ -215,7 +204,7 @@ def test_runs_that_cannot_be_drawn(counted):
     gap = whole.next_observation.copy()
     gap[6] += 1
     with pytest.raises(DataError, match="row 6"):
-        record_run_frames(run_folder(states(next_observation=gap)))
+        record_run_frames(run_folder(Path("run"), states(next_observation=gap)))
     write(states(env_id="dm_control/swimmer-swimmer6-v0"), "run/replay.npz")
     with pytest.raises(DataError, match="swimmer6"):
         record_run_frames(Path("run"))
