@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,8 +14,6 @@ from synther.errors import ConfigError
 from synther.experiments.spec import OnlineOptions
 
 if TYPE_CHECKING:
-    from synther.agents.drq_v2 import DrQv2Config
-    from synther.agents.sac import SACConfig
     from synther.experiments.specs import OnlinePixelRun, OnlineRun
 
 
@@ -105,25 +103,20 @@ def run(arguments: list[str]) -> None:
 
 
 def _of_states(arguments: list[str]) -> tuple[Online, OnlineRun]:
-    chosen, agent = _parse_states(arguments)
+    from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
     from synther.compute import pick_device
     from synther.experiments.specs import OnlineRun, Synthetic
     from synther.replay.refit import usual_samples
 
+    # The defaults of the agent's options depend on --agent, so that is looked for first.
+    default = REDQ_CONFIG if options.ahead(arguments, agent="sac").agent == "redq" else SAC_CONFIG
+    chosen, agent = options.parse_with_agent("online", Online, arguments, default, "utd")
     if chosen.samples is None:
         chosen = replace(chosen, samples=usual_samples(pick_device(chosen.device)))
     how = Synthetic.of(chosen.settings(), **_refreshing(chosen)) if chosen.synthetic else None
-    own = {"algorithm": chosen.agent, "utd": agent.utd, "agent": _options_of(agent, "utd"), "synthetic": how}
+    utd = default.utd if chosen.utd is None else chosen.utd
+    own: dict[str, Any] = {"algorithm": chosen.agent, "utd": utd, "agent": agent, "synthetic": how}
     return chosen, options.build(OnlineRun, chosen, name=chosen.out.name, env_id=chosen.env, **own)
-
-
-def _parse_states(arguments: list[str]) -> tuple[Online, SACConfig]:
-    """The defaults of the agent's options depend on --agent, so that is looked for first."""
-    from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
-
-    default = REDQ_CONFIG if options.ahead(arguments, agent="sac").agent == "redq" else SAC_CONFIG
-    parsed, agent = options.parse_with_agent("online", Online, arguments, default, "utd")
-    return parsed, agent if parsed.utd is None else replace(agent, utd=parsed.utd)
 
 
 def _of_pixels(arguments: list[str]) -> tuple[OnlinePixels, OnlinePixelRun]:
@@ -137,14 +130,9 @@ def _of_pixels(arguments: list[str]) -> tuple[OnlinePixels, OnlinePixelRun]:
     how = None
     if chosen.synthetic:
         how = SyntheticLatents.of(chosen.settings(), **_refreshing(chosen), updates=chosen.updates_per_refresh)
-    own = {"utd": 1, "agent": _options_of(agent), "synthetic": how}
+    own = {"utd": 1, "agent": agent, "synthetic": how}
     return chosen, options.build(OnlinePixelRun, chosen, name=chosen.out.name, env_id=chosen.env, **own)
 
 
 def _refreshing(chosen: Online) -> dict[str, Any]:
     return {name: getattr(chosen, name) for name in _REFRESHING}
-
-
-def _options_of(agent: SACConfig | DrQv2Config, *but: str) -> dict[str, Any]:
-    names = [option.name for option in fields(agent) if option.init and option.name not in but]
-    return {name: getattr(agent, name) for name in names}

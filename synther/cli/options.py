@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
@@ -41,7 +41,6 @@ class Output:
 
 
 Options = TypeVar("Options", bound=Output)
-Agent = TypeVar("Agent", bound="AgentConfig")
 Built = TypeVar("Built")
 
 
@@ -133,9 +132,9 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
 
 
 def parse_with_agent(
-    verb: str, options: type[Options], arguments: list[str], default: Agent, *hidden: str
-) -> tuple[Options, Agent]:
-    """The options of a verb, and the agent with options `--agent.NAME`; the `hidden` ones keep their default.
+    verb: str, options: type[Options], arguments: list[str], default: AgentConfig, *hidden: str
+) -> tuple[Options, dict[str, Any]]:
+    """The options of a verb, and those of the agent, `--agent.NAME`, without the `hidden` ones.
 
     The name of a flag would depend on its default, so agents have none: `--agent.deterministic False`.
     """
@@ -151,7 +150,7 @@ def parse_with_agent(
         options.__name__, [group], bases=(options,), frozen=True, namespace={"__doc__": options.__doc__}
     )
     parsed = parse(verb, whole, arguments)
-    return parsed, replace(default, **{name: getattr(parsed.config, name) for name in shown})
+    return parsed, {name: getattr(parsed.config, name) for name in shown}
 
 
 def build(kind: type[Built], chosen: Output, **own: Any) -> Built:

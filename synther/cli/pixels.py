@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +16,6 @@ from synther.experiments.spec import Tracked
 
 if TYPE_CHECKING:
     from synther.experiments.results import Result
-    from synther.pixels.agent import PixelConfig
 
 log = logging.getLogger(__name__)
 
@@ -162,8 +161,7 @@ def _train(arguments: list[str]) -> None:
     from synther.experiments.specs import PixelRun
     from synther.pixels import files
 
-    own = {option.name: getattr(agent, option.name) for option in fields(agent) if option.init}
-    spec = options.build(PixelRun, chosen, name=chosen.out.name, agent=own)
+    spec = options.build(PixelRun, chosen, name=chosen.out.name, agent=agent)
     frames = files.read(chosen.frames, not chosen.quiet)
     if chosen.evaluate and chosen.env_id is not None:
         check_task(chosen.env_id, frames.action.shape[1])  # now, not when all is trained
@@ -171,7 +169,7 @@ def _train(arguments: list[str]) -> None:
     _print(chosen, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
 
 
-def _parse_train(arguments: list[str]) -> tuple[Train, PixelConfig]:
+def _parse_train(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
     """The options of the agent depend on the algorithm, so that is looked for first."""
     if set(arguments) <= {"-h", "--help"}:
         options.parse("pixels train", Train, arguments)  # prints help and exits, without importing PyTorch

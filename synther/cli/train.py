@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,8 +96,7 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
             "trained with `synther pixels train`"
         )
     given = options.named(arguments)
-    names = [option.name for option in fields(config) if f"--agent.{option.name.replace('_', '-')}" in given]
-    return chosen, {name: getattr(agent, name) for name in names}
+    return chosen, {name: value for name, value in agent.items() if f"--agent.{name.replace('_', '-')}" in given}
 
 
 def _check(chosen: Train) -> None:

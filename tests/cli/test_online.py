@@ -64,6 +64,7 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(run, tiny, tmp_path):
 def test_the_agent_chooses_the_defaults_of_its_options(planned):
     assert planned("A-v0").config == SAC_CONFIG
     assert planned("A-v0", "--agent", "redq").config == REDQ_CONFIG
+    assert planned("A-v0", "--agent", "redq", "--agent=sac").config == SAC_CONFIG
     assert planned("A-v0", "--agent=redq", "--utd", 5, "--agent.width", 64).config == SACConfig(
         num_critics=10, utd=5, width=64
     )
@@ -135,8 +136,3 @@ def test_help_for_agents_that_see_has_theirs(run, capsys):
     assert "--updates-per-refresh" in shown
     for hidden in ("--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.num-critics", "normalize"):
         assert hidden not in shown
-
-
-def test_the_agent_that_is_named_last_has_its_own_defaults():
-    chosen, agent = online._parse_states(["E", "--out", "x", "--agent", "redq", "--agent=sac"])
-    assert (chosen.agent, agent) == ("sac", SAC_CONFIG)

@@ -207,4 +207,4 @@ def test_help_for_an_algorithm_has_its_options(run, capsys):
     ],
 )
 def test_the_algorithm_is_no_value_of_an_option(arguments, config):
-    assert pixels._parse_train(arguments.split())[1] == config
+    assert type(config)(**pixels._parse_train(arguments.split())[1]) == config
