@@ -14,6 +14,7 @@ import numpy as np
 
 from synther.agents import policy
 from synther.collect.rows import check_fits, frozen
+from synther.datasets.tasks import EPISODES
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
@@ -31,8 +32,6 @@ from synther.plain import check_env_options
 from synther.progress import Phase, Progress, resolve
 
 log = logging.getLogger(__name__)
-
-EPISODES = 10
 
 _PATIENCE = 0.2
 """Seconds between two updates of the display."""

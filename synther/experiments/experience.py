@@ -16,6 +16,7 @@ from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, SyntherError
+from synther.folder import ANOTHER
 from synther.pixels.files import read, write
 from synther.pixels.frames import Frames
 from synther.pixels.ring import Numbers
@@ -61,9 +62,7 @@ class Experience:
                 self._take_apart(formats.read(replay), ends, seeds)
             self._segments = [load_file(self._file(end))["rows"] for end in ends]
         except (OSError, SafetensorError, KeyError, DataError) as error:
-            raise ConfigError(
-                f"{self.folder} has lost rows ({error}): choose another --out, or remove the run's folder"
-            ) from None
+            raise ConfigError(f"{self.folder} has lost rows ({error}): {ANOTHER}") from None
         self.steps = sum(segment.shape[1] for segment in self._segments)
         self._since = []
 
@@ -125,9 +124,7 @@ class FrameExperience:
             try:
                 yield [read(self._file(seed, end)) for seed in self.seeds]
             except SyntherError as error:
-                raise ConfigError(
-                    f"{self.folder} has lost frames ({error}): choose another --out, or remove the run's folder"
-                ) from None
+                raise ConfigError(f"{self.folder} has lost frames ({error}): {ANOTHER}") from None
 
     def _file(self, seed: int, end: int) -> Path:
         return self.folder / f"seed-{seed}" / f"{end:010}.hdf5"

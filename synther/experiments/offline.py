@@ -21,6 +21,7 @@ from synther.data.formats import gym_spaces
 from synther.data.spaces import Box
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
+from synther.datasets.tasks import EPISODES
 from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
@@ -36,9 +37,6 @@ from synther.progress import Progress, resolve
 log = logging.getLogger(__name__)
 
 Bounds = tuple[NDArray[Any], NDArray[Any]]
-
-EPISODES = 10
-"""Default number for each member and evaluation."""
 
 _DESCRIBED = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_options", "precision")
 """Options that the result depends on, beside the agent and the data."""
