@@ -76,13 +76,15 @@ def alike_pairs(first: Array, second: Array, varies: Array) -> float:
     return float(np.mean(1.0 - pairs / 2.0)) if len(pairs) else math.nan
 
 
-def correlation_variance(matrix: ArrayLike, r: Array) -> Array:
+def correlation_variance(matrix: ArrayLike, r: Array, episodes: Array | None = None) -> Array:
     """Variance (D, D) of Pearson's `r` of the columns of (n, D) by chance alone, for columns of any distribution.
 
-    The delta method on second and fourth moments. At most 100,000 rows, evenly chosen, give the moments.
+    The delta method on second and fourth moments. At most 100,000 rows, evenly chosen, give the moments. With the
+    numbers of their `episodes` (n,), rows of different episodes are independent and those of the same one are not.
     """
     values = np.asarray(matrix)
-    few = values[:: -(-len(values) // _MOMENT_ROWS)].astype(np.float64)
+    step = -(-len(values) // _MOMENT_ROWS)
+    few = values[::step].astype(np.float64)
     low, high = few.min(axis=0), few.max(axis=0)
     few = (few - (low / 2 + high / 2)) / np.where(high > low, high / 2 - low / 2, 1.0)
     few -= few.mean(axis=0)
@@ -95,7 +97,15 @@ def correlation_variance(matrix: ArrayLike, r: Array) -> Array:
     fourth = np.diag(both)
     spread = both * (1 + r**2 / 2) + r**2 / 4 * (fourth[:, None] + fourth) - r * (cubes + cubes.T)
     variance: Array = np.maximum(spread, 0.0) / len(values)
-    return variance
+    if episodes is None:
+        return variance
+    order = np.argsort(episodes[::step], kind="stable")
+    starts = np.flatnonzero(np.diff(episodes[::step][order])) + 1
+    between = np.zeros_like(variance)
+    for part in np.split(scaled.numpy()[order], starts):
+        squared = np.square(part).sum(axis=0)
+        between += np.square(part.T @ part - r / 2 * (squared[:, None] + squared))
+    return np.maximum(variance, between / len(few) ** 2)
 
 
 def worst_pair(first: Array, second: Array, variance: Array, varies: Array) -> tuple[float, tuple[int, int] | None]:
@@ -256,9 +266,13 @@ def _matrix_of(transitions: Transitions, coarse: set[str], dtype: type[np.floati
     return matrix
 
 
-def at_most(transitions: Transitions, rows: int, seed: int) -> Transitions:
+def check_max_rows(rows: int) -> None:
     if rows < 1:
         raise DataError(f"max_rows must be at least 1, got {rows}")
+
+
+def at_most(transitions: Transitions, rows: int, seed: int) -> Transitions:
+    check_max_rows(rows)
     return transitions if len(transitions) <= rows else transitions.subsample(rows / len(transitions), seed)
 
 

@@ -28,7 +28,7 @@ from synther.assess.fidelity import (
     worst_pair,
 )
 from synther.assess.metrics import METRICS, Figure, measure
-from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, scaled_rows
+from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, scaled_rows, start_coverage
 from synther.assess.split import Split
 from synther.assess.standard import Standard
 from synther.assess.terminals import TerminalJudge, agreement
@@ -185,7 +185,11 @@ class Comparison:
 
     def _worst_correlation(self, sides: tuple[Array, ...], r: list[Array], described: tuple[Column, ...]) -> Figure:
         """A column that is constant in synthetic rows alone has lost its correlations; one in held-out rows is rare."""
-        waiting = [self.pool.submit(correlation_variance, *side) for side in zip(sides, r, strict=True)]
+        split = self.split
+        episodes: list[Array | None] = [None] * 4
+        if split.synthetic_episodes is not None:  # not generated, so what differs between episodes is chance
+            episodes[:2] = split.episodes, split.synthetic_episodes
+        waiting = [self.pool.submit(correlation_variance, *side) for side in zip(sides, r, episodes, strict=True)]
         variance = [future.result() for future in waiting]
         value, pair = worst_pair(r[0], r[1], variance[0] + variance[1], varying(sides[0]))
         real, _ = worst_pair(r[2], r[3], variance[2] + variance[3], varying(sides[2]) & varying(sides[3]))
@@ -233,9 +237,10 @@ class Comparison:
         known, asked, held_out = scaled_rows(split.reference, split.synthetic[: max(few, QUERY_ROWS)], split.held_out)
         held_out = held_out[:QUERY_ROWS]
         search = partial(nearest, device=self.device)
-        cover = partial(coverage, held_out, known[:few], device=self.device)
+        parts = split.few_episodes(few)
+        cover = partial(coverage, held_out, known[parts[0]], device=self.device)
         found = [self.pool.submit(search, known, rows) for rows in (asked[:QUERY_ROWS], held_out)]
-        covered = [self.pool.submit(cover, others) for others in (asked[:few], known[few : 2 * few]) if few]
+        covered = [self.pool.submit(cover, others) for others in (asked[:few], known[parts[1]]) if few]
         near, near_real = (future.result()[:, 0] for future in found)
         figures = {
             "novelty": Figure(float(np.median(near)), float(np.median(near_real))),
@@ -244,6 +249,10 @@ class Comparison:
         if few:
             chance = 1 / math.sqrt(len(held_out))
             figures["coverage"] = Figure(covered[0].result(), covered[1].result(), chance)
+        if split.episodes is not None:
+            starts = np.diff(split.episodes, prepend=-1) > 0
+            seen, made = (rows.observation.reshape(len(rows), -1) for rows in (split.real, split.synthetic))
+            figures["start_coverage"] = Figure(start_coverage(seen, starts, made, device=self.device), 1.0)
         return Neighbours(figures, (near, near_real))
 
     @cached_property

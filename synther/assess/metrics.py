@@ -219,6 +219,12 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         "Share of held-out real rows with a synthetic row in their neighbourhood: low where kinds of rows are missing.",
         lambda rows: rows.neighbours.figures.get("coverage"),
     ),
+    "start_coverage": Metric(
+        "Coverage of episode starts", _NEW, "higher", 0, 1,
+        "Share of the first observations of real episodes with a synthetic observation nearby. An agent that never "
+        "sees a start does not know how to begin.",
+        lambda rows: rows.neighbours.figures.get("start_coverage"),
+    ),
     "compression": Metric(
         "Compression", _SIZE, "higher", 0, None,
         "Values stored in the real rows for each parameter of the generator.",

@@ -6,6 +6,7 @@ change among those are left out.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,9 @@ BALL = 5
 
 MEMORISED_SHARE = 0.05
 """Share of held-out rows that count as near a training row; see `memorised`."""
+
+_MOST_STARTS, _MOST_EXPECTED = 1_000, 100
+"""First observations that are looked at, and neighbours of each."""
 
 _LIMIT = 1e4
 _GROUP_ROWS = 128
@@ -112,6 +116,25 @@ def memorised(held_out: Array, synthetic: Array) -> tuple[float, float]:
     apart = held_out[held_out > 0]
     near = float(np.quantile(apart, MEMORISED_SHARE, method="inverted_cdf")) if len(apart) else 0.0
     return float(np.mean(synthetic <= near)), float(np.mean(held_out <= near))
+
+
+def start_coverage(observation: Array, starts: Array, synthetic: Array, *, device: torch.device | str = "cpu") -> float:
+    """Share of first observations of real episodes that have a synthetic observation nearby.
+
+    `starts` (n,) marks the first observations. Nearby is up to half the distance to the nearest real observation that
+    is not a first one, or within the ball where 5 synthetic observations would lie if they were distributed as real
+    ones, whichever is further. Range 0 to 1; real rows reach 1.
+    """
+    standard = Standard.of(observation)
+    known, asked = (
+        standard.scaled(rows, _LIMIT) * standard.varies.astype(np.float32) for rows in (observation, synthetic)
+    )
+    centres = known[starts][:: -(-int(starts.sum()) // _MOST_STARTS)]
+    expected = math.ceil(BALL * len(known) / len(asked))
+    radius = nearest(known, centres, min(expected + 1, len(known), _MOST_EXPECTED), device=device)[:, -1]  # 1: itself
+    if not starts.all():
+        radius = np.maximum(radius, nearest(known[~starts], centres, device=device)[:, 0] / 2)
+    return float(np.mean(nearest(asked, centres, device=device)[:, 0] <= radius))
 
 
 def coverage(centres: Array, reference: Array, others: Array, *, device: torch.device | str = "cpu") -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.assess.fidelity import at_most, check_columns
+from synther.assess.fidelity import at_most, check_columns, check_max_rows
 from synther.data.episodes import episode_ids
 from synther.data.transitions import Transitions
 
@@ -39,6 +40,12 @@ class Split:
     """Whether the held-out rows were drawn from the real ones."""
     order: Array | None = None
     """Rows of `real` in random order, where whole episodes were held out; see `by_rows`."""
+    episodes: Array | None = None
+    """The episode number of each row of `real`, where there are enough episodes."""
+    reference_episodes: Array | None = None
+    """The same of `reference`, where whole episodes were held out."""
+    synthetic_episodes: Array | None = None
+    """The same of `synthetic`: real rows, or played ones, come in episodes; generated rows do not."""
 
     @classmethod
     def of(
@@ -46,26 +53,39 @@ class Split:
     ) -> Split:
         """At most `max_rows` of each, drawn with `seed`; rows come in random order, so that the first ones are a
         sample."""
+        check_max_rows(max_rows)
         check_columns(real, synthetic)
         if held_out is not None:
             check_columns(real, held_out, "held-out")
         draw = np.random.default_rng(seed)
-        synthetic = at_most(synthetic, max_rows, seed)
-        episodes = episode_ids(real) if held_out is None else None
-        if len(real) > max_rows:
-            few = np.sort(np.random.default_rng(seed).choice(len(real), max_rows, replace=False))
-            real, episodes = real[few], None if episodes is None else episodes[few]
-        synthetic = synthetic[draw.permutation(len(synthetic))]
-        order = draw.permutation(len(real))
+        synthetic, played = _with_episodes(synthetic, max_rows, seed, fewest=2)
+        real, episodes = _with_episodes(real, max_rows, seed, FEWEST_EPISODES)
+        shuffled, order = draw.permutation(len(synthetic)), draw.permutation(len(real))
+        synthetic, played = synthetic[shuffled], None if played is None else played[shuffled]
+        part = partial(cls, real, synthetic=synthetic, episodes=episodes, synthetic_episodes=played)
         if held_out is not None:
             apart = at_most(held_out, MAX_HELD_OUT, seed)
-            return cls(real, real[order], apart[draw.permutation(len(apart))], synthetic, drawn=False)
+            return part(real[order], apart[draw.permutation(len(apart))], drawn=False)
         count = _held_out_count(real)
         kept = None if episodes is None else _whole_episodes(episodes[order], count, draw)
-        if kept is not None:
+        if episodes is not None and kept is not None:
             reference, apart_rows = order[kept == _REFERENCE], order[kept == _HELD_OUT]
-            return cls(real, real[reference], real[apart_rows], synthetic, drawn=True, order=order)
-        return cls(real, real[order[count:]], real[order[:count]] if count else real, synthetic, drawn=True)
+            numbers = episodes[reference]
+            return part(real[reference], real[apart_rows], drawn=True, order=order, reference_episodes=numbers)
+        return part(real[order[count:]], real[order[:count]] if count else real, drawn=True)
+
+    def few_episodes(self, count: int) -> tuple[Array, Array]:
+        """Two parts of the reference, `count` rows each: any rows, and rows of as few whole episodes as have so many.
+
+        Where synthetic rows come in episodes they are to be compared with the second part. Otherwise both parts are
+        any rows.
+        """
+        places = np.arange(len(self.reference))
+        if self.synthetic_episodes is None or self.reference_episodes is None:
+            return places[:count], places[count : 2 * count]
+        place = np.random.default_rng(0).permutation(self.reference_episodes.max() + 1)
+        together = np.argsort(place[self.reference_episodes], kind="stable")
+        return np.sort(together[count:])[:count], together[:count]
 
     def by_rows(self) -> tuple[Transitions, Transitions]:
         """Reference and held-out rows with the latter drawn row by row.
@@ -95,6 +115,17 @@ class Split:
 
 
 _REFERENCE, _HELD_OUT, _DROPPED = 0, 1, 2
+
+
+def _with_episodes(rows: Transitions, max_rows: int, seed: int, fewest: int) -> tuple[Transitions, Array | None]:
+    """At most `max_rows` of the rows, and their episode numbers where there are at least `fewest` episodes."""
+    episodes = episode_ids(rows)
+    if episodes is not None and episodes[-1] + 1 < fewest:
+        episodes = None
+    if len(rows) <= max_rows:
+        return rows, episodes
+    few = np.sort(np.random.default_rng(seed).choice(len(rows), max_rows, replace=False))
+    return rows[few], None if episodes is None else episodes[few]
 
 
 def _held_out_count(real: Transitions) -> int:

@@ -22,11 +22,11 @@ class Limits:
     loss: tuple[float, float] = (1.2, 1.5)
     """Error of learners fitted on synthetic rows alone (for `use`), and half and half (for `mix`), as a multiple of the
     error after learning from real rows."""
-    dynamics: tuple[float, float] = (0.01, 0.1)
+    dynamics: tuple[float, float] = (0.01, 0.06)
     """How much larger `dynamics_error` may be than that of real rows."""
     low_error: float = 0.75
     """Share of the real `dynamics_error` below which outcomes lie too close to their mean, where they are random."""
-    spread: tuple[float, float] = (1.15, 3.0)
+    spread: tuple[float, float] = (1.15, NEVER)
     """Factor by which `outcome_spread` may be off, either way."""
     band_50: tuple[float, float] = (0.05, NEVER)
     """How far `band_50` may be from that of real rows, either way."""
@@ -35,8 +35,10 @@ class Limits:
     """Bits: `outcome_information` above that of real rows."""
     auc: tuple[float, float] = (0.3, NEVER)
     """How much larger `auc` may be than that of real rows, which is about 0.5."""
-    coverage: tuple[float, float] = (0.85, 0.0)
+    coverage: tuple[float, float] = (0.85, 0.5)
     """Share of the real rows' `coverage` that must be reached."""
+    starts: tuple[float, float] = (0.5, 0.0)
+    """Of `start_coverage`. Real rows in the mix bring their starts with them, so it never leads to `do not use`."""
     correlation: tuple[float, float] = (0.06, NEVER)
     """`worst_correlation` above that of real rows."""
     actions_outside: tuple[float, float] = (0.01, 0.1)
@@ -45,7 +47,7 @@ class Limits:
     """Factor by which `action_scale` may be off, either way."""
     terminal_rate: tuple[float, float] = (2.0, 10.0)
     """Factor by which `terminal_rate` may be off. Too few terminals alone never lead to `do not use`."""
-    terminals: tuple[float, float] = (0.5, 0.0)
+    terminals: tuple[float, float] = (0.5, 0.25)
     """Share of the real rows' `terminal_recall` and `terminal_precision` that must be reached."""
     existing: tuple[float, float] = (0.97, 0.5)
     """Share of the real rows' `possible_transitions` and `known_observations` that must be reached."""
@@ -203,6 +205,12 @@ def _coverage(found: Measure, limits: Limits) -> Reason:
     return Reason(found.name, _reached(found, limits.coverage), text)
 
 
+def _starts(found: Measure, limits: Limits) -> Reason:
+    value, _ = _pair(found)
+    text = f"{value:.0%} of the observations that real episodes start with have a synthetic one nearby."
+    return Reason(found.name, _reached(found, limits.starts), text)
+
+
 def _correlation(found: Measure, limits: Limits) -> Reason:
     value, real = _pair(found)
     text = f"The correlation of two columns is off by {value:.3f} ({found.detail})."
@@ -269,6 +277,7 @@ _VOTES: dict[str, Callable[[Measure, Limits], Reason]] = {
     "outcome_information": _information,
     "auc": _auc,
     "coverage": _coverage,
+    "start_coverage": _starts,
     "worst_correlation": _correlation,
     "actions_outside": _outside,
     "action_scale": _action_scale,

@@ -200,3 +200,17 @@ class TestWorstPair:
         still = np.ones((5, 2))
         assert not correlation_variance(still, pearson(still))[0, 1]
         assert np.isfinite(correlation_variance(np.ones((1, 3)), np.eye(3))).all()
+
+
+def test_rows_of_an_episode_tell_less_than_as_many_independent_rows():
+    """Each episode repeats one row of two Gaussian columns: r varies as that of as many rows as there are episodes."""
+    draw = np.random.default_rng(0)
+    single = draw.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 2_000)
+    rows, numbers = np.repeat(single, 10, axis=0), np.repeat(np.arange(2_000), 10)
+    order = draw.permutation(len(rows))
+    r = pearson(rows)
+    expected = (1 - 0.6**2) ** 2 / 2_000
+    assert correlation_variance(rows[order], r, numbers[order])[0, 1] == pytest.approx(expected, rel=0.15)
+    assert correlation_variance(rows[order], r)[0, 1] == pytest.approx(expected / 10, rel=0.15)
+    independent = np.arange(len(single))
+    assert correlation_variance(single, pearson(single), independent)[0, 1] == pytest.approx(expected, rel=0.15)

@@ -249,3 +249,20 @@ class TestSplit:
             fresh.append(1 - marginal(*matrices_of(split.real, split.synthetic))[1])
             real.append(split.shrink() * (1 - marginal(*matrices_of(split.reference, split.held_out))[1]))
         assert np.mean(real) == pytest.approx(np.mean(fresh), rel=0.15)
+
+
+def test_other_episodes_of_the_same_world_are_as_good_as_real_rows() -> None:
+    """Rows of an episode are alike, so those of a few episodes are further from real rows than chance would say."""
+    real, others = worlds.drifting_walks(100, 0), worlds.drifting_walks(25, 1)
+    assert assess(real, others).verdict.decision == "use"
+    shuffled = others[np.random.default_rng(0).permutation(len(others))]  # as if somebody had generated them
+    assert "worst_correlation" in [reason.measure for reason in assess(real, shuffled).verdict.reasons]
+
+
+def test_rows_without_the_starts_of_episodes_are_to_be_mixed() -> None:
+    real, others = (worlds.drifting_walks(100, seed) for seed in (0, 1))
+    later = others[others.observation[:, 0] > -4]
+    later = later[np.random.default_rng(0).permutation(len(later))]
+    found = assess(real, later)
+    assert found.measure("start_coverage").value == 0
+    assert "start_coverage" in [reason.measure for reason in found.verdict.reasons if reason.says == "mix"]

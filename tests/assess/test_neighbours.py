@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synther.assess.neighbours import BALL, MEMORISED_SHARE, coverage, memorised, nearest, novelty, scaled_rows
+from synther.assess.neighbours import (
+    BALL,
+    MEMORISED_SHARE,
+    coverage,
+    memorised,
+    nearest,
+    novelty,
+    scaled_rows,
+    start_coverage,
+)
 from synther.errors import DataError
 
 from .worlds import normal_rows as rows
@@ -128,3 +137,40 @@ class TestCoverage:
         assert coverage(real, real, real) == 1
         assert coverage(real, real, real + 1_000) == 0
         assert coverage(real[:1], real[:1], real[:1]) == 1
+
+
+class TestStartCoverage:
+    """Episodes that begin at rest, far from where they go on."""
+
+    @pytest.fixture
+    def observation(self):
+        draw = np.random.default_rng(0)
+        rows = draw.normal(3, 1, (4_000, 6))
+        starts = np.arange(4_000) % 100 == 0
+        rows[starts] = draw.normal(-1, 0.05, (40, 6))
+        return rows, starts
+
+    def test_real_rows_and_rows_like_them_cover_all(self, observation):
+        rows, starts = observation
+        assert start_coverage(rows, starts, rows) == 1
+        alike = rows + np.random.default_rng(1).normal(0, 0.1, rows.shape)
+        assert start_coverage(rows, starts, alike) == 1
+        assert start_coverage(rows, starts, alike[::10]) == 1  # fewer rows, of which 4 are starts
+
+    def test_rows_without_starts_cover_none(self, observation):
+        rows, starts = observation
+        assert start_coverage(rows, starts, rows[~starts]) == 0
+
+    def test_half_of_two_kinds_of_starts(self, observation):
+        rows, starts = observation
+        rows[200::200] += np.where(starts[200::200, None], 20, 0)
+        far = starts & (rows[:, 0] > 10)
+        assert start_coverage(rows, starts, rows[~far]) == pytest.approx(1 - far.sum() / starts.sum())
+
+    def test_starts_that_lie_among_the_other_rows(self):
+        draw = np.random.default_rng(0)
+        rows, others = draw.uniform(size=(2, 4_000, 3))
+        starts = np.arange(4_000) % 100 == 0
+        assert start_coverage(rows, starts, others) > 0.9
+        assert start_coverage(rows, starts, others[:400]) > 0.9
+        assert start_coverage(rows, np.ones(4_000, bool), others) > 0.9

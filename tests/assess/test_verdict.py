@@ -54,7 +54,7 @@ def test_where_real_rows_teach_everything_a_hundredth_is_no_loss() -> None:
     assert verdict(**{**figures, "outcome_score": (0.9, 1.0)}).decision == "mix"
 
 
-@pytest.mark.parametrize(("more", "decision"), [(0.009, "use"), (0.09, "mix"), (0.11, "do not use")])
+@pytest.mark.parametrize(("more", "decision"), [(0.009, "use"), (0.05, "mix"), (0.07, "do not use")])
 def test_next_observations_count_by_how_much_further_off_they_are_than_real_ones(more: float, decision: str) -> None:
     figures = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
     assert verdict(**figures, dynamics_error=(0.2 + more, 0.2)).decision == decision
@@ -79,7 +79,7 @@ LEARNED = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
         ("outcome_spread", (0.8, 1.0), "mix"),
         ("outcome_spread", (0.8, 1.0, 0.1), "use"),  # chance explains it
         ("outcome_spread", (1.3, 1.0), "mix"),
-        ("outcome_spread", (0.2, 1.0), "do not use"),
+        ("outcome_spread", (0.2, 1.0), "mix"),
         ("band_50", (0.53, 0.5), "use"),
         ("band_50", (0.6, 0.5), "mix"),
         ("band_50", (0.4, 0.5), "mix"),
@@ -90,6 +90,9 @@ LEARNED = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
         ("auc", (0.99, 0.5), "mix"),
         ("coverage", (0.9, 0.97), "use"),
         ("coverage", (0.67, 0.97), "mix"),
+        ("coverage", (0.4, 0.97), "do not use"),
+        ("start_coverage", (0.8, 1.0), "use"),
+        ("start_coverage", (0.0, 1.0), "mix"),
         ("worst_correlation", (0.04, 0.0), "use"),
         ("worst_correlation", (0.08, 0.0), "mix"),
         ("worst_correlation", (0.08, 0.06), "use"),
@@ -109,6 +112,7 @@ LEARNED = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
         ("terminal_rate", (0.2, 0.01), "do not use"),
         ("terminal_recall", (0.5, 0.9), "use"),
         ("terminal_recall", (0.28, 1.0), "mix"),
+        ("terminal_recall", (0.04, 1.0), "do not use"),
         ("terminal_precision", (0.28, 1.0), "mix"),
     ],
 )

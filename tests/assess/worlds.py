@@ -82,3 +82,19 @@ def normal_rows(count: int = 200, seed: int = 0, shift: float = 0.0, width: int 
     action, reward = draw.uniform(-1, 1, (count, 2)).astype(np.float32), draw.normal(shift, 1, count).astype(np.float32)
     there = here + draw.normal(0, 0.1, (count, width)).astype(np.float32)
     return Transitions(here, action, reward, there, draw.random(count) < 0.1)
+
+
+def drifting_walks(episodes: int, seed: int, length: int = 60) -> Transitions:
+    """Walks from rest, far from where they go on; each has a drift of its own, so that rows of a walk are alike."""
+    draw = np.random.default_rng(seed)
+    drift = draw.normal(size=(episodes, 1, 3))
+    action = np.clip(0.5 * drift[..., :1] + 0.3 * draw.normal(size=(episodes, length, 1)), -1, 1)
+    places = np.empty((episodes, length + 1, 3))
+    places[:, 0] = -6 + 0.02 * draw.normal(size=(episodes, 3))
+    for step in range(length):
+        noise = 0.3 * draw.normal(size=(episodes, 3))
+        places[:, step + 1] = 0.5 * np.maximum(places[:, step], -2) + 0.5 * drift[:, 0] + 0.3 * action[:, step] + noise
+    here, there = (part.reshape(-1, 3).astype(np.float32) for part in (places[:, :-1], places[:, 1:]))
+    timeout = np.arange(episodes * length) % length == length - 1
+    reward = there[:, 0].astype(np.float32)
+    return Transitions(here, action.reshape(-1, 1).astype(np.float32), reward, there, terminal=None, timeout=timeout)
