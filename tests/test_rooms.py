@@ -17,7 +17,7 @@ ANYONE = {"errors", "durable", "progress", "cores", "plain", "registry", "locks"
 """Foundations, which import nothing of ours but each other."""
 
 BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
-BELOW |= {"baselines", "pixels", "origin", "upsample"}
+BELOW |= {"baselines", "pixels", "origin", "upsample", "report"}
 """What datasets, collect, compare and plots are built on, and all that is above them."""
 
 BESIDE = {"datasets", "collect", "compare", "plots"}
@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "pixels": ANYONE | {"data", "compute", "kernels", "envs", "agents"},
     "origin": ANYONE | {"compute"},
     "upsample": ANYONE | {"data", "assess", "synthesizer"},
+    "report": ANYONE | {"data", "assess", "synthesizer", "diffusion", "envs"},
     "plots": ANYONE,
     "datasets": BELOW,
     "collect": BELOW | {"datasets"},

@@ -13,7 +13,7 @@ from synther.cli.answer import answer, say, table
 from synther.errors import ConfigError
 
 if TYPE_CHECKING:
-    from synther.experiments.assess import Assessed
+    from synther.report import Assessed
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Assess(options.Named, options.Machine):
 def run(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
-    from synther.experiments.assess import Pair, Plan, assess_to
+    from synther.report import Pair, Plan, assess_to
     from synther.synthesizer import Synthesizer
 
     device = str(pick_device(chosen.device))

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions, read, write
+from synther import report as experiment
 from synther.assess import learners
 from synther.data import shipped
 from synther.data.spaces import Discrete
-from synther.experiments import assess as experiment
 
 
 @pytest.fixture(scope="module", autouse=True)

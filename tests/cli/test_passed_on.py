@@ -104,7 +104,7 @@ def test_assess(reached, data, rows, tmp_path):
     write(rows[:50], tmp_path / "held_out.npz")
     write(replace(rows[:70], reward=np.zeros(70)), tmp_path / "fake.npz")
     words = ("--held-out", tmp_path / "held_out.npz", "--seed", 6, "--device", "cpu", "--no-simulator")
-    target = "synther.experiments.assess.assess_to"
+    target = "synther.report.assess_to"
     found = reached(target, "assess", data, tmp_path / "fake.npz", "--out", tmp_path / "report", *words)
     plan, pair = found.given
     assert (plan.folder, plan.seed, plan.device, plan.simulator) == (tmp_path / "report", 6, "cpu", False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from synther.assess import report
+from synther.assess import report as pages
 from synther.assess.assessment import Assessment, Effort, Process
 from synther.assess.dynamics import Simulator, dynamics_error
 from synther.assess.fidelity import at_most, compare
@@ -113,7 +113,7 @@ def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> As
         efforts, about_efforts = _efforts(model, pair.real, simulator, plan.seed, progress)
         found = replace(found, process=process, efforts=efforts, notes=(*found.notes, *about_frames, *about_efforts))
     page, figures = plan.folder / "report.html", plan.folder / "assessment.json"
-    report.write(found, page)
+    pages.write(found, page)
     write_object(figures, found.to_json())
     return Assessed(found, page, figures)
 

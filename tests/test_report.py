@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions, durable, read
+from synther import report as module
 from synther.assess import learners
 from synther.data import shipped
 from synther.data.spaces import Discrete
@@ -21,13 +22,12 @@ from synther.envs.making import opened
 from synther.envs.rollout import rollout
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.experiments import assess as module
-from synther.experiments.assess import Assessed, Pair, Plan, assess_to
 from synther.progress import Silent
+from synther.report import Assessed, Pair, Plan, assess_to
 from synther.synthesizer.drawing import Drawing
 
-from ..small_job import made
-from ..small_job import model as small
+from .small_job import made
+from .small_job import model as small
 
 PLAIN = {
     "sampler": {"steps": 5, "restarts": 0},
