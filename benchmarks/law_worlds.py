@@ -38,6 +38,9 @@ STEPS, CHAIN, SIDE = 20, 20, 5
 """Steps of the walker's lattice, states of the chain, cells on each side of the grid."""
 FIVE = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
 TWELVE = np.arange(1, 13) / 78
+AT_REST, REST, LANDED, LANDING = 0.002, 0.05, 0.0015, 100.0
+"""Share of rows at rest, how far these are apart, share of landings and what is paid for one."""
+MIXED = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0]
 CELLS = np.random.default_rng(7).permutation(SIDE * SIDE)
 """The number that each cell of the grid goes by: neighbours have unrelated numbers."""
 GOAL = SIDE * SIDE - 1
@@ -127,6 +130,25 @@ def slippery(rows: int, seed: int) -> Transitions:
     ahead = np.where((draw.random(rows) < SLIP) == (a % 2 == 1), -1, 1)
     following = np.column_stack([CELLS[reached], (chain + ahead).clip(0, CHAIN - 1)])
     return Transitions(np.column_stack([CELLS[cell], chain]), a, reached == GOAL, following, reached == GOAL)
+
+
+def rare(rows: int, seed: int) -> Transitions:
+    """A body of 8 columns that starts at rest in 0.2 % of the rows, and lands (+100, terminal) in 0.15 % of them.
+
+    Its columns are mixtures of four waves, so that rows fill a curved surface, as those of a walking body do.
+    """
+    draw = np.random.default_rng(seed)
+    phase, size = draw.uniform(0, 2 * np.pi, (rows, 4)), draw.uniform(0.5, 1.5, (rows, 4))
+    s = np.hstack([size * np.sin(phase), size * np.cos(phase)]) @ MIXED
+    a = np.tanh(s[:, :2] + 0.5 * draw.normal(size=(rows, 2)))
+    at_rest = draw.random(rows) < AT_REST
+    s[at_rest] = REST * draw.normal(size=(at_rest.sum(), 8))
+    a[at_rest] = (0.8, -0.6) + 0.05 * draw.normal(size=(at_rest.sum(), 2))
+    s, a = s.astype(np.float32), a.astype(np.float32)
+    following = 0.9 * s + 0.3 * np.tile(a, 4) + 0.1 * draw.normal(size=(rows, 8))
+    landed = (following[:, 0] > 0) & (draw.random(rows) < 2 * LANDED)
+    reward = following[:, 1] + LANDING * landed
+    return Transitions(s, a, reward.astype(np.float32), following.astype(np.float32), landed)
 
 
 def _mean(s: Array, a: Array) -> Array:
@@ -440,4 +462,29 @@ SLIPPERY = (
     Law("chain of 20 integers", "share of impossible steps", _wrong_chain, IMPOSSIBLE),
     Law("chain of 20 integers", "slips when sent right", partial(_chain_slip, 1)),
     Law("chain of 20 integers", "slips when sent left", partial(_chain_slip, 0)),
+)
+
+
+def _at_rest(rows: Transitions) -> Array:
+    return np.asarray(np.abs(rows.observation).max(1) < 6 * REST)
+
+
+def _landed(rows: Transitions) -> Array:
+    return np.asarray(rows.reward > LANDING / 2)
+
+
+def _landing_error(rows: Transitions) -> float:
+    error = np.abs(rows.reward - rows.next_observation[:, 1] - LANDING)[_landed(rows)]
+    return float(np.median(error)) if len(error) else float("nan")
+
+
+RARE = (
+    Law("starts at rest, 0.2%", "share", lambda r: share(_at_rest(r))),
+    Law("starts at rest, 0.2%", "spread / true", lambda r: _spread(r.observation[_at_rest(r)]) / REST),
+    Law("starts at rest, 0.2%", "spread of the action / true", lambda r: _spread(r.action[_at_rest(r), 0]) / 0.05),
+    Law("landings, +100, 0.15%", "share of rewards above 50", lambda r: share(_landed(r))),
+    Law("landings, +100, 0.15%", "share of terminals", lambda r: share(r.terminal)),
+    Law("landings, +100, 0.15%", "landings that end", lambda r: share(r.terminal, _landed(r))),
+    Law("landings, +100, 0.15%", "ends that are paid", lambda r: share(_landed(r), r.terminal)),
+    Law("landings, +100, 0.15%", "error of what is paid", _landing_error, (1.0, 3.0)),
 )

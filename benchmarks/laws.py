@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from law_tables import FROZENLAKE, TAXI, tabular
-from law_worlds import LATTICE, NOISE, SLIPPERY, SPECIAL, Law, Measure, lattice, noise, slippery, special
+from law_worlds import LATTICE, NOISE, RARE, SLIPPERY, SPECIAL, Law, Measure, lattice, noise, rare, slippery, special
 from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions
@@ -43,6 +43,7 @@ WORLDS: Mapping[str, tuple[Callable[[int, int], Transitions], tuple[Law, ...]]] 
     "noise": (noise, NOISE),
     "special": (special, SPECIAL),
     "lattice": (lattice, LATTICE),
+    "rare": (rare, RARE),
     "slippery": (slippery, SLIPPERY),
     "frozenlake": (partial(tabular, "frozenlake"), FROZENLAKE),
     "taxi": (partial(tabular, "taxi"), TAXI),
