@@ -268,10 +268,10 @@ class Comparison:
         real, synthetic, held_out = split.reference[:rows], split.synthetic[:rows], split.held_out[:SCORED_ROWS]
         features = Features.of(real)
         parts, seed, device = (features, real, synthetic, held_out), self.seed, self.device
-        foreseen = self.pool.submit(usefulness.outcomes, *parts, seed=seed, device=device)
+        predicting = self.pool.submit(usefulness.outcomes, *parts, seed=seed, device=device)
         cloned = self.pool.submit(usefulness.actions, *parts, seed=seed, device=device)
         told = self.pool.submit(self._tell_apart, features)
-        outcomes, figures = foreseen.result(), {"auc": told.result()}
+        outcomes, figures = predicting.result(), {"auc": told.result()}
         for name, lesson in (("outcome_score", outcomes), ("policy_score", cloned.result())):
             figures[name] = Figure(lesson.scores.synthetic, lesson.scores.real)
             figures[f"{name}_mixed"] = Figure(lesson.scores.mixed, lesson.scores.real)

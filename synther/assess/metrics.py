@@ -70,23 +70,23 @@ _NEW, _ENDS, _SIZE = "Novelty and coverage", "Ends of episodes", "Size"
 
 METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     "outcome_score": Metric(
-        "Foreseeing outcomes", _USE, "higher", None, 1,
+        "Dynamics prediction", _USE, "higher", None, 1,
         "R^2 on held-out real rows of networks that learned s' - s and r from synthetic rows; beside it, from real.",
         lambda rows: rows.learned.figures.get("outcome_score"),
     ),
     "outcome_score_mixed": Metric(
-        "Foreseeing outcomes, half and half", _USE, "higher", None, 1,
+        "Dynamics prediction, half and half", _USE, "higher", None, 1,
         "The same after learning from batches that are half real and half synthetic: what mixing would cost or gain.",
         lambda rows: rows.learned.figures.get("outcome_score_mixed"),
     ),
     "policy_score": Metric(
-        "Acting as the data acts", _USE, "higher", None, 1,
+        "Behaviour cloning", _USE, "higher", None, 1,
         "R^2 (share of right actions where they are discrete) on held-out real rows of policies cloned from synthetic "
         "rows; beside it, from real ones.",
         lambda rows: rows.learned.figures.get("policy_score"),
     ),
     "policy_score_mixed": Metric(
-        "Acting as the data acts, half and half", _USE, "higher", None, 1,
+        "Behaviour cloning, half and half", _USE, "higher", None, 1,
         "The same after cloning from batches that are half real and half synthetic.",
         lambda rows: rows.learned.figures.get("policy_score_mixed"),
     ),
@@ -190,17 +190,17 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         lambda rows: rows.bounds.get("terminal_rate"),
     ),
     "terminal_correctness": Metric(
-        "Terminals right", _ENDS, "higher", 0, 1,
+        "Terminal accuracy", _ENDS, "higher", 0, 1,
         "Share of rows whose terminal flag is the one the judge gives.",
         lambda rows: rows.physics.figures.get("terminal_correctness"),
     ),
     "terminal_precision": Metric(
-        "Terminals that are ends", _ENDS, "higher", 0, 1,
+        "Terminal precision", _ENDS, "higher", 0, 1,
         "Share of the rows flagged terminal that the judge ends, too.",
         lambda rows: rows.physics.figures.get("terminal_precision"),
     ),
     "terminal_recall": Metric(
-        "Ends that are flagged", _ENDS, "higher", 0, 1,
+        "Terminal recall", _ENDS, "higher", 0, 1,
         "Share of the rows the judge ends that are flagged terminal.",
         lambda rows: rows.physics.figures.get("terminal_recall"),
     ),

@@ -1,8 +1,8 @@
 """Train on synthetic, test on real: what learners know about held-out real rows after seeing only generated ones.
 
-Two tasks that every agent has in some form: to foresee the outcome (s' - s and r) of s and a, and to act as the data
-acts. Each is learned three times, from synthetic rows, from as many real rows, and from batches that are half and half;
-all three are scored on the same held-out real rows.
+Two tasks that every agent has in some form: to predict the outcome (s' - s and r) of s and a, and to imitate the
+actions. Each is learned three times, from synthetic rows, from as many real rows, and from batches that are half and
+half; all three are scored on the same held-out real rows.
 
 Every member leaves out a part of the rows (its fold), so that each row has one member that has not seen it: the errors
 of those members are as large as on new rows, and all rows can tell how far outcomes scatter (`spread.py`).

@@ -105,8 +105,8 @@ def votes(measures: Figures, limits: Limits = LIMITS) -> list[Reason]:
     """What each measure says that has a figure, in the order of the table in `docs/assess.md`."""
     known = {name: found for name, found in measures.items() if found.value is not None and found.real is not None}
     lessons = [
-        _lesson(known, "outcome_score", "foresee outcomes", limits),
-        _lesson(known, "policy_score", "act as the data acts", limits),
+        _lesson(known, "outcome_score", "predict outcomes", limits),
+        _lesson(known, "policy_score", "imitate the actions", limits),
     ]
     reasons = [reason for reason in lessons if reason is not None]
     if not reasons:
