@@ -33,7 +33,7 @@ class Owned(SyntherError):
 def owned(lock: Path, *, patience: float = 0.0) -> Iterator[str]:
     """Own the file `lock` and what it stands for, or wait `patience` seconds for it and raise `Owned`.
 
-    Yields what the file says while it is owned, which nobody else writes into any file.
+    Yields the text that marks the file as owned by this process and by no other.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     handle = _acquire(lock, time.monotonic() + patience)
@@ -43,17 +43,17 @@ def owned(lock: Path, *, patience: float = 0.0) -> Iterator[str]:
         os.write(handle, text.encode())
         yield text
     finally:
-        lock.unlink(missing_ok=True)  # while it is ours: who opened it in the meantime finds it gone and opens another
+        lock.unlink(missing_ok=True)  # still owned: a process that has opened it finds it gone and opens another
         os.close(handle)
 
 
 def driver_lock(folder: Path) -> Path:
-    """Of the process that has a run done in `folder`."""
+    """The lock of the process that starts and watches the run in `folder`."""
     return folder.with_name(f".{folder.name}.lock")
 
 
 def worker_lock(folder: Path) -> Path:
-    """Of the process that does it, which may outlive a driver that was killed."""
+    """The lock of the process that does the work, which may outlive a driver that was killed."""
     return folder.with_name(f".{folder.name}.worker.lock")
 
 
@@ -75,7 +75,7 @@ def _acquire(lock: Path, until: float) -> int:
             if error.errno not in _NO_LOCKS:
                 os.close(handle)
                 raise
-            log.warning("the file system of %s has no locks: see to it yourself that nobody else works there", lock)
+            log.warning("the file system of %s has no locks: make sure that no other process works there", lock)
             return handle
 
 

@@ -17,7 +17,7 @@ FORMAT = "synther-assessment-1"
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure, with what real rows that nobody generated reach by the same measure."""
+    """One figure, beside that of held-out real rows."""
 
     name: str
     """For machines: `marginal`, `terminal_rate`."""

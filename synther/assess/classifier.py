@@ -33,7 +33,7 @@ def tell_apart(
     """How well a network tells the first group of rows from each of the others: one AUC for each of those.
 
     `fitted` and `scored` hold the groups as float32 rows (n, D) in the same order: the networks learn from the former
-    and are scored on the latter. Range 0.5 (nobody can tell) to 1; a little below 0.5 is chance.
+    and are scored on the latter. Range 0.5 (guessing) to 1; a little below 0.5 is chance.
     """
     edges = np.cumsum([0, *map(len, fitted)])
     pools = [np.arange(start, end) for start, end in pairwise(edges)]

@@ -346,7 +346,7 @@ class Comparison:
 
 
 def _median(errors: Array) -> float:
-    """A row that nobody can follow counts as far off, but as a number: the worst data still has a figure."""
+    """A row that the judge cannot follow counts as far off, but as a number: the worst data still has a figure."""
     return float(np.median(np.minimum(errors, FAR)))
 
 

@@ -92,7 +92,7 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     ),
     "auc": Metric(
         "Real or synthetic, AUC", _LIKE, "lower", 0, 1,
-        "How well a network tells synthetic rows from real ones: at 0.5 nobody can, at 1 every row gives itself away.",
+        "How well a network tells synthetic rows from real ones: 0.5 is guessing, at 1 it recognises every row.",
         lambda rows: rows.learned.figures.get("auc"),
     ),
     "marginal": Metric(

@@ -97,8 +97,8 @@ def scaled_rows(real: Transitions, *others: Transitions) -> list[Array]:
 def novelty(real: Transitions, synthetic: Transitions, *, max_rows: int = QUERY_ROWS, seed: int = 0) -> float:
     """Median distance of a synthetic row to its nearest real row.
 
-    Range 0 (copies) to infinity. Neither end is best: copies teach nothing, and far rows may be wrong; best is what
-    real rows have that nobody copied. Every real row is searched; of the synthetic ones at most `max_rows`, drawn with
+    Range 0 (copies) to infinity. Neither end is best: copies teach nothing, and far rows may be wrong. The best
+    value is that of new real rows. Every real row is searched; of the synthetic ones at most `max_rows`, drawn with
     `seed`.
     """
     check_columns(real, synthetic)

@@ -1,7 +1,7 @@
 """What is known about the values of an observation or an action before any row is seen.
 
 A space is a tuple of parts, one after the other along the columns of the array. It is plain data, so that a file or a
-model can carry it as JSON and nobody needs Gymnasium to read it.
+model can carry it as JSON and be read without Gymnasium.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Transitions:
     reward            (N,)    numbers
     next_observation  (N, O)
     terminal          (N,)    bool: the next state is absorbing. None means that no row is terminal
-    timeout           (N,)    bool: the episode was cut after this row. None where nobody knows
+    timeout           (N,)    bool: the episode was cut after this row. None if not known
 
     `action_space` and `observation_space` say which values are possible; without them the rows themselves are taken
     as the evidence. `env_options` are what `gymnasium.make` was told beside the `env_id`. Arrays are not copied when
@@ -191,7 +191,7 @@ class Transitions:
             yield self[start : start + rows]
 
     def arrays(self) -> dict[str, Array]:
-        """Field name to array, without a timeout that nobody knows."""
+        """Field name to array, without a timeout that is not known."""
         every = {name: getattr(self, name) for name in FIELDS}
         return {name: array for name, array in every.items() if array is not None}
 

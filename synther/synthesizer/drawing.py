@@ -189,7 +189,7 @@ class Drawing:
         # 5,000 events tell a rate to 1.4 %. A flag that is set in next observations alone has none to find.
         rarest = min((min(rate, 1 - rate) for rate in self.model.rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self.sampler.block_rows)
-        if self.config != self.settings.sampler:  # nobody who tries another sampler should wait as long as after a fit
+        if self.config != self.settings.sampler:  # another sampler for once: do not wait as long as after a fit
             most //= 4
         return min(5_000 / rarest, most, self._affordable_rows())
 

@@ -35,7 +35,7 @@ def section(assessment: Assessment) -> Markup:
     bodies = [_group(name, members) for name, members in groups.items()]
     headings = (_NAME, _VALUE, _REAL, _GAP)
     about = (
-        "Beside each figure stands what real rows that nobody generated reach by the same measure: no generator can be "
+        "Beside each figure stands the figure of held-out real rows: no generator can be "
         "asked for more. On the line are real rows at the ",
         tag("span", "bar", class_="real"),
         " and synthetic ones at the ",

@@ -1,4 +1,4 @@
-"""Episodes to rows and back: which observation follows which, and where nobody knows."""
+"""Episodes to rows and back: which observation follows which, and where that is not known."""
 
 from __future__ import annotations
 
