@@ -7,7 +7,6 @@ from synther import compute
 from synther.errors import ConfigError
 
 CPU = torch.device("cpu")
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def test_auto_is_the_gpu_where_there_is_one(monkeypatch):
@@ -104,7 +103,6 @@ def test_capture_on_a_cpu_is_the_function_itself():
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_capture_leaves_the_state_and_replays_the_update():
     device = torch.device("cuda")
     state, given = torch.ones(1000, device=device), torch.zeros((), device=device)
@@ -147,7 +145,6 @@ def test_work_aside_on_a_cpu_is_done_at_once():
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_work_aside_begins_after_what_came_before_and_is_done_when_joined():
     device = torch.device("cuda")
     for _ in range(5):
@@ -168,7 +165,6 @@ def test_fetched_on_a_cpu_is_the_tensor_itself():
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_fetched_is_what_the_tensor_was_and_not_what_came_after():
     large, out = torch.eye(3000, device="cuda"), []
     tensor = torch.zeros(3000, 3000, device="cuda")

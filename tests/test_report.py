@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +27,7 @@ from synther.synthesizer.drawing import Drawing
 
 from .small_job import made
 from .small_job import model as small
+from .support.watch import Watch
 
 PLAIN = {
     "sampler": {"steps": 5, "restarts": 0},
@@ -387,14 +387,6 @@ class TestFaults:
         assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
     def test_stopped_in_the_middle_nothing_is_there(self, pair, tmp_path):
-        class Stop:
-            @contextmanager
-            def phase(self, name: str, total: int, start: int = 0) -> Iterator[Stop]:
-                yield self
-
-            def advance(self, amount: int, note: str = "") -> None:
-                raise KeyboardInterrupt
-
         with pytest.raises(KeyboardInterrupt):
-            assess_to(Plan(tmp_path / "new"), few(pair), progress=Stop())
+            assess_to(Plan(tmp_path / "new"), few(pair), progress=Watch(0, error=KeyboardInterrupt))
         assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from synther.agents.rows import Arm, Member
 from synther.agents.td3_bc import TD3BCConfig
 from synther.errors import ConfigError, DataError
 
+from ..support.states import assert_member, assert_same
 from .tables import CONFIGS, rows, table
 
 TABLES = (table(40), table(25, 1))
@@ -40,11 +42,6 @@ def trained(config, members=MEMBERS, updates=UPDATES, data=None) -> Agent:
 def usual(config) -> Agent:
     """All members, after all updates, to be looked at and not to be trained."""
     return trained(config)
-
-
-def assert_same(one: Agent, other: Agent) -> None:
-    for name, tensor in one.state().items():
-        assert torch.equal(tensor, other.state()[name]), name
 
 
 def test_every_algorithm_is_here():
@@ -71,32 +68,15 @@ def test_shapes(config):
 def test_members_together_equal_each_alone(config):
     together = usual(config)
     for index, member in enumerate(MEMBERS):
-        alone = trained(config, [member])
-        for name, tensor in together.state().items():
-            own = alone.state()[name]
-            if tensor.dim():
-                # Sums may be taken in another order, and the steps of Adam carry that on.
-                torch.testing.assert_close(tensor[index], own[0], rtol=1e-3, atol=1e-4, msg=name)
-            else:
-                assert tensor == own
+        assert_member(together, index, trained(config, [member]))
+    weights = together.state()["actor"]
+    for one, other in combinations(range(4), 2):
+        assert not torch.allclose(weights[one], weights[other], atol=1e-3)
 
 
 @every
-def test_members_are_different(config):
-    weights = trained(config, updates=5).state()["actor"]
-    for i in range(4):
-        for j in range(i):
-            assert not torch.allclose(weights[i], weights[j], atol=1e-3)
-
-
-@every
-def test_same_seed_same_weights(config):
-    assert_same(usual(config), trained(config))
-
-
-@every
-def test_cuts_do_not_matter(config):
-    """These fall within rounds and between them."""
+def test_the_same_seed_gives_the_same_weights_however_training_is_cut(config):
+    """These cuts fall within rounds and between them."""
     cut = Agent(config, rows(*TABLES), MEMBERS)
     for updates in (7, 13, 1, 0, 1):
         cut.train(updates)
@@ -229,7 +209,7 @@ def test_a_policy_is_kept_as_it_was():
 @pytest.mark.parametrize("shape", [(2,), (5, 2), (3, 5, 3), (4, 5, 2), (1, 4, 5, 3)])
 def test_observations_of_a_wrong_shape_are_refused(shape):
     agent = Agent(CONFIGS["bc"], rows(*TABLES), MEMBERS)
-    with pytest.raises(DataError, match=r"expected observations of shape \(4, n, 3\), \(n, 3\) or \(3,\), got \("):
+    with pytest.raises(DataError, match="observations of shape"):
         agent.act(np.zeros(shape))
 
 
@@ -242,56 +222,45 @@ def test_reference_settings():
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
+    ("kind", "options"),
     [
-        (BCConfig, {"width": 0}, "agent.width must be at least 1, got 0"),
-        (BCConfig, {"learning_rate": 0.0}, "agent.learning_rate must be positive and finite, got 0.0"),
-        (BCConfig, {"learning_rate": math.inf}, "agent.learning_rate must be positive and finite, got inf"),
-        (TD3BCConfig, {"discount": 1.5}, r"agent.discount must lie in \[0, 1\], got 1.5"),
-        (TD3BCConfig, {"policy_delay": 0}, "agent.policy_delay must be at least 1, got 0"),
-        (IQLConfig, {"expectile": 2.0}, "agent.expectile must lie in"),
-        (IQLConfig, {"expectile": float("nan")}, "agent.expectile must be a number, got nan"),
-        (BCConfig, {"width": 8.5}, "agent.width must be a whole number, got 8.5"),
-        (BCConfig, {"width": "8"}, "agent.width must be a whole number, got '8'"),
-        (EDACConfig, {"num_critics": 2.5}, "agent.num_critics must be a whole number, got 2.5"),
-        (TD3BCConfig, {"normalize": 1}, "agent.normalize must be True or False, got 1"),
-        (IQLConfig, {"decay_updates": 0}, "agent.decay_updates must be at least 1"),
-        (EDACConfig, {"num_critics": 1}, "agent.num_critics must be at least 2, got 1"),
-        (CQLConfig, {"policy_rate": -1.0}, "agent.policy_rate must be positive"),
-        (
-            CQLConfig,
-            {"target_action_gap": math.inf},
-            "agent.target_action_gap must be a finite number, or none, got inf",
-        ),
-        (CQLConfig, {"actions": 0}, "agent.actions must be at least 1"),
+        *((BCConfig, {"width": width}) for width in (0, 8.5, "8")),
+        *((BCConfig, {"learning_rate": rate}) for rate in (0.0, math.inf)),
+        (TD3BCConfig, {"discount": 1.5}),
+        (TD3BCConfig, {"policy_delay": 0}),
+        (TD3BCConfig, {"normalize": 1}),
+        *((IQLConfig, {"expectile": expectile}) for expectile in (2.0, math.nan)),
+        (IQLConfig, {"decay_updates": 0}),
+        *((EDACConfig, {"num_critics": count}) for count in (1, 2.5)),
+        (CQLConfig, {"policy_rate": -1.0}),
+        (CQLConfig, {"target_action_gap": math.inf}),
+        (CQLConfig, {"actions": 0}),
     ],
 )
-def test_wrong_settings_are_refused(kind, options, message):
-    with pytest.raises(ConfigError, match=message):
+def test_wrong_settings_are_refused(kind, options):
+    (name,) = options
+    with pytest.raises(ConfigError, match=rf"agent\.{name} must"):
         kind(**options)
 
 
 def test_other_refusals():
     data = rows(*TABLES)
-    with pytest.raises(ConfigError, match="at least one member"):
-        Agent(BCConfig(), data, [])
-    with pytest.raises(ConfigError, match="one of bc, td3_bc, iql, edac, cql, got dict"):
-        Agent({}, data, MEMBERS)
-    with pytest.raises(ConfigError, match="precision must be auto, float32 or tf32, got 'bf16'"):
-        Agent(BCConfig(), data, MEMBERS, precision="bf16")
-    with pytest.raises(ConfigError, match="a seed must be a whole number and at least 0"):
-        Agent(BCConfig(), data, [Member(-1)])
-    with pytest.raises(ConfigError, match="at least 0, got -1"):
+    for config, members, options, named in (
+        (BCConfig(), [], {}, "member"),
+        ({}, MEMBERS, {}, "dict"),
+        (BCConfig(), MEMBERS, {"precision": "bf16"}, "precision"),
+        (BCConfig(), [Member(-1)], {}, "seed"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            Agent(config, data, members, **options)
+    with pytest.raises(ConfigError, match="-1"):
         Agent(CONFIGS["bc"], data, MEMBERS).train(-1)
 
 
 def test_whole_numbers_of_any_library_are_taken():
     config = BCConfig(width=8.0, batch_size=np.int64(4), learning_rate=1)  # type: ignore[arg-type]
-    assert (config, type(config.width), type(config.batch_size)) == (
-        BCConfig(8, batch_size=4, learning_rate=1.0),
-        int,
-        int,
-    )
+    assert config == BCConfig(8, batch_size=4, learning_rate=1.0)
+    assert type(config.width) is type(config.batch_size) is int
 
 
 def test_a_schedule_is_as_long_as_the_training_unless_it_is_said():

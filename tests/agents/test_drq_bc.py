@@ -17,6 +17,7 @@ from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member
 from synther.errors import ConfigError, DataError
 
+from ..support.states import assert_member, assert_same
 from .plain import networks
 from .tables import rows, table
 
@@ -66,24 +67,16 @@ def test_every_head_is_here():
 def test_members_together_equal_each_alone(config):
     together = trained(config)
     for index, member in enumerate(MEMBERS):
-        alone = trained(config, [member])
-        for name, tensor in together.state().items():
-            if tensor.dim():
-                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+        assert_member(together, index, trained(config, [member]))
 
 
 @every
 def test_resumed_equals_uninterrupted(config, tmp_path):
-    whole, first, second = (
-        trained(config),
-        trained(config, updates=19),
-        Agent(config, rows(*TABLES), MEMBERS),
-    )
+    whole, first, second = trained(config), trained(config, updates=19), trained(config, updates=0)
     first.save(tmp_path / "agent.safetensors")
     second.load(tmp_path / "agent.safetensors")
     second.train(3)
-    for name, tensor in whole.state().items():
-        assert torch.equal(tensor, second.state()[name]), name
+    assert_same(whole, second)
     seen = TABLES[0].observation[:, : whole.algorithm.actor.sizes[0]]
     np.testing.assert_array_equal(second.act(seen), whole.act(seen))
     np.testing.assert_array_equal(load_policy(tmp_path / "agent.safetensors").act(seen), first.act(seen))
@@ -94,9 +87,7 @@ def test_an_actor_sees_its_own_features():
     seen = TABLES[0].observation[:, :2]
     expected = networks(agent.algorithm.actor, 1)(torch.from_numpy(seen).float()).tanh().detach()
     np.testing.assert_allclose(agent.act(seen)[1], expected, atol=1e-5)
-    with pytest.raises(
-        DataError, match=r"expected observations of shape \(2, n, 2\), \(n, 2\) or \(2,\), got \(40, 4\)"
-    ):
+    with pytest.raises(DataError, match="observations of shape"):
         agent.act(TABLES[0].observation)
 
 
@@ -125,12 +116,7 @@ def test_reference_settings():
 def test_refusals():
     with pytest.raises(DataError, match=r"actor and critic features, got 3 columns: set agent.feat"):
         Agent(CONFIGS["both"], rows(), MEMBERS[:1])
-    for options, message in (
-        ({"features": "none"}, "agent.features must be both or shared, got 'none'"),
-        ({"nstep": 0}, "agent.nstep must be at least 1, got 0"),
-        ({"discount": 0.0}, "agent.discount must be positive"),
-        ({"tau": 2.0}, r"agent.tau must lie in \[0, 1\]"),
-        ({"noise_clip": -1.0}, "agent.noise_clip must be at least 0"),
-    ):
-        with pytest.raises(ConfigError, match=message):
+    for options in ({"features": "none"}, {"nstep": 0}, {"discount": 0.0}, {"tau": 2.0}, {"noise_clip": -1.0}):
+        (name,) = options
+        with pytest.raises(ConfigError, match=rf"agent\.{name} must"):
             DrQBCConfig(**options)

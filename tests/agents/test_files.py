@@ -14,6 +14,7 @@ from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member
 from synther.errors import ConfigError, FormatError
 
+from ..support.states import assert_same
 from .tables import CONFIGS, rows, table
 
 TABLES = (table(40), table(25, 1))
@@ -36,8 +37,7 @@ def test_resumed_equals_uninterrupted(name, tmp_path):
     for found in (second, load_policy(tmp_path / "agent.safetensors")):
         np.testing.assert_array_equal(found.act(SEEN), first.act(SEEN))
     second.train(3)
-    for key, tensor in whole.state().items():
-        assert torch.equal(tensor, second.state()[key]), key
+    assert_same(whole, second)
 
 
 def test_state_goes_over_by_value():
@@ -86,7 +86,7 @@ def test_foreign_and_absent_files_are_refused(load, tmp_path):
     with pytest.raises(FormatError, match="no such file"):
         load(tmp_path / "nothing")
     save_file({"actor": torch.zeros(1)}, tmp_path / "foreign")
-    with pytest.raises(FormatError, match="is not a SynthER agent: expected format 'synther-agent-1', got 'no format'"):
+    with pytest.raises(FormatError, match="synther-agent-1"):
         load(tmp_path / "foreign")
     fresh().save(tmp_path / "whole")
     tensors = load_file(tmp_path / "whole")

@@ -13,6 +13,7 @@ from synther.agents.rows import Member
 from synther.agents.sac import SACConfig
 from synther.errors import ConfigError, DataError, FormatError
 
+from ..support.states import assert_member, assert_same
 from .steps import HIGH, LOW, WIDE, A, experience
 from .tables import CONFIGS, CPU, table
 from .tables import rows as some_rows
@@ -44,20 +45,13 @@ def lived(config, seeds=(3, 4, 8), steps: int = 12, own: Learner | None = None) 
     return agent
 
 
-def assert_same(one: Learner, other: Learner) -> None:
-    for name, tensor in one.state().items():
-        assert torch.equal(tensor, other.state()[name]), name
-
-
 @every
 def test_members_together_equal_each_alone(config):
     together = lived(config)
     seen = experience(3, 7)[:, :WIDE]
     for index, seed in enumerate(together.seeds):
         alone = lived(config, (seed,))
-        for name, tensor in together.state().items():
-            if tensor.dim():
-                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+        assert_member(together, index, alone)
         both = together.act(seen)[index], alone.act(seen[index : index + 1])[0]
         np.testing.assert_allclose(*both, rtol=1e-3, atol=1e-3)
         np.testing.assert_array_equal(together.random_action()[index], alone.random_action()[0])
@@ -159,32 +153,25 @@ def test_a_file_acts_without_its_learner(tmp_path):
 def test_files_of_others_are_refused(tmp_path):
     file = tmp_path / "agent.safetensors"
     lived(FORMS["sac"], steps=2).save(file)
-    with pytest.raises(ConfigError, match="another config"):
-        learner(FORMS["redq"]).load(file)
-    with pytest.raises(ConfigError, match="another seeds"):
-        learner(seeds=(3, 4)).load(file)
-    with pytest.raises(ConfigError, match="another environment"):
-        Learner(FORMS["sac"], (3, 4, 8), WIDE + 1, LOW, HIGH, capacity=4, device=CPU).load(file)
+    wider = Learner(FORMS["sac"], (3, 4, 8), WIDE + 1, LOW, HIGH, capacity=4, device=CPU)
+    for other, named in ((learner(FORMS["redq"]), "config"), (learner(seeds=(3, 4)), "seeds"), (wider, "environment")):
+        with pytest.raises(ConfigError, match=f"another {named}"):
+            other.load(file)
     with pytest.raises(FormatError, match="no such file"):
         learner().load(tmp_path / "none")
-    offline = Agent(CONFIGS["td3_bc"], some_rows(table()), [Member(3)])
-    offline.save(file)
+    Agent(CONFIGS["td3_bc"], some_rows(table()), [Member(3)]).save(file)
     with pytest.raises(ConfigError, match="another algorithm, config, seeds"):
         learner().load(file)
 
 
 def test_what_cannot_be():
-    with pytest.raises(ConfigError, match="at least one seed"):
-        learner(seeds=())
-    with pytest.raises(ConfigError, match="precision"):
-        learner(precision="bf16")
-    with pytest.raises(ConfigError, match=r"lie in \[0, 1\], got 1.5"):
-        learner(ratio=1.5)
-    with pytest.raises(ConfigError, match="capacity"):
-        learner(capacity=0)
+    for options in ({"seeds": ()}, {"precision": "bf16"}, {"ratio": 1.5}, {"capacity": 0}):
+        (name,) = options
+        with pytest.raises(ConfigError, match=name.removesuffix("s")):
+            learner(**options)
     with pytest.raises(DataError, match="no rows"):
         learner().train()
-    with pytest.raises(DataError, match=r"expected observations of shape \(3, 3\), got \(2, 3\)"):
+    with pytest.raises(DataError, match="observations of shape"):
         learner().act(np.zeros((2, WIDE)))
 
 

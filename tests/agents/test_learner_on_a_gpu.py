@@ -10,12 +10,10 @@ from synther import compute
 from synther.agents.learner import Learner
 from synther.agents.sac import SACConfig
 
+from ..support.states import assert_close, assert_member
 from .steps import HIGH, LOW, WIDE, experience
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.cuda
 
 SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
 FORMS = {
@@ -45,11 +43,6 @@ def lived(agent: Learner, steps: int = 14) -> Learner:
     return agent
 
 
-def assert_close(one: Learner, other: Learner) -> None:
-    for name, tensor in one.state().items():
-        torch.testing.assert_close(tensor.cpu(), other.state()[name].cpu(), rtol=1e-3, atol=1e-4, msg=name)
-
-
 @every
 def test_a_captured_step_is_a_plain_one_while_rows_come_in(config, monkeypatch):
     captured = lived(learner(config))
@@ -63,9 +56,7 @@ def test_members_together_equal_each_alone(config):
     seen = experience(3, 7)[:, :WIDE]
     for index, seed in enumerate(SEEDS):
         alone = lived(learner(config, (seed,)))
-        for name, tensor in together.state().items():
-            if tensor.dim():
-                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+        assert_member(together, index, alone)
         both = together.act(seen)[index], alone.act(seen[index : index + 1])[0]
         np.testing.assert_allclose(*both, rtol=1e-3, atol=1e-3)
 

@@ -9,12 +9,10 @@ import torch
 from synther.agents.agent import Agent
 from synther.agents.rows import Arm, Member, Rows
 
+from ..support.states import assert_close, assert_member
 from .tables import CONFIGS, table
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.cuda
 
 TABLES = (table(40), table(25, 1))
 MEMBERS = [Member(3), Member(4, Arm((1,))), Member(3, Arm((0, 1), (0.5, 0.5)))]
@@ -32,8 +30,7 @@ def test_a_captured_round_is_its_updates_one_by_one(config):
     captured.train(63)
     for _ in range(63):
         single.train(1)
-    for name, tensor in captured.state().items():
-        torch.testing.assert_close(tensor, single.state()[name], rtol=1e-3, atol=1e-4, msg=name)
+    assert_close(captured, single)
 
 
 @every
@@ -43,9 +40,7 @@ def test_members_together_equal_each_alone(config):
     for index, member in enumerate(MEMBERS):
         alone = fresh(config, [member])
         alone.train(42)
-        for name, tensor in together.state().items():
-            if tensor.dim():
-                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+        assert_member(together, index, alone)
 
 
 @every
@@ -57,7 +52,6 @@ def test_resumed_equals_uninterrupted(config, tmp_path):
     second.train(21)  # captured before the state is loaded
     second.load(tmp_path / "agent.safetensors")
     second.train(42)
-    for name, tensor in whole.state().items():
-        torch.testing.assert_close(tensor, second.state()[name], rtol=1e-3, atol=1e-4, msg=name)
+    assert_close(whole, second)
     seen = table(6, 7).observation
     np.testing.assert_allclose(whole.policy().act(seen), whole.act(seen), atol=1e-5)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from synther.baselines.search import Found, Trial, _Study, search
 from synther.baselines.tabular import Config, CtganConfig, TvaeConfig
 from synther.errors import ConfigError, DataError, MissingExtra
 
+from ..support.processes import alive, eventually, gone
 from ..support.watch import Watch
 
 START = TvaeConfig(epochs=3)
@@ -200,20 +200,6 @@ if __name__ == "__main__":
 """
 
 
-def runs(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def eventually(holds, seconds: float = 120) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not holds():
-        time.sleep(0.1)
-    return holds()
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_killed_it_takes_its_workers_along_and_can_go_on(tmp_path):
     script = tmp_path / "slow.py"
@@ -227,13 +213,13 @@ def test_killed_it_takes_its_workers_along_and_can_go_on(tmp_path):
             told_one = (folder / "search.journal").exists() and b'"state":1' in (folder / "search.journal").read_bytes()
             return told_one and len(list(folder.glob("worker-*"))) == 2
 
-        assert eventually(both_are_busy), parent.stderr.read() if parent.poll() else "took too long"
+        assert eventually(both_are_busy, 120), parent.stderr.read() if parent.poll() else "took too long"
         workers = [int(file.name.removeprefix("worker-")) for file in folder.glob("worker-*")]
-        assert all(map(runs, workers))
+        assert all(map(alive, workers))
     finally:
         parent.send_signal(signal.SIGKILL)
         parent.communicate()
-    assert eventually(lambda: not any(map(runs, workers)), 20)
+    assert gone(workers)
     counted = Counted()
     found = run(folder, counted, trials=2, start=TvaeConfig())
     assert found.trials[0] == Trial(TvaeConfig(), 0.5, found.trials[0].seconds)

@@ -15,10 +15,7 @@ from synther.diffusion.start import Start
 from ..support.watch import Stopped, Watch
 from .test_own_network import GatedConfig, charbonnier
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.cuda
 
 NETWORK = NetworkConfig(width=256, depth=3)
 COVARIANCE = torch.tensor([[1.0, 0.8], [0.8, 1.0]])

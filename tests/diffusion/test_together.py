@@ -23,7 +23,6 @@ from ..support.watch import Stopped, Watch
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 OPTIONS = {"steps": 45, "batch_size": 16, "evaluate_every": 10}
 SEEDS = [5, 0, 7]
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def rows(count: int, seed: int = 0, columns: int = 3) -> Tensor:
@@ -241,7 +240,6 @@ LONGER = {"steps": 105, "batch_size": 256, "evaluate_every": 50}
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("precision", ["bf16", "tf32", "float32"])
 @pytest.mark.parametrize("members", [1, 3])
 def test_captured_is_uncaptured(monkeypatch, members, precision):
@@ -254,7 +252,6 @@ def test_captured_is_uncaptured(monkeypatch, members, precision):
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize(("precision", "margin"), [("bf16", 1e-2), ("float32", 1e-4)])
 def test_together_is_each_alone_there_too(precision, margin):
     data, how = [on_gpu(member) for member in range(3)], {"precision": precision}
@@ -266,7 +263,6 @@ def test_together_is_each_alone_there_too(precision, margin):
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_one_that_leaves_is_captured_without():
     data = [on_gpu(0), torch.full((500, 12), torch.nan, device="cuda"), on_gpu(2)]
     first, error, last = run(data, WIDE, {"precision": "float32"}, **LONGER)

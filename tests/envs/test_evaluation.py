@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -19,6 +17,8 @@ from synther.envs.making import Trusted
 from synther.envs.policies import MlpPolicy
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, Failed
+
+from ..support.processes import gone
 
 BROKEN = """
 import os
@@ -192,17 +192,4 @@ def test_workers_leave_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert word == "playing"
         assert len(workers) == 1
         parent.send_signal(signal.SIGKILL)
-    limit = time.monotonic() + 20
-    while any(_runs(int(worker)) for worker in workers):
-        assert time.monotonic() < limit, "the workers outlived their parent"
-        time.sleep(0.05)
-
-
-def _runs(process: int) -> bool:
-    """Not gone, and not a dead process that nobody has asked about yet."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{process}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+    assert gone(map(int, workers)), "the workers outlived their parent"

@@ -15,6 +15,8 @@ from synther.envs.suite_tasks import SuiteTask
 from synther.envs.tasks import opened_task
 from synther.errors import DataError, MissingExtra
 
+from ..support.watch import Watch
+
 CLIPPED = ("Hopper", "Walker2d", "InvertedDoublePendulum")
 """Tasks whose observed velocities are clipped to [-10, 10]."""
 
@@ -130,28 +132,13 @@ def test_a_row_does_not_depend_on_the_rows_around_it(env_id: str) -> None:
 
 def test_two_processes_give_what_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rollout("dm_control/reacher-easy-v0", 50)
-    seen: list[int] = []
-
-    class Watch:
-        def phase(self, name: str, total: int, start: int = 0) -> Watch:
-            assert total == len(rows)
-            return self
-
-        def __enter__(self) -> Watch:
-            return self
-
-        def __exit__(self, *exc: object) -> None:
-            pass
-
-        def advance(self, amount: int, note: str = "") -> None:
-            seen.append(amount)
-
+    watch = Watch()
     alone = simulate(rows.env_id or "", rows.observation, rows.action, processes=1)
     monkeypatch.setattr(simulator, "CHUNK_ROWS", 20)
-    spread = simulate(rows.env_id or "", rows.observation, rows.action, processes=2, progress=Watch())
+    spread = simulate(rows.env_id or "", rows.observation, rows.action, processes=2, progress=watch)
     for one, other in zip(alone, spread, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert seen == [20, 20, 10]
+    assert (watch.phases[0][1], watch.amounts) == (len(rows), [20, 20, 10])
 
 
 @pytest.mark.parametrize(("cores", "rows", "expected"), [(8, 19, 0), (8, 30, 3), (2, 50, 2), (1, 50, 0)])
@@ -192,20 +179,16 @@ def test_a_state_that_blows_up_is_marked_and_leaves_no_log(
 
 def test_wrong_arguments_are_named() -> None:
     observations, actions = np.zeros((2, 3)), np.zeros((2, 1))
-    with pytest.raises(
-        DataError, match=r"'Pusher-v5' into a recorded state: .*expected one of Hopper-v4, .*walker-run"
+    for env_id, seen, acted, named in (
+        ("Pusher-v5", observations, actions, "'Pusher-v5' .*Hopper-v4, .*walker-run"),
+        ("Hopper-v5", observations, actions, r"observations .*\(rows, 11\)"),
+        ("Pendulum-v1", observations, actions[:, 0], r"actions .*\(2, 1\)"),
+        ("Pendulum-v1", 0.0, actions, "observations"),
+        ("Pendulum-v1", observations[:0], actions[:0], "observations"),
+        ("Pendulum-v1", observations * np.nan, actions, "finite"),
     ):
-        simulate("Pusher-v5", observations, actions)
-    with pytest.raises(DataError, match=r"observations of shape \(rows, 11\), got \(2, 3\)"):
-        simulate("Hopper-v5", observations, actions)
-    with pytest.raises(DataError, match=r"actions of shape \(2, 1\), got \(2,\)"):
-        simulate("Pendulum-v1", observations, actions[:, 0])
-    with pytest.raises(DataError, match=r"observations of shape \(rows, 3\), got \(\)"):
-        simulate("Pendulum-v1", 0.0, actions)
-    with pytest.raises(DataError, match=r"observations of shape \(rows, 3\), got \(0, 3\)"):
-        simulate("Pendulum-v1", observations[:0], actions[:0])
-    with pytest.raises(DataError, match="finite"):
-        simulate("Pendulum-v1", observations * np.nan, actions)
+        with pytest.raises(DataError, match=named):
+            simulate(env_id, seen, acted)
     with pytest.raises(DataError, match="processes"):
         simulate("Pendulum-v1", observations, actions, processes=0)
 

@@ -8,7 +8,6 @@ import torch
 
 from synther.kernels.frames import frame_stacks
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPES = [(5, 12, 17, 3, 3, 4), (3, 7, 5, 1, 2, 1), (4, 84, 84, 3, 3, 4)]
 """Images, height, width, channels, frames of a stack, pad."""
 
@@ -41,7 +40,6 @@ def test_stacks_are_their_definition(shape):
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize(("dtype", "margin"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-3)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_stacks_on_the_gpu(shape, dtype, margin):

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from synther.kernels.products import product
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SHAPES = [
     (4, 4, 256, 23, 256),
     (3, 3, 100, 70, 130),
@@ -74,7 +73,6 @@ def test_product_is_its_definition(shape, options):
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize(("precision", "margin"), [("highest", 2e-6), ("high", 1e-3)])
 @pytest.mark.parametrize("transposed", ["", "a", "b"])
 @pytest.mark.parametrize("options", OPTIONS, ids="-".join)

@@ -9,7 +9,6 @@ from synther.kernels import residual
 from synther.kernels.adam import adam_step
 from synther.kernels.residual import residual_block
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FLAGS = list(itertools.product([False, True], repeat=2))
 ADAM = {"beta1": 0.9, "beta2": 0.99}
 
@@ -116,7 +115,6 @@ def test_clipping_bounds_the_norm():
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize(("rows", "width"), [(128, 256), (384, 512), (256, 1024), (100, 512), (128, 96)])
 @pytest.mark.parametrize(("skip", "rectify"), FLAGS)
 def test_residual_block_on_the_gpu(rows, width, skip, rectify):
@@ -128,7 +126,6 @@ def test_residual_block_on_the_gpu(rows, width, skip, rectify):
 
 
 @pytest.mark.cuda
-@needs_cuda
 def test_residual_block_runs_on_triton_where_its_tiles_fit():
     if torch.cuda.get_device_capability()[0] not in (9, 10) or residual.triton is None:
         pytest.skip("needs Triton and a data-centre GPU since Hopper")
@@ -139,7 +136,6 @@ def test_residual_block_runs_on_triton_where_its_tiles_fit():
 
 
 @pytest.mark.cuda
-@needs_cuda
 @pytest.mark.parametrize("working", [None, torch.bfloat16], ids=["float32", "bf16"])
 @pytest.mark.parametrize("max_grad_norm", [0.5, 1e6, None], ids=["clipping", "not clipping", "no limit"])
 def test_adam_on_the_gpu(working, max_grad_norm):

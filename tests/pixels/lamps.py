@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
+
+from synther.pixels import vector_env
+
+from ..here import Here
 
 
 class Lamps:
@@ -48,3 +56,13 @@ class Doors(Lamps):
         seen, reward, _, timeout = super().step(action)
         terminal = bool(self.draw.random() < 0.15)
         return seen, reward, terminal, timeout and not terminal
+
+
+@contextmanager
+def worlds_here() -> Iterator[None]:
+    """Worlds step in this process, and none of another test's is kept."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(vector_env, "Workers", Here)
+        vector_env._held.cache_clear()
+        yield
+        vector_env._held.cache_clear()

@@ -14,14 +14,10 @@ from synther.errors import ConfigError, FormatError
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, algorithm_of
 from synther.pixels.frames import Frames
 
+from ..support.states import assert_member, assert_same
 from .pictures import CONFIGS, CPU, SIZE, agent, noise, stacks
 
 every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-
-
-def assert_same(one: PixelAgent, other: PixelAgent) -> None:
-    for name, tensor in one.state().items():
-        assert torch.equal(tensor, other.state()[name]), name
 
 
 def test_an_imitator_trains_all_it_has():
@@ -56,29 +52,20 @@ def test_members_together_equal_each_alone(config):
     together = agent(config, updates=12)
     for index, seed in enumerate((3, 4)):
         alone = agent(config, seeds=[seed], updates=12)
-        for name, tensor in together.state().items():
-            if tensor.dim():
-                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+        assert_member(together, index, alone)
     assert not torch.allclose(together.state()["encoder"][0], together.state()["encoder"][1], atol=1e-3)
 
 
 @every
-def test_cuts_do_not_matter(config):
+def test_cut_or_resumed_equals_uninterrupted(config, tmp_path):
     """Rounds have ten updates: these cuts fall within them and between them."""
-    whole, cut = agent(config, updates=13), agent(config)
-    for updates in (4, 6, 0, 2, 1):
-        cut.train(updates)
-    assert_same(whole, cut)
-
-
-@every
-def test_resumed_equals_uninterrupted(config, tmp_path):
-    whole, first, second = agent(config, updates=10), agent(config, updates=4), agent(config)
-    first.save(tmp_path / "agent.safetensors")
-    second.load(tmp_path / "agent.safetensors")
-    assert second.updates == 4
-    second.train(6)
-    assert_same(whole, second)
+    whole, cut, resumed = agent(config, updates=13), agent(config, updates=4), agent(config)
+    cut.save(tmp_path / "agent.safetensors")
+    resumed.load(tmp_path / "agent.safetensors")
+    assert resumed.updates == 4
+    for updates in (6, 0, 2, 1):
+        resumed.train(updates)
+    assert_same(whole, resumed)
 
 
 @every
@@ -178,16 +165,16 @@ def test_a_truncated_file_is_refused(share, tmp_path):
 
 def test_other_refusals():
     frames = noise()
-    with pytest.raises(ConfigError, match="at least one seed, got none"):
-        PixelAgent(CONFIGS["bc"], frames, [], device=CPU)
-    with pytest.raises(ConfigError, match="expected a DrQBCConfig or NoisyBCConfig, got dict"):
-        PixelAgent({}, frames, [0], device=CPU)
-    with pytest.raises(ConfigError, match=r"agent\.features must be both, got shared"):
-        PixelAgent(DrQBCConfig(features="shared"), frames, [0], device=CPU)
-    with pytest.raises(ConfigError, match="updates must be at least 0, got -1"):
+    for config, seeds, options, named in (
+        (CONFIGS["bc"], [], {}, "seed"),
+        ({}, [0], {}, "dict"),
+        (DrQBCConfig(features="shared"), [0], {}, r"agent\.features"),
+        (CONFIGS["bc"], [0], {"precision": "half"}, "precision"),
+    ):
+        with pytest.raises(ConfigError, match=named):
+            PixelAgent(config, frames, seeds, device=CPU, **options)
+    with pytest.raises(ConfigError, match="updates"):
         agent().train(-1)
-    with pytest.raises(ConfigError, match="precision must be one of"):
-        PixelAgent(CONFIGS["bc"], frames, [0], device=CPU, precision="half")
     with pytest.raises(ConfigError, match="other options, members or data"):
         agent().load_state(agent(CONFIGS["bc"]).state(), 0)
 

@@ -20,6 +20,8 @@ from synther.pixels.files import read, write
 from synther.pixels.formats import hdf5
 from synther.pixels.frames import Frames
 
+from ..support.watch import Watch
+
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,24 +224,9 @@ def test_minari_of_other_kinds():
 
 
 def test_progress_counts_frames():
-    counted = []
-
-    class Watch:
-        def phase(self, name, total, start=0):
-            counted.append((name, total))
-            return self
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *failure):
-            pass
-
-        def advance(self, amount, note=""):
-            counted.append(amount)
-
-    read(shard("a.hdf5", frames(600)), progress=Watch())
-    assert counted == [("read frames", 600), 512, 88]
+    watch = Watch()
+    read(shard("a.hdf5", frames(600)), progress=watch)
+    assert (watch.phases, watch.amounts) == ([["read frames", 600, 0, 600]], [512, 88])
 
 
 @pytest.mark.parametrize(

@@ -13,27 +13,20 @@ from synther.agents.algorithm import Noise
 from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.rows import Member, Rows
 from synther.errors import ConfigError
-from synther.pixels import vector_env
 from synther.pixels.drq_bc import PixelDrQv2
 from synther.pixels.latents import encode_own
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import load_pixel_policy
 from synther.pixels.vector_env import PixelVectorEnv
 
-from ..here import Here
-from .lamps import Doors, Lamps
+from ..support.states import assert_member, assert_same
+from .lamps import Doors, Lamps, worlds_here
 from .pictures import CPU
+
+pytestmark = pytest.mark.usefixtures("in_this_process")
 
 CONFIG = DrQv2Config(width=8, batch_size=8, nstep=2, discount=0.9, stddev_updates=40, learning_rate=1e-2)
 SIZE = 15
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch):
-    monkeypatch.setattr(vector_env, "Workers", Here)
-    vector_env._held.cache_clear()
-    yield
-    vector_env._held.cache_clear()
 
 
 def learner(seeds=(3, 4), config: DrQv2Config = CONFIG, capacity: int = 60, device=CPU, **how) -> PixelLearner:
@@ -57,14 +50,8 @@ def live(made: PixelLearner, decisions: int, *, guessing: int = 12, train: bool 
 
 @pytest.fixture(scope="module")
 def lived() -> PixelLearner:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(vector_env, "Workers", Here)
+    with worlds_here():
         return live(learner(), 20)
-
-
-def assert_same(one: PixelLearner, other: PixelLearner) -> None:
-    for name, tensor in one.state().items():
-        assert torch.equal(tensor, other.state()[name]), name
 
 
 @torch.no_grad()
@@ -126,10 +113,7 @@ def test_what_the_policys_loss_trains(monkeypatch):
 
 def test_members_together_equal_each_alone(lived):
     for index, seed in enumerate((3, 4)):
-        alone = live(learner([seed]), 20)
-        for name, tensor in lived.algorithm.state().items():
-            if tensor.dim():
-                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-3, msg=name)
+        assert_member(lived.algorithm, index, live(learner([seed]), 20).algorithm, atol=1e-3)
     assert not torch.allclose(lived.state()["actor"][0], lived.state()["actor"][1], atol=1e-3)
 
 

@@ -7,27 +7,14 @@ import pytest
 import torch
 
 from synther.agents.algorithm import Noise
-from synther.pixels import vector_env
 from synther.pixels.agent import convolving
 from synther.pixels.latents import encode_own
 
-from ..here import Here
 from .pictures import CPU
 from .test_learner import learner, live
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("in_this_process")]
 CUDA = torch.device("cuda")
-
-
-@pytest.fixture(autouse=True)
-def in_this_process(monkeypatch):
-    monkeypatch.setattr(vector_env, "Workers", Here)
-    vector_env._held.cache_clear()
-    yield
-    vector_env._held.cache_clear()
 
 
 def test_a_life_is_that_of_a_cpu():

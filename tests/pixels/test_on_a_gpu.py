@@ -10,12 +10,10 @@ from synther.agents.algorithm import Noise
 from synther.pixels.agent import PixelAgent, convolving
 from synther.pixels.latents import encode
 
+from ..support.states import assert_close, assert_member
 from .pictures import CONFIGS, noise, stacks
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.cuda
 
 FRAMES = noise(channels=3, size=21)
 every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -25,11 +23,6 @@ def fresh(config, seeds=(3, 4), device="cuda", precision="float32") -> PixelAgen
     return PixelAgent(config, FRAMES, seeds, device=torch.device(device), precision=precision)
 
 
-def close(one: PixelAgent, other: PixelAgent) -> None:
-    for name, tensor in one.state().items():
-        torch.testing.assert_close(tensor, other.state()[name], rtol=1e-3, atol=1e-4, msg=name)
-
-
 @every
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_captured_round_is_its_updates_one_by_one(config, precision):
@@ -37,7 +30,7 @@ def test_a_captured_round_is_its_updates_one_by_one(config, precision):
     captured.train(31)
     for _ in range(31):
         single.train(1)
-    close(captured, single)
+    assert_close(captured, single)
 
 
 @every
@@ -47,9 +40,7 @@ def test_members_together_equal_each_alone(config):
     for index, seed in enumerate((3, 4)):
         alone = fresh(config, [seed])
         alone.train(22)
-        for name, tensor in together.state().items():
-            if tensor.dim():
-                torch.testing.assert_close(tensor[index], alone.state()[name][0], rtol=1e-3, atol=1e-4, msg=name)
+        assert_member(together, index, alone)
 
 
 @every
@@ -61,7 +52,7 @@ def test_resumed_equals_uninterrupted(config, tmp_path):
     second.train(11)  # captured before the state is loaded
     second.load(tmp_path / "agent.safetensors")
     second.train(16)
-    close(whole, second)
+    assert_close(whole, second)
 
 
 @every

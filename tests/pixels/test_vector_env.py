@@ -10,23 +10,17 @@ from synther.errors import ConfigError, DataError
 from synther.pixels import vector_env
 from synther.pixels.vector_env import PixelVectorEnv, Records
 
-from ..here import Here
 from .lamps import Doors, Lamps
 
 ENV_ID = "dm_control/cartpole-balance-v0"
 
 
 @pytest.fixture
-def made(monkeypatch):
-    """Worlds in this process."""
-    monkeypatch.setattr(vector_env, "Workers", Here)
-    vector_env._held.cache_clear()
-
+def made(in_this_process):
     def make(seeds=(3, 4, 5), processes=2, make_env=Doors):
         return PixelVectorEnv(ENV_ID, seeds, size=16, repeat=2, processes=processes, make_env=make_env)
 
-    yield make
-    vector_env._held.cache_clear()
+    return make
 
 
 def told(made: PixelVectorEnv, decisions: int = 20) -> list[list[Records]]:

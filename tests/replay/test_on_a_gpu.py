@@ -7,10 +7,7 @@ from synther.replay.synthetic import SyntheticReplay
 
 from .rows import numbered, tiny
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-]
+pytestmark = pytest.mark.cuda
 
 
 def used(replay: SyntheticReplay, first: int) -> torch.Tensor:
