@@ -51,9 +51,9 @@ class Column:
     similarity_real: float
     """The same of held-out real rows."""
     real_mean: float
-    real_deviation: float
+    real_std: float
     synthetic_mean: float
-    synthetic_deviation: float
+    synthetic_std: float
     outside: float
     """Share of synthetic values beyond the declared bounds, or beyond the real range where there are none."""
     edges: tuple[float, ...]

@@ -82,7 +82,7 @@ def action_scale(real: Transitions, synthetic: Transitions) -> float | None:
     here, there = (Standard.of(rows.action) for rows in (real, synthetic))
     if not here.varies.any():
         return None
-    ratios = np.where(there.varies, there.deviation, 0.0)[here.varies] / here.deviation[here.varies]
+    ratios = np.where(there.varies, there.std, 0.0)[here.varies] / here.std[here.varies]
     return float(ratios[np.argmax(np.abs(np.log(np.maximum(ratios, 1e-6))))])
 
 

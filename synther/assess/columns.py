@@ -45,16 +45,16 @@ def describe(
     for at, name in enumerate(column_names(real)):
         edges = bin_edges(drawn[0][:, at], drawn[1][:, at])
         centres = [float(scale.centre[at]) for scale in scales]
-        deviations = [float(scale.deviation[at]) if scale.varies[at] else 0.0 for scale in scales]
+        stds = [float(scale.std[at]) if scale.varies[at] else 0.0 for scale in scales]
         columns.append(
             Column(
                 name=name,
                 similarity=float(similarity[at]),
                 similarity_real=float(similarity_real[at]),
                 real_mean=centres[0],
-                real_deviation=deviations[0],
+                real_std=stds[0],
                 synthetic_mean=centres[1],
-                synthetic_deviation=deviations[1],
+                synthetic_std=stds[1],
                 outside=float(outside[at]),
                 edges=tuple(edges.tolist()),
                 real_shares=shares(drawn[0][:, at], edges),

@@ -34,7 +34,7 @@ def dynamics_error(transitions: Transitions, true_next: ArrayLike, real: Transit
 
 def next_errors(transitions: Transitions, true_next: ArrayLike, standard: Standard) -> Array:
     """For each row the mean over columns of the squared difference of its next observation from the true one, in
-    deviations of the real next observations.
+    stds of the real next observations.
 
     Range 0 (physics kept) to infinity; lower is better. Columns that never change in the real data are left out. A
     row the simulator could not follow (NaN) counts as infinitely far.
@@ -50,7 +50,7 @@ def next_errors(transitions: Transitions, true_next: ArrayLike, standard: Standa
 
 
 def reward_errors(transitions: Transitions, true_reward: ArrayLike, standard: Standard) -> Array:
-    """For each row the squared difference of its reward from the true one, in deviations of the real rewards.
+    """For each row the squared difference of its reward from the true one, in stds of the real rewards.
 
     Range 0 to infinity; lower is better. NaN counts as infinitely far.
     """
@@ -65,7 +65,7 @@ def reward_errors(transitions: Transitions, true_reward: ArrayLike, standard: St
 def _squares(values: Array, truth: Array, standard: Standard) -> Array:
     columns = standard.varies
     with np.errstate(over="ignore"):
-        error = (values[:, columns] - truth[:, columns]) / standard.deviation[columns]
+        error = (values[:, columns] - truth[:, columns]) / standard.std[columns]
         distance = np.mean(np.square(error), axis=1)
     return np.where(np.isnan(distance), np.inf, distance)
 

@@ -88,8 +88,8 @@ def correlation_variance(matrix: ArrayLike, r: Array, episodes: Array | None = N
     low, high = few.min(axis=0), few.max(axis=0)
     few = (few - (low / 2 + high / 2)) / np.where(high > low, high / 2 - low / 2, 1.0)
     few -= few.mean(axis=0)
-    deviation = np.sqrt(np.square(few).mean(axis=0))
-    scaled = torch.from_numpy(few / np.where(deviation > 0, deviation, 1.0))
+    std = np.sqrt(np.square(few).mean(axis=0))
+    scaled = torch.from_numpy(few / np.where(std > 0, std, 1.0))
     squares = scaled.square()
     with one_thread():
         both = (torch.mm(squares.T, squares) / len(few)).numpy()
@@ -206,8 +206,8 @@ def pearson(matrix: ArrayLike) -> Array:
         for rows in chunks:
             centred = torch.from_numpy((values[rows] - middle) * scale - mean)
             covariance += torch.mm(centred.T, centred).numpy()  # on two cores NumPy's product takes fifty times as long
-    deviation = np.sqrt(np.diag(covariance))
-    norm = np.where(reach > 0, 1.0 / np.where(deviation > 0, deviation, 1.0), 0.0)
+    std = np.sqrt(np.diag(covariance))
+    norm = np.where(reach > 0, 1.0 / np.where(std > 0, std, 1.0), 0.0)
     r = np.clip(covariance * norm[:, None] * norm[None, :], -1.0, 1.0)
     np.fill_diagonal(r, 1.0)
     return r

@@ -49,7 +49,7 @@ JUDGED_ROWS = 20_000
 """Synthetic rows that a simulator or networks judge."""
 
 FAR = 1e6
-"""Squared deviations by which a row is off that the simulator could not follow."""
+"""Squared stds by which a row is off that the simulator could not follow."""
 
 COVER_ROWS = 50_000
 """Synthetic rows, and real ones, among which `coverage` looks for neighbours."""
@@ -58,7 +58,7 @@ SCORED_ROWS = 10_000
 """Held-out rows that networks are scored on."""
 
 EXACT = 1e-4
-"""Error of real rows, in squared deviations, below which a simulator shows that the environment is deterministic."""
+"""Error of real rows, in squared stds, below which a simulator shows that the environment is deterministic."""
 
 FEWEST_ENDS = 10
 """Ends of episodes, or rows flagged as such, below which no share of them is given."""

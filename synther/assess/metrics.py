@@ -141,13 +141,13 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     ),
     "dynamics_error": Metric(
         "Dynamics error", _TRUE, "lower", 0, None,
-        "Median squared error of the next observation, in real deviations, against what the judge says would follow. "
+        "Median squared error of the next observation, in real stds, against what the judge says would follow. "
         "Where networks judge, less than real rows is no improvement: outcomes then lie too close to their mean.",
         lambda rows: rows.physics.figures.get("dynamics_error"),
     ),
     "reward_error": Metric(
         "Reward error", _TRUE, "lower", 0, None,
-        "Median squared error of the reward, in real deviations, against what the judge says it would be. Where "
+        "Median squared error of the reward, in real stds, against what the judge says it would be. Where "
         "networks judge, less than real rows is no improvement.",
         lambda rows: rows.physics.figures.get("reward_error"),
     ),
@@ -206,7 +206,7 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     ),
     "novelty": Metric(
         "Novelty", _NEW, "nearer", 0, None,
-        "Median distance to the nearest real row, in real deviations: 0 is copies, far beyond real rows is elsewhere.",
+        "Median distance to the nearest real row, in real stds: 0 is copies, far beyond real rows is elsewhere.",
         lambda rows: rows.neighbours.figures.get("novelty"),
     ),
     "memorisation": Metric(

@@ -1,6 +1,6 @@
 """Where synthetic rows lie among the real ones: exact nearest neighbours, and what follows from their distances.
 
-Distances are Euclidean over all columns of a row, every column in deviations of the real rows; columns that never
+Distances are Euclidean over all columns of a row, every column in stds of the real rows; columns that never
 change among those are left out.
 """
 
@@ -88,7 +88,7 @@ def _exact(known: Array, row: Array, low: Array, high: Array, neighbours: int) -
 
 
 def scaled_rows(real: Transitions, *others: Transitions) -> list[Array]:
-    """The rows of `real` and of all others as float32 matrices, in deviations of the real ones."""
+    """The rows of `real` and of all others as float32 matrices, in stds of the real ones."""
     matrices = matrices_of(real, *others)
     standard = Standard.of(matrices[0])
     return [standard.scaled(matrix, _LIMIT) * standard.varies.astype(np.float32) for matrix in matrices]

@@ -97,7 +97,7 @@ def _title(head: SubFigure, real: Transitions, found: Comparison) -> None:
         figures.append(f"correlation {found.correlation:.3f}")
     figures.append(f"terminals {found.terminal_rate_synthetic:.2%} (real {found.terminal_rate_real:.2%})")
     head.text(0.012, 0.43, "      ".join(figures), fontsize=10.5, color=INK, va="center")
-    note = "Above each panel its likeness, 1 - KS: 1 is the same distribution. Dashed: mean and deviation of the real."
+    note = "Above each panel its likeness, 1 - KS: 1 is the same distribution. Dashed: mean and std of the real."
     head.text(0.012, 0.12, note, fontsize=8.5, color=FAINT, va="center")
     keys = (
         (REAL, f"real, {found.rows_real:,} rows", 0.80),
@@ -116,8 +116,8 @@ def _histogram(axes: Axes, real: Array, synthetic: Array, name: str, likeness: f
         share = counts / len(values)
         axes.stairs(share, edges, fill=True, color=colour, alpha=0.75 if order == 1 else 0.22, zorder=order)
         axes.stairs(share, edges, color=colour, linewidth=0.8 if order == 1 else 1.3, zorder=order + 2)
-    mean, deviation = float(real.mean(dtype=np.float64)), float(real.std(dtype=np.float64))
-    for place, width in ((mean - deviation, 0.8), (mean, 1.2), (mean + deviation, 0.8)):
+    mean, std = float(real.mean(dtype=np.float64)), float(real.std(dtype=np.float64))
+    for place, width in ((mean - std, 0.8), (mean, 1.2), (mean + std, 0.8)):
         if edges[0] <= place <= edges[-1]:
             axes.axvline(place, color=INK, linewidth=width, linestyle=(0, (4, 3)), alpha=0.75, zorder=6)
     axes.set_title(_label(name), fontsize=9, color=INK, loc="left", pad=3)

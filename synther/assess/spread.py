@@ -160,7 +160,7 @@ class OutcomeModel:
 
 
 def residuals(networks: Networks, features: Features, rows: Transitions) -> Array:
-    """Outcomes less what the member that has not seen the row predicts: (n, D), in deviations of the real outcomes."""
+    """Outcomes less what the member that has not seen the row predicts: (n, D), in stds of the real outcomes."""
     left: Array = features.outcome(rows).astype(np.float64) - _unseen(networks.predict(features.decision(rows)))
     return left
 

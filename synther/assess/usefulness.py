@@ -84,13 +84,13 @@ def actions(
 
 
 def explained(answer: Array, truth: Array) -> float:
-    """R^2 over all columns of (n, D) together: 1 - squared errors / squared deviations from the mean.
+    """R^2 over all columns of (n, D) together: 1 - squared errors / squared distances from the mean.
 
     Range minus infinity to 1 (best). Where the truth never changes: 1 for the right answer, else 0.
     """
     errors = float(np.square(answer - truth, dtype=np.float64).sum())
-    deviations = float(np.square(truth - truth.mean(axis=0, dtype=np.float64)).sum())
-    return 1.0 - errors / deviations if deviations > 0 else float(errors < 1e-6 * truth.size)
+    total = float(np.square(truth - truth.mean(axis=0, dtype=np.float64)).sum())
+    return 1.0 - errors / total if total > 0 else float(errors < 1e-6 * truth.size)
 
 
 def named(answer: Array, truth: Array) -> float:

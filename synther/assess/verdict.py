@@ -145,7 +145,7 @@ def _gap(found: Measure, limits: Limits) -> Reason:
 
 def _dynamics(found: Measure, limits: Limits) -> Reason:
     value, real = _pair(found)
-    text = f"The next observation is off by {value:.2g} squared deviations, that of real rows by {real:.2g}."
+    text = f"The next observation is off by {value:.2g} squared standard deviations, that of real rows by {real:.2g}."
     return Reason(found.name, _level(value - real, limits.dynamics), text)
 
 

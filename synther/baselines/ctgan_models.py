@@ -49,7 +49,7 @@ class Encoding:
         return self.table.encoded()
 
     def inverse_transform(self, data: Array, sigmas: Array | None = None) -> Transitions:
-        """Rows from a model's output; TVAE has learnt a deviation for each place."""
+        """Rows from a model's output; TVAE has learnt a std for each place."""
         if sigmas is not None:
             data = data.astype(np.float64)
             start = 0
@@ -76,10 +76,10 @@ def fit_tvae(table: Table, options: dict[str, Any], on_epoch: Callable[[], None]
     loader = DataLoader(TensorDataset(rows), sampler=batches, batch_size=None)
     for _ in range(model.epochs):
         for (real,) in loader:
-            mean, deviation, log_variance = encoder(real)
-            made, deviations = decoder(torch.randn_like(deviation) * deviation + mean)
+            mean, std, log_variance = encoder(real)
+            made, stds = decoder(torch.randn_like(std) * std + mean)
             divergence = -0.5 * torch.sum(1 + log_variance - mean.square() - log_variance.exp())
-            loss = model.loss_factor * spans.reconstruction(made, real, deviations) + divergence
+            loss = model.loss_factor * spans.reconstruction(made, real, stds) + divergence
             optimizer.zero_grad()
             (loss / len(real)).backward()
             optimizer.step()

@@ -57,11 +57,11 @@ class Spans:
         soft = torch.softmax(self._codes(noisy) / _TEMPERATURE, dim=-1).view(rows, -1)
         return torch.where(self.is_place, torch.tanh(logits), soft.index_select(1, self.back))
 
-    def reconstruction(self, logits: Tensor, target: Tensor, deviations: Tensor) -> Tensor:
-        """TVAE's loss summed over rows: squared error of the places, each with its own deviation, and cross entropy of
+    def reconstruction(self, logits: Tensor, target: Tensor, stds: Tensor) -> Tensor:
+        """TVAE's loss summed over rows: squared error of the places, each with its own std, and cross entropy of
         the codes, which are a 1 among 0 in `target`."""
         error = target.index_select(1, self.places) - torch.tanh(logits.index_select(1, self.places))
-        deviation = deviations.index_select(0, self.places)
-        squared = (error.square() / (2 * deviation.square())).sum() + len(target) * deviation.log().sum()
+        std = stds.index_select(0, self.places)
+        squared = (error.square() / (2 * std.square())).sum() + len(target) * std.log().sum()
         chosen = (logits * target).masked_fill(self.is_place, 0.0).sum()
         return squared + torch.logsumexp(self._codes(logits), dim=-1).sum() - chosen

@@ -29,7 +29,7 @@ _MOST_GAUSSIANS = 10
 _LEAST_WEIGHT = 0.005
 _MIXTURE_SEED = 42  # with which ctgan starts every mixture
 _WORTH_A_PROCESS = 2_000  # rows whose mixture takes as long as another process takes to start
-_DEVIATIONS = 4.0  # a place of 1 is so many deviations from the mean of its Gaussian
+_STDS = 4.0  # a place of 1 is so many stds from the mean of its Gaussian
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Real:
     """A column of numbers: the Gaussians that it is a mixture of."""
 
     means: tuple[float, ...]
-    deviations: tuple[float, ...]
+    stds: tuple[float, ...]
 
     @property
     def width(self) -> int:
@@ -77,7 +77,7 @@ class Table:
     def of(cls, rows: Transitions, *, jobs: int = 1, seed: int = 0) -> Table:
         """Fit the mixtures of `rows`, the columns spread over `jobs` processes. `seed` draws where Gaussians overlap.
 
-        The mixtures see columns in units of their own deviation: they add 1e-6 to every variance, which would blur a
+        The mixtures see columns in units of their own std: they add 1e-6 to every variance, which would blur a
         column of small numbers.
         """
         if len(rows) < 2:
@@ -151,8 +151,8 @@ class Table:
             start += column.width
             if isinstance(column, Real):
                 code = part[:, 1:].argmax(1)
-                place = np.clip(part[:, 0], -1.0, 1.0) * _DEVIATIONS
-                scaled[:, where.start] = place * np.array(column.deviations)[code] + np.array(column.means)[code]
+                place = np.clip(part[:, 0], -1.0, 1.0) * _STDS
+                scaled[:, where.start] = place * np.array(column.stds)[code] + np.array(column.means)[code]
                 continue
             value = np.array(column.seen)[part.argmax(1)]
             width = where.stop - where.start
@@ -209,9 +209,9 @@ def encode(work: tuple[Array, Array]) -> tuple[Real, Array, Array]:
         mixture.fit(values[:, None])
         share = mixture.predict_proba(values[:, None])
     kept = mixture.weights_ > _LEAST_WEIGHT
-    means, deviations = mixture.means_[kept, 0], np.sqrt(mixture.covariances_[kept, 0, 0])
+    means, stds = mixture.means_[kept, 0], np.sqrt(mixture.covariances_[kept, 0, 0])
     cumulative = np.cumsum(share[:, kept] + 1e-6, axis=1)
     code = (cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(1)
     code = np.minimum(code, len(means) - 1)  # a uniform number next to 1, rounded
-    place = np.clip((values - means[code]) / (_DEVIATIONS * deviations[code]), -0.99, 0.99)
-    return Real(tuple(means.tolist()), tuple(deviations.tolist())), code, place
+    place = np.clip((values - means[code]) / (_STDS * stds[code]), -0.99, 0.99)
+    return Real(tuple(means.tolist()), tuple(stds.tolist())), code, place

@@ -27,7 +27,7 @@ LARGEST_ONEHOT = 4096
 
 SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.002, 20, 8
 SPIKE_GAP = 0.5
-"""By how much a spike at an end of a column is moved out, in deviations of the column."""
+"""By how much a spike at an end of a column is moved out, in stds of the column."""
 STANDS_OUT = 20
 """Times the mean count of the other values that a spike is as frequent."""
 MOST_LEVELS = 4096
@@ -252,14 +252,14 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind
                 if 0 < np.count_nonzero(often) <= MOST_SPIKES:
                     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
                     low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)
-                    gap = SPIKE_GAP * _deviation(values[:, column])
+                    gap = SPIKE_GAP * _std(values[:, column])
                     kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
         better.append(kind)
         column += kind.source_width
     return tuple(better)
 
 
-def _deviation(values: Array) -> float:
+def _std(values: Array) -> float:
     """In units of the power of two above the largest value, so that no square of it overflows or vanishes."""
     exponent = int(np.frexp(np.abs(values).max())[1])
     return math.ldexp(float(np.ldexp(values, -exponent).std()), exponent)

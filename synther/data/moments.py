@@ -9,7 +9,7 @@ Matrix = NDArray[np.float64]
 
 
 class Moments:
-    """Mean, deviation, lowest and highest of D columns, combined after Chan et al. (1983).
+    """Mean, std, lowest and highest of D columns, combined after Chan et al. (1983).
 
     Values are taken from the first row seen, and squares in units of the largest difference seen, so that neither a
     large offset nor a very large or very small scale costs precision. What still overflows comes out as not finite.
@@ -60,11 +60,11 @@ class Moments:
             return self._origin + self._mean
 
     @property
-    def deviation(self) -> Matrix:
+    def std(self) -> Matrix:
         """Of the rows as a population; above 0 for a column that is not constant, however small."""
         with np.errstate(over="ignore", invalid="ignore"):
-            deviation = self._unit * np.sqrt(self._squares / max(self.count, 1))
-        return np.where(deviation == 0, self._unit, deviation)
+            std = self._unit * np.sqrt(self._squares / max(self.count, 1))
+        return np.where(std == 0, self._unit, std)
 
 
 def _nonzero(unit: Matrix) -> Matrix:

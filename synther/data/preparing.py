@@ -22,7 +22,7 @@ _CHUNK_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows as numbers of deviation 1 or so."""
+    """Rows as numbers of std 1 or so."""
 
     layout: Layout
     scaler: Scaler

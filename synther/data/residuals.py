@@ -1,9 +1,9 @@
 """Outcomes (next observation, reward) as what a simple regression on the rest of the row leaves unexplained.
 
 A next observation is mostly the observation itself, moved a little. A network that generates both as columns of
-deviation 1 has to reproduce that agreement to a fraction of its own error, and what is random about an outcome is
+std 1 has to reproduce that agreement to a fraction of its own error, and what is random about an outcome is
 small beside that error. Here what a regression can tell is taken out before the network sees a row and put back
-afterwards: what remains has deviation 1, so the network models the randomness of an outcome at full size, and a
+afterwards: what remains has std 1, so the network models the randomness of an outcome at full size, and a
 relation that is linear (a position that moves by velocity times time) holds exactly in every generated row.
 
 The regression is linear in every given column. If it may bend, then at some knots in a few of them, where that helps: a
@@ -29,14 +29,14 @@ from synther.data.kinds import frozen
 Matrix = NDArray[np.float64]
 
 SMALLEST = 1e-4
-"""Residuals are scaled up to deviation 1, but never by more than its inverse: less than this is rounding."""
+"""Residuals are scaled up to std 1, but never by more than its inverse: less than this is rounding."""
 MOST_ROWS = 1 << 16
 """Rows that a regression is fitted on, evenly drawn from all of them: more change nothing."""
 ROWS_PER_WEIGHT = 10
 """Rows for each input of a regression below which none is fitted."""
 _RIDGE = 1e-9
 _NARROW = 4e-4
-"""Variance of a direction among given columns below which it explains nothing: the square of the error, in deviations,
+"""Variance of a direction among given columns below which it explains nothing: the square of the error, in stds,
 that generated columns may have. Where columns nearly follow from each other, large weights would multiply that error.
 """
 _TRIED = 1 << 14  # rows on which bends are tried
@@ -91,7 +91,7 @@ class Residuals:
     """Differences of some columns from others, and a regression of the columns `outcomes` on the columns `given`, which
     may be such outcomes on a lattice, and on the outcomes before them in the list.
 
-    Columns are of deviation 1. The order is that of a pivoted Cholesky factorisation: the outcome that is the least
+    Columns are of std 1. The order is that of a pivoted Cholesky factorisation: the outcome that is the least
     explained comes first, so that a new velocity, which is random, explains a new position, which follows from it.
     """
 
@@ -104,10 +104,10 @@ class Residuals:
     are 0 from its own on."""
     shift: tuple[float, ...]
     scale: tuple[float, ...]
-    """Mean and deviation of what remains of each outcome."""
+    """Mean and std of what remains of each outcome."""
     steps: tuple[tuple[int, int, float, float, float], ...] = ()
-    """Each outcome on a lattice: its column, that of its last value, how many deviations of the first one of the second
-    is, and mean and deviation of the difference."""
+    """Each outcome on a lattice: its column, that of its last value, how many stds of the first one of the second
+    is, and mean and std of the difference."""
 
     @classmethod
     def fit(
@@ -120,9 +120,9 @@ class Residuals:
         *,
         bent: bool = False,
     ) -> Residuals | None:
-        """Fit on `rows` (N, D) of deviation 1; None where there is nothing to explain, or are too few rows.
+        """Fit on `rows` (N, D) of std 1; None where there is nothing to explain, or are too few rows.
 
-        `steps` are those of the outcomes that lie on a lattice, without mean and deviation. `order` is that of an
+        `steps` are those of the outcomes that lie on a lattice, without mean and std. `order` is that of an
         earlier fit, to be kept as far as the columns are the same.
         """
         moves = {column for column, _, _ in steps}
@@ -195,7 +195,7 @@ class Residuals:
         return _product(_bent(rows[:, list(self.given)], self.knots), self._direct)
 
     def take_out(self, rows: Matrix) -> None:
-        """Replace the outcomes of `rows` (N, D), of deviation 1, by their scaled residuals."""
+        """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals."""
         if self.outcomes:
             residual = _product(rows[:, list(self.outcomes)], self._own) - self._explained(rows)
             rows[:, list(self.outcomes)] = (residual - np.array(self.shift)) / np.array(self.scale)

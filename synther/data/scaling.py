@@ -3,14 +3,14 @@
 Every column by itself, by one of
 
     none       left as it is
-    standard   mean 0, deviation 1
+    standard   mean 0, std 1
     minmax     lowest -1, highest +1
     quantile   to a standard normal, through the column's quantiles
     blend      halfway between standard and quantile: peaks are widened, nothing is squeezed by more than half
 
 and, where that is asked for, outcomes as the residuals of a regression on the rest of the row (residuals.py).
 
-NOTE[paper]: the reference divides by the deviation + 1e-5. Here it is the true deviation, since constant columns never
+NOTE[paper]: the reference divides by the std + 1e-5. Here it is the true std, since constant columns never
 reach the matrix, so that a column of tiny variance is not squashed into nothing.
 """
 
@@ -205,7 +205,7 @@ def _check_kinds(kinds: Iterable[str]) -> None:
 
 
 def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str], twins: list[int]) -> tuple[Matrix, Matrix]:
-    """Shift and scale of every column. Of one that turned out constant the scale is its twin's deviation, or how far it
+    """Shift and scale of every column. Of one that turned out constant the scale is its twin's std, or how far it
     is from a twin that is constant too; without a twin it is only shifted. So it stays invertible."""
     kind = np.array(kinds, dtype=object)
     low, high = moments.low, moments.high
@@ -217,12 +217,12 @@ def _affine(kinds: tuple[str, ...], moments: Moments, names: Sequence[str], twin
         shift = np.select([standard, kind == "minmax"], [moments.mean, low / 2 + high / 2], default=0.0)
         scale = np.select(
             [standard, kind == "minmax", kind == "quantile"],
-            [moments.deviation, half_span, unit],
+            [moments.std, half_span, unit],
             default=1.0,
         )
         flat = (kind != "none") & (low == high)
         apart = np.abs(low[twins] - low)
-        other = np.where(moments.deviation[twins] > 0, moments.deviation[twins], np.where(apart > 0, apart, 1.0))
+        other = np.where(moments.std[twins] > 0, moments.std[twins], np.where(apart > 0, apart, 1.0))
         shift, scale = np.where(flat, low, shift), np.where(flat, other, scale)
         reached = np.isfinite([low - shift, high - shift, scale]).all(0) & (scale > 0)
     for column in np.flatnonzero(~reached & (kind != "none")).tolist():

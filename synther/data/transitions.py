@@ -218,12 +218,12 @@ class Transitions:
         """A few lines for a person."""
         actions = "1 discrete column" if self.action.ndim == 1 else _columns(self.action)
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, deviation = self.reward.mean(dtype=np.float64), self.reward.std(dtype=np.float64)
+            mean, std = self.reward.mean(dtype=np.float64), self.reward.std(dtype=np.float64)
         lines = [
             f"{len(self):,} transitions" + (f" of {self.env_id}" if self.env_id else ""),
             f"observation  {_columns(self.observation)}, {self.observation.dtype}",
             f"action       {actions}, {self.action.dtype}, {_span(self.action)}",
-            f"reward       mean {mean:.4g}, deviation {deviation:.4g}, {_span(self.reward)}",
+            f"reward       mean {mean:.4g}, std {std:.4g}, {_span(self.reward)}",
             f"terminal     {_rows(int(self.terminal.sum()))} ({100 * np.mean(self.terminal):.3g} %)",
         ]
         if self.timeout is not None:

@@ -67,7 +67,7 @@ class BlockSampler:
     def trace(self, seed: int, rows: int) -> list[tuple[float, Tensor]]:
         """The first `rows` of block 0 on their way to data: noise levels sigma, falling to 0, and x (rows, D) at each.
 
-        x is scaled by sigma_data c_in, so that it has the data's deviation at every level. Levels to which a sampler
+        x is scaled by sigma_data c_in, so that it has the data's std at every level. Levels to which a sampler
         returns are left out.
         """
         seen: list[tuple[float, Tensor]] = []

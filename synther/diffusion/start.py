@@ -19,12 +19,12 @@ from torch import Tensor
 ROUNDS = 2
 _FLOOR = 0.01  # directions with less variance than this, in which data has hardly any extent, are left alone
 _MOST = 0.1  # a generator that is further off needs a better fit, not other noise
-_CUT = 2.5  # deviations at which values are cut, so that few far ones do not decide how wide the many are
+_CUT = 2.5  # stds at which values are cut, so that few far ones do not decide how wide the many are
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean (D,) and covariance (D, D) of scaled rows, cut at 2.5 deviations, in float64.
+    """Mean (D,) and covariance (D, D) of scaled rows, cut at 2.5 stds, in float64.
 
     The far values of a heavy-tailed column decide about its variance, and a generator makes too few of them. To match
     that variance would widen all the others.

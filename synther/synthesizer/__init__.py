@@ -306,7 +306,7 @@ class Synthesizer:
 
     def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
         """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
-        the network sees them, a matrix (count, D) of deviation 1, and what they would be as transitions."""
+        the network sees them, a matrix (count, D) of std 1, and what they would be as transitions."""
         drawing = self._drawing(None, Silent())
         for sigma, rows in drawing.sampler.trace(seed, min(check_count(count), drawing.sampler.block_rows)):
             matrix = rows.float().cpu().numpy()

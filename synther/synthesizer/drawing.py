@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _CALIBRATION_SEED, _MATCHING_SEED = 2**31, 2**31 + 1  # streams that no ordinary seed shares
 _REBALANCING = 5  # likewise, beside those of diffusion/
-_MATCHING_ROWS = 100_000  # a deviation to a quarter of a per cent,
+_MATCHING_ROWS = 100_000  # a std to a quarter of a per cent,
 _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # at most, whichever are more
 _THREADS = 4  # that finish drawn rows: a GPU draws a block sooner than one of them finishes it

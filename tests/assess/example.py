@@ -50,7 +50,7 @@ def example() -> Assessment:
             "do not use",
             "The rows look right one column at a time, but what follows from an action is not what physics does.",
             (
-                Reason("dynamics", "do not use", "The next observation is off by 0.28 deviations squared."),
+                Reason("dynamics", "do not use", "The next observation is off by 0.28 squared standard deviations."),
                 Reason("auc", "mix", "A classifier tells the rows apart in 94 of 100 cases."),
                 Reason("marginal", "use", f"Single columns are {mean:.3f} alike; real rows reach {marginal_real:.3f}."),
             ),
@@ -81,7 +81,7 @@ def example() -> Assessment:
 def without_figures(odd: float | None) -> Assessment:
     """The same with `odd`, which is no finite number, wherever a figure may stand."""
     whole = example()
-    floats = ("similarity_real", "real_mean", "real_deviation", "synthetic_mean", "synthetic_deviation", "outside")
+    floats = ("similarity_real", "real_mean", "real_std", "synthetic_mean", "synthetic_std", "outside")
     number = float("nan") if odd is None else odd
     return replace(
         whole,
@@ -128,7 +128,7 @@ def measures(mean: float, mean_real: float, worst: float) -> tuple[Measure, ...]
             "lower",
             0.0,
             None,
-            "Median squared distance between the next observation and the true one, in real deviations.",
+            "Median squared distance between the next observation and the true one, in real stds.",
         ),
         Measure(
             "terminal_rate",
@@ -165,9 +165,9 @@ def column(name: str, real: np.ndarray, synthetic: np.ndarray, similarity_real: 
         similarity=ks_similarity(real, synthetic),
         similarity_real=similarity_real,
         real_mean=float(real.mean()),
-        real_deviation=float(real.std()),
+        real_std=float(real.std()),
         synthetic_mean=float(synthetic.mean()),
-        synthetic_deviation=float(synthetic.std()),
+        synthetic_std=float(synthetic.std()),
         outside=float(np.mean((synthetic < real.min()) | (synthetic > real.max()))),
         edges=tuple(edges.tolist()),
         real_shares=tuple((np.histogram(real, edges)[0] / len(real)).tolist()),
@@ -178,11 +178,11 @@ def column(name: str, real: np.ndarray, synthetic: np.ndarray, similarity_real: 
 def cloud(real: np.ndarray, synthetic: np.ndarray, held_out: np.ndarray) -> Cloud:
     """Real rows' errors are drawn, the noisy rows' follow from the noise; distances are true ones."""
     draw = np.random.default_rng(0)
-    deviation = np.maximum(real.std(axis=0), 1e-3)
+    std = np.maximum(real.std(axis=0), 1e-3)
 
     def points(rows: np.ndarray, errors: np.ndarray) -> tuple[tuple[float, float], ...]:
-        chosen = rows[: len(errors)] / deviation
-        near = [float(np.linalg.norm(real / deviation - row, axis=1).min()) for row in chosen]
+        chosen = rows[: len(errors)] / std
+        near = [float(np.linalg.norm(real / std - row, axis=1).min()) for row in chosen]
         return tuple(zip(near, errors.tolist(), strict=True))
 
     return Cloud(
@@ -194,12 +194,12 @@ def cloud(real: np.ndarray, synthetic: np.ndarray, held_out: np.ndarray) -> Clou
 
 def process(real: np.ndarray, synthetic: np.ndarray) -> Process:
     draw = np.random.default_rng(0)
-    centre, deviation = real.mean(axis=0), np.maximum(real.std(axis=0), 1e-3)
-    rows = (synthetic[:200] - centre) / deviation
+    centre, std = real.mean(axis=0), np.maximum(real.std(axis=0), 1e-3)
+    rows = (synthetic[:200] - centre) / std
     sigmas = np.append((80 ** (1 / 7) + np.linspace(0, 1, 9) * (0.002 ** (1 / 7) - 80 ** (1 / 7))) ** 7, 0.0)
     paths = rows + sigmas[:, None, None] * draw.normal(size=rows.shape)
     frames = [png(draw.integers(-127, 128, (24, 24))) for _ in sigmas]
-    return project((real - centre) / deviation, paths, sigmas, frames=frames)
+    return project((real - centre) / std, paths, sigmas, frames=frames)
 
 
 def table(matrix: np.ndarray) -> tuple[tuple[float, ...], ...]:

@@ -29,9 +29,9 @@ def rows(count: int = 200, seed: int = 0) -> Transitions:
 def test_dynamics_error_is_a_median_in_deviations() -> None:
     real = rows()
     assert dynamics_error(real, real.next_observation, real) == 0
-    deviation = real.next_observation.std(0, dtype=float)
-    assert dynamics_error(real, real.next_observation + 2 * deviation, real) == pytest.approx(4, rel=1e-5)
-    one_column = real.next_observation + np.array([3, 0]) * deviation
+    std = real.next_observation.std(0, dtype=float)
+    assert dynamics_error(real, real.next_observation + 2 * std, real) == pytest.approx(4, rel=1e-5)
+    one_column = real.next_observation + np.array([3, 0]) * std
     assert dynamics_error(real, one_column, real) == pytest.approx(4.5, rel=1e-5)
     few = rows(5)
     truth = few.next_observation.astype(float)

@@ -58,7 +58,7 @@ def outside(known: Transitions, part: Transitions, *fields: str) -> float:
 
 
 def off(part: Transitions, known: Transitions) -> tuple[np.ndarray, np.ndarray]:
-    """Squared errors of the next observation and of the reward, in deviations of known rows."""
+    """Squared errors of the next observation and of the reward, in stds of known rows."""
     there, reward, _ = world(part.observation, part.action)
     nexts = ((part.next_observation - there) / known.next_observation.std(axis=0)) ** 2
     return nexts.mean(axis=1), ((part.reward - reward) / known.reward.std()) ** 2
@@ -74,8 +74,8 @@ def test_every_figure_without_networks_is_what_arithmetic_says(drawn: bool) -> N
     columns, r = likeness(real, synthetic)
     chance, chance_r = likeness(reference, held_out)
     columns_real = 1 - shrink * (1 - chance)
-    deviation = matrix(reference).std(axis=0)
-    known, made, kept = (matrix(part) / deviation for part in (reference, split.synthetic, held_out))
+    std = matrix(reference).std(axis=0)
+    known, made, kept = (matrix(part) / std for part in (reference, split.synthetic, held_out))
     near, near_real = distances(made, known)[:, 0], distances(kept, known)[:, 0]
     close = np.sort(near_real)[int(np.ceil(0.05 * len(near_real))) - 1]
     few = len(known) // 2
@@ -111,7 +111,7 @@ def test_every_figure_without_networks_is_what_arithmetic_says(drawn: bool) -> N
     assert np.allclose(found.cloud.synthetic, np.column_stack([near, error]), rtol=1e-4)
     assert np.allclose(found.cloud.real, np.column_stack([near_real, error_real]), rtol=1e-4)
     assert np.allclose([column.similarity for column in found.columns], columns)
-    assert np.allclose([column.synthetic_deviation for column in found.columns], matrix(synthetic).std(axis=0))
+    assert np.allclose([column.synthetic_std for column in found.columns], matrix(synthetic).std(axis=0))
 
 
 def test_who_tells_rows_apart_is_asked_about_rows_that_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:

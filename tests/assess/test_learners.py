@@ -92,7 +92,7 @@ def test_tell_apart_what_is_other_and_not_what_is_alike() -> None:
     fitted = normal(1_000, 3, 0), normal(1_000, 3, 1) * [1, 1, 0.1], normal(1_000, 3, 2)
     scored = normal(800, 3, 3), normal(800, 3, 4) * [1, 1, 0.1], normal(800, 3, 5)
     other, alike = tell_apart(*([part.astype(np.float32) for part in group] for group in (fitted, scored)), seed=0)
-    assert other > 0.85  # the best anybody can do for these two deviations is 0.90
+    assert other > 0.85  # the best anybody can do for these two stds is 0.90
     assert alike == pytest.approx(0.5, abs=0.05)
 
 

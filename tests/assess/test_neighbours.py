@@ -74,8 +74,8 @@ class TestNovelty:
             np.column_stack([t.observation, t.action, t.reward, t.next_observation, t.terminal])
             for t in (real, synthetic)
         )
-        mean, deviation = a.mean(0, dtype=float), a.std(0, dtype=float)
-        expected = np.median(brute_force((a - mean) / deviation, (b - mean) / deviation, 1))
+        mean, std = a.mean(0, dtype=float), a.std(0, dtype=float)
+        expected = np.median(brute_force((a - mean) / std, (b - mean) / std, 1))
         assert novelty(real, synthetic) == pytest.approx(expected, rel=1e-4)
 
     def test_far_rows_are_far_and_a_draw_is_repeatable(self) -> None:

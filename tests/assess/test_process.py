@@ -11,10 +11,10 @@ from synther.errors import DataError
 RNG = np.random.default_rng(0)
 
 
-def rotated(deviations: list[float], rows: int = 4_000) -> tuple[np.ndarray, np.ndarray]:
-    """Gaussian rows with these deviations along the columns of a random rotation, and the rotation."""
-    rotation, _ = np.linalg.qr(RNG.normal(size=(len(deviations),) * 2))
-    return RNG.normal(size=(rows, len(deviations))) * deviations @ rotation.T + 7.0, rotation
+def rotated(stds: list[float], rows: int = 4_000) -> tuple[np.ndarray, np.ndarray]:
+    """Gaussian rows with these stds along the columns of a random rotation, and the rotation."""
+    rotation, _ = np.linalg.qr(RNG.normal(size=(len(stds),) * 2))
+    return RNG.normal(size=(rows, len(stds))) * stds @ rotation.T + 7.0, rotation
 
 
 def test_the_plane_is_that_of_the_two_largest_deviations() -> None:

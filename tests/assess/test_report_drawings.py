@@ -145,4 +145,4 @@ def test_errors_below_the_axis_are_told_as_the_measures_tell_them(error: float, 
     text = section(replace(example(), cloud=Cloud("a judge", synthetic, real)))
     assert told in text
     assert ("is drawn on its edge" in text) == (error < 1e-8)
-    assert "in deviations" in text
+    assert "in stds" in text

@@ -75,7 +75,7 @@ def test_mixtures_are_the_same(table, theirs):
         mixture, kept = info.transform._bgm_transformer, info.transform.valid_component_indicator
         assert len(column.means) == kept.sum() > 1
         np.testing.assert_allclose(column.means, mixture.means_[kept, 0], rtol=1e-9)
-        np.testing.assert_allclose(np.square(column.deviations), mixture.covariances_[kept, 0, 0], rtol=1e-9)
+        np.testing.assert_allclose(np.square(column.stds), mixture.covariances_[kept, 0, 0], rtol=1e-9)
 
 
 def test_the_same_uniform_numbers_give_the_same_encoding(shared, matrix, theirs):

@@ -113,7 +113,7 @@ def test_moments_of_blocks_are_those_of_the_rows(blocks: list[np.ndarray]):
     assert np.array_equal(moments.high, rows.max(0))
     assert np.allclose(moments.mean, rows.mean(0), rtol=0, atol=1e-13 * size)
     with np.errstate(under="ignore"):
-        assert np.allclose(moments.deviation / size, (rows / size).std(0), rtol=0, atol=1e-13)
+        assert np.allclose(moments.std / size, (rows / size).std(0), rtol=0, atol=1e-13)
 
 
 def test_a_sample_of_rows_is_uniform_and_the_same_however_the_stream_is_cut():

@@ -269,7 +269,7 @@ def test_summary_says_what_the_rows_hold():
     assert "timeout      0 rows" in text
     assert "1 discrete column, int64" in Transitions(**arrays(action=np.arange(6))).summary()
     assert repr(Transitions(**arrays())) == "Transitions(6 rows, observation 2, action 3)"
-    assert "deviation inf" in Transitions(**arrays(reward=np.array([1e300, -1e300] * 3))).summary()
+    assert "std inf" in Transitions(**arrays(reward=np.array([1e300, -1e300] * 3))).summary()
 
 
 DTYPES = st.sampled_from(["f2", "f4", "f8", ">f4", "i1", "i8", "u8", "bool", "U3", "c8", "O", "M8[s]"])

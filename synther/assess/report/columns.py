@@ -60,7 +60,7 @@ def _filter(count: int) -> Markup:
 
 
 def _row(column: Column, at: int, drawn: bool) -> Markup:
-    scale = column.real_deviation or 1.0
+    scale = column.real_std or 1.0
     return tag(
         "tr",
         cell(tag("strong", column.name), heading=_NAME, key=float(at)),
@@ -73,9 +73,9 @@ def _row(column: Column, at: int, drawn: bool) -> Markup:
             key=abs(column.synthetic_mean - column.real_mean) / scale,
         ),
         cell(
-            _both(column.real_deviation, column.synthetic_deviation),
+            _both(column.real_std, column.synthetic_std),
             heading=_DEVIATION,
-            key=abs(column.synthetic_deviation - column.real_deviation) / scale,
+            key=abs(column.synthetic_std - column.real_std) / scale,
         ),
         cell(share(column.outside), heading=_OUTSIDE, key=column.outside),
         role="row",

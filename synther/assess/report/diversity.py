@@ -34,9 +34,7 @@ def section(assessment: Assessment) -> Markup:
         return Markup()
     lost = len(cloud.real) + len(cloud.synthetic) - len(both)
     x, y = _axis(both[:, 0], 58, 472), _axis(both[:, 1], 296, 22)
-    marks = frame(
-        x, y, "novelty: distance to the nearest real row, in deviations", "dynamics error, in squared deviations"
-    )
+    marks = frame(x, y, "novelty: distance to the nearest real row, in stds", "dynamics error, in squared stds")
     sides = (("real", real), ("synthetic", synthetic))
     for kind, side in sides:
         chosen = side[np.arange(min(len(side), MOST_POINTS)) * len(side) // max(1, min(len(side), MOST_POINTS))]

@@ -1,4 +1,4 @@
-"""One column's histogram: real as an area, synthetic as a line over it, and below both their means and deviations."""
+"""One column's histogram: real as an area, synthetic as a line over it, and below both their means and stds."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def histogram(column: Column) -> Markup:
         tag("path", d=_outline(along(edges), up(heights[0])), class_="r"),
         tag("path", d=_outline(along(edges), up(heights[1])), class_="s"),
         *_cuts(along, edges, heights, shares, top),
-        tag("path", d=_bar(along, column.real_mean, column.real_deviation, FLOOR + 6), class_="rb"),
-        tag("path", d=_bar(along, column.synthetic_mean, column.synthetic_deviation, FLOOR + 12), class_="sb"),
+        tag("path", d=_bar(along, column.real_mean, column.real_std, FLOOR + 6), class_="rb"),
+        tag("path", d=_bar(along, column.synthetic_mean, column.synthetic_std, FLOOR + 12), class_="sb"),
         *_ticks(along, edges),
     ]
     drawing = tag("svg", *parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=_told(column))
@@ -90,10 +90,10 @@ def _cuts(along: Axis, edges: Array, heights: Array, shares: Array, top: float) 
     return marks
 
 
-def _bar(along: Axis, mean: float, deviation: float, y: float) -> str:
-    if not (math.isfinite(mean) and math.isfinite(deviation)):
+def _bar(along: Axis, mean: float, std: float, y: float) -> str:
+    if not (math.isfinite(mean) and math.isfinite(std)):
         return ""
-    left, middle, right = (place(float(x)) for x in along([mean - deviation, mean, mean + deviation]))
+    left, middle, right = (place(float(x)) for x in along([mean - std, mean, mean + std]))
     return f"M{left} {y}H{right}M{middle} {y - 3}v6"
 
 
@@ -113,6 +113,6 @@ def _ticks(along: Axis, edges: Array) -> list[Markup]:
 def _told(column: Column) -> str:
     """The same in words."""
     return (
-        f"Histogram of {column.name}: real mean {number(column.real_mean)}, deviation {number(column.real_deviation)}; "
-        f"synthetic mean {number(column.synthetic_mean)}, deviation {number(column.synthetic_deviation)}"
+        f"Histogram of {column.name}: real mean {number(column.real_mean)}, std {number(column.real_std)}; "
+        f"synthetic mean {number(column.synthetic_mean)}, std {number(column.synthetic_std)}"
     )
