@@ -79,6 +79,54 @@ class Kinds(Point):
         return np.array([2, 1])
 
 
+class Counting(gymnasium.Env[Any, Any]):
+    """Counts up, in one array that it uses again and again, and is over at `end`; breaks at step `bad` as asked."""
+
+    def __init__(self, end: int = 4, terminates: bool = True, bad: tuple[int, str] = (-1, "")) -> None:
+        self.observation_space = Box(-np.inf, np.inf, (2,))
+        self.action_space = Box(-1, 1, (1,))
+        self.end, self.terminates, self.bad = end, terminates, bad
+        self.place = np.zeros(2, np.float32)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if self.bad[1] == "reset":
+            raise RuntimeError("no power")
+        self.place[:] = 0
+        return self.place if self.bad[1] == "old reset" else (self.place, {})
+
+    def step(self, action: Any) -> Any:
+        bad = self.bad[1] if self.bad[0] == self.steps else ""
+        self.steps += 1
+        self.place += (1, -1)
+        if bad == "step":
+            raise RuntimeError("wires crossed")
+        over = bool(self.place[0] == self.end)
+        reward = np.inf if bad == "reward" else float(self.place[0])
+        if bad == "observation":
+            self.place[1] = np.nan
+        if bad == "old step":
+            return self.place, 1.0, over, {}
+        if bad == "shape":
+            return np.zeros(3), 1.0, over, over, {}
+        return self.place, reward, over and self.terminates, over, {}
+
+
+class Named(Counting):
+    """The same, seen as a dictionary."""
+
+    def __init__(self, end: int = 4) -> None:
+        super().__init__(end)
+        self.observation_space = Dict(place=self.observation_space, end=Discrete(2))
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        return {"place": super().reset(**given)[0], "end": 0}, {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        place, *rest = super().step(action)
+        return {"place": place, "end": int(rest[2])}, *rest  # type: ignore[return-value]
+
+
 def register() -> None:
     for kind in (Point, Parts, Kinds):
         if f"{kind.__name__}-v0" not in gymnasium.registry:

@@ -13,40 +13,9 @@ from synther.envs.making import opened
 from synther.envs.policies import MlpPolicy, Policy, UniformPolicy
 from synther.errors import DataError
 
+from .places import Counting, Named
+
 IDLE = MlpPolicy(((np.zeros((2, 1)), np.zeros(1)),))
-
-
-class Counting(gymnasium.Env[Any, Any]):
-    """Counts up, in one array that it uses again and again, and is over at `end`; breaks at step `bad` as asked."""
-
-    def __init__(self, end: int, terminates: bool = True, bad: tuple[int, str] = (-1, "")) -> None:
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
-        self.action_space = gymnasium.spaces.Box(-1, 1, (1,))
-        self.end, self.terminates, self.bad = end, terminates, bad
-        self.place = np.zeros(2, np.float32)
-        self.steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        if self.bad[1] == "reset":
-            raise RuntimeError("no power")
-        self.place[:] = 0
-        return self.place if self.bad[1] == "old reset" else (self.place, {})
-
-    def step(self, action: Any) -> Any:
-        bad = self.bad[1] if self.bad[0] == self.steps else ""
-        self.steps += 1
-        self.place += (1, -1)
-        if bad == "step":
-            raise RuntimeError("wires crossed")
-        if bad == "observation":
-            self.place[1] = np.nan
-        over = self.steps == self.end
-        if bad == "old step":
-            return self.place, 1.0, over, {}
-        if bad == "shape":
-            return np.zeros(3), 1.0, over, over, {}
-        reward = np.inf if bad == "reward" else float(self.steps)
-        return self.place, reward, over and self.terminates, over, {}
 
 
 def steps_of(envs: list[Any], policy: Policy = IDLE, keys: list[tuple[int, ...]] | None = None) -> list[list[Step]]:
@@ -178,11 +147,6 @@ def test_a_policy_that_does_not_fit(layers: Any, text: str) -> None:
         steps_of([Counting(3)], MlpPolicy(layers))
 
 
-def test_actions_that_are_no_real_numbers() -> None:
-    with opened("CartPole-v1") as env, pytest.raises(DataError, match=r"action space Discrete\(2\)"):
-        action_box(env, "CartPole-v1")
-
-
 def test_whole_numbers_at_first_leave_room_for_real_ones() -> None:
     class Halves(Counting):
         """Begins with an integer, as somebody writes `np.array([0])`."""
@@ -221,18 +185,5 @@ def test_the_highest_action_lies_within_bounds_of_more_digits() -> None:
 
 
 def test_a_dictionary_of_observations_is_flattened() -> None:
-    class Named(Counting):
-        def __init__(self) -> None:
-            super().__init__(2)
-            self.flat = self.observation_space
-            self.observation_space = gymnasium.spaces.Dict(place=self.flat, end=gymnasium.spaces.Discrete(2))
-
-        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-            return {"place": super().reset(**given)[0], "end": 0}, {}
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            place, *rest = super().step(action)
-            return {"place": place, "end": int(rest[2])}, *rest  # type: ignore[return-value]
-
-    (taken,) = steps_of([Named()], MlpPolicy(((np.zeros((4, 1)), np.zeros(1)),)))
+    (taken,) = steps_of([Named(2)], MlpPolicy(((np.zeros((4, 1)), np.zeros(1)),)))
     assert [step.next_observation.tolist() for step in taken] == [[1, -1, 1, 0], [2, -2, 0, 1]]

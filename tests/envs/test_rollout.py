@@ -10,46 +10,7 @@ from synther.data import spaces
 from synther.envs.rollout import rollout
 from synther.errors import DataError, MissingExtra
 
-
-class Counting(gymnasium.Env[Any, Any]):
-    """Counts up from 0 and ends at `end`, by terminating or by truncation; breaks at step `bad` in the way asked."""
-
-    def __init__(
-        self,
-        end: int = 4,
-        terminates: bool = True,
-        bad: tuple[int, str] | None = None,
-        observation: Any = None,
-        action: Any = None,
-    ) -> None:
-        self.observation_space = observation or gymnasium.spaces.Box(-np.inf, np.inf, (2,))
-        self.action_space = action or gymnasium.spaces.Box(-1, 1, (3,))
-        self.end, self.terminates, self.bad = end, terminates, bad
-        self.steps = self.count = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.count = 0
-        return self._observation(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        bad = self.bad[1] if self.bad and self.bad[0] == self.steps else ""
-        self.steps += 1
-        self.count += 1
-        if bad == "raise":
-            raise RuntimeError("wires crossed")
-        over = self.count == self.end
-        observation, reward = self._observation(), float(self.count)
-        if bad == "observation":
-            observation[1] = np.nan
-        if bad == "reward":
-            reward = float("inf")
-        return observation, reward, over and self.terminates, over and not self.terminates, {}
-
-    def _observation(self) -> Any:
-        if isinstance(self.observation_space, gymnasium.spaces.Box):
-            return np.array([self.count, -self.count], np.float32)
-        return {"place": np.array([self.count], np.float32), "lamp": self.count % 3}
+from .places import Counting, Named
 
 
 def test_rows_are_the_true_ones_of_an_environment() -> None:
@@ -97,29 +58,22 @@ def test_an_episode_that_ends_with_the_last_step_is_not_cut() -> None:
 
 
 def test_policy_sees_the_raw_observation_and_may_reuse_its_array() -> None:
-    observation = gymnasium.spaces.Dict(
-        {"place": gymnasium.spaces.Box(-9, 9, (1,)), "lamp": gymnasium.spaces.Discrete(3)}
-    )
-    out = np.zeros(3, np.float32)
+    out = np.zeros(1, np.float32)
 
     def policy(seen: Any) -> np.ndarray:
-        out[:] = seen["place"] / 10
+        out[:] = seen["place"][0] / 10
         return out
 
-    env = Counting(end=4, observation=observation)
-    rows = rollout(env, 4, policy=policy)
+    rows = rollout(Named(4), 4, policy=policy)
     np.testing.assert_allclose(rows.action[:, 0], [0, 0.1, 0.2, 0.3])
-    expected = [
-        gymnasium.spaces.flatten(observation, {"place": np.array([i], np.float32), "lamp": i % 3}) for i in range(4)
-    ]
-    np.testing.assert_array_equal(rows.observation, np.stack(expected))
+    assert rows.observation.tolist() == [[count, -count, 1, 0] for count in range(4)]
     assert spaces.width(rows.observation_space or ()) == 4
 
 
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        ("raise", "failed in step.. at step 6: RuntimeError: wires crossed"),
+        ("step", "failed in step.. at step 6: RuntimeError: wires crossed"),
         ("observation", "nan in observation column 1 at step 6"),
         ("reward", "reward inf at step 6"),
     ],
@@ -131,7 +85,7 @@ def test_a_broken_environment_is_named_with_its_step(bad: str, text: str) -> Non
 
 def test_an_action_outside_the_box_is_refused() -> None:
     with pytest.raises(DataError, match="outside the space"):
-        rollout(Counting(), 5, policy=lambda observation: np.full(3, 1.5, np.float32))
+        rollout(Counting(), 5, policy=lambda observation: np.full(1, 1.5, np.float32))
 
 
 def test_wrong_arguments() -> None:
@@ -141,8 +95,10 @@ def test_wrong_arguments() -> None:
         rollout("Hoper-v5", 5)
     with pytest.raises(DataError, match="vector environment"):
         rollout(gymnasium.make_vec("CartPole-v1", 2), 5)
+    env = Counting()
+    env.action_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
     with pytest.raises(DataError, match="Dict"):
-        rollout(Counting(action=gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})), 5)
+        rollout(env, 5)
 
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
