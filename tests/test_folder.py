@@ -20,8 +20,8 @@ HELD = {
     [
         ({"seed": 1}, "seed (0, not 1)"),
         (
-            {"settings": HELD["settings"] | {"fit": {"steps": 7, "batch_size": 3}}},
-            "settings (fit.steps 5, not 7; fit.batch_size null",
+            {"settings": {"fit": {"steps": 7, "batch_size": 3}, "kind": "mlp"}},
+            "settings (fit.steps 5, not 7; fit.",
         ),
         ({"settings": {"fit": {"steps": 5}, "kind": "mlp", "new": 1}}, "settings (new null, not 1)"),
         ({"samples": 5}, "samples (null, not 5)"),  # of which whoever wrote it did not know

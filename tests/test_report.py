@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -104,20 +103,33 @@ class TestReport:
         assert 0 <= measures["marginal"]["value"] < measures["marginal"]["real"] <= 1
         assert measures["dynamics_error"]["real"] < 1e-6 < measures["dynamics_error"]["value"]
 
-    def test_the_simulator_judges(self, done):
+    def test_the_simulator_judges_and_the_size_of_the_model_counts(self, done, model):
         assert done.assessment.cloud.judge == "Hopper-v5 in MuJoCo"
         assert not any("no simulator" in note for note in done.assessment.notes)
-
-    def test_the_size_of_the_model_counts(self, done, hopper, model):
         parameters = sum(weights.numel() for weights in model.network.parameters())
         assert done.assessment.measure("compression").value == 400 * (2 * 11 + 3 + 2) / parameters
 
-    def test_the_way_of_the_rows_and_the_efforts_of_samplers_are_there(self, done):
+    def test_rows_go_from_noise_to_data(self, done):
         process = done.assessment.process
         assert (process.sigmas[0], process.sigmas[-1]) == (20.0, 0.0)
+        assert list(process.sigmas) == sorted(set(process.sigmas), reverse=True)
+        assert {len(rows) for rows in process.steps} == {300}
+        spreads = [np.std(rows) for rows in process.steps]
+        assert 15 < spreads[0] < 30  # noise of its own size, in a plane of unit directions
+        assert spreads[-1] < 5
         assert len(process.frames) == len(process.sigmas)
-        assert [effort.calls for effort in done.assessment.efforts] == [4, 5, 8, 16, 32, 64]
-        assert all(effort.dynamics > 0 for effort in done.assessment.efforts)
+
+    def test_plain_samplers_are_compared_with_the_models_own(self, done):
+        efforts = done.assessment.efforts
+        assert [effort.calls for effort in efforts] == [4, 5, 8, 16, 32, 64]
+        own = efforts[1].sampler
+        assert [effort.sampler for effort in efforts] == ["unipc", own, *["unipc"] * 4]
+        assert own == "the model's own: unipc, 5 steps"
+        for effort in efforts:
+            assert 0 < effort.marginal < 1
+            assert 0 < effort.correlation < 1
+            assert effort.dynamics > 0
+            assert effort.seconds > 0
         assert any(note.startswith("network calls: each sampler made 500 rows") for note in done.assessment.notes)
 
     def test_the_same_seed_gives_the_same_figures(self, done, pair, tmp_path):
@@ -175,18 +187,6 @@ class TestModels:
 
 
 class TestProcess:
-    def test_from_noise_to_data(self, model, hopper):
-        process, notes = module._process(model, hopper, "Hopper-v5", 0)
-        assert notes == ()
-        assert process.sigmas[0] == 20.0
-        assert process.sigmas[-1] == 0.0
-        assert list(process.sigmas) == sorted(set(process.sigmas), reverse=True)
-        assert {len(rows) for rows in process.steps} == {300}
-        spreads = [np.std(rows) for rows in process.steps]
-        assert 15 < spreads[0] < 30  # noise of its own size, in a plane of unit directions
-        assert spreads[-1] < 5
-        assert len(process.frames) == len(process.sigmas)
-
     def test_states_stay_within_what_real_rows_have_reached(self, model, hopper, monkeypatch):
         asked = []
         monkeypatch.setattr(module, "render_states", lambda env_id, states: asked.append((env_id, states)) or [])
@@ -217,17 +217,6 @@ class TestProcess:
 
 
 class TestEfforts:
-    def test_plain_samplers_and_the_models_own(self, model, hopper):
-        efforts, _ = module._efforts(model, hopper, partial(simulate, "Hopper-v5"), 0, Silent())
-        assert [effort.calls for effort in efforts] == [4, 5, 8, 16, 32, 64]
-        assert [effort.sampler for effort in efforts if effort.calls != 5] == ["unipc"] * 5
-        assert efforts[1].sampler == "the model's own: unipc, 5 steps"
-        for effort in efforts:
-            assert 0 < effort.marginal < 1
-            assert 0 < effort.correlation < 1
-            assert effort.dynamics > 0
-            assert effort.seconds > 0
-
     def test_how_to_read_them_is_said(self, hopper):
         note = module._ceiling(hopper, 500, 0)
         assert note.startswith("network calls: each sampler made 500 rows; 200 real ones reach marginal 0.9")

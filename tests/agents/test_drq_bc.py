@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from synther.agents.agent import HEADS, Agent
-from synther.agents.drq_bc import DrQBCConfig, HeadsConfig, Orthonormal, disturbed, stddev
+from synther.agents.drq_bc import DrQBCConfig, HeadsConfig, disturbed, stddev
 from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.noisy_bc import NoisyBCConfig
 from synther.agents.policy import load_policy
@@ -43,14 +43,6 @@ def test_noise_is_held_and_gradients_are_not():
     moved = disturbed(action, torch.tensor([0.5, 9.0, 9.0, -9.0]), torch.tensor(0.2), clip=0.3)
     torch.testing.assert_close(moved, torch.tensor([0.1, 0.3, 1.0, -1.0]))
     assert torch.equal(torch.autograd.grad(moved.sum(), action)[0], torch.ones(4))
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), [(7, 3), (3, 7)])
-def test_first_weights_are_orthonormal(inputs, outputs, generator):
-    weights, biases = Orthonormal().layer(inputs, outputs, False, generator)
-    short = weights.t() @ weights if inputs > outputs else weights @ weights.t()
-    torch.testing.assert_close(short, torch.eye(3), atol=1e-5, rtol=0)
-    assert torch.equal(biases, torch.zeros(outputs))
 
 
 def trained(config: HeadsConfig, members=MEMBERS, updates: int = 22) -> Agent:

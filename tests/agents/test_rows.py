@@ -61,13 +61,10 @@ def test_counts_fill_the_batch(shares, batch, counts):
 
 
 def test_a_share_of_zero_is_never_drawn():
-    assert Arm((0, 1), (0.0, 1.0)).counts(6) == [0, 6]
-    assert (
-        drawn(rows(table(5), table(5)._replace(reward=np.full(5, 9.0))), [Member(0, Arm((0, 1), (0.0, 1.0)))], 6)[
-            ..., 5
-        ]
-        == 9
-    ).all()
+    arm = Arm((0, 1), (0.0, 1.0))
+    assert arm.counts(6) == [0, 6]
+    other = table(5)._replace(reward=np.full(5, 9.0))
+    assert (drawn(rows(table(5), other), [Member(0, arm)], 6)[..., 5] == 9).all()
 
 
 def test_observations_are_scaled_by_the_members_own_real_data():
@@ -120,11 +117,9 @@ def test_arrays_that_nobody_may_write_to_are_read():
 
 
 def test_errors_call_tables_by_their_names():
-    named = {"device": CPU, "names": ["real", "synthetic"]}
-    with pytest.raises(
-        DataError, match="reward of the synthetic rows has values that are not finite numbers in float32"
-    ):
-        Rows([GOOD, GOOD._replace(reward=np.full(4, 1e39))], **named)
+    wrong = GOOD._replace(reward=np.full(4, 1e39))
+    with pytest.raises(DataError, match="reward of the synthetic rows"):
+        Rows([GOOD, wrong], device=CPU, names=["real", "synthetic"])
 
 
 def test_actions_are_brought_into_the_unit_box():
@@ -135,15 +130,15 @@ def test_actions_are_brought_into_the_unit_box():
 
 GOOD = table(4)
 WRONG = {
-    "reward of table 0, which has 4 rewards, must have shape (4,), got (4, 1)": {"reward": GOOD.reward[:, None]},
-    "terminal of table 0, which has 4 rewards, must have shape (4,), got (4, 1)": {"terminal": GOOD.terminal[:, None]},
-    "must have shape (4, 3), got (4, 2)": {"next_observation": GOOD.next_observation[:, :2]},
-    "must have shape (3, 3), got (4, 3)": {"reward": GOOD.reward[:3]},
+    "reward of table 0": {"reward": GOOD.reward[:, None]},
+    "terminal of table 0": {"terminal": GOOD.terminal[:, None]},
+    "got (4, 2)": {"next_observation": GOOD.next_observation[:, :2]},
+    "got (4, 3)": {"reward": GOOD.reward[:3]},
     "got (4,) and (4, 2)": {"observation": GOOD.observation[:, 0]},
     "got (4, 3) and (4,)": {"action": GOOD.action[:, 0]},
     "reward of table 0 has values that are not finite": {"reward": np.array([0, 1, np.nan, 2])},
     "terminal of table 0 must be 0 or 1": {"terminal": np.array([0, 1, 0.5, 0])},
-    "leave the bounds [-1.0, -1.0] and [1.0, 1.0]: clip them": {"action": 1.1 * np.sign(GOOD.action)},
+    "leave the bounds": {"action": 1.1 * np.sign(GOOD.action)},
 }
 
 
@@ -154,27 +149,23 @@ def test_wrong_tables_are_refused(message, change):
     assert message in str(error.value)
 
 
-def test_other_refusals():
-    with pytest.raises(DataError, match="at least one table"):
-        Rows([], device=CPU)
-    with pytest.raises(DataError, match="no rows in table 1"):
-        rows(GOOD, table(0))
-    with pytest.raises(DataError, match=r"low must be 2 finite numbers, got \[-1.0\]"):
-        rows(GOOD, low=[-1])
-    with pytest.raises(DataError, match="every action needs low < high"):
-        rows(GOOD, low=[2, 2])
-    with pytest.raises(ConfigError, match="uses table 1, but there are 1"):
-        Agent(BCConfig(), rows(GOOD), [Member(0, Arm((1,)))])
-    with pytest.raises(ConfigError, match="uses table 2"):
-        Agent(BCConfig(), rows(GOOD), [Member(0, Arm(real=2))])
-    with pytest.raises(ConfigError, match="one share for each table"):
-        Arm((0, 1))
-    with pytest.raises(ConfigError, match="sum to 1"):
-        Arm((0, 1), (0.5, 0.6))
-    with pytest.raises(
-        ConfigError, match=r"a share of 0\.01 of 10 rows is less than one row: raise it, or agent\.batch_size"
-    ):
-        Arm((0, 1), (0.01, 0.99)).counts(10)
+REFUSED = {
+    "at least one table": lambda: Rows([], device=CPU),
+    "no rows in table 1": lambda: rows(GOOD, table(0)),
+    "low must be 2": lambda: rows(GOOD, low=[-1]),
+    "low < high": lambda: rows(GOOD, low=[2, 2]),
+    "uses table 1": lambda: Agent(BCConfig(), rows(GOOD), [Member(0, Arm((1,)))]),
+    "uses table 2": lambda: Agent(BCConfig(), rows(GOOD), [Member(0, Arm(real=2))]),
+    "one share for each table": lambda: Arm((0, 1)),
+    "sum to 1": lambda: Arm((0, 1), (0.5, 0.6)),
+    r"agent\.batch_size": lambda: Arm((0, 1), (0.01, 0.99)).counts(10),
+}
+
+
+@pytest.mark.parametrize(("named", "call"), REFUSED.items(), ids=REFUSED)
+def test_other_refusals(named, call):
+    with pytest.raises((DataError, ConfigError), match=named):
+        call()
 
 
 def test_tables_that_are_made_one_by_one_do_not_wait_for_each_other():

@@ -11,8 +11,7 @@ import torch
 
 from synther.agents.algorithm import Noise, Shape
 from synther.agents.rows import Batch
-from synther.agents.sac import REDQ_CONFIG, SAC, SAC_CONFIG, SACConfig, chosen
-from synther.agents.stacked import Stack
+from synther.agents.sac import REDQ_CONFIG, SAC, SAC_CONFIG, SACConfig
 from synther.errors import ConfigError
 
 from .plain import Network, drawn, in_float64
@@ -36,13 +35,6 @@ def test_updates_in_a_row_are_the_same_one_by_one(generator):
         torch.testing.assert_close(together.state()[name], tensor, rtol=1e-12, atol=1e-13, msg=name)
     for name, loss in last.items():
         torch.testing.assert_close(losses[name], loss, rtol=1e-12, atol=1e-13, msg=name)
-
-
-def test_the_chosen_critics_are_each_members_own():
-    weights = torch.arange(2.0 * 4 * 3).view(2, 4, 3)
-    some = chosen(Stack(weights, (1, 1)), torch.tensor([[3, 1], [0, 3]]))
-    assert torch.equal(some.weights, torch.stack([weights[0, [3, 1]], weights[1, [0, 3]]]))
-    assert some.sizes == (1, 1)
 
 
 def test_every_pair_of_critics_is_as_likely(generator, monkeypatch):
@@ -98,18 +90,18 @@ def test_first_weights_have_glorots_bounds_and_no_biases():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "named"),
     [
-        ({"num_min_critics": 3}, "num_min_critics must be at most agent.num_critics, 2, got 3"),
-        ({"utd": 0}, "utd must be at least 1"),
-        ({"num_critics": 0}, "num_critics must be at least 1"),
-        ({"num_critics": 10, "batch_size": 9}, "batch_size must be at least agent.num_critics, 10, got 9"),
-        ({"tau": 1.5}, r"tau must lie in \[0, 1\]"),
+        ({"num_min_critics": 3}, "num_min_critics"),
+        ({"utd": 0}, "utd"),
+        ({"num_critics": 0}, "num_critics"),
+        ({"num_critics": 10, "batch_size": 9}, "batch_size"),
+        ({"tau": 1.5}, "tau"),
     ],
     ids=str,
 )
-def test_what_cannot_be(change, says):
-    with pytest.raises(ConfigError, match=says):
+def test_what_cannot_be(change, named):
+    with pytest.raises(ConfigError, match=rf"agent\.{named} must"):
         SACConfig(**change)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from synther.agents.adam import Adam
-from synther.agents.stacked import Initial, Stack, draw_stack
+from synther.agents.stacked import Stack, draw_stack
 
 from .tables import CPU
 
@@ -81,37 +81,11 @@ def test_first_weights_are_those_of_a_linear_layer():
     assert 0.9 * 0.1 < module[0].bias.abs().max() <= 0.1
 
 
-def test_first_weights_with_a_given_last_layer_and_bias():
-    (module,) = as_modules(draw_stack(sources(0), (4, 64, 64), CPU, initial=Initial(hidden_bias=0.1, last=1e-3)))
-    assert (module[0].bias == 0.1).all()
-    for part in (module[2].weight, module[2].bias):
-        assert 0.9e-3 < part.abs().max() <= 1e-3
-
-
-@pytest.mark.parametrize("sizes", [(3, 8, 8, 2), (9, 4, 6, 1)])
-def test_orthogonal_first_weights(sizes):
-    (module,) = as_modules(draw_stack(sources(0), sizes, CPU, initial=Initial(orthogonal=True)))
-    for layer in module[::2]:
-        weight = layer.weight if layer.in_features >= layer.out_features else layer.weight.t()
-        torch.testing.assert_close(weight @ weight.t(), 2 * torch.eye(len(weight)), atol=1e-5, rtol=0)
-        assert (layer.bias == 0).all()
-
-
 def test_weights_depend_on_the_own_seed_only():
     both, alone = draw_stack(sources(0, 1), SIZES, CPU, ensemble=2), draw_stack(sources(1), SIZES, CPU, ensemble=2)
     assert torch.equal(both.weights[1], alone.weights[0])
     assert not torch.equal(both.weights[0], both.weights[1])
     assert not torch.equal(alone.weights[0, 0], alone.weights[0, 1])
-
-
-def test_a_target_moves_by_its_share_of_the_new_weights():
-    stack = draw_stack(sources(0), SIZES, CPU)
-    target = stack.clone()
-    before = target.weights.clone()
-    Adam(stack.weights, 1.0).step(torch.ones_like(stack.weights), follower=target, tau=0.25)
-    torch.testing.assert_close(stack.weights.detach(), before - 1)  # Adam's first step is its rate
-    torch.testing.assert_close(target.weights, before - 0.25)
-    assert not target.weights.requires_grad
 
 
 def test_adam_is_adam(generator):

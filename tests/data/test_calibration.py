@@ -10,13 +10,6 @@ from synther.data.calibration import calibrate
 from synther.errors import DataError
 
 
-@pytest.mark.parametrize("rate", [0.013, 0.1, 0.5, 0.77])
-def test_the_synthetic_rate_becomes_the_real_one(rate: float):
-    generated = np.random.default_rng(0).uniform(0.05, 0.95, 4000)
-    threshold = calibrate(rate, generated)
-    assert np.count_nonzero(generated > threshold) == round(rate * 4000)
-
-
 def test_the_threshold_lies_midway():
     generated = np.array([0.2] * 80 + [0.6] * 20)
     assert calibrate(0.2, generated) == pytest.approx(0.4)

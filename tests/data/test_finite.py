@@ -279,13 +279,6 @@ class TestRowTable:
         share = real / 20_000
         assert (np.abs(made / 50_000 - share) < 5 * np.sqrt(share / 50_000)).all()
 
-    def test_each_row_has_as_many_tickets_as_its_count(self):
-        rows = chain(1_000)
-        layout = Layout.infer(rows)
-        table = RowTable(RowTable.fit(rows, layout).rows[:2], np.array([1, 3]))
-        drawn = self.whole(table.draw(4_000, layout, np.random.default_rng(0)))
-        assert np.mean((drawn == table.rows[0]).all(1)) == pytest.approx(0.25, abs=5 * np.sqrt(0.25 * 0.75 / 4_000))
-
     @staticmethod
     def whole(rows: Transitions) -> np.ndarray:
         columns = (rows.observation, rows.action, rows.reward, rows.next_observation, rows.terminal)

@@ -22,6 +22,7 @@ from synther.data.transitions import FIELDS, Transitions
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 
 SUFFIXES = [".npz", ".hdf5", ".parquet"]
+FORMATS_OF = suffixes()
 
 
 @pytest.fixture(params=SUFFIXES)
@@ -151,7 +152,7 @@ def test_truncated_and_foreign_content(tmp_path: Path, suffix: str, content: flo
         read(path)
 
 
-@pytest.mark.parametrize("other", [".npz", ".hdf5", ".parquet"])
+@pytest.mark.parametrize("other", SUFFIXES)
 def test_another_format_under_this_suffix(tmp_path: Path, suffix: str, other: str) -> None:
     write(make(), tmp_path / f"other{other}")
     path = (tmp_path / f"other{other}").rename(tmp_path / f"rows{suffix}")
@@ -161,9 +162,6 @@ def test_another_format_under_this_suffix(tmp_path: Path, suffix: str, other: st
         with pytest.raises(FormatError, match=path.name):
             read(path)
     assert len(read(path, format=FORMATS_OF[other])) == 50
-
-
-FORMATS_OF = suffixes()
 
 
 def store(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -312,11 +310,10 @@ def any_rows(draw: st.DrawFn) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("kind", [".npz", ".hdf5", ".parquet"])
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arrays=any_rows())
-def test_any_rows_come_back_or_are_refused(tmp_path: Path, kind: str, arrays: dict[str, np.ndarray]) -> None:
-    path = tmp_path / f"rows{kind}"
+def test_any_rows_come_back_or_are_refused(tmp_path: Path, suffix: str, arrays: dict[str, np.ndarray]) -> None:
+    path = tmp_path / f"rows{suffix}"
     try:
         rows = Transitions.of(arrays)
         write(rows, path)

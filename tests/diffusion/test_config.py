@@ -62,12 +62,3 @@ def test_batch_follows_the_references_rule():
     assert FitConfig().batch_for(799_999) == 256
     assert FitConfig().batch_for(800_000) == 1024
     assert FitConfig(batch_size=77).batch_for(5) == FitConfig(batch_size=77).batch_for(10**7) == 77
-
-
-def test_defaults_are_the_papers():
-    assert FitConfig() == FitConfig(
-        steps=100_000, learning_rate=3e-4, beta1=0.9, beta2=0.99, max_grad_norm=1.0, ema_decay=0.995, ema_every=10
-    )
-    assert NetworkConfig() == NetworkConfig("residual", width=1024, depth=6, embedding=128, frequencies=8)
-    assert NoiseConfig() == NoiseConfig(1.0, 0.002, 80.0, 7.0, -1.2, 1.2)
-    assert SamplerConfig() == SamplerConfig("sde", 128, s_churn=80.0, s_tmin=0.05, s_tmax=50.0, s_noise=1.003)

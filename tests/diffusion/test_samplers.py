@@ -10,7 +10,6 @@ import pytest
 import torch
 from numpy.polynomial import Polynomial
 
-from synther.diffusion import samplers
 from synther.diffusion.config import NoiseConfig, SamplerConfig
 from synther.diffusion.edm import geometric_sigmas, karras_sigmas
 from synther.diffusion.samplers import (
@@ -58,18 +57,6 @@ def test_order_of_convergence(kind, order, gaussian, generator):
     assert orders[-1] == pytest.approx(order, abs=0.1 if kind == "unipc" else 0.01)
     assert abs(orders[1] - order) < 0.75 * abs(orders[0] - order)
     assert errors[-1] < {1: 1e-2, 2: 1e-4, 3: 1e-9}[order]
-
-
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_unipc_has_its_order_on_uneven_steps(order, gaussian, generator):
-    x = gaussian.draw(64, 20.0, generator)
-    exact = gaussian.flow(x, 20.0, 0.1)
-    errors = []
-    for pairs in (512, 1024) if order == 3 else (256, 512):
-        pair = math.log(200) / pairs  # of steps in ln sigma, one of them three times the other
-        sigmas = [20 * math.exp(-pair * (i + part)) for i in range(pairs) for part in (0, 0.25)] + [0.1]
-        errors.append(float((unipc(gaussian.denoise, x, sigmas, order) - exact).norm() / exact.norm()))
-    assert math.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.15)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -132,27 +119,14 @@ def test_churn_raises_the_level_only_inside_its_range(churn, generator):
     assert denoise.levels[1::2] == sigmas[1:-1]
 
 
-def test_churn_adds_the_variance_that_the_raised_level_has(generator):
+@pytest.mark.parametrize("s_noise", [0.0, 1.0, 1.5])
+def test_churn_adds_the_variance_that_the_raised_level_has_times_s_noise(s_noise, generator):
     steps, count = 20, 50_000
-    sigmas = karras_sigmas(steps, NoiseConfig())
-    x = stochastic_heun(
-        Recorder(), torch.zeros(count, 1), sigmas, generator, s_churn=4, s_tmin=0, s_tmax=80, s_noise=1.0
-    )
+    sigmas, churn = karras_sigmas(steps, NoiseConfig()), {"s_churn": 4, "s_tmin": 0, "s_tmax": 80}
+    x = stochastic_heun(Recorder(), torch.zeros(count, 1), sigmas, generator, **churn, s_noise=s_noise)
     # Under a denoiser that finds no noise rows only gather what churn adds: (1.2^2 - 1) sigma^2 at each step.
     expected = sum(0.44 * sigma**2 for sigma in sigmas)
-    assert float(x.var()) / expected == pytest.approx(1, abs=5 * math.sqrt(2 / count))
-
-
-def test_s_noise_scales_what_churn_adds(generator):
-    sigmas = karras_sigmas(10, NoiseConfig())
-
-    def added(s_noise: float) -> torch.Tensor:
-        generator.manual_seed(3)
-        return stochastic_heun(Recorder(), torch.zeros(50, 2, dtype=torch.float64), sigmas, generator, s_noise=s_noise)
-
-    assert added(1.0).norm() > 0
-    torch.testing.assert_close(added(1.5), 1.5 * added(1.0))
-    assert torch.equal(added(0.0), torch.zeros(50, 2, dtype=torch.float64))
+    assert float(x.var()) / expected == pytest.approx(s_noise**2, rel=5 * math.sqrt(2 / count))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,15 +141,6 @@ def test_sample_runs_the_sampler_of_that_name_and_leaves_its_start_alone(kind, g
     generator.manual_seed(5)
     assert torch.equal(sample(SamplerConfig(kind, 8, **settings), gaussian.denoise, x, sigmas, generator), expected)
     assert torch.equal(x, before)
-
-
-def test_the_four_samplers_are_four(gaussian, generator):
-    sigmas = karras_sigmas(8, NoiseConfig())
-    x = gaussian.draw(10, sigmas[0], generator)
-    results = [sample(SamplerConfig(kind, 8), gaussian.denoise, x, sigmas, generator) for kind in KINDS]
-    for i, one in enumerate(results):
-        for other in results[:i]:
-            assert not torch.allclose(one, other)
 
 
 def test_restarts_have_their_calls_and_their_levels(generator):
@@ -252,17 +217,3 @@ SCALES = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02]
 @pytest.mark.parametrize("name", ["best", "fast", "laptop"])
 def test_few_steps_make_no_direction_narrower_or_wider_by_three_per_cent(name, scale, monkeypatch):
     assert deviation(PRESETS[name], scale, monkeypatch) == pytest.approx(scale, rel=0.03)
-
-
-def test_that_test_tells_a_step_to_the_expected_row_and_a_lower_order(monkeypatch):
-    def to_the_expected_row(denoise, x, sigmas, generator, *, times):
-        for _ in range(times):
-            x = denoise(x + sigmas[0] * torch.randn(x.shape), sigmas[0])
-        return x
-
-    with monkeypatch.context() as patch:
-        patch.setattr(samplers, "restart", to_the_expected_row)
-        assert deviation(PRESETS["best"], 0.1, monkeypatch) < 0.75 * 0.1
-    with monkeypatch.context() as patch:
-        patch.setattr(samplers, "unipc", lambda denoise, x, sigmas: unipc(denoise, x, sigmas, order=1))
-        assert deviation(PRESETS["laptop"], 1.0, monkeypatch) > 1.02

@@ -97,10 +97,7 @@ def test_chance_fills_the_box() -> None:
     ("given", "text"),
     [
         ({"layers": ()}, "at least one layer"),
-        (
-            {"layers": ((np.zeros((3, 2)), np.zeros(3)),)},
-            r"layer 0 .* \(3,\): expected \(inputs, outputs\)",
-        ),
+        ({"layers": ((np.zeros((3, 2)), np.zeros(3)),)}, r"layer 0 .* \(3,\)"),
         ({"layers": ((np.zeros((3, 4)), np.zeros(4)), (np.zeros((5, 1)), np.zeros(1)))}, r"layer 1 .* \(4, outputs\)"),
         ({"layers": ((np.zeros(()), np.zeros(())),)}, "layer 0"),
         ({"squash": "relu"}, "'tanh' or 'clamp', got 'relu'"),

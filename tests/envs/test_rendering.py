@@ -82,9 +82,7 @@ def test_classic_control_is_drawn_at_the_size_asked() -> None:
 
 def test_without_pygame_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    with pytest.raises(
-        ConfigError, match=r"CartPole-v1 needs pygame, which is not installed: pip install 'synther\[gym\]'"
-    ):
+    with pytest.raises(ConfigError, match=r"pygame.*synther\[gym\]"):
         render_states("CartPole-v1", np.zeros((1, 4)))
 
 
@@ -103,14 +101,14 @@ def test_graphics_that_hang_are_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_wrong_arguments_are_named() -> None:
     assert render_states("Hopper-v5", np.zeros((0, 11))) == []
-    with pytest.raises(DataError, match=r"\(rows, 11\), got \(2, 3\)"):
-        render_states("Hopper-v5", np.zeros((2, 3)))
-    with pytest.raises(DataError, match=r"\(rows, columns\), got \(11,\)"):
-        render_states("Hopper-v5", np.zeros(11))
-    with pytest.raises(DataError, match="at least 1, got 0 x 160"):
-        render_states("Hopper-v5", np.zeros((1, 11)), width=0)
-    with pytest.raises(DataError, match="recorded state"):
-        render_states("Pusher-v5", np.zeros((1, 23)))
+    for env_id, shape, width, named in (
+        ("Hopper-v5", (2, 3), 160, r"\(rows, 11\), got \(2, 3\)"),
+        ("Hopper-v5", (11,), 160, r"\(rows, columns\), got \(11,\)"),
+        ("Hopper-v5", (1, 11), 0, "at least 1"),
+        ("Pusher-v5", (1, 23), 160, "recorded state"),
+    ):
+        with pytest.raises(DataError, match=named):
+            render_states(env_id, np.zeros(shape), width=width)
 
 
 def test_a_frame_is_fitted_by_its_nearest_pixels() -> None:

@@ -101,6 +101,15 @@ def parts(samples: Any) -> dict[str, torch.Tensor]:
     return named
 
 
+def assert_the_same_rows(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    """Rewards name a row, and so many draws of theirs find all of the 60."""
+    where = torch.searchsorted(theirs["rewards"][:, 0].contiguous(), ours["rewards"][:, 0].contiguous())
+    assert theirs.keys() == ours.keys()
+    for name, tensor in theirs.items():
+        assert (ours[name].dtype, ours[name].shape[1:]) == (tensor.dtype, tensor.shape[1:]), name
+        torch.testing.assert_close(ours[name], tensor[where], msg=name)
+
+
 @pytest.mark.parametrize("timeouts", [True, False])
 @pytest.mark.parametrize(
     ("observation", "action"),
@@ -116,13 +125,7 @@ def parts(samples: Any) -> dict[str, torch.Tensor]:
 def test_real_rows_come_out_as_from_their_buffer(observation, action, timeouts):
     theirs, ours = pair(observation, action, handle_timeout_termination=timeouts)
     assert (ours.size(), ours.pos, ours.full) == (theirs.size(), theirs.pos, theirs.full)
-    # Rewards name a row, and so many draws find all of the 60.
-    theirs, ours = (parts(buffer.sample(60 if buffer is ours else 3000)) for buffer in (theirs, ours))
-    where = torch.searchsorted(theirs["rewards"][:, 0].contiguous(), ours["rewards"][:, 0].contiguous())
-    assert theirs.keys() == ours.keys()
-    for name, tensor in theirs.items():
-        assert (ours[name].dtype, ours[name].shape[1:]) == (tensor.dtype, tensor.shape[1:]), name
-        torch.testing.assert_close(ours[name], tensor[where], msg=name)
+    assert_the_same_rows(parts(ours.sample(60)), parts(theirs.sample(3000)))
 
 
 @pytest.mark.parametrize("observation", [VECTOR, GOAL["achieved"]], ids=["float32", "float64"])
@@ -131,11 +134,7 @@ def test_batches_are_normalized_like_theirs(observation):
     env = VecNormalize(make_vec_env(lambda: Still(observation), 2), clip_reward=1e9)
     env.obs_rms.mean, env.obs_rms.var = np.full(observation.shape, 0.5), np.full(observation.shape, 4.0)
     env.ret_rms.var = np.array(9.0)
-    expected, got = parts(theirs.sample(3000, env)), parts(ours.sample(60, env))
-    where = torch.searchsorted(expected["rewards"][:, 0].contiguous(), got["rewards"][:, 0].contiguous())
-    for name, tensor in expected.items():
-        assert got[name].dtype == tensor.dtype
-        torch.testing.assert_close(got[name], tensor[where], msg=name)
+    assert_the_same_rows(parts(ours.sample(60, env)), parts(theirs.sample(3000, env)))
 
 
 @pytest.mark.parametrize("algorithm", [SAC, TD3, DDPG])

@@ -233,14 +233,8 @@ def test_progress_counts_frames():
     ("changed", "says"),
     [
         ({"step_type": None}, "missing step_type; got action, discount, observation, reward"),
-        (
-            {"observation": np.zeros((6, 3, 5, 6), np.float32)},
-            "observation has dtype float32: expected frames of uint8",
-        ),
-        (
-            {"observation": np.zeros((6, 9, 5, 6), np.uint8)},
-            r"shape \(6, 9, 5, 6\) \(frames that are stacked already\?",
-        ),
+        ({"observation": np.zeros((6, 3, 5, 6), np.float32)}, "observation has dtype float32"),
+        ({"observation": np.zeros((6, 9, 5, 6), np.uint8)}, r"shape \(6, 9, 5, 6\)"),
         ({"observation": np.zeros((6, 3), np.uint8)}, r"shape \(6, 3\): expected a single frame"),
         ({"observation": np.zeros((0, 3, 5, 6), np.uint8)}, "no records: expected an episode"),
         ({"reward": np.zeros(5)}, r"reward has shape \(5,\): expected \(6,\)"),

@@ -145,10 +145,7 @@ def changed(name: str, place: object, value: object) -> Callable[[Frames], Frame
         (changed("action", (2, 1), np.nan), r"action\[2, 1\] is nan: expected a finite number"),
         (changed("action", (2, 1), 1.1), r"action\[2, 1\] is 1\.1.*: expected -1.0 to 1.0"),
         (changed("reward", 3, np.inf), r"reward\[3\] is inf"),
-        (
-            lambda data: replace(data, reward=np.full(6, 1e39)),
-            r"reward\[0\] is 1e\+39: expected a finite number of float32",
-        ),
+        (lambda data: replace(data, reward=np.full(6, 1e39)), r"reward\[0\] is 1e\+39"),
         (changed("discount", 3, 1.5), r"discount\[3\] is 1\.5: expected a number from 0 to 1"),
         (changed("discount", 3, 0.0), r"record 3 is terminal \(discount 0\), yet its episode goes on"),
         (lambda data: replace(data, image=data.image / 255), "image has dtype float64: expected uint8"),

@@ -152,11 +152,10 @@ def test_heads_of_an_imitator_learn_from_latents():
 
 def test_refusals(made, tmp_path):
     made.policy().save(tmp_path / "policy.safetensors")
-    with pytest.raises(FormatError, match="expected the file of a whole agent"):
+    with pytest.raises(FormatError, match="whole agent"):
         encode(tmp_path / "policy.safetensors", FRAMES)
-    with pytest.raises(ConfigError, match="features must be one of both, actor, critic, got 'all'"):
-        encode(made, FRAMES, features="all")
-    with pytest.raises(ConfigError, match="chunk must be at least 1, got 0"):
-        encode(made, FRAMES, chunk=0)
-    with pytest.raises(DataError, match=r"sees stacks of \(3, 15, 15\), the frames make stacks of \(3, 16, 16\)"):
+    for options in ({"features": "all"}, {"chunk": 0}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            encode(made, FRAMES, **options)
+    with pytest.raises(DataError, match=r"\(3, 15, 15\).*\(3, 16, 16\)"):
         encode(made, noise(size=16))

@@ -105,16 +105,6 @@ def test_other_heads_act_on_the_same_features(policy, tmp_path):
     np.testing.assert_allclose(changed.act(SEEN), expected, atol=1e-5)
 
 
-def test_heads_that_learned_from_the_critics_features(tmp_path):
-    made = agent(updates=2)
-    made.save(tmp_path / "agent.safetensors")
-    heads = other_heads()
-    policy = load_pixel_policy(tmp_path / "agent.safetensors", features="critic").with_heads(heads)
-    x = torch.from_numpy(np.stack([SEEN, SEEN])).float() / 255 - 0.5
-    expected = heads(made.algorithm.critic_trunk(made.algorithm.encoder(x))).tanh().detach()
-    np.testing.assert_allclose(policy.act(SEEN), expected, atol=1e-5)
-
-
 @pytest.mark.parametrize("heads", [other_heads(members=3), other_heads(features=49)], ids=["members", "features"])
 def test_heads_that_do_not_fit_are_refused(policy, heads):
     with pytest.raises(ConfigError, match=r"expected heads for \(members, features, actions\) \(2, 50, 2\), got"):
@@ -123,17 +113,12 @@ def test_heads_that_do_not_fit_are_refused(policy, heads):
 
 @pytest.mark.parametrize(
     "seen",
-    [SEEN[0], SEEN[:, :2], SEEN[..., :14], SEEN.astype(np.float32), SEEN[None, None]],
+    [SEEN[0], SEEN[:, :2], SEEN[..., :14], SEEN.astype(np.float32), SEEN[None, None], np.stack([SEEN] * 3)],
     ids=lambda x: str(x.shape),
 )
 def test_other_stacks_are_refused(policy, seen):
-    with pytest.raises(DataError, match=r"expected stacks of frames, uint8 of shape \(2, n, 3, 15, 15\), got"):
+    with pytest.raises(DataError, match=r"stacks of frames.* got"):
         policy.act(seen)
-
-
-def test_stacks_for_other_members_are_refused(policy):
-    with pytest.raises(DataError, match="for 2 members, got them for 3"):
-        policy.act(np.stack([SEEN] * 3))
 
 
 def test_files_of_others_are_refused(tmp_path):

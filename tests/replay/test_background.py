@@ -40,7 +40,8 @@ def test_batches_stay_old_until_the_new_rows_are_there_and_are_those_of_the_fore
     folder, process = replay._running[1]._folder, replay._running[1]._process
     assert os.getpgid(process.pid) == process.pid  # so that Ctrl-C is not for it
     replay.add(**numbered(100, 150))  # another is due meanwhile: it has to wait for this one
-    until_over(replay)
+    replay.wait()
+    replay.wait()  # for nothing
     assert int(replay.sample(64).synthetic.sum()) == 32
     assert [(r.added, r.kept) for r in replay.history] == [(100, True)]
     assert replay.history[0].held_out == waited.history[0].held_out
@@ -61,11 +62,21 @@ def threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_the_agent_and_the_process_share_the_threads_while_both_work(threads, monkeypatch, tmp_path):
-    told = tmp_path / "python"
-    told.write_text('#!/bin/sh\necho "$OMP_NUM_THREADS threads" >&2\nexit 3\n')
-    told.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(told))
+@pytest.fixture
+def python(monkeypatch, tmp_path):
+    """Puts a shell script in the place of the interpreter that a refresh is run by."""
+
+    def script(lines: str) -> None:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{lines}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return script
+
+
+def test_the_agent_and_the_process_share_the_threads_while_both_work(threads, python):
+    python('echo "$OMP_NUM_THREADS threads" >&2\nexit 3')
     threads(5)
     replays = [tiny(background=True) for _ in range(2)]
     for replay in replays:
@@ -114,11 +125,8 @@ def test_a_process_that_dies_leaves_the_old_rows_and_is_tried_again(caplog):
     replay.close()
 
 
-def test_what_a_process_said_last_is_the_reason(monkeypatch, tmp_path):
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho first >&2\necho no memory >&2\nexit 3\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(broken))
+def test_what_a_process_said_last_is_the_reason(python):
+    python("echo first >&2\necho no memory >&2\nexit 3")
     replay = tiny(background=True)
     replay.add(**numbered(0, 100))
     until_over(replay)
@@ -140,11 +148,8 @@ def test_a_process_that_cannot_begin_stops_nobody(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["no folder", "no folder of one that failed", "no model", "no rows", "no numbers"])
-def test_what_a_process_left_and_nobody_can_read_is_a_refresh_that_failed(damage, monkeypatch, tmp_path):
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\nexit {int(damage == 'no folder of one that failed')}\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+def test_what_a_process_left_and_nobody_can_read_is_a_refresh_that_failed(damage, python):
+    python(f"exit {int(damage == 'no folder of one that failed')}")
     before, replay = tiny(), tiny(background=True)
     for one in (before, replay):
         one.add(**numbered(0, 100))
@@ -241,14 +246,6 @@ def test_what_is_over_is_seen_by_whoever_looks(look, tmp_path, monkeypatch):
     assert len(replay.store.synthetic) == 300
     if look == "save":
         assert SyntheticReplay.load(tmp_path / "replay", device="cpu").model is not None
-
-
-def test_one_waits_for_a_refresh():
-    replay = tiny(background=True)
-    replay.add(**numbered(0, 100))
-    replay.wait()
-    assert len(replay._history) == 1
-    replay.wait()  # for nothing
 
 
 def test_a_copy_has_a_refresh_due_and_none_under_way():

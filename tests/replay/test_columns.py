@@ -66,10 +66,7 @@ def test_whole_numbers_of_a_box_are_real_actions():
     ("fields", "message"),
     [
         ({"action": np.zeros((5, 3))}, "action has 3 columns, earlier rows had 2"),
-        (
-            {"observation": np.zeros((5, 2)), "next_observation": np.zeros((5, 2))},
-            "observation has 2 columns, .* had 3",
-        ),
+        ({"observation": np.zeros((5, 2)), "next_observation": np.zeros((5, 2))}, "observation has 2 columns"),
         ({"reward": np.full(5, 1e39)}, "too large for float32"),
     ],
 )

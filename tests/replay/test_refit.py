@@ -10,11 +10,12 @@ from synther import Synthesizer, Transitions
 from synther.data.spaces import Box
 from synther.errors import ConfigError
 from synther.replay import refit as refitting
-from synther.replay.refit import PATIENCE, WARM_SHARE, WARM_STEPS, Generation, Job, Refresh, settings_for
+from synther.replay.refit import PATIENCE, WARM_SHARE, WARM_STEPS, Generation, Job, Refresh, held_out_rows, settings_for
 
 from .rows import TINY, numbered, tiny
 
 ROWS = Transitions(**numbered(0, 400))
+STREAM = (7, 5)
 
 
 def test_a_warm_fit_begins_where_a_cold_one_has_yet_to_come():
@@ -123,20 +124,6 @@ def test_a_held_out_row_is_held_out_for_good():
     assert abs(everything.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / 250)
 
 
-def test_few_rows_are_never_all_held_out():
-    replay = tiny(ratio=0)
-    replay.settings = TINY.changed(fit={"holdout": 0.999})
-    replay.add(**numbered(0, 2))
-    assert not replay._job().held_out.any()
-
-
-def test_two_rows_are_enough_for_a_refresh():
-    replay = tiny(refresh_every=2)
-    replay.add(**numbered(0, 2))
-    assert replay.history[0].kept
-    assert replay.history[0].held_out is None
-
-
 def test_a_column_that_begins_to_vary_joins_a_warm_fit():
     replay = tiny()
     rows = numbered(0, 100)
@@ -147,3 +134,17 @@ def test_a_column_that_begins_to_vary_joins_a_warm_fit():
     replay.add(**numbered(100, 100))
     assert replay.history[-1].kept
     assert "terminal" in replay.model.layout.names
+
+
+@pytest.mark.parametrize("gone", [13, 400, 2_500])
+def test_a_row_is_held_out_or_not_however_many_before_it_are_gone(gone):
+    every = held_out_rows(STREAM, 0, 4_000, 0.1)
+    np.testing.assert_array_equal(held_out_rows(STREAM, gone, 4_000 - gone, 0.1), every[gone:])
+    np.testing.assert_array_equal(held_out_rows(STREAM, 0, gone, 0.1), every[:gone])
+
+
+def test_of_few_rows_some_are_held_out_and_some_are_not():
+    few = held_out_rows(STREAM, 0, 40, 0.2)
+    assert 0 < few.sum() < 20
+    assert not held_out_rows(STREAM, 0, 1, 1.0).any()
+    assert held_out_rows(STREAM, 0, 0, 0.1).shape == (0,)

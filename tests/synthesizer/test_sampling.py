@@ -53,10 +53,6 @@ def test_fresh_seeds_keep_away_from_the_streams_of_the_model():
     assert drawing_seed(np.int64(7)) == 7
 
 
-def test_no_block_repeats_another(fake):
-    assert len(np.unique(fake.observation[:, 0])) > 0.9 * len(fake)  # terminal rows may be taken twice
-
-
 def test_the_global_random_state_has_no_say(model, fake):
     torch.manual_seed(5)
     before = torch.get_rng_state()

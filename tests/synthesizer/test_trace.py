@@ -69,10 +69,6 @@ def test_the_seed_decides(quick):
     assert not np.array_equal(first, other)
 
 
-def test_no_more_rows_than_a_block_has(quick):
-    assert len(next(iter(quick.trace(10**6)))[1]) == 512
-
-
 class TestMatrix:
     def test_it_is_scaled(self, model, real):
         matrix = model.matrix(real)
@@ -83,15 +79,10 @@ class TestMatrix:
 
     def test_rows_of_a_matrix(self, model, real):
         """The model's flags are cut and its ends decided; here they are as they were."""
-        back = model.rows_of(model.matrix(real[:50]))
-        np.testing.assert_array_equal(back.terminal, real.terminal[:50])
-        np.testing.assert_allclose(back.observation, real.observation[:50], rtol=1e-4, atol=1e-4)
-
-    def test_the_way_back(self, model, real):
-        rows = model.layout.unpack(model.scaler.inverse(model.matrix(real)))
+        back = model.rows_of(model.matrix(real))
         for name in ("observation", "action", "reward", "next_observation"):
-            np.testing.assert_allclose(getattr(rows, name), getattr(real, name), rtol=1e-5, atol=1e-5, err_msg=name)
-        np.testing.assert_array_equal(rows.terminal, real.terminal)
+            np.testing.assert_allclose(getattr(back, name), getattr(real, name), rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_array_equal(back.terminal, real.terminal)
 
     def test_one_row(self, model, real):
         np.testing.assert_array_equal(model.matrix(real[:1]), model.matrix(real)[:1])
