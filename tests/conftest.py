@@ -40,6 +40,11 @@ def nothing_is_flushed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return

@@ -43,8 +43,3 @@ def gaussian() -> Gaussian:
     turn = torch.linalg.qr(torch.tensor([[1.0, 2.0, 0.5], [-1.0, 0.3, 1.0], [0.2, 1.0, -2.0]], dtype=torch.float64))[0]
     spreads = torch.tensor([0.2, 0.7, 1.8], dtype=torch.float64)
     return Gaussian(torch.tensor([0.5, -0.4, 0.1], dtype=torch.float64), turn @ spreads.diag() @ turn.t())
-
-
-@pytest.fixture
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
