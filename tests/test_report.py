@@ -336,7 +336,7 @@ class TestPlans:
             patch.setattr("os.access", lambda path, mode: path != tmp_path)  # whoever runs this may be root
             with pytest.raises(ConfigError, match=f"^{tmp_path} may not be written to"):
                 Plan(tmp_path / "deep" / "report")
-        with pytest.raises(DataError, match="cannot put 'Nowhere-v0' into a recorded state"):
+        with pytest.raises(DataError, match="cannot set 'Nowhere-v0' to a recorded state"):
             Plan(tmp_path, env_id="Nowhere-v0")
         assert Plan(tmp_path, env_id="Nowhere-v0", simulator=False).env_id == "Nowhere-v0"
 

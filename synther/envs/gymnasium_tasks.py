@@ -1,6 +1,6 @@
-"""Gymnasium tasks whose state follows from the observation: how each is put into it.
+"""Gymnasium tasks that can be set to the state of an observation.
 
-Not among them: Pusher, which does not observe how fast its object slides.
+Not supported: Pusher, which does not observe the velocity of its object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from synther.errors import DataError
 
 Array = NDArray[Any]
 Place = Callable[[Any, Array], None]
-"""Puts an unwrapped environment into the state one observation shows."""
+"""Sets an unwrapped environment to the state of one observation."""
 
 
 class GymnasiumTask:
@@ -30,21 +30,21 @@ class GymnasiumTask:
         self.action_shape = tuple(env.action_space.shape)
 
     def place(self, observation: Array, action: Any) -> bool:
-        """Into the state `observation` shows, about to take `action`; False where there is no such state."""
+        """Set the simulator to the state of `observation`, before `action`; False if this is not a valid state."""
         if self._physics is not None:
             forget(self._physics, action)
         self._place(self._env, observation)
         return self._physics is None or not blown_up(self._physics)
 
     def step(self, action: Any) -> tuple[Array, float, bool] | None:
-        """The next observation, the reward and whether the episode is over; None where the simulator gave up."""
+        """The next observation, the reward, and whether the state is terminal; None if the simulation is unstable."""
         following, reward, terminal, _, _ = self._env.step(action)
         if self._physics is not None and blown_up(self._physics):
             return None
         return following, float(reward), bool(terminal)
 
     def frame(self, width: int, height: int) -> Array:
-        """The state as a picture, of the size the environment draws: for a task opened with `drawn`."""
+        """The state as a picture, in the size that the environment renders. Only for a task opened with `drawn`."""
         frame: Array = self._env.render()
         return frame
 
@@ -53,8 +53,7 @@ class GymnasiumTask:
 def task(
     env_id: str, options: Mapping[str, Any] | None = None, drawn: tuple[int, int] | None = None
 ) -> Iterator[GymnasiumTask]:
-    """The task `env_id` of `TASKS`, made with `options`; `drawn` is the width and height of its frames, if any are
-    wanted."""
+    """Open the task `env_id` of `TASKS` with `options`; `drawn` is the width and height of frames, if rendered."""
     place, told = TASKS[env_id], dict(options or {})
     if drawn is not None:
         told["render_mode"] = "rgb_array"
@@ -64,13 +63,13 @@ def task(
         if options:
             with opened(env_id) as plain:
                 if plain.observation_space.shape != env.observation_space.shape:
-                    raise DataError(f"cannot put {env_id!r} into a recorded state: {options} change what is observed")
+                    raise DataError(f"cannot set {env_id!r} to a recorded state: {options} change what is observed")
         yield GymnasiumTask(env, place)
 
 
 def _mujoco(positions: int, velocities: int, hidden: int = 0) -> Place:
-    """`hidden` coordinates of the position are not observed. The physics does not depend on them, and rewards only on
-    how they change, so that they may start at 0. What follows positions and velocities is no state."""
+    """`hidden` coordinates of the position are not observed. Physics does not depend on them, and rewards only on their
+    change, so they start at 0. Columns after positions and velocities are not part of the state."""
 
     def place(env: Any, observation: Array) -> None:
         position = np.concatenate([np.zeros(hidden), observation[:positions]])
@@ -82,7 +81,7 @@ def _mujoco(positions: int, velocities: int, hidden: int = 0) -> Place:
 def _reacher(env: Any, observation: Array) -> None:
     angles = np.arctan2(observation[2:4], observation[:2])
     env.set_state(np.concatenate([angles, observation[4:6]]), np.concatenate([observation[6:8], np.zeros(2)]))
-    # v4 rewards the distance before the step as MuJoCo last worked it out, which is the one observed, a little late.
+    # In v4, the reward uses the distance that MuJoCo last computed before the step, which is the observed one.
     from_target = observation[8:]
     env.data.body("fingertip").xpos[: len(from_target)] = env.data.body("target").xpos[: len(from_target)] + from_target
 
@@ -122,7 +121,7 @@ CLASSIC: dict[str, Place] = {
     "MountainCar-v0": _mountain_car,
     "MountainCarContinuous-v0": _continuous_mountain_car,
 }
-"""Tasks without MuJoCo."""
+"""Tasks that do not need MuJoCo."""
 
 TASKS: dict[str, Place] = {
     "Hopper-v4": _mujoco(5, 6, hidden=1),
@@ -147,4 +146,4 @@ TASKS: dict[str, Place] = {
     "InvertedDoublePendulum-v5": _double_pendulum,
     **CLASSIC,
 }
-"""Ids of the tasks whose whole state follows from the observation."""
+"""Ids of the tasks whose whole state can be derived from the observation."""

@@ -1,4 +1,4 @@
-"""Opening an environment by its id, with errors that say what to install, and keeping MuJoCo in hand."""
+"""Open environments by id, with errors that say what to install; helpers that control MuJoCo's warnings and state."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from synther.errors import ConfigError, DataError, MissingExtra
 
 _MAZES = ("PointMaze_", "AntMaze_")
 _PLAIN = re.compile(r"[\w +-]*")
-"""Text of options from a file: words, without what paths and modules are made of."""
+"""Text that options from a file may contain: plain words, no characters of paths or module names."""
 
 
 class Trusted(str):
     """An environment id that the user typed, on the command line or as an argument in Python.
 
-    Only such an id may be `module:Env-v0`, of which Gymnasium imports the module, and only its options may name files.
-    An id that was read from a file is a plain str. The mark survives pickling, so worker processes see it too.
+    Only a trusted id may have the form `module:Env-v0`, for which Gymnasium imports the module, and only its options
+    may name files. An id that was read from a file is a plain str. The type survives pickling, so it reaches workers.
     """
 
     __slots__ = ()
@@ -31,14 +31,14 @@ class Trusted(str):
 
 @contextmanager
 def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
-    """The environment `env_id`, closed again when the block ends; `options` go to `gymnasium.make`.
+    """Open the environment `env_id`, and close it when the block ends; `options` go to `gymnasium.make`.
 
     An id that is not `Trusted` may come from a file that somebody else wrote: it is refused if it names a module, or if
-    its options hold text that may name a file or code.
+    its options contain text that may name a file or code.
 
-    `dm_control/cheetah-run-v0` and its like are the dm_control suite, through shimmy; `PointMaze_UMaze-v3` and
-    `AntMaze_UMaze-v4` and theirs are gymnasium-robotics. MuJoCo is kept quiet meanwhile: it would print its warnings
-    and write them to a file in the working directory.
+    Ids such as `dm_control/cheetah-run-v0` are tasks of the dm_control suite, through shimmy. Ids such as
+    `PointMaze_UMaze-v3` and `AntMaze_UMaze-v4` are mazes of gymnasium-robotics. Inside the block, MuJoCo's warnings are
+    turned off: by default it prints them and writes them to a file in the working directory.
     """
     try:
         import gymnasium
@@ -103,22 +103,27 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def begun(env: Any, **how: Any) -> Any:
-    """The first observation. Whoever calls this is prepared for an environment that answers in another form."""
+    """Reset the environment and return the first observation.
+
+    A `TypeError` means that the environment does not follow Gymnasium's interface; callers handle it.
+    """
     answer = env.reset(**how)
-    if not isinstance(answer, tuple) or len(answer) != 2:  # an array of two numbers could be taken apart, too
-        raise TypeError("expected an observation and a dictionary from reset, as Gymnasium has it since 0.26")
+    if not isinstance(answer, tuple) or len(answer) != 2:  # an array of two numbers could be unpacked, too
+        raise TypeError("expected reset to return an observation and a dictionary, as in Gymnasium 0.26 and later")
     return answer[0]
 
 
 def stepped(env: Any, action: Any) -> tuple[Any, float, bool, bool]:
-    """Observation, reward, whether the state is terminal and whether the episode was cut, likewise."""
+    """Step the environment: observation, reward, terminated, truncated. Errors are as in `begun`."""
     observation, reward, terminated, truncated, _ = env.step(action)
     return observation, float(reward), bool(terminated), bool(truncated)
 
 
 def time_limit(env: Any) -> int | None:
-    """Steps after which an episode is cut, where that is known. The suite's tasks have a limit that shimmy keeps quiet
-    about."""
+    """Steps after which an episode is truncated; None if unknown.
+
+    Shimmy does not report the limit of the suite's tasks, so it is read from the wrapped environment.
+    """
     told: float | None = getattr(env.spec, "max_episode_steps", None)
     if told is None:
         told = getattr(getattr(env.unwrapped, "_env", None), "_step_limit", None)
@@ -128,7 +133,7 @@ def time_limit(env: Any) -> int | None:
 def import_suite(env_id: str) -> None:
     """Import dm_control, which `env_id` needs.
 
-    It looks for a display at once, and warns where there is none; nothing here draws on one.
+    On import it looks for a display and warns if there is none. The warning is hidden: no display is needed here.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -146,7 +151,7 @@ def _register_suite(env_id: str) -> None:
 
     import_suite(env_id)
     try:
-        with redirect_stderr(io.StringIO()):  # it looks for the old gym too, which prints a notice about itself
+        with redirect_stderr(io.StringIO()):  # it imports the old gym, which prints that it is unmaintained
             import shimmy
     except ImportError as error:
         raise MissingExtra(error.name or "shimmy", "dmc", f"running {env_id}") from None
@@ -157,7 +162,7 @@ def _register_mazes(env_id: str) -> None:
     import gymnasium
 
     try:
-        with redirect_stderr(io.StringIO()):  # it prints a notice about tasks that are no mazes
+        with redirect_stderr(io.StringIO()):  # it prints a notice about its other tasks
             import gymnasium_robotics
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "gymnasium-robotics", "mazes", f"running {env_id}") from None
@@ -166,9 +171,10 @@ def _register_mazes(env_id: str) -> None:
 
 @contextmanager
 def _own_temporary_folder() -> Iterator[None]:
-    """For making a maze, which is written to a file that is named by the clock and stays there when it has been read.
+    """Use a separate temporary folder while a maze is created.
 
-    Processes that begin together would write the same one.
+    gymnasium-robotics writes the maze to a temporary file that is named by the time and never removed. Processes that
+    start at the same time would write the same file.
     """
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory() as own:
@@ -195,9 +201,9 @@ def quiet_mujoco() -> Iterator[None]:
 
 
 def forget(data: Any, action: Any) -> None:
-    """Take from MuJoCo's data all that the next step could know of the last, and set the controls to `action`.
+    """Clear what MuJoCo's data keeps from the last step, and set the controls to `action`.
 
-    The solver starts from its last solution: without this a row would depend on the row before it.
+    The solver starts from its last solution, so without this the result for a row would depend on the row before it.
     """
     data.time = 0.0
     data.qacc_warmstart[:] = 0.0
@@ -206,7 +212,7 @@ def forget(data: Any, action: Any) -> None:
 
 
 def blown_up(data: Any) -> bool:
-    """Whether MuJoCo met a position, velocity or acceleration it could not go on from (and silently started over)."""
+    """Whether a position, velocity or acceleration became invalid, after which MuJoCo silently resets the state."""
     import mujoco
 
     kinds = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)

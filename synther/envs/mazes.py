@@ -1,7 +1,7 @@
-"""D4RL's mazes in gymnasium-robotics, ways through them, and controllers that walk them.
+"""D4RL's mazes in gymnasium-robotics, shortest paths through them, and controllers that follow these paths.
 
 An observation is the flat row that Gymnasium makes of a maze's dictionary: the position (`achieved_goal`), the goal
-(`desired_goal`), then what the body feels (`observation`).
+(`desired_goal`), then the state of the body (`observation`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ POSITION, GOAL = slice(0, 2), slice(2, 4)
 """Columns of a flat observation."""
 
 _POINT_SPEED = slice(6, 8)
-"""Of a ball, after its position, which is there twice."""
+"""Columns of the ball's velocity. They follow its position, which is there twice."""
 
 _PULL, _BRAKE = 10.0, 1.3
-"""Action for each metre to go and against each metre a second. Together they damp a ball of 4.2 kg critically."""
+"""Gains of a PD controller, for distance (m) and velocity (m/s). A ball of 4.2 kg is then critically damped."""
 
 _ARRIVED = 0.1
-"""Cells from the middle of the one that was aimed at."""
+"""Distance, in cells, from the centre of a cell at which it counts as reached."""
 
 _ENV_IDS = {"maze2d": "PointMaze_{}-v3", "antmaze": "AntMaze_{}-v4"}
 _SIZES = {"umaze": "UMaze", "medium": "Medium", "large": "Large"}
 _CELL = {"maze2d": 1.0, "antmaze": 4.0}
-"""Metres."""
+"""Length of a cell's side in metres."""
 
 _WALLS = {
     "umaze": "#####  #...#  ###.#  #...#  #####",
@@ -57,7 +57,7 @@ _NOISE = {"maze2d": 0.5, "antmaze": 0.0}
 
 @dataclass(frozen=True, eq=False)
 class Maze:
-    """Square cells, some of them walls, with the origin in the middle; row 0 is the one with the largest y.
+    """A grid of square cells, some of them walls. The origin is the centre of the grid; row 0 has the largest y.
 
     `size` is the length of a cell's side. Every free cell must be reachable from every other.
     """
@@ -67,7 +67,7 @@ class Maze:
 
     def __post_init__(self) -> None:
         if not (~self.walls).any():
-            raise DataError("a maze needs at least one free cell, and got walls only")
+            raise DataError("a maze needs at least one free cell, got only walls")
         if (self.first_steps < 0).any():
             raise DataError("some free cells of the maze cannot be reached from the others: open a wall between them")
 
@@ -78,12 +78,12 @@ class Maze:
 
     @cached_property
     def cells(self) -> NDArray[np.intp]:
-        """Row and column of the free cells, (n, 2): a cell's number is its place among them."""
+        """Row and column of each free cell, (n, 2). The number of a cell is its index here."""
         return np.argwhere(~self.walls)
 
     @cached_property
     def middles(self) -> NDArray[np.float64]:
-        """Where their middles are, (n, 2): x and y."""
+        """x and y of the centre of each free cell, (n, 2)."""
         rows, columns = self.walls.shape
         from_middle = self.cells[:, ::-1] - np.array([columns - 1, rows - 1]) / 2
         middles: NDArray[np.float64] = from_middle * np.array([self.size, -self.size])
@@ -91,9 +91,9 @@ class Maze:
 
     @cached_property
     def first_steps(self) -> NDArray[np.intp]:
-        """The number of the cell to go to first, from cell i on a shortest way to cell j, (n, n); -1 without a way.
+        """The number of the first cell on a shortest path from cell i to cell j, (n, n); -1 if there is no path.
 
-        Ways lead from a cell to the one above, below, left or right of it.
+        A path goes from a cell to the one above, below, left or right of it.
         """
         number = {(int(row), int(column)): place for place, (row, column) in enumerate(self.cells)}
         steps = np.full((len(number), len(number)), -1)
@@ -110,20 +110,20 @@ class Maze:
         return steps
 
     def numbers(self, positions: Array) -> NDArray[np.intp]:
-        """Of the cells that positions (k, 2) lie in, or next to."""
+        """Numbers of the free cells nearest to the positions (k, 2)."""
         away = np.linalg.norm(positions[:, None] - self.middles, axis=-1)
         nearest: NDArray[np.intp] = away.argmin(1)
         return nearest
 
     def toward(self, positions: Array, goals: Array) -> NDArray[np.float64]:
-        """Where to go straight from each position (k, 2) to get to its goal (k, 2): the next cell's middle, or it."""
+        """The next waypoint from each position (k, 2) to its goal (k, 2): the centre of the next cell, or the goal."""
         here, there = self.numbers(positions), self.numbers(goals)
         return np.where((here == there)[:, None], goals, self.middles[self.first_steps[here, there]])
 
 
 @dataclass(frozen=True)
 class PointReacher:
-    """Rolls the ball of PointMaze straight to the goal of its observation, and stops there."""
+    """Moves the ball of PointMaze straight to the goal in its observation, and stops there."""
 
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
         to_go = observation[:, GOAL] - observation[:, POSITION]
@@ -133,9 +133,9 @@ class PointReacher:
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """Goes through a maze to the goal of its observation, on a shortest way.
+    """Follows a shortest path through a maze to the goal in its observation.
 
-    `reach` is a policy that goes straight to the goal of its observation: it is shown the next place of the way there.
+    `reach` is a policy that goes straight to the goal in its observation. It is given the next waypoint as its goal.
     """
 
     maze: Maze
@@ -149,10 +149,10 @@ class Guide:
 
 @dataclass(eq=False)
 class Wanderer:
-    """Is guided to free cells of the maze, drawn one after the other, whatever the task's goal is.
+    """Goes to randomly drawn free cells of the maze, one after the other, and ignores the goal of the task.
 
-    Actions are those of the guide, in [-1, 1], with normal noise of the deviation `noise`. It remembers where each of
-    its episodes is heading: one object plays one set of episodes, side by side.
+    Actions are those of the guide, in [-1, 1], with Gaussian noise of std `noise`. It remembers the current target of
+    each episode, so use one object for one set of parallel episodes.
     """
 
     guide: Guide
@@ -173,7 +173,7 @@ class Wanderer:
 
 @dataclass(frozen=True)
 class D4RLMaze:
-    """The task that D4RL's scores are about."""
+    """A maze task of D4RL, with the goal and rewards that its normalised scores refer to."""
 
     body: str
     """maze2d, a ball, or antmaze, an ant."""
@@ -186,14 +186,14 @@ class D4RLMaze:
 
     @property
     def columns(self) -> int:
-        """Of a flat observation. D4RL's own files have others, in other coordinates."""
+        """Number of columns of a flat observation. D4RL's own files have other columns, in other coordinates."""
         return {"maze2d": 8, "antmaze": 31}[self.body]
 
     def options(self, *, anywhere: bool = False) -> dict[str, Any]:
-        """For `gymnasium.make`.
+        """Options for `gymnasium.make`.
 
-        A ball starts anywhere and gets a reward for every step at its goal. An ant starts in its corner, or `anywhere`,
-        and the episode ends at the goal.
+        A ball starts in any cell and gets a reward for every step at the goal. An ant starts in its corner (with
+        `anywhere`: in any cell), and the episode ends at the goal.
         """
         # As in gymnasium-robotics: 1 is a wall, "g" the goal, "r" the start, and without an "r" all cells are starts.
         drawn: list[list[int | str]] = [[int(cell == "#") for cell in row] for row in _WALLS[self.size].split()]
@@ -204,6 +204,6 @@ class D4RLMaze:
         return {"maze_map": drawn, "continuing_task": self.body == "maze2d", "reset_target": False}
 
     def wanderer(self, reach: Policy) -> Wanderer:
-        """Goes from one cell to another by `reach`."""
+        """A policy that walks between random cells of this maze; `reach` takes it straight to the next waypoint."""
         maze = Maze.of(self.options(anywhere=True)["maze_map"], _CELL[self.body])
         return Wanderer(Guide(maze, reach), _NOISE[self.body])

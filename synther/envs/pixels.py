@@ -86,7 +86,7 @@ class PixelEnv:
             try:
                 now = self._env.step(np.asarray(action, np.float64))
             except PhysicsError as error:
-                raise DataError(f"{self.env_id}: the simulator gave up at action {action}: {error}") from error
+                raise DataError(f"{self.env_id}: the simulation became unstable at action {action}: {error}") from error
             if now.first():
                 raise DataError(f"{self.env_id}: the episode is over, or none has begun: reset it first")
             reward += float(now.reward)

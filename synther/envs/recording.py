@@ -1,4 +1,4 @@
-"""Rows of whole episodes of given policies, played by as many processes as there are cores."""
+"""Record rows of whole episodes with given policies, in parallel processes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Array = NDArray[Any]
 Columns = dict[str, Array]
 
 _STREAM = 2
-"""Sets these episodes apart from those of evaluations."""
+"""Random stream of these episodes. Evaluations use another one."""
 
 _AHEAD = 2
-"""Pieces of work a process that may be under way, so that none of them waits for the one that is asked for first."""
+"""Pieces of work per process that may be under way, so that no process waits for the piece that is needed next."""
 
 
 def record(
@@ -44,11 +44,11 @@ def record(
     name: str = "",
     progress: Progress | bool = False,
 ) -> Transitions:
-    """`rows` transitions of whole episodes, an equal share of each policy, one share after the other.
+    """Record `rows` transitions: an equal share for each policy, one share after the other.
 
-    The last episode of each share is cut, as a time-out, where its rows are full. `options` go to `gymnasium.make`.
-    Rows are float32; they depend on the seed, and not on how many `processes` (None: one a core) make them. `name` is
-    what the progress is shown under.
+    The last episode of each share is truncated when the share is full. `options` go to `gymnasium.make`. Rows are
+    float32. They depend on the seed, but not on the number of `processes` (None: one per core). `name` is shown with
+    the progress.
     """
     if rows < len(policies):
         raise ConfigError(f"rows must be at least {len(policies)}, one for each policy, got {rows}")
@@ -74,14 +74,14 @@ def record(
 
 @dataclass(frozen=True)
 class _Share:
-    """What one policy adds: its episodes in the order of their numbers, whoever plays them and when."""
+    """The share of one policy. Its episodes are ordered by number, whichever process plays them."""
 
     env_id: str
     options: str
     policy: Policy
     key: Key
     limit: int
-    """Steps after which an episode is cut."""
+    """Steps after which an episode is truncated."""
 
     def rows(self, wanted: int, workers: Workers, phase: Phase) -> Transitions:
         pieces: list[Columns] = []
@@ -108,9 +108,9 @@ class _Share:
 
 
 def _recorded(env_id: str, options: str, policy: Policy, keys: list[Key], most: int) -> Columns:
-    """In a worker, which gets a copy of the policy: the rows of one episode for each key, one after another.
+    """In a worker, with a copy of the policy: the rows of one episode for each key, one after another.
 
-    One that has `most` rows, all that are wanted, needs no end.
+    An episode stops early when it has `most` rows.
     """
     episodes: list[list[Step]] = [[] for _ in keys]
     for episode, step in play(held(env_id, options, len(keys)), env_id, policy, keys, most):

@@ -1,7 +1,7 @@
-"""Frames of an episode of which only the states were recorded: the simulator is put into each, and drawn.
+"""Render the frames of an episode whose states were recorded: the simulator is set to each state and rendered.
 
-A cheetah, a hopper or a walker does not observe how far it has come, yet the floor shows it in every frame. The
-simulator is asked how far each action took it, so the floor moves as it did.
+A cheetah, a hopper or a walker does not observe its position along the floor, but the floor in each frame shows it. So
+each recorded action is simulated to find how far the body moves.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from synther.errors import DataError
 Array = NDArray[Any]
 
 _ALONG = {"cheetah": 0, "hopper": 0, "walker": 1}
-"""Place, among the positions, of the one along the floor."""
+"""Index, among the positions, of the position along the floor."""
 
 _LOST = ("swimmer",)
-"""It observes everything from its own head: where it is, and which way it looks, nobody knows."""
+"""Tasks that cannot be rendered again: all observations are relative to the head, so its pose is unknown."""
 
 
 def check_redrawable(env_id: str | None) -> None:
-    """Refuse a task whose frames do not follow from its observations, and one whose library is not here."""
+    """Refuse a task whose frames cannot be derived from its observations, or whose library is not installed."""
     drawn = [name for name in TASKS if _domain(name) not in _LOST]
     if env_id is None or env_id not in drawn:
         raise DataError(
-            f"the frames of {env_id} do not follow from its observations: expected one of {', '.join(drawn)}; else let "
-            "a policy act while frames are recorded (--policy)"
+            f"the frames of {env_id} cannot be rendered from its observations: expected one of {', '.join(drawn)}; for "
+            "other tasks, record frames while a policy acts (--policy)"
         )
     import_suite(env_id)
 
 
 def redraw(env_id: str, observations: Array, actions: Array, size: int, backend: str) -> NDArray[np.uint8]:
-    """The frames (T + 1, 3, size, size) of one episode, of its `observations` (T + 1, O) and `actions` (T, A).
+    """The frames (T + 1, 3, size, size) of one episode with `observations` (T + 1, O) and `actions` (T, A).
 
-    Task and camera stay open for as long as this process lives.
+    The task and the camera stay open until this process ends.
     """
     held, camera = _held(env_id, size, backend)
     if observations.shape[1:] != (held.columns,) or actions.shape[1:] != held.action_shape:
@@ -55,13 +55,13 @@ def redraw(env_id: str, observations: Array, actions: Array, size: int, backend:
         last = record == len(actions)
         action = np.zeros(held.action_shape) if last else actions[record].astype(np.float64)
         if not held.place(observation, action):
-            raise DataError(f"{env_id}: record {record} of an episode is no state the simulator can be in")
+            raise DataError(f"{env_id}: record {record} of an episode is not a valid state of the simulator")
         if along is not None:
             _move(held, along, here)
         frames[record] = camera.frame(held.physics.data.ptr)
         if along is not None and not last:
             if held.step(action) is None:
-                raise DataError(f"{env_id}: the simulator gave up at record {record} of an episode")
+                raise DataError(f"{env_id}: the simulation became unstable at record {record} of an episode")
             here = float(held.physics.data.qpos[along])
     return frames
 

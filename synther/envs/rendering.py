@@ -1,7 +1,7 @@
-"""Pictures of recorded states: the simulator is put into each and draws itself, without a display.
+"""Pictures of recorded states: the simulator is set to each state and rendered, without a display.
 
-MuJoCo chooses its graphics library once, when it is imported, and a broken one can take the process down. So the
-drawing is done in a process of its own, first with EGL, then with OSMesa, and the caller's stays untouched.
+MuJoCo chooses its graphics library when it is imported, and a broken library can crash the process. So rendering runs
+in a separate process, first with EGL, then with OSMesa.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ Frame = NDArray[np.uint8]
 """(height, width, 3)"""
 
 BACKENDS = ("egl", "osmesa") if sys.platform == "linux" else ("glfw",)
-"""What MuJoCo may draw with, in the order tried."""
+"""Graphics libraries of MuJoCo, in the order in which they are tried."""
 
 GREY = 128
-"""All of a frame whose state cannot be drawn."""
+"""Value of all pixels of a frame whose state cannot be rendered."""
 
 START_SECONDS = 60.0
 FRAME_SECONDS = 2.0
-"""A frame takes a tenth to half a second in software: beyond this the graphics library hangs."""
+"""Time limits. Software rendering takes 0.1 to 0.5 s per frame; if it takes longer, the graphics library hangs."""
 
 ROWS, FRAMES = "rows.npy", "frames.npy"
-"""Files of the folder through which the two processes speak."""
+"""Files in the folder through which the two processes exchange data."""
 
 LARGEST = 1e10
-"""MuJoCo's own limit of a position or velocity."""
+"""MuJoCo's own limit for positions and velocities."""
 
 
 def render_states(env_id: str, observations: ArrayLike, *, width: int = 160, height: int = 160) -> list[Frame]:
-    """One frame (height, width, 3) of uint8 for each row of `observations` (N, O): the state it shows, drawn.
+    """Render the state of each row of `observations` (N, O) as a frame (height, width, 3) of uint8.
 
-    `env_id` is one of `simulator.SUPPORTED`. A row that is no state, as noise may be, comes back all grey. It needs
-    EGL or OSMesa, or pygame for Gymnasium's classic control.
+    `env_id` is one of `simulator.SUPPORTED`. A row that is not a valid state, such as noise, gives a grey frame. This
+    needs EGL or OSMesa, or pygame for Gymnasium's classic control.
     """
     require(env_id)
     rows = np.asarray(observations, np.float64)
@@ -59,7 +59,7 @@ def render_states(env_id: str, observations: ArrayLike, *, width: int = 160, hei
         raise ConfigError(f"drawing {env_id} needs pygame, which is not installed: pip install 'synther[gym]'")
     if not len(rows):
         return []
-    with opened_task(env_id) as task:  # here, so that a missing library or a wrong width is told as for any task
+    with opened_task(env_id) as task:  # here, so that a missing library or a wrong width raises the usual error
         if rows.shape[1] != task.columns:
             raise DataError(f"{env_id}: expected observations of shape (rows, {task.columns}), got {rows.shape}")
     return list(_drawn_elsewhere(env_id, rows, width, height))
@@ -86,7 +86,7 @@ def _piece(kind: bytes, content: bytes) -> bytes:
 
 
 def _drawn_elsewhere(env_id: str, rows: NDArray[Any], width: int, height: int) -> Frame:
-    """(N, height, width, 3), by the first graphics library that works."""
+    """Frames (N, height, width, 3), rendered with the first graphics library that works."""
     limit = START_SECONDS + FRAME_SECONDS * len(rows)
     failures = []
     with tempfile.TemporaryDirectory(prefix="synther-frames-") as folder:
@@ -107,19 +107,19 @@ def _drawn_elsewhere(env_id: str, rows: NDArray[Any], width: int, height: int) -
             except subprocess.TimeoutExpired:
                 failures.append(f"{backend} was not done after {limit:.0f} s")
                 continue
-            if frames.exists():  # whatever the exit code: some graphics libraries fall over on their way out
+            if frames.exists():  # whatever the exit code: some graphics libraries crash when the process ends
                 drawn: Frame = np.load(frames)
                 return drawn
             said = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
             failures.append(f"{backend}: {said[-1]}")
     raise ConfigError(
-        f"cannot draw {env_id} here: without a display it takes EGL or OSMesa, and neither works (Debian: apt-get "
-        f"install libegl1 libgl1-mesa-dri, or libosmesa6). {'; '.join(failures)}"
+        f"cannot render {env_id} here: rendering without a display needs EGL or OSMesa, and neither works (Debian: "
+        f"apt-get install libegl1 libgl1-mesa-dri, or libosmesa6). {'; '.join(failures)}"
     )
 
 
 def _environment(backend: str) -> dict[str, str]:
-    """This process' own, but for the graphics: without a display, and with the same modules in reach."""
+    """The environment variables of this process, with this graphics library, no display and the same import path."""
     dropped = ("PYOPENGL_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
@@ -137,7 +137,7 @@ def _draw(task: Task, rows: NDArray[Any], width: int, height: int) -> Frame:
 
 
 def _fitted(frame: NDArray[Any], width: int, height: int) -> NDArray[Any]:
-    """The nearest pixels of `frame` at another size: classic control knows only its own."""
+    """`frame` resized to the nearest pixels: classic control renders at one fixed size."""
     lines = (np.arange(height) + 0.5) * frame.shape[0] / height
     columns = (np.arange(width) + 0.5) * frame.shape[1] / width
     nearest: NDArray[Any] = frame[lines.astype(int)[:, None], columns.astype(int)]

@@ -1,4 +1,4 @@
-"""Returns as D4RL's normalised score: 0 is chance, 100 an expert."""
+"""D4RL's normalised score of returns: 0 is a random policy, 100 an expert."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Reference:
     high: float
 
     def score(self, returns: ArrayLike) -> NDArray[np.float64]:
-        """100 (return - low) / (high - low), of the shape of `returns`. There is no upper or lower limit."""
+        """100 (return - low) / (high - low), in the shape of `returns`. Scores are not clipped."""
         scores: NDArray[np.float64] = 100 * (np.asarray(returns, np.float64) - self.low) / (self.high - self.low)
         return scores
 
 
 _LEVEL = r"(-[a-z]+)*-v[0-5]"
-"""What may follow the name of a body: a simulator's version, or the level and version of a D4RL data set."""
+"""What may follow the name of a body: the version of an environment, or level and version of a D4RL data set."""
 
 _REFERENCES: dict[str, Reference] = {
     rf"hopper{_LEVEL}": Reference(-20.272305, 3234.3),
@@ -37,25 +37,24 @@ _REFERENCES: dict[str, Reference] = {
     r"antmaze[_-](umaze|medium|large)([_-](diverse|play|gr|diverse_gr))?-v\d+": Reference(0.0, 1.0),
     r"dm_control/.+": Reference(0.0, 1000.0),
 }
-"""D4RL's own figures, by what an id looks like in small letters; the suite's as V-D4RL has them, return / 10.
+"""D4RL's reference returns, by a pattern of the id in lower case. For the suite, as in V-D4RL: score = return / 10.
 
-Mazes with a dense reward have other figures in D4RL, and none here. PointMaze's are for one goal that stays where it is
-and pays at every step, AntMaze's for episodes that end at the goal: in gymnasium-robotics these are a map with one "g"
-and `reset_target=False`, and the option `continuing_task=False`.
+Mazes with dense rewards are not included. PointMaze's values are for one fixed goal that gives a reward at every step:
+in gymnasium-robotics, a map with one "g" and `reset_target=False`. AntMaze's values are for episodes that end at the
+goal: `continuing_task=False`.
 """
 
 
 _TASK: dict[str, dict[str, Any]] = {"pointmaze_": {"reset_target": False}, "antmaze_": {"continuing_task": False}}
-"""What a maze of gymnasium-robotics is told for the task of D4RL's figures."""
+"""Options of gymnasium-robotics that make a maze the task that D4RL's values are for."""
 
 
 def reference(env_id: str, options: Mapping[str, Any] | None = None) -> Reference | None:
-    """What the returns of `env_id` (`Hopper-v4`, `hopper-medium-v2`, `PointMaze_UMaze-v3`...) are measured against.
+    """The reference returns of `env_id` (`Hopper-v4`, `hopper-medium-v2`, `PointMaze_UMaze-v3`...).
 
-    None where nobody has published it. The figures are those of D4RL's simulators (v2); they are used for later
-    versions too, as everybody does. A module before a colon does not count: `gymnasium_robotics:AntMaze_UMaze-v5`.
-    `options` are those that the environment was made with, where they are known: with others it is another task, which
-    nobody has published anything of.
+    None if there are no published values. They were published for D4RL's simulators (v2) and, as is common, are used
+    for later versions too. A module name before a colon is ignored: `gymnasium_robotics:AntMaze_UMaze-v5`. `options`
+    are those that the environment was made with, if known: other options make it another task, without a reference.
     """
     name = env_id.rpartition(":")[2].lower()
     if options is not None and not _is_published(name, options):

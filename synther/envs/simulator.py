@@ -1,6 +1,6 @@
-"""The truth behind a row: put the simulator into the recorded state, take the recorded action, see what follows.
+"""The true outcome of a row: set the simulator to the recorded state, take the recorded action, and read the result.
 
-It answers how far generated next observations and rewards are from what physics would have done.
+This measures how far generated next observations and rewards are from the real dynamics.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Answer = tuple[Array, Array, Array]
 """Next observations, rewards, terminals."""
 
 CHUNK_ROWS = 2_000
-"""Half a second of work: short enough for a progress bar, long enough to be worth sending to another process."""
+"""Rows per piece of work, about half a second: short enough for a progress bar, long enough for another process."""
 
 WORKER_ROWS = 10_000
-"""Less is done before another process has started."""
+"""Rows per worker process below which starting the process would take longer than the work."""
 
 
 def simulate(
@@ -47,22 +47,22 @@ def simulate(
 ) -> Answer:
     """The next observations (N, O), rewards (N,), both float64, and terminals (N,) that `env_id` itself gives.
 
-    `observations` are (N, O), `actions` (N, A) or (N,) integers; `env_id` is one of `SUPPORTED`. The answer is the
-    environment's own to rounding, and to 1e-4 at some contacts and stops, where MuJoCo's solver would have gone on from
-    its last solution. It is only near where the observation leaves something out:
+    `observations` are (N, O), `actions` (N, A) or (N,) integers; `env_id` is one of `SUPPORTED`. The result equals the
+    environment's own up to rounding, and up to 1e-4 at some contacts and joint limits, where MuJoCo's solver would have
+    started from its last solution. It is less exact if the observation does not contain the whole state:
 
-    - Hopper, Walker2d and InvertedDoublePendulum clip observed velocities to [-10, 10]: a row at the clip does not
-      tell its state.
-    - Ant's and Humanoid's rewards compare with where the body was a little earlier: under random actions Ant's is
-      within 0.1, Humanoid's within 0.01.
-    - Humanoid's and HumanoidStandup's solver is stopped before it is done: the next observation is within 0.001,
-      relative.
-    - Gymnasium's Reacher shows the sine and cosine of an elbow that may be forced past its stop, and half round: it
-      is then taken to be bent the other way.
+    - Hopper, Walker2d and InvertedDoublePendulum clip observed velocities to [-10, 10], so the state of a row with a
+      clipped velocity is unknown.
+    - The rewards of Ant and Humanoid depend on a slightly earlier position of the body: with random actions, the error
+      is at most 0.1 for Ant and 0.01 for Humanoid.
+    - The solver of Humanoid and HumanoidStandup stops before it converges: the relative error of the next observation
+      is at most 0.001.
+    - Gymnasium's Reacher observes sine and cosine of its elbow. An elbow that was forced beyond its limit by half a
+      turn is taken to be bent the other way.
 
-    `options` go to `gymnasium.make`, as long as they leave what is observed as it is. A row that blows the simulator up
-    comes back as NaN. The work is spread over `processes` (None: all cores, if there
-    is enough of it; 1: none beside this one); the result does not depend on how many.
+    `options` go to `gymnasium.make`; they must not change what is observed. The result is NaN for a row that makes the
+    simulation unstable. The work is done by `processes` worker processes (None: as many as are worthwhile, at most one
+    per core; 1: in this process). The result does not depend on their number.
     """
     require(env_id)
     if processes is not None and processes < 1:
@@ -87,7 +87,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class Judge:
-    """An environment that knows the true outcome of a state and an action."""
+    """An environment that computes the true outcome of a state and an action."""
 
     task: str
     options: dict[str, Any] = field(default_factory=dict)

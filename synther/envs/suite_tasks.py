@@ -1,11 +1,11 @@
-"""Tasks of the dm_control suite whose state follows from the observation: how each is put into it.
+"""Tasks of the dm_control suite that can be set to the state of an observation.
 
 The suite is stepped without shimmy, which would halve its speed. An observation is the flat row that
-`gymnasium.wrappers.FlattenObservation` makes of shimmy's dictionary: the entries sorted by name, so that a hopper's
-`touch` stands before its `velocity`, and a walker's `height` before its `orientations`.
+`gymnasium.wrappers.FlattenObservation` makes of shimmy's dictionary: the entries sorted by name. So a hopper's `touch`
+comes before its `velocity`, and a walker's `height` before its `orientations`.
 
-Not among them: quadruped, humanoid, fish and dog do not observe their whole orientation; the hard point mass draws the
-gains of its motors, and lqr its springs.
+Not supported: quadruped, humanoid, fish and dog do not observe their whole orientation; the hard point mass has random
+motor gains, and lqr random springs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from synther.envs.making import blown_up, forget, import_suite, quiet_mujoco
 Array = NDArray[Any]
 Entries = Mapping[str, Array]
 Place = Callable[[Any, Entries], None]
-"""Sets positions, velocities and the target of a physics to what the entries of an observation show."""
+"""Sets positions, velocities and the target of a physics object from the entries of an observation."""
 
 PREFIX = "dm_control/"
 
@@ -43,18 +43,18 @@ class SuiteTask:
         self.action_shape = tuple(env.action_spec().shape)
 
     def place(self, observation: Array, action: Any) -> bool:
-        """Into the state `observation` shows, about to take `action`; False where there is no such state."""
+        """Set the simulator to the state of `observation`, before `action`; False if this is not a valid state."""
         import mujoco
 
         physics = self.physics
         forget(physics.data, action)
         self._place(physics, {name: observation[columns] for name, columns in self._places.items()})
-        # The suite ends each step with the first half of the next, and begins the next with the second.
+        # A step of the suite ends with the first half of MuJoCo's next step; the next one begins with the second half.
         mujoco.mj_step1(physics.model.ptr, physics.data.ptr)
         return not blown_up(physics.data)
 
     def step(self, action: Any) -> tuple[Array, float, bool] | None:
-        """The next observation, the reward and whether the episode is over; None where the simulator gave up."""
+        """The next observation, the reward, and whether the state is terminal; None if the simulation is unstable."""
         from dm_control.rl.control import PhysicsError
 
         try:
@@ -91,7 +91,7 @@ def task(env_id: str) -> Iterator[SuiteTask]:
 
 
 def _whole(physics: Any, seen: Entries) -> None:
-    """All of the state is observed but the first positions: the physics does not depend on them, nor do rewards."""
+    """The whole state is observed, except for the first positions, on which neither physics nor rewards depend."""
     hidden = physics.model.nq - len(seen["position"])
     physics.data.qpos[:hidden] = 0.0
     physics.data.qpos[hidden:] = seen["position"]
@@ -104,10 +104,10 @@ def _reacher(physics: Any, seen: Entries) -> None:
 
 
 def _swimmer(physics: Any, seen: Entries) -> None:
-    """Everything is observed from the head, so that it may lie at the origin: water is the same all around."""
+    """All observations are relative to the head, so it is placed at the origin: the water is the same everywhere."""
     speeds = seen["body_velocities"].reshape(-1, 3)  # of each link, the head first: x, y, turning
     x, y, turning = speeds[0]
-    to_hinge = -physics.model.jnt_pos[2, 1]  # the root turns about a place behind the middle of the head
+    to_hinge = -physics.model.jnt_pos[2, 1]  # the root rotates about a point behind the centre of the head
     physics.data.qpos[:] = np.concatenate([np.zeros(3), seen["joints"]])
     physics.data.qvel[:] = np.concatenate([[x + to_hinge * turning, y, turning], np.diff(speeds[:, 2])])
     _set_target(physics, "nose", seen["to_target"])
@@ -154,15 +154,15 @@ def _walker(physics: Any, seen: Entries) -> None:
     cosines, sines = seen["orientations"].reshape(-1, 2).T
     _set_hinges(physics, np.arctan2(sines, cosines))
     physics.data.qpos[0] = seen["height"][0] - physics.model.body_pos[1, 2]
-    physics.data.qpos[1] = 0.0  # along the floor: not observed, and it changes nothing
+    physics.data.qpos[1] = 0.0  # along the floor: not observed, and without effect
     physics.data.qvel[:] = seen["velocity"]
 
 
 def _set_hinges(physics: Any, angles: Array) -> None:
-    """The joint angles of a planar body whose last bodies stand at `angles` to the world, about y.
+    """Set the joint angles of a planar model from the angles of its last bodies to the world, about y.
 
-    A joint's angle is that between two bodies, known up to whole turns: of these the one nearest to the middle of its
-    range is taken.
+    The angle of a joint is the angle between its two bodies. It is known up to whole turns; the value nearest to the
+    middle of the joint's range is used.
     """
     places, bodies, parents, signs, middles = _hinges(physics.model)
     to_world = np.concatenate([np.zeros(physics.model.nbody - len(angles)), angles])
@@ -173,7 +173,7 @@ def _set_hinges(physics: Any, angles: Array) -> None:
 
 @lru_cache(maxsize=1)
 def _hinges(model: Any) -> tuple[Array, Array, Array, Array, Array]:
-    """Of each hinge: its place among the positions, its body and the one before, which way about y, its mid-range."""
+    """For each hinge: its index among the positions, its body, the parent body, the sign of its axis, its mid-range."""
     joints = np.flatnonzero(model.jnt_type == 3)  # mjJNT_HINGE
     bodies = model.jnt_bodyid[joints]
     parents, signs = model.body_parentid[bodies], model.jnt_axis[joints, 1]
@@ -201,4 +201,4 @@ _DOMAINS: dict[str, tuple[Place, tuple[str, ...]]] = {
 TASKS: dict[str, Place] = {
     f"{PREFIX}{domain}-{name}-v0": place for domain, (place, names) in _DOMAINS.items() for name in names
 }
-"""Ids, as shimmy spells them, of the tasks whose whole state follows from the observation."""
+"""Ids, as in shimmy, of the tasks whose whole state can be derived from the observation."""

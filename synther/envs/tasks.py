@@ -1,4 +1,4 @@
-"""Every task that can be put into a recorded state, of Gymnasium and of the dm_control suite, behind one interface."""
+"""One interface to all tasks of Gymnasium and the dm_control suite that can be set to a recorded state."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from synther.errors import DataError
 Array = NDArray[Any]
 
 SUPPORTED = (*gymnasium_tasks.TASKS, *suite_tasks.TASKS)
-"""Ids of the tasks whose whole state follows from the observation, as Gymnasium and shimmy spell them."""
+"""Ids, as in Gymnasium and shimmy, of the tasks whose whole state can be derived from the observation."""
 
 
 class Task(Protocol):
     columns: int
-    """Of an observation."""
+    """Number of columns of an observation."""
     action_shape: tuple[int, ...]
 
     def place(self, observation: Array, action: Any) -> bool:
-        """Into the state `observation` shows, about to take `action`; False where there is no such state."""
+        """Set the simulator to the state of `observation`, before `action`; False if this is not a valid state."""
 
     def step(self, action: Any) -> tuple[Array, float, bool] | None:
-        """The next observation, the reward and whether the episode is over; None where the simulator gave up."""
+        """The next observation, the reward, and whether the state is terminal; None if the simulation is unstable."""
 
     def frame(self, width: int, height: int) -> Array:
         """The state as an (H, W, 3) picture, for a task opened with `drawn`."""
@@ -36,15 +36,15 @@ class Task(Protocol):
 def opened_task(
     env_id: str, options: Mapping[str, Any] | None = None, drawn: tuple[int, int] | None = None
 ) -> Iterator[Task]:
-    """The task `env_id`, closed when the block ends; `drawn`: the width and height of its frames, if any are wanted.
+    """Open the task `env_id`, and close it when the block ends; `drawn` is the width and height of frames, if rendered.
 
-    `options` are what it was made with beside its id. A limit on its steps changes no step.
+    `options` are those that the environment was made with. A time limit is ignored, because it does not change steps.
     """
     require(env_id)
     others = {name: value for name, value in (options or {}).items() if name != "max_episode_steps"}
     if env_id in suite_tasks.TASKS:
         if others:
-            raise DataError(f"cannot put {env_id!r} into a recorded state: it was made with options, {others}")
+            raise DataError(f"cannot set {env_id!r} to a recorded state: it was made with the options {others}")
         with suite_tasks.task(env_id) as task:
             yield task
     else:
@@ -53,12 +53,12 @@ def opened_task(
 
 
 def supports(env_id: str) -> bool:
-    """Whether `env_id` can be put into a recorded state (its library may still have to be installed)."""
+    """Whether `env_id` can be set to a recorded state (its library may not be installed)."""
     return env_id in SUPPORTED
 
 
 def describe(env_id: str) -> str:
-    """For people: "Walker2d-v5 in MuJoCo", "Pendulum-v1 in Gymnasium", "dm_control cheetah-run"."""
+    """A readable name: "Walker2d-v5 in MuJoCo", "Pendulum-v1 in Gymnasium", "dm_control cheetah-run"."""
     require(env_id)
     if env_id in suite_tasks.TASKS:
         return "dm_control " + env_id.removeprefix(suite_tasks.PREFIX).removesuffix("-v0")
@@ -66,13 +66,13 @@ def describe(env_id: str) -> str:
 
 
 def require(env_id: str) -> None:
-    """Refuse a task whose state is not known from its observation, naming those that are."""
+    """Raise an error for a task that is not supported, with a list of those that are."""
     if supports(env_id):
         return
     spelt = f"{suite_tasks.PREFIX}{env_id.removeprefix(suite_tasks.PREFIX)}-v0"
     if supports(spelt):
-        raise DataError(f"cannot put {env_id!r} into a recorded state: spell it {spelt!r}")
+        raise DataError(f"cannot set {env_id!r} to a recorded state: the id of this task is {spelt!r}")
     raise DataError(
-        f"cannot put {env_id!r} into a recorded state: its observation does not tell all of its state, or nobody has "
-        f"taught us how; expected one of {', '.join(SUPPORTED)}"
+        f"cannot set {env_id!r} to a recorded state: its observations do not contain the whole state, or the task is "
+        f"not supported; expected one of {', '.join(SUPPORTED)}"
     )

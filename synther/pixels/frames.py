@@ -20,7 +20,7 @@ STACK = 3
 """Frames per observation. A single frame does not show velocities."""
 
 _CHANNELS = 4
-"""Largest number of channels of an image. More would be a stack, or channels that come last."""
+"""Largest number of channels of an image. More channels mean stacked frames, or channels in the last axis."""
 
 _ROUNDING = 1e-5
 """Fraction of the action range by which an action may exceed its bounds."""
@@ -102,7 +102,7 @@ class Frames:
             raise DataError(f"discount[{wrong[0]}] is {self.discount[wrong[0]]}: expected a number from 0 to 1")
         inside = np.setdiff1d(np.flatnonzero((self.discount == 0) & ~self.first), ends - 1)
         if len(inside):
-            raise DataError(f"record {inside[0]} is terminal (discount 0), yet its episode goes on after it")
+            raise DataError(f"record {inside[0]} is terminal (discount 0), but its episode continues after it")
 
     def _check_actions(self) -> None:
         if not (self.low < self.high).all():
@@ -198,8 +198,8 @@ def _check_image(image: Array) -> int:
         raise DataError(f"image has dtype {image.dtype}: expected uint8, 0 to 255, as frames are recorded")
     if image.ndim != 4 or 0 in image.shape[1:] or image.shape[1] > _CHANNELS:
         raise DataError(
-            f"image has shape {image.shape}: expected (records, channels, height, width), a single frame a record "
-            "with its channels (3 for colours) first"
+            f"image has shape {image.shape}: expected (records, channels, height, width): one frame per record, "
+            "channels first (3 for RGB)"
         )
     if not len(image):
         raise DataError("image has no records: expected at least one episode")

@@ -182,9 +182,9 @@ class TestJudges:
 
 REFUSED = {
     "good.npz good.npz --out thesis.tex": "thesis.tex is a file: choose a folder for the report",
-    "good.npz good.npz --out r --env-id Nowhere-v0": "cannot put 'Nowhere-v0' into a recorded state",
+    "good.npz good.npz --out r --env-id Nowhere-v0": "cannot set 'Nowhere-v0' to a recorded state",
     "good.npz good.npz --out r --env-id Hopper-v5": "Hopper-v5: expected observations of shape (rows, 11), got (1, 2)",
-    "good.npz good.npz --out r --env-id cheetah-run": "spell it 'dm_control/cheetah-run-v0'",
+    "good.npz good.npz --out r --env-id cheetah-run": "'dm_control/cheetah-run-v0'",
     "good.npz hopper.npz --out r": "observation has row shape (11,) in the synthetic data, (2,) in the real",
     "good.npz good.npz --held-out hopper.npz --out r": "observation has row shape (11,)",
     "absent.npz good.npz --out r": "absent.npz: no such file",

@@ -44,7 +44,7 @@ def test_a_table_for_a_person_and_one_for_a_machine(synther, data, tmp_path, tin
         (("--samples", "0"), "the number of samples must be a whole number and at least 1, got 0"),
         (("--trials", "-1"), "trials must be at least 0, got -1"),
         (("--jobs", "0"), "jobs must be at least 1, got 0"),
-        (("--env-id", "Nowhere-v0"), "cannot put 'Nowhere-v0' into a recorded state"),
+        (("--env-id", "Nowhere-v0"), "cannot set 'Nowhere-v0' to a recorded state"),
         (("--env-id", "Hopper-v5", "--no-simulator"), "--env-id names a simulator"),
         (("--preset", "huge"), "unknown preset 'huge'"),
     ],

@@ -107,7 +107,7 @@ def test_recorded_states_are_drawn_as_they_were_seen(env, backend, monkeypatch):
     assert (frames[-1] != frames[0]).mean() > 0.05
     with pytest.raises(DataError, match=r"24 observation columns and 6 actions, got \(3,\) and \(6,\)"):
         redraw(WALKER, np.zeros((2, 3)), taken[:1], SIZE, backend)
-    with pytest.raises(DataError, match="record 1 of an episode is no state"):
+    with pytest.raises(DataError, match="record 1 of an episode is not a valid state"):
         redraw(WALKER, np.array([states[0], np.full(24, 1e12)]), taken[:1], SIZE, backend)
 
 
@@ -125,7 +125,7 @@ def test_what_is_no_task_is_refused():
     with pytest.raises(ConfigError, match="at least 1, got 84, 0 and 3"):
         PixelEnv(WALKER, repeat=0)
     for name in ("dm_control/swimmer-swimmer6-v0", "dm_control/quadruped-walk-v0", "Hopper-v5", None):
-        with pytest.raises(DataError, match="do not follow from its observations"):
+        with pytest.raises(DataError, match="cannot be rendered from its observations"):
             check_redrawable(name)
     check_redrawable("dm_control/cheetah-run-v0")
 

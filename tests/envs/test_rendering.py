@@ -88,7 +88,7 @@ def test_without_pygame_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_graphics_the_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "BACKENDS", ("chalk",))
-    with pytest.raises(ConfigError, match=r"takes EGL or OSMesa.*libegl1.*libosmesa6.*chalk: .*MUJOCO_GL"):
+    with pytest.raises(ConfigError, match=r"needs EGL or OSMesa.*libegl1.*libosmesa6.*chalk: .*MUJOCO_GL"):
         render_states("InvertedPendulum-v5", np.zeros((1, 4)))
 
 

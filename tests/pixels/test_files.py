@@ -212,14 +212,14 @@ def test_minari_of_other_kinds():
     told = json.loads(metadata.read_text())
     for name, value, says in (
         ("action_space", {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}, "actions are of Discrete"),
-        ("observation_space", {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}, "expected a Box of pictures"),
+        ("observation_space", {"type": "Discrete", "dtype": "int64", "start": 0, "n": 3}, "expected a Box of images"),
         ("total_steps", 3, "declares 4 records"),
     ):
         text = value if isinstance(value, int) else json.dumps(value)
         metadata.write_text(json.dumps({**told, name: text}))
         with pytest.raises((DataError, FormatError), match=says):
             read("test/frames-v0")
-    with pytest.raises(FormatError, match="neither a folder nor a Minari data set"):
+    with pytest.raises(FormatError, match="no Minari data set of this id"):
         read("test/other-v0")
 
 
@@ -235,14 +235,14 @@ def test_progress_counts_frames():
         ({"step_type": None}, "missing step_type; got action, discount, observation, reward"),
         ({"observation": np.zeros((6, 3, 5, 6), np.float32)}, "observation has dtype float32"),
         ({"observation": np.zeros((6, 9, 5, 6), np.uint8)}, r"shape \(6, 9, 5, 6\)"),
-        ({"observation": np.zeros((6, 3), np.uint8)}, r"shape \(6, 3\): expected a single frame"),
+        ({"observation": np.zeros((6, 3), np.uint8)}, r"shape \(6, 3\): expected one frame"),
         ({"observation": np.zeros((0, 3, 5, 6), np.uint8)}, "no records: expected an episode"),
         ({"reward": np.zeros(5)}, r"reward has shape \(5,\): expected \(6,\)"),
         ({"action": np.zeros((5, 2))}, "action has 5 records, observation has 6"),
         ({"action": np.zeros(6)}, r"action has shape \(6,\): expected \(records, columns\)"),
         ({"action": np.full((6, 2), 3.0)}, r"action\[1, 0\] is 3\.0: expected -1\.0 to 1\.0"),
         ({"action": np.full((6, 2), np.nan)}, r"action\[1, 0\] is nan"),
-        ({"step_type": np.array([1, 1, 1, 1, 1, 2])}, r"step_type\[0\] is 1: expected a file that begins"),
+        ({"step_type": np.array([1, 1, 1, 1, 1, 2])}, r"step_type\[0\] is 1: expected the first record"),
         ({"step_type": np.array([0, 1, 2, 1, 1, 2])}, r"step_type\[3\] is 1 after a last record"),
         ({"step_type": np.array([0, 1, 7, 1, 1, 2])}, r"step_type\[2\] is 7: expected 0 \(first\), 1 or 2"),
     ],

@@ -46,9 +46,9 @@ def frame_size(shape: tuple[int, ...], dtype: Any, what: str) -> tuple[int, int,
         return shape[1], shape[2], shape[3]
     if len(shape) == 4 and shape[3] in (1, 3):
         return shape[3], shape[1], shape[2]
-    stacked = " (frames that are stacked already?)" if len(shape) == 4 else ""
+    stacked = " (are the frames already stacked?)" if len(shape) == 4 else ""
     raise DataError(
-        f"{what} has shape {tuple(shape)}{stacked}: expected a single frame a record, (records, 3, height, width) or "
+        f"{what} has shape {tuple(shape)}{stacked}: expected one frame per record, (records, 3, height, width) or "
         "(records, height, width, 3)"
     )
 
@@ -62,5 +62,5 @@ def column(name: str, values: Any, records: int) -> NDArray[Any]:
     """A column with one number per record, from (records,) or (records, 1)."""
     array = np.asarray(values)
     if array.shape not in ((records,), (records, 1)):
-        raise DataError(f"{name} has shape {array.shape}: expected ({records},), a number for each frame")
+        raise DataError(f"{name} has shape {array.shape}: expected ({records},), one number per frame")
     return array.reshape(records)

@@ -1,7 +1,7 @@
-"""HDF5 as V-D4RL has it, which is also what is written here: `observation` (N, 3, 84, 84) of uint8, `action`, `reward`,
-`discount`, and `step_type`, which is 0 for the first record of an episode, 1 within it, 2 for its last.
+"""HDF5 files with V-D4RL's keys, read and written: `observation` (N, 3, 84, 84) of uint8, `action`, `reward`,
+`discount`, and `step_type`, which is 0 for the first record of an episode, 2 for its last, and 1 in between.
 
-V-D4RL's own files do not say of what they are; their folders, TASK/LEVEL/84px, do.
+V-D4RL's own files do not name their task; their folders do: TASK/LEVEL/84px.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _FACTS = ("env_id", "action_repeat", "low", "high")
 _FIRST, _MID, _LAST = 0, 1, 2
 _LEVELS = ("random", "medium_replay", "medium", "medium_expert", "expert")
 _REPEAT = 2
-"""Of all of V-D4RL."""
+"""Action repeat of all V-D4RL data."""
 
 _CHUNK = 16
-"""Frames that are packed together: 20K of 84 pixels take 100 MB then, and more than twice as much one by one."""
+"""Frames per compressed chunk. 20K frames of 84 x 84 take 100 MB, and more than twice as much with 1 per chunk."""
 
 _BLOCK = 32 * _CHUNK
-"""Frames that are read at once, at least."""
+"""Minimum number of frames that are read at once."""
 
 _BLOCK_BYTES = 200_000_000
-"""Of frames that are read at once, at most."""
+"""Maximum size of the frames that are read at once."""
 
 
 def is_of_frames(path: Path) -> bool:
-    """Whether a file is HDF5 with the mark that only files of frames have."""
+    """Whether a file is HDF5 and has the key `step_type`, which only files of frames have."""
     if path.suffix.lower() not in SUFFIXES:
         return False
     import h5py
@@ -56,7 +56,7 @@ def is_of_frames(path: Path) -> bool:
 
 
 class Shard:
-    """One file, whose episodes are whole but for the last."""
+    """One file. All its episodes are complete, except possibly the last one."""
 
     def __init__(self, path: Path) -> None:
         import h5py
@@ -67,7 +67,7 @@ class Shard:
             missing = [key for key in _KEYS if not isinstance(file.get(key), h5py.Dataset)]
             if missing:
                 raise FormatError(
-                    f"no frames as V-D4RL keeps them: missing {', '.join(missing)}; got {', '.join(file) or 'nothing'}"
+                    f"no frames with V-D4RL's keys: missing {', '.join(missing)}; got {', '.join(file) or 'nothing'}"
                 )
             pictures = file["observation"]
             self.size = frame_size(pictures.shape, pictures.dtype, "observation")
@@ -88,8 +88,8 @@ class Shard:
 
 
 def _steps(pictures: Any) -> Iterator[slice]:
-    """Which frames to read together: whole chunks, which are unpacked as a whole. V-D4RL's are thousands of records
-    high; of those that are too high for memory as few parts as possible."""
+    """The frames to read together: whole chunks, because HDF5 decompresses chunks as a whole. V-D4RL's chunks have
+    thousands of records; chunks that are too large are read in as few parts as possible."""
     records = len(pictures)
     chunk = pictures.chunks[0] if pictures.chunks else 1
     height = chunk * max(1, _BLOCK // chunk)
@@ -107,7 +107,7 @@ def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
         raise DataError(f"step_type[{wrong[0]}] is {step_type[wrong[0]]}: expected 0 (first), 1 or 2 (last)")
     first: NDArray[np.bool_] = step_type == _FIRST
     if len(first) and not first[0]:
-        raise DataError(f"step_type[0] is {step_type[0]}: expected a file that begins with the first of an episode (0)")
+        raise DataError(f"step_type[0] is {step_type[0]}: expected the first record of an episode (0)")
     lost = np.flatnonzero((step_type[:-1] == _LAST) & ~first[1:])
     if len(lost):
         raise DataError(f"step_type[{lost[0] + 1}] is {step_type[lost[0] + 1]} after a last record (2): expected 0")
@@ -115,7 +115,7 @@ def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _known(path: Path) -> dict[str, Any]:
-    """Of a file in a folder that is named as V-D4RL's are."""
+    """Task and action repeat of a file whose folders are named as in V-D4RL."""
     task, level, pixels = ("", "", "", *path.absolute().parts)[-4:-1]
     domain, _, name = task.partition("_")
     if level in _LEVELS and pixels.endswith("px") and domain and name:
@@ -124,7 +124,7 @@ def _known(path: Path) -> dict[str, Any]:
 
 
 def write(episodes: Iterable[Frames], target: str | os.PathLike[str]) -> None:
-    """One file of all `episodes`, each part of which is let go when it is written."""
+    """Write all `episodes` to one file. Each part is freed once it is written."""
     path = Path(target).expanduser()
     with replacing(path) as beside, created(beside) as (file, writing):
         kind = None
@@ -138,14 +138,14 @@ def write(episodes: Iterable[Frames], target: str | os.PathLike[str]) -> None:
                 _append(file, part)
             kind = own
         if kind is None:
-            raise DataError(f"{path}: nothing to write: expected an episode at least")
+            raise DataError(f"{path}: nothing to write: expected at least one episode")
 
 
 def _prepare(file: Any, part: Frames) -> None:
     for name in _FACTS:
         if getattr(part, name) is not None:
             value = getattr(part, name)
-            file.attrs[name] = str(value) if isinstance(value, str) else value  # of subclasses h5py knows nothing
+            file.attrs[name] = str(value) if isinstance(value, str) else value  # h5py does not accept subclasses of str
     packed = {"chunks": (_CHUNK, *part.image.shape[1:]), "compression": "gzip", "compression_opts": 4}
     shapes = {"observation": part.image.shape[1:], "action": part.action.shape[1:]}
     types = {"observation": np.uint8, "step_type": np.int64}

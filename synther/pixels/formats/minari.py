@@ -1,6 +1,6 @@
-"""Minari data sets of pictures, by folder or by installed id: observations are a `Box` of uint8, or a `Dict` with one.
+"""Minari data sets of images, by folder or by installed id: observations are a `Box` of uint8, or a `Dict` with one.
 
-Actions must be real numbers in a row. Frames must not be stacked: that is done here.
+Actions must be a `Box` with one axis. Frames must not be stacked: stacking is done here.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Dataset:
             raise MissingExtra("minari", "minari", "reading a Minari data set") from None
         folder = data_folder(source)
         if folder is None:
-            raise FormatError(f"{source}: neither a folder nor a Minari data set that is installed here")
+            raise FormatError(f"{source}: not a folder, and no Minari data set of this id is installed")
         with reading(source, "a Minari data set"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of old versions and absent authors
+            warnings.simplefilter("ignore")  # about old versions and missing authors
             check_stored_here(folder)
             self._dataset = minari.MinariDataset(folder)
             self._entry, space = _picture(self._dataset.observation_space)
@@ -48,7 +48,9 @@ class Dataset:
                 seen = episode.observations if self._entry is None else episode.observations[self._entry]
                 steps = len(episode.rewards)
                 if len(seen) != steps + 1:
-                    raise DataError(f"episode {episode.id} has {len(seen)} frames and {steps} steps: expected one more")
+                    raise DataError(
+                        f"episode {episode.id} has {len(seen)} frames, expected {steps + 1}: one more than steps"
+                    )
                 yield Block(
                     channels_first(np.asarray(seen), self.size),
                     _after_reset(np.asarray(episode.actions, np.float32), 0.0),
@@ -59,7 +61,7 @@ class Dataset:
 
 
 def data_folder(source: str | os.PathLike[str]) -> Path | None:
-    """The folder with `metadata.json`, from a folder or an installed id; None where there is none."""
+    """The folder with `metadata.json`, from a folder or an installed id; None if there is none."""
     path = Path(source).expanduser()
     if not path.exists():
         from minari.storage import get_dataset_path
@@ -69,16 +71,16 @@ def data_folder(source: str | os.PathLike[str]) -> Path | None:
 
 
 def _picture(space: Any) -> tuple[str | None, Any]:
-    """Under which name the pictures are (None: they are all there is), and their space."""
+    """The key of the images in the observation (None: the observation is the image), and their space."""
     import gymnasium
 
     if not isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(space, gymnasium.spaces.Box):
-            raise DataError(f"observations are of {space}: expected a Box of pictures, or a Dict with one")
+            raise DataError(f"observations are of {space}: expected a Box of images, or a Dict with one")
         return None, space
     found = [name for name, one in space.items() if one.dtype == np.uint8 and len(one.shape or ()) == 3]
     if len(found) != 1:
-        raise DataError(f"{len(found)} of the observations {', '.join(space)} are pictures of uint8: expected one")
+        raise DataError(f"{len(found)} of the observations {', '.join(space)} are images of uint8: expected one")
     return found[0], space[found[0]]
 
 
@@ -87,7 +89,7 @@ def _known(dataset: Any) -> dict[str, Any]:
 
     space = dataset.action_space
     if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise DataError(f"actions are of {space}: expected a Box of one axis, real numbers in a row")
+        raise DataError(f"actions are of {space}: expected a Box with one axis")
     env_id = None if dataset.env_spec is None else dataset.env_spec.id
     return {"env_id": env_id, "low": space.low, "high": space.high}
 

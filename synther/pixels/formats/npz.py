@@ -1,6 +1,6 @@
 """Episodes as npz files: `image` (T, H, W, 3) of uint8, `action`, `reward`, and `discount` or `is_terminal`.
 
-V-D4RL has its frames in this form too; a file is an episode, or several where `is_first` says so.
+V-D4RL's frames are available in this form, too. A file is one episode, or several if it has `is_first`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IMAGES = ("image", "observation")
 
 
 class Episode:
-    """One file."""
+    """One npz file, with one or more episodes."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
