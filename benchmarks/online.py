@@ -100,8 +100,8 @@ def _plan(env_id: str, seeds: int, refit: str, device: torch.device) -> OnlineRu
     """As short as it can be: a warm run needs a second refresh, for the first begins from nothing."""
     whole, warm = device.type == "cuda", refit == "warm"
     every = (10_000 if warm else 2_000) if whole else 100
-    synthetic = Synthetic.of(
-        _settings(refit, whole),
+    synthetic = Synthetic(
+        changes=_settings(refit, whole).to_json(),
         refresh_every=every,
         samples=1_000_000 if whole else 2_000,
         refit="warm" if warm else "scratch",

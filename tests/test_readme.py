@@ -10,7 +10,6 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import pytest
 import torch
 
 from synther import Synthesizer, Transitions, presets, write
-from synther.cli import VERBS, options
+from synther.cli import VERBS, module_of, options
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -110,7 +109,7 @@ def test_commands_are_understood(command):
     assert verb in VERBS or verb.startswith("-"), f"{verb} is no command"
     if verb not in VERBS:
         return
-    module = import_module(f"synther.cli.{verb}")
+    module = module_of(verb)
     if verb == "pixels" and words[0] in module.ACTIONS:  # each has options of its own
         action, *words = words
         verb = f"pixels {action}"

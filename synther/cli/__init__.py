@@ -1,10 +1,11 @@
-"""The command line: `synther VERB ...`. One file per verb, imported when it is used, so that help is fast."""
+"""The command line: `synther VERB ...`. The file of a verb is imported when it is used, so that help is fast."""
 
 from __future__ import annotations
 
 import os
 import sys
 from importlib import import_module
+from types import ModuleType
 
 from synther.errors import Failed, SyntherError
 
@@ -23,7 +24,13 @@ VERBS = {
     "inspect": "show what is in a file of data, a model, agents or a run",
     "presets": "list the presets and what they choose",
 }
-"""Each verb is a module of this package with `run(arguments) -> None`."""
+"""Each verb is a function `verb(arguments) -> None` in the module of the same name, or in `models`."""
+
+_OF_MODELS = ("upsample", "fit", "sample", "presets")
+
+
+def module_of(verb: str) -> ModuleType:
+    return import_module(f"synther.cli.{'models' if verb in _OF_MODELS else verb}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"synther: unknown command {verb!r}: expected one of {', '.join(VERBS)}", file=sys.stderr)
         return 2
     try:
-        import_module(f"synther.cli.{verb}").run(rest)
+        getattr(module_of(verb), verb)(rest)
     except Failed as error:
         return _failed(1, str(error))
     except SyntherError as error:

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+(e[+-]?\d+)? ?%?|-?")
 """A number, a dash, or nothing."""
+Lines = Iterable[Sequence[str]]
 
 
-def answer(as_json: bool, facts: dict[str, Any], rows: Iterable[tuple[str, str]], title: str = "") -> None:
-    """Print `facts` as JSON, or `rows` of a name and a value as a table."""
+def answer(
+    as_json: bool, facts: dict[str, Any], rows: Lines, title: str = "", header: Sequence[str] = ("", "")
+) -> None:
+    """Print `facts` as JSON, or `rows` as a table: by default of names and values."""
     if as_json:
         print(json.dumps(facts, indent=2))
     else:
-        table(("", ""), rows, title)
+        table(header, rows, title)
 
 
 def standing(name: str, found: EvalPoint | None, unit: str) -> list[tuple[str, str]]:
@@ -75,7 +78,7 @@ def say(text: str) -> None:
     print(fill(text, wide, replace_whitespace=False, subsequent_indent=indent, break_on_hyphens=False))
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+def table(header: Sequence[str], rows: Lines, title: str = "") -> None:
     """Print rows under a header, which may be empty; columns of numbers are right-aligned."""
     from rich import box
     from rich.console import Console

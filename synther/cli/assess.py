@@ -41,7 +41,7 @@ class Assess(options.Named, options.Machine):
     """Rows to draw if SYNTHETIC is a model."""
 
 
-def run(arguments: list[str]) -> None:
+def assess(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
     from synther.report import Pair, Plan, assess_to

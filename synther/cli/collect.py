@@ -45,7 +45,7 @@ class Collect(options.Output):
     """With --pixels: how often each action is repeated. Default: 2. --steps counts decisions."""
 
 
-def run(arguments: list[str]) -> None:
+def collect(arguments: list[str]) -> None:
     chosen = options.parse("collect", Collect, arguments)
     target, found = _frames(chosen) if chosen.pixels else _rows(chosen)
     cut = found["episodes"] - found["whole"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, table
+from synther.cli.answer import answer
 from synther.errors import ConfigError
 
 
@@ -23,8 +22,7 @@ class Compare(options.Named, options.Fitting):
     """
 
     data: options.Data = tyro.MISSING
-    out: Path = tyro.MISSING
-    """Folder for the results."""
+    out: options.Results = tyro.MISSING
     generators: str = "diffusion,tvae,ctgan,noise"
     """Some of diffusion, tvae, ctgan, additive, multiplicative, dynamics; noise is the last three."""
     samples: int = 100_000
@@ -36,7 +34,7 @@ class Compare(options.Named, options.Fitting):
     trial_epochs: int = 30
     """Epochs of a trial."""
     trial_rows: int = 20_000
-    """Most rows of a trial."""
+    """Maximum number of rows of a trial."""
     jobs: int | None = None
     """Trials that run at the same time, each in its own process. Default: one for each core, at most 16."""
     env_id: str | None = None
@@ -45,7 +43,7 @@ class Compare(options.Named, options.Fitting):
     """Do not use a simulator; there is then no dynamics error."""
 
 
-def run(arguments: list[str]) -> None:
+def compare(arguments: list[str]) -> None:
     chosen = options.parse("compare", Compare, arguments)
     from synther.compare.generators import Plan
     from synther.compare.run import compare_generators, names_of
@@ -58,9 +56,7 @@ def run(arguments: list[str]) -> None:
     rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
     command = shlex.join(["synther", "compare", *arguments])
     done = compare_generators(rows, chosen.out, names, plan, command=command, progress=not chosen.quiet)
-    if chosen.json:
-        answer(True, {"real_rows": len(rows), "generators": [asdict(row) for row in done]}, [])
-        return
+    facts = {"real_rows": len(rows), "generators": [asdict(row) for row in done]}
     title = f"{len(rows):,} real rows against {chosen.samples:,} of each; more in {chosen.out / 'comparison.md'}"
     cells = [row.short_cells() for row in done]
-    table(list(cells[0]), [list(row.values()) for row in cells], title)
+    answer(chosen.json, facts, [list(row.values()) for row in cells], title, header=list(cells[0]))

@@ -10,8 +10,7 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, over, standing
-from synther.errors import ConfigError
-from synther.plain import whole_seed
+from synther.plain import check_least, whole_seed
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,10 @@ class Evaluate(options.Output):
     """Decides the initial states; the same seed gives the same result."""
 
 
-def run(arguments: list[str]) -> None:
+def evaluate(arguments: list[str]) -> None:
     chosen = options.parse("evaluate", Evaluate, arguments)
     whole_seed(chosen.seed, "--seed")
-    if chosen.episodes is not None and chosen.episodes < 1:
-        raise ConfigError(f"--episodes must be at least 1, got {chosen.episodes}")
+    check_least(chosen, episodes=1)
     from synther.experiments.evaluation import score
 
     found = score(

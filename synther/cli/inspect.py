@@ -28,7 +28,7 @@ class Inspect(options.Named):
     """Data (a file or a name), frames (.hdf5), a model or agents (.safetensors), or the folder of a run."""
 
 
-def run(arguments: list[str]) -> None:
+def inspect(arguments: list[str]) -> None:
     chosen = options.parse("inspect", Inspect, arguments)
     path = Path(chosen.file).expanduser()
     if (path / "run.json").is_file():

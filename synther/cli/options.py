@@ -46,6 +46,7 @@ Built = TypeVar("Built")
 
 _DATA = "A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper-sac (shipped), walker2d-medium ..."
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_DATA)]
+Results = Annotated[Path, tyro.conf.arg(help="Folder for the results.")]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Named(Output):
     """Where data sets are found by their names."""
 
     folder: Annotated[Path | None, tyro.conf.arg(name="data")] = None
-    """Folder with data sets, which are found by name. Data sets that are rolled out are kept there."""
+    """Folder with data sets: walker2d-mixed.npz, D4RL's or V-D4RL's own files. Rolled-out data sets are kept there."""
     policies: Path | None = None
     """File of policies (.npz), with which missing data sets can be rolled out."""
 
@@ -76,7 +77,7 @@ class Machine(Output):
     """Where the command runs."""
 
     device: str = "auto"
-    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+    """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     """auto is bf16 on a GPU and float32 on a CPU."""
     seed: int = 0

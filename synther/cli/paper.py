@@ -5,20 +5,21 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, say, table
+from synther.cli.answer import answer, say
 from synther.errors import ConfigError, SyntherError
+from synther.experiments.spec import ChangeOptions
 
 if TYPE_CHECKING:
     from synther.experiments.engines import Outcome
 
 
 @dataclass(frozen=True)
-class Paper(options.Output):
+class Paper(ChangeOptions, options.Named):
     """The paper's experiments, offline, online and on frames, and our own on freely available data.
 
     `list` names them. `run NAME` trains all runs of an experiment: OUT/runs receives a folder for each run, which
@@ -35,22 +36,6 @@ class Paper(options.Output):
     """Folder for the results of all experiments."""
     only: tuple[str, ...] = ()
     """Only runs with one of these texts in their names: walker2d-mixed, iql."""
-    data: Path | None = None
-    """Folder with data sets: walker2d-mixed.npz, D4RL's or V-D4RL's own files, walker-walk-collected.hdf5."""
-    policies: Path | None = None
-    """File of policies (.npz), with which missing data sets can be rolled out."""
-    updates: int | None = None
-    """Updates (online: steps) of every seed, instead of the experiment's number. K and M suffixes are accepted."""
-    seeds: int | None = None
-    """Seeds of every run, instead of the experiment's number."""
-    evaluate_every: int | None = None
-    """Updates between two evaluations, instead of the experiment's number."""
-    samples: int | None = None
-    """Most synthetic rows of a source."""
-    preset: str | None = None
-    """How diffusion models are fitted and sampled, instead of the experiment's preset."""
-    fit_steps: int | None = None
-    """Most steps of fitting a diffusion model."""
     engine: Literal["local", "ray"] = "local"
     """local: one run after another on this machine. ray: several at once on a Ray cluster."""
     gpus: float | None = None
@@ -60,25 +45,26 @@ class Paper(options.Output):
     workers: int | None = None
     """Processes of a run that play episodes. Default: all cores but one."""
     device: str = "auto"
-    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+    """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
 
 
 _SHARED = ("json", "quiet", "action", "name", "out")
 """Options of all actions; the others are for `run`."""
 
 
-def run(arguments: list[str]) -> None:
+def paper(arguments: list[str]) -> None:
     chosen = options.parse("paper", Paper, arguments)
     # Absolute paths, because the workers of a cluster start in another folder.
-    data, policies = (None if path is None else path.resolve() for path in (chosen.data, chosen.policies))
-    chosen = replace(chosen, out=chosen.out.resolve(), data=data, policies=policies)
+    folder, policies = (None if path is None else path.resolve() for path in (chosen.folder, chosen.policies))
+    chosen = replace(chosen, out=chosen.out.resolve(), folder=folder, policies=policies)
     command = shlex.join(["synther", "paper", *arguments])
     if chosen.action == "run":
         _run(chosen, command)
         return
     for option in fields(chosen):
         if option.name not in _SHARED and getattr(chosen, option.name) != option.default:
-            raise ConfigError(f"--{option.name.replace('_', '-')} is for `synther paper run`, not for {chosen.action}")
+            name = "data" if option.name == "folder" else option.name.replace("_", "-")
+            raise ConfigError(f"--{name} is for `synther paper run`, not for {chosen.action}")
     if chosen.action == "table":
         _table(chosen, command)
     else:
@@ -88,22 +74,19 @@ def run(arguments: list[str]) -> None:
 def _list(chosen: Paper) -> None:
     from synther.paper import EXPERIMENTS
 
-    if chosen.json:
-        facts = {
-            name: {"label": found.label, "about": found.about, "runs": [job.to_json() for job in found.jobs]}
-            for name, found in EXPERIMENTS.items()
-        }
-        answer(True, facts, [])
-        return
+    facts = {
+        name: {"label": found.label, "about": found.about, "runs": [job.to_json() for job in found.jobs]}
+        for name, found in EXPERIMENTS.items()
+    }
     rows = [
         (name, "paper" if found.label else "ours", str(len(found.jobs)), found.about)
         for name, found in EXPERIMENTS.items()
     ]
-    table(("experiment", "whose", "runs", "what"), rows)
+    answer(chosen.json, facts, rows, header=("experiment", "whose", "runs", "what"))
 
 
 def _run(chosen: Paper, command: str) -> None:
-    from synther.experiments.spec import Changes, Place, execute_all
+    from synther.experiments.spec import Place, execute_all
     from synther.paper import find
     from synther.paper.tables import RUNS
 
@@ -113,15 +96,13 @@ def _run(chosen: Paper, command: str) -> None:
     if not jobs:
         names = ", ".join(job.name for job in wanted.jobs)
         raise ConfigError(f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: its runs are {names}")
-    place = Place(chosen.out / "models", chosen.data, chosen.policies, chosen.device, chosen.workers, command)
-    changes = {name: getattr(chosen, name) for name in get_type_hints(Changes)}
+    place = Place(chosen.out / "models", chosen.folder, chosen.policies, chosen.device, chosen.workers, command)
     how: dict[str, Any] = {"engine": chosen.engine, "gpus": chosen.gpus, "address": chosen.address}
-    specs = [job.changed(**changes) for job in jobs]
-    outcomes = execute_all(specs, chosen.out / RUNS, place, **how, progress=not chosen.quiet)
-    if chosen.json:
-        answer(True, {"runs": [vars(outcome) for outcome in outcomes]}, [])
-    else:
-        table(("run", "outcome"), [(outcome.name, _words(outcome)) for outcome in outcomes])
+    outcomes = execute_all(
+        [job.changed(chosen) for job in jobs], chosen.out / RUNS, place, **how, progress=not chosen.quiet
+    )
+    facts = {"runs": [vars(outcome) for outcome in outcomes]}
+    answer(chosen.json, facts, [(one.name, _words(one)) for one in outcomes], header=("run", "outcome"))
     lost = [outcome.name for outcome in outcomes if outcome.error is not None]
     if lost:
         raise SyntherError(f"{len(lost)} of {len(outcomes)} runs are not finished: {', '.join(lost)}")
@@ -138,7 +119,7 @@ def _check(chosen: Paper) -> None:
         if chosen.gpus is not None or chosen.address is not None:
             raise ConfigError("--gpus and --address are for a cluster: give --engine ray too")
         compute.pick_device(chosen.device)  # with Ray, only the workers need it
-    Request("", chosen.data, chosen.policies)  # refuses a folder or a file that does not exist
+    Request("", chosen.folder, chosen.policies)  # refuses a folder or a file that does not exist
 
 
 def _words(outcome: Outcome) -> str:
@@ -159,11 +140,10 @@ def _table(chosen: Paper, command: str) -> None:
     found = Table.of(wanted, chosen.out)
     facts = {"command": command, **origin(compute.pick_device("cpu"))}
     files = found.write(chosen.out, facts)
-    if chosen.json:
-        answer(True, found.to_json(facts), [])
-        return
     header, *lines = found.lines()
-    table(header, lines, found.title())
+    answer(chosen.json, found.to_json(facts), lines, found.title(), header)
+    if chosen.json:
+        return
     for note in found.notes():
         say(f"- {note}")
     print(f"More in {files[0]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,14 +11,12 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, of_run, seeds
-from synther.experiments.spec import Tracked
+from synther.experiments.spec import PixelOptions, SeedOptions
 
 if TYPE_CHECKING:
     from synther.experiments.results import Result
 
 log = logging.getLogger(__name__)
-
-Action = Literal["train", "encode", "upsample", "retrain", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -31,30 +28,21 @@ class Pixels(options.Output):
     has its own options: see `synther pixels train --help` and so on.
     """
 
-    action: tyro.conf.Positional[Action] = tyro.MISSING
+    action: tyro.conf.Positional[Literal["train", "encode", "upsample", "retrain", "evaluate"]] = tyro.MISSING
     """train, encode, upsample, retrain or evaluate."""
 
 
 @dataclass(frozen=True)
-class Training(Tracked, options.Output):
+class Training(PixelOptions, options.Output):
     """How agents are trained and evaluated."""
 
-    out: Path = tyro.MISSING
-    """Folder for the results."""
-    updates: int = 550_000
-    """Updates of every seed. The default is V-D4RL's. K and M suffixes are accepted."""
-    measure_every: int = 10_000
-    """Updates between two lines of the log."""
-    episodes: int = 10
-    """Episodes of each seed, at the end."""
+    out: options.Results = tyro.MISSING
     evaluate: options.On = True
     """Leave the evaluation to `synther pixels evaluate`."""
-    workers: int | None = None
-    """Processes that play episodes. Default: all cores."""
 
 
 @dataclass(frozen=True)
-class Train(Training):
+class Train(SeedOptions, Training):
     """Train agents on FRAMES with several seeds at once, and evaluate them.
 
     OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors, policy.safetensors and, after the evaluation,
@@ -66,12 +54,8 @@ class Train(Training):
     """drq_bc or bc."""
     frames: tyro.conf.Positional[str] = tyro.MISSING
     """V-D4RL's files (a folder or one .hdf5), a folder of .npz episodes, a Minari data set, or what `collect` wrote."""
-    seeds: int = 6
-    """Agents that train at once and differ only in their seed."""
-    seed: int = 0
-    """The first seed; the same seed on the same machine gives the same result."""
     env_id: str | None = None
-    """The environment, where FRAMES do not name it: dm_control/walker-walk-v0."""
+    """The environment, if FRAMES do not name it: dm_control/walker-walk-v0."""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     """auto is bf16 on a GPU and float32 on a CPU."""
 
@@ -89,9 +73,9 @@ class Encode(options.Output):
     features: Literal["both", "actor", "critic"] | None = None
     """Whose trunk makes the latents: each its own, or one for both. Default: all trunks. BC has an actor only."""
     seed: int = 0
-    """Decides the random shifts."""
+    """Seed of the random shifts."""
     device: str = "auto"
-    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+    """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +88,7 @@ class Upsample(options.Fitting):
     of_latents = True
     latents: tyro.conf.Positional[Path] = tyro.MISSING
     """Folder of `synther pixels encode`."""
-    out: Path = tyro.MISSING
-    """Folder for the results."""
+    out: options.Results = tyro.MISSING
     samples: int = 5_000_000
     """Synthetic rows of each seed. K and M suffixes are accepted."""
     seed: Annotated[int, tyro.conf.Suppress] = 0  # each has its own
@@ -130,7 +113,7 @@ class Retrain(Training):
 
 @dataclass(frozen=True)
 class Evaluate(options.Output):
-    """Play episodes with the agents of RUN, and write its result.json. This can be another machine than trained them.
+    """Play episodes with the agents of RUN, and write its result.json. This may run on another machine than `train`.
 
     After an interruption, the same command resumes.
     """
@@ -140,14 +123,14 @@ class Evaluate(options.Output):
     episodes: int = 10
     """Episodes of each seed."""
     env_id: str | None = None
-    """The environment, where the frames of RUN do not name it: dm_control/walker-walk-v0."""
+    """The environment, if the frames of RUN do not name it: dm_control/walker-walk-v0."""
     repeat: int | None = None
     """How often each action is repeated. Default: as in the frames of RUN, or 2."""
     workers: int | None = None
     """Processes that play episodes. Default: all cores."""
 
 
-def run(arguments: list[str]) -> None:
+def pixels(arguments: list[str]) -> None:
     action, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if action not in ACTIONS:
         options.parse("pixels", Pixels, arguments)  # exits: it is --help, or an unknown action
@@ -166,7 +149,7 @@ def _train(arguments: list[str]) -> None:
     if chosen.evaluate and chosen.env_id is not None:
         check_task(chosen.env_id, frames.action.shape[1])  # now, not when all is trained
     trained = train_to(spec, frames, chosen.out, progress=not chosen.quiet)
-    _print(chosen, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
+    _print(chosen.json, chosen.out, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
 
 
 def _parse_train(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
@@ -215,7 +198,7 @@ def _retrain(arguments: list[str]) -> None:
     features, sources = stored(chosen.data, identity(chosen.run))
     spec = options.build(PixelRun, chosen, name=chosen.out.name)
     trained = retrain_to(spec, chosen.run, sources, chosen.out, features=features, progress=not chosen.quiet)
-    _print(chosen, _evaluated(chosen, trained), f"heads on the latents in {chosen.data}")
+    _print(chosen.json, chosen.out, _evaluated(chosen, trained), f"heads on the latents in {chosen.data}")
 
 
 def _evaluate(arguments: list[str]) -> None:
@@ -224,7 +207,8 @@ def _evaluate(arguments: list[str]) -> None:
 
     how: dict[str, Any] = {"env_id": chosen.env_id, "repeat": chosen.repeat, "workers": chosen.workers}
     found = evaluate(chosen.run, episodes=chosen.episodes, **how, progress=not chosen.quiet)
-    _print(chosen, found, f"{chosen.run}, {chosen.episodes} episode{'s' * (chosen.episodes > 1)} of each seed")
+    title = f"{chosen.run}, {chosen.episodes} episode{'s' * (chosen.episodes > 1)} of each seed"
+    _print(chosen.json, chosen.run, found, title)
 
 
 def _evaluated(chosen: Training, trained: Result) -> Result:
@@ -240,17 +224,10 @@ def _evaluated(chosen: Training, trained: Result) -> Result:
     return evaluate(chosen.out, episodes=chosen.episodes, workers=chosen.workers, progress=not chosen.quiet)
 
 
-def _print(chosen: Training | Evaluate, result: Result, title: str) -> None:
-    folder = chosen.run if isinstance(chosen, Evaluate) else chosen.out
+def _print(as_json: bool, folder: Path, result: Result, title: str) -> None:
     (arm,) = result.curves
     figures = of_run(result, arm, folder, missing=f"none yet: synther pixels evaluate {folder}")
-    answer(chosen.json, {**result.to_json(), "folder": str(folder)}, figures, f"{title}: mean ± std")
+    answer(as_json, {**result.to_json(), "folder": str(folder)}, figures, f"{title}: mean ± std")
 
 
-ACTIONS: dict[str, Callable[[list[str]], None]] = {
-    "train": _train,
-    "encode": _encode,
-    "upsample": _upsample,
-    "retrain": _retrain,
-    "evaluate": _evaluate,
-}
+ACTIONS = {"train": _train, "encode": _encode, "upsample": _upsample, "retrain": _retrain, "evaluate": _evaluate}

@@ -34,8 +34,7 @@ class Train(OfflineOptions, options.Named):
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
     """One of bc, td3_bc, iql, edac, cql."""
     data: options.Data = tyro.MISSING
-    out: Path = tyro.MISSING
-    """Folder for the results."""
+    out: options.Results = tyro.MISSING
     synthetic: str | None = None
     """Train on synthetic rows instead: data, or a model (.safetensors) from which --samples rows are drawn."""
     augment: Literal["additive", "multiplicative", "dynamics"] | None = None
@@ -56,7 +55,7 @@ class Train(OfflineOptions, options.Named):
     """Decides the rows: those of --fraction, of --samples, and of data that is rolled out."""
 
 
-def run(arguments: list[str]) -> None:
+def train(arguments: list[str]) -> None:
     chosen, agent = _parse(arguments)
     _check(chosen)
     asked = options.build(OfflineRun, chosen, agent=agent)  # refuses wrong options before data is read

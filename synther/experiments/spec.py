@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from synther.baselines.augmentation import AUGMENTATIONS
 from synther.errors import ConfigError
@@ -37,31 +37,24 @@ Fitted = tuple[tuple[str, ...], "Generator", dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Tracked:
-    """Where agents train, and trackers. These options, and those below, are also options of the command line."""
+    """Where agents train, and trackers. This and all classes called `...Options` are options of the command line."""
 
     device: str = "auto"
-    """auto (the GPU where there is one), cpu, cuda or cuda:N."""
+    """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
     tensorboard: Literal["auto", "on", "off"] = "auto"
-    """Write events for TensorBoard into OUT/tensorboard; auto does where it is installed."""
+    """Write TensorBoard events to OUT/tensorboard. auto: only if TensorBoard is installed."""
     wandb: str | None = None
-    """Have Weights & Biases follow the run, in this project."""
+    """Track the run with Weights & Biases, in the project of this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated(Tracked):
-    """Agents that are evaluated while they train."""
-
-    seed: int = 0
-    """The first seed; the same seed on the same machine gives the same result."""
-    workers: int | None = None
-    """Processes that play episodes; all cores but one by default."""
-    precision: Literal["auto", "float32", "tf32"] = "auto"
-    """Of the agents: auto is tf32 on a GPU and float32 on a CPU."""
+class SeedOptions(Tracked):
+    """Agents that train together."""
 
     seeds: int = 6
     """Agents that train at once and differ only in their seed."""
-    evaluate_every: int = 5_000
-    """Updates, or steps of an online run, between two evaluations; the last one is always evaluated."""
+    seed: int = 0
+    """The first seed; the same seed on the same machine gives the same result."""
 
     @property
     def all_seeds(self) -> range:
@@ -69,29 +62,66 @@ class Evaluated(Tracked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineOptions(Evaluated):
-    """How long agents train on data, and how they are evaluated."""
+class EvaluationOptions(SeedOptions):
+    """Agents that are evaluated while they train."""
 
-    updates: int = 1_000_000
-    """Of every seed. K and M suffixes are accepted."""
-    seeds: int = 8
-    """Agents that train at once and differ only in their seed."""
-    env_id: str | None = None
-    """The environment, where the data does not name it."""
+    workers: int | None = None
+    """Processes that play episodes. Default: all cores but one."""
+    precision: Literal["auto", "float32", "tf32"] = "auto"
+    """Precision of the agents: auto is tf32 on a GPU and float32 on a CPU."""
+    evaluate_every: int = 5_000
+    """Updates, or steps of an online run, between two evaluations; the last one is always evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineOptions(Evaluated):
+class OfflineOptions(EvaluationOptions):
+    """How long agents train on data, and how they are evaluated."""
+
+    updates: int = 1_000_000
+    """Updates of every seed. K and M suffixes are accepted."""
+    seeds: int = 8
+    env_id: str | None = None
+    """The environment, if the data does not name it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineOptions(EvaluationOptions):
     """How long agents act and learn, and how they are evaluated."""
 
     steps: int = 100_000
-    """Of every seed. K and M suffixes are accepted."""
+    """Environment steps of every seed. K and M suffixes are accepted."""
     learning_starts: int = 5_000
-    """Learning starts after so many steps with random actions."""
+    """Steps with random actions before the agents start to learn."""
     checkpoint_every: int = 10_000
-    """Steps between two checkpoints, at which all environments start over."""
+    """Steps between two checkpoints. All environments are reset at a checkpoint."""
     episodes: int = 10
-    """Of each seed and evaluation."""
+    """Episodes that each seed plays in an evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshOptions:
+    """How often generators are fitted on the experience so far, and how their rows are used."""
+
+    ratio: float = 0.5
+    """With --synthetic: the share of synthetic rows in every batch."""
+    refresh_every: int = 10_000
+    """With --synthetic: steps after which models are fitted again and all synthetic rows are replaced."""
+    refit: Literal["warm", "scratch"] = "warm"
+    """warm: from the weights of the previous fit, with early stopping. scratch: as in the paper."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelOptions(Tracked):
+    """How long pixel agents train on frames or on latents, and how they are evaluated."""
+
+    updates: int = 550_000
+    """Updates of every seed. The default is V-D4RL's. K and M suffixes are accepted."""
+    measure_every: int = 10_000
+    """Updates between two lines of the log; the last update always has one."""
+    episodes: int = 10
+    """Episodes that each seed plays after the training."""
+    workers: int | None = None
+    """Processes that play episodes. Default: all cores."""
 
 
 @dataclass(frozen=True)
@@ -110,23 +140,26 @@ class Place:
     """The command line, for the record."""
 
 
-class Changes(TypedDict, total=False):
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions:
     """Changes to a run; None changes nothing."""
 
-    updates: int | None
-    """Online: steps of the environment."""
-    seeds: int | None
-    evaluate_every: int | None
-    samples: int | None
-    """At most so many rows from each source."""
-    preset: str | None
-    """Of diffusion models."""
-    fit_steps: int | None
-    """At most so many steps for each fit of a diffusion model."""
+    updates: int | None = None
+    """Updates (online: steps) of every seed, instead of the experiment's number. K and M suffixes are accepted."""
+    seeds: int | None = None
+    """Seeds of every run, instead of the experiment's number."""
+    evaluate_every: int | None = None
+    """Updates (online: steps) between two evaluations, instead of the experiment's number."""
+    samples: int | None = None
+    """Maximum number of synthetic rows of each source."""
+    preset: str | None = None
+    """How diffusion models are fitted and sampled, instead of the experiment's preset."""
+    fit_steps: int | None = None
+    """Maximum number of steps for each fit of a diffusion model."""
 
-
-def given(changes: Changes, *names: str) -> dict[str, Any]:
-    return {name: changes[name] for name in names if changes.get(name) is not None}  # type: ignore[literal-required]
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of the options `names` that are not None."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
@@ -144,7 +177,7 @@ class RunSpec(ABC):
     """Whether its result is that of agents; otherwise it is a dict of numbers."""
 
     name: str
-    """Also of its folder."""
+    """The name of the run and of its folder."""
 
     @property
     def data_set(self) -> str | None:
@@ -170,8 +203,7 @@ class RunSpec(ABC):
         built: Self = _built(cls, content)
         return built
 
-    def changed(self, **changes: Unpack[Changes]) -> RunSpec:
-        """A copy with `changes`."""
+    def changed(self, changes: ChangeOptions) -> RunSpec:
         return self
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
@@ -225,19 +257,16 @@ def execute_all(specs: Sequence[RunSpec], folder: Path, place: Place, **how: Any
     """Execute each run in its own folder in `folder`. `how` goes to `engines.run_all`."""
     from synther.experiments.engines import run_all
 
-    return run_all([_Task(spec, place) for spec in specs], folder, **how)
+    return run_all([_Task(spec.name, spec, place) for spec in specs], folder, **how)
 
 
 @dataclass(frozen=True)
 class _Task:
     """A run as a task of an engine."""
 
+    name: str
     spec: RunSpec
     place: Place
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
 
     def execute(self, folder: Path, progress: Progress) -> None:
         self.spec.execute(folder, self.place, progress)
@@ -258,18 +287,13 @@ class Generator:
     def __post_init__(self) -> None:
         check_one_of("preset", self.preset, PRESETS)  # `auto` depends on the machine, so it is refused
 
-    @classmethod
-    def of(cls, settings: Settings, **own: Any) -> Self:
-        """A generator with these settings, whatever preset they came from."""
-        return cls(preset="paper", changes=settings.to_json(), **own)
-
     def settings(self) -> Settings:
         return PRESETS[self.preset].changed(**self.changes)
 
-    def with_preset(self, changes: Changes) -> Self:
+    def with_preset(self, changes: ChangeOptions) -> Self:
         """A copy with another preset, and at most as many steps of fitting."""
-        own = replace(self, preset=changes.get("preset") or self.preset)
-        settings, most = own.settings(), changes.get("fit_steps")
+        own = replace(self, preset=changes.preset or self.preset)
+        settings, most = own.settings(), changes.fit_steps
         if most is None or most >= settings.fit.steps:
             return own
         settings.changed(fit={"steps": most})  # refuses an invalid number
@@ -292,8 +316,8 @@ class Recipe(Generator):
         super().__post_init__()
         check_least(self, samples=1, most=1)
 
-    def changed(self, changes: Changes) -> Recipe:
-        own, asked = self, changes.get("samples")
+    def changed(self, changes: ChangeOptions) -> Recipe:
+        own, asked = self, changes.samples
         if asked is not None:
             own = replace(self, most=asked) if self.samples is None else replace(self, samples=min(asked, self.samples))
         return own.with_preset(changes) if self.generator == "diffusion" else own

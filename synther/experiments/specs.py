@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.results import Result
 from synther.experiments.spec import (
     PROVENANCE,
-    Changes,
+    ChangeOptions,
     Fitted,
     Generator,
     OfflineOptions,
     OnlineOptions,
+    PixelOptions,
     Place,
     Recipe,
+    RefreshOptions,
     RunSpec,
-    Tracked,
+    SeedOptions,
     Training,
-    given,
 )
 from synther.folder import Growth, RunFolder, read_object, write_object
 from synther.plain import check_env_options, check_least, check_one_of, check_options
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from synther.datasets import Dataset
     from synther.experiments.sources import Given, Sampled, TrainingData
     from synther.pixels.agent import PixelConfig
-
-
-Refit = Literal["warm", "scratch"]
 
 
 def _training_of(folder: Path) -> dict[str, Any]:
@@ -53,7 +51,6 @@ class OfflineRun(OfflineOptions, RunSpec):
     """
 
     name: str = ""
-    """Also of its folder."""
     data: str = ""
     """A name that `datasets.read` knows."""
     algorithm: str = "td3_bc"
@@ -65,7 +62,7 @@ class OfflineRun(OfflineOptions, RunSpec):
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that differ from those of the data set and from its defaults."""
     episodes: int | None = None
-    """Of each seed and evaluation. Default: as many as the data set asks for."""
+    """Episodes that each seed plays in an evaluation. Default: the data set's number."""
     env_options: dict[str, Any] | None = None
     """Passed to `gymnasium.make`. Default: those of the data where that names the environment."""
     evaluate: bool = True
@@ -90,9 +87,9 @@ class OfflineRun(OfflineOptions, RunSpec):
         agent = {**dataset.agent.get(self.algorithm, {}), **self.agent}
         return replace(self, agent=agent, episodes=dataset.episodes if self.episodes is None else self.episodes)
 
-    def changed(self, **changes: Unpack[Changes]) -> OfflineRun:
+    def changed(self, changes: ChangeOptions) -> OfflineRun:
         sources = {name: recipe.changed(changes) for name, recipe in self.sources.items()}
-        return replace(self, **given(changes, "updates", "seeds", "evaluate_every"), sources=sources)
+        return replace(self, **changes.given("updates", "seeds", "evaluate_every"), sources=sources)
 
     @property
     def data_set(self) -> str:
@@ -139,31 +136,24 @@ OnlineAlgorithm = Literal["sac", "redq"]
 
 
 @dataclass(frozen=True)
-class Synthetic(Generator):
+class Synthetic(RefreshOptions, Generator):
     """A generator of each seed's own rows, fitted again as they come in. The defaults are the paper's."""
 
     preset: str = "best"
     samples: int = 1_000_000
     """Synthetic rows of each seed."""
-    refresh_every: int = 10_000
-    """Steps after which it is fitted again and all synthetic rows are replaced."""
-    ratio: float = 0.5
-    """Share of synthetic rows in every batch, once there are some."""
-    refit: Refit = "warm"
-    """From the weights of the fit before, stopped early, or from scratch as in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, samples=1, refresh_every=1)
-        check_one_of("refit", self.refit, get_args(Refit))
+        check_one_of("refit", self.refit, ("warm", "scratch"))
         if not 0 < self.ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
         if self.settings().fit.minutes is not None:
             raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
 
-    def changed(self, changes: Changes) -> Self:
-        samples = changes.get("samples")
-        most = self.samples if samples is None else min(samples, self.samples)
+    def changed(self, changes: ChangeOptions) -> Self:
+        most = self.samples if changes.samples is None else min(changes.samples, self.samples)
         return replace(self, samples=most).with_preset(changes)
 
     def description(self) -> dict[str, Any]:
@@ -202,7 +192,6 @@ class OnlineRun(OnlineOptions, RunSpec):
     algorithms: ClassVar[tuple[str, ...]] = get_args(OnlineAlgorithm)
 
     name: str
-    """Also of its folder."""
     env_id: str
     algorithm: str = "sac"
     utd: int = 1
@@ -224,12 +213,11 @@ class OnlineRun(OnlineOptions, RunSpec):
 
     @property
     def arm(self) -> str:
-        """What its result calls it."""
+        """Name of the run's only arm in its result."""
         return self.algorithm if self.synthetic is None else f"{self.algorithm}_synther"
 
     @property
     def config(self) -> Any:
-        """Of the agent."""
         from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
 
         default = REDQ_CONFIG if self.algorithm == "redq" else SAC_CONFIG
@@ -277,9 +265,9 @@ class OnlineRun(OnlineOptions, RunSpec):
         upsampling = None if self.synthetic is None else self.synthetic.description()
         return {**own, "env_options": self.env_options or {}, "agent": asdict(self.config), "upsampling": upsampling}
 
-    def changed(self, **changes: Unpack[Changes]) -> OnlineRun:
+    def changed(self, changes: ChangeOptions) -> OnlineRun:
         synthetic = None if self.synthetic is None else self.synthetic.changed(changes)
-        own = given(changes, "updates", "seeds", "evaluate_every")
+        own = changes.given("updates", "seeds", "evaluate_every")
         return replace(self, steps=own.pop("updates", self.steps), **own, synthetic=synthetic)
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
@@ -377,35 +365,25 @@ class Retraining:
 
 
 @dataclass(frozen=True)
-class PixelRun(Tracked, RunSpec):
+class PixelRun(PixelOptions, SeedOptions, RunSpec):
     """One pixel agent, all seeds at once, and its heads retrained on other latents.
 
     `pixels.train_to` takes frames that are already in memory. It does not read `task`, `level`, `arms`, `episodes`.
     """
 
     name: str = ""
-    """Also of its folder."""
     task: str = ""
-    """Of the dm_control suite: walker-walk."""
+    """A task of the dm_control suite: walker-walk."""
     level: str = ""
-    """Of the data: medium."""
+    """The level of the data: medium."""
     algorithm: PixelAlgorithm = "drq_bc"
     arms: dict[str, Retraining] = field(default_factory=dict)
-    """Beside stage one."""
+    """Arms that are retrained on latents, by name; the agent of stage one is an arm, too."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that are not its defaults."""
-    updates: int = 550_000
-    """Of stage one, and of heads. The default is V-D4RL's: one at every second of its 1.1M steps."""
-    seeds: int = 6
-    seed: int = 0
-    episodes: int = 10
-    """Of each seed, at the end."""
     env_id: str | None = None
-    """The environment, where neither the task nor the frames name it."""
-    measure_every: int = 10_000
-    """Updates between two lines of the log; the last update always has one."""
+    """The environment, if neither the task nor the frames name it."""
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
-    workers: int | None = None
     checkpoint_seconds: float = 30.0
     """Minimum time between two checkpoints."""
 
@@ -420,10 +398,6 @@ class PixelRun(Tracked, RunSpec):
         return f"{self.task}-{self.level}"
 
     @property
-    def all_seeds(self) -> range:
-        return range(self.seed, self.seed + self.seeds)
-
-    @property
     def config(self) -> PixelConfig:
         from synther.pixels.agent import PIXEL_ALGORITHMS
 
@@ -431,14 +405,14 @@ class PixelRun(Tracked, RunSpec):
         check_options(self.algorithm, self.agent, (option.name for option in fields(kind) if option.init))
         return kind(**self.agent)
 
-    def changed(self, **changes: Unpack[Changes]) -> PixelRun:
-        if changes.get("evaluate_every") is not None:
+    def changed(self, changes: ChangeOptions) -> PixelRun:
+        if changes.evaluate_every is not None:
             raise ConfigError(f"{self.name} is evaluated only at its end: leave --evaluate-every out")
         arms = {
             name: arm if arm.recipe is None else replace(arm, recipe=arm.recipe.changed(changes))
             for name, arm in self.arms.items()
         }
-        return replace(self, **given(changes, "updates", "seeds"), arms=arms)
+        return replace(self, **changes.given("updates", "seeds"), arms=arms)
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
         """Train in `folder`, or resume there, then evaluate."""
@@ -469,8 +443,10 @@ class PixelRun(Tracked, RunSpec):
         return folder / "result.json"
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        from synther.experiments.pixels import frames_of, is_trained, latents_of, retrain_to, train_to
+        from synther.experiments.loop import CHECKPOINT
+        from synther.experiments.pixels import frames_of, is_trained, retrain_to, train_to
         from synther.pixels import files
+        from synther.pixels.latents import encode
 
         run = replace(self, env_id=self.env_id or f"dm_control/{self.task}-v0", device=place.device)
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
@@ -487,7 +463,7 @@ class PixelRun(Tracked, RunSpec):
             how: dict[str, Any] = {"seed": self.seed, "device": place.device, "progress": progress}
             for arm, retraining in self.arms.items():
                 if not is_trained(folder / arm):
-                    latents = latents_of(one, frames, retraining.features, **how)
+                    latents = encode(one / CHECKPOINT, frames, features=retraining.features, **how)
                     sources = run._sources(folder / f"{arm}-models", latents, retraining.recipe, progress)
                     retrain_to(run, one, sources, folder / arm, features=retraining.features, progress=progress)
 

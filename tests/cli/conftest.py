@@ -78,12 +78,12 @@ def refused(synther, tmp_path) -> Callable[..., str]:
 
 @pytest.fixture
 def run(request, capsys, monkeypatch) -> Callable[..., str]:
-    """What `VERB`, the module of a verb that a test file names, prints on stdout. Errors are raised."""
+    """What `VERB`, the verb that a test file names, prints on stdout. Errors are raised."""
     monkeypatch.setenv("COLUMNS", "250")
 
     def call(*arguments: object) -> str:
         capsys.readouterr()
-        request.module.VERB.run(list(map(str, arguments)))
+        request.module.VERB(list(map(str, arguments)))
         return capsys.readouterr().out
 
     return call

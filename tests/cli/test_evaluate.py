@@ -33,7 +33,7 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(synther, tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--episodes", "0"), "--episodes must be at least 1, got 0"),
+        (("--episodes", "0"), "episodes must be at least 1, got 0"),
         (("--seed", "-1"), "--seed must be a whole number and at least 0, got -1"),
         (("--env-options", "3"), "--env-options must be a JSON object"),
         ((), "no such file; expected an agent"),

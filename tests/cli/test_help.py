@@ -11,9 +11,7 @@ import pytest
 
 import synther as package
 from synther.cli import VERBS, options
-from synther.cli.fit import Fit
-from synther.cli.sample import Sample
-from synther.cli.upsample import Upsample
+from synther.cli.models import Fit, Sample, Upsample
 from synther.presets import PRESETS
 
 

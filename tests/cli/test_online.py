@@ -22,7 +22,8 @@ QUICK = (
 )
 
 
-VERB = online
+VERB = online.online
+PAPER = {"preset": "paper", "changes": PRESETS["paper"].to_json()}
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def planned(monkeypatch, tmp_path) -> Callable[..., OnlineRun]:
     def plan(*arguments: object) -> OnlineRun:
         monkeypatch.setattr("synther.experiments.online.train_to", kept)
         with pytest.raises(KeyboardInterrupt):
-            online.run([*map(str, arguments), "--out", str(tmp_path / "out")])
+            online.online([*map(str, arguments), "--out", str(tmp_path / "out")])
         return found[-1]
 
     return plan
@@ -76,7 +77,7 @@ def test_options_become_a_run(planned):
     expected = OnlineRun("out", "A-v0", steps=200_000, seeds=3, seed=5, precision="float32", device="cpu")
     assert replace(run, agent={}) == expected
     run = planned("A-v0", "--synthetic", "--preset", "paper", "--refit", "scratch", "--ratio", 0.25, "--samples", "2M")
-    assert run.synthetic == Synthetic.of(PRESETS["paper"], samples=2_000_000, ratio=0.25, refit="scratch")
+    assert run.synthetic == Synthetic(**PAPER, samples=2_000_000, ratio=0.25, refit="scratch")
     run = planned("A-v0", "--synthetic", "--preset", "laptop", "--fit.steps", 7)
     assert run.synthetic.settings() == PRESETS["laptop"].changed(fit={"steps": 7})
     assert run.synthetic.samples == 100_000  # on a CPU
@@ -90,9 +91,9 @@ def test_options_of_agents_that_see(planned):
     assert run.config == DrQv2Config(width=64)
     assert replace(run, agent={}) == OnlinePixelRun("out", walker, steps=50_000, seeds=2, learning_starts=9)
     latents = ("--synthetic", "--preset", "paper", "--updates-per-refresh", "7K", "--samples", "1K")
-    expected = SyntheticLatents.of(PRESETS["paper"], samples=1_000, updates=7_000)
+    expected = SyntheticLatents(**PAPER, samples=1_000, updates=7_000)
     assert planned(walker, "--pixels", *latents).synthetic == expected
-    assert planned(walker, "--pixels", *latents[:3]).synthetic == SyntheticLatents.of(PRESETS["paper"])
+    assert planned(walker, "--pixels", *latents[:3]).synthetic == SyntheticLatents(**PAPER)
 
 
 @pytest.mark.parametrize(

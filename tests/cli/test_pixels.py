@@ -20,7 +20,7 @@ from synther.pixels import evaluation, files
 from synther.pixels.frames import Frames
 from synther.presets import preset
 
-VERB = pixels
+VERB = pixels.pixels
 AGENT = ("--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "4")
 QUICK = ("--updates", "4", "--measure-every", "2", "--episodes", "2", "--device", "cpu", "--tensorboard", "off")
 

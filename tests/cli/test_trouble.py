@@ -32,7 +32,7 @@ class TestTrouble:
             def run(arguments):
                 raise error
 
-            monkeypatch.setattr("synther.cli.presets.run", run)
+            monkeypatch.setattr("synther.cli.models.presets", run)
 
         return fail_with
 

@@ -15,7 +15,7 @@ import torch
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments import loop, record
 from synther.experiments.results import Result
-from synther.experiments.spec import Place, Recipe
+from synther.experiments.spec import ChangeOptions, Place, Recipe
 from synther.experiments.specs import STAGE_ONE, PixelRun, Retraining
 from synther.pixels import evaluation, files
 from synther.progress import Silent
@@ -97,11 +97,11 @@ def finals(folder: Path) -> dict[str, tuple]:
 def test_it_is_plain_data():
     assert json.loads(json.dumps(RUN.to_json())) == RUN.to_json()
     assert RUN.data_set == "point_mass-easy-collected"
-    changed = RUN.changed(updates=4, seeds=1, samples=10, preset="laptop")
+    changed = RUN.changed(ChangeOptions(updates=4, seeds=1, samples=10, preset="laptop"))
     assert (changed.updates, changed.seeds, changed.arms["latents"].recipe) == (4, 1, None)
     assert changed.arms["critic"].recipe == replace(RECIPE, samples=10, preset="laptop")
     with pytest.raises(ConfigError, match="--evaluate-every"):
-        RUN.changed(evaluate_every=5)
+        RUN.changed(ChangeOptions(evaluate_every=5))
 
 
 @pytest.mark.parametrize(

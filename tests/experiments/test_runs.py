@@ -14,7 +14,7 @@ from synther import datasets, write
 from synther.agents.agent import Agent
 from synther.errors import ConfigError
 from synther.experiments.results import Result
-from synther.experiments.spec import Place, Recipe, execute_all
+from synther.experiments.spec import ChangeOptions, Place, Recipe, execute_all
 from synther.experiments.specs import OfflineRun
 from synther.progress import Silent
 from synther.synthesizer import Synthesizer
@@ -67,13 +67,13 @@ def test_to_json_and_back():
 
 
 def test_what_is_changed_and_what_is_not():
-    changed = RUN.changed(updates=5, samples=30, preset="fast")
+    changed = RUN.changed(ChangeOptions(updates=5, samples=30, preset="fast"))
     synthetic = Recipe(samples=30, preset="fast", changes=TINY)
     noise = Recipe("additive", None, most=30)
     assert changed == replace(RUN, updates=5, sources={"synthetic": synthetic, "additive": noise})
-    assert RUN.changed(samples=1_000).sources["synthetic"] == RUN.sources["synthetic"]
-    assert RUN.changed() == RUN.changed(fit_steps=10**6) == RUN
-    shorter = RUN.changed(fit_steps=2).sources
+    assert RUN.changed(ChangeOptions(samples=1_000)).sources["synthetic"] == RUN.sources["synthetic"]
+    assert RUN.changed(ChangeOptions()) == RUN.changed(ChangeOptions(fit_steps=10**6)) == RUN
+    shorter = RUN.changed(ChangeOptions(fit_steps=2)).sources
     assert shorter["synthetic"].settings() == RUN.sources["synthetic"].settings().changed(fit={"steps": 2})
     assert {name: made for name, made in shorter.items() if name != "synthetic"} == {
         name: made for name, made in RUN.sources.items() if name != "synthetic"
@@ -86,13 +86,13 @@ def test_what_is_changed_and_what_is_not():
         ({"preset": "auto"}, "unknown preset 'auto': expected one of best, paper, fast, laptop"),
     ):
         with pytest.raises(ConfigError, match=text):
-            RUN.changed(**wrong)
+            RUN.changed(ChangeOptions(**wrong))
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, 12), (30, 12), (5, 5)])
 def test_as_many_rows_as_there_are_real_ones_or_as_was_asked_for(most, expected, place):
     real = swings()[:12]
-    assert RUN.changed(samples=most).sources["additive"].source(real, place, 0).samples == expected
+    assert RUN.changed(ChangeOptions(samples=most)).sources["additive"].source(real, place, 0).samples == expected
 
 
 def test_a_run_of_before_an_option_was_there_is_the_same(tmp_path, place):
@@ -129,7 +129,7 @@ def test_what_is_done_is_not_done_again_and_not_even_read(tmp_path, place, monke
         monkeypatch.setattr(owner, name, pytest.fail)
     (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
     assert (outcome.error, outcome.was_done) == (None, True)
-    refused = execute(RUN.changed(updates=5), tmp_path, place)
+    refused = execute(RUN.changed(ChangeOptions(updates=5)), tmp_path, place)
     assert refused is not None
     assert "holds a run with another updates (" in refused
 
@@ -137,7 +137,7 @@ def test_what_is_done_is_not_done_again_and_not_even_read(tmp_path, place, monke
 @pytest.mark.parametrize("algorithm", ["td3_bc", "iql"])
 def test_a_longer_run_goes_on_unless_its_learning_rate_has_fallen(algorithm, tmp_path, place):
     short = replace(RUN, algorithm=algorithm)
-    longer = short.changed(updates=2 * RUN.updates)
+    longer = short.changed(ChangeOptions(updates=2 * RUN.updates))
     assert execute(short, tmp_path, place) is None
     folder = tmp_path / "runs" / RUN.name
     told = execute(longer, tmp_path, place)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from synther.experiments.spec import ChangeOptions
 from synther.experiments.specs import OnlineRun, Synthetic
 from synther.paper.experiment import Cell, Experiment
 from synther.paper.tables import RUNS, Table
@@ -83,7 +84,7 @@ def test_a_column_that_is_not_begun_holds_up_no_summary(out):
 
 
 def test_seeds_that_diverged_and_shorter_runs_are_told(out):
-    finish(out, MADE["walker2d"].changed(updates=500, samples=10), [500.0, None])
+    finish(out, MADE["walker2d"].changed(ChangeOptions(updates=500, samples=10)), [500.0, None])
     table = Table.of(EXAMPLE, out)
     assert table.lines()[2][2] == "500.0*"
     assert any(note.startswith("1 of 2 seeds of sac_synther in walker2d-synther") for note in table.notes())

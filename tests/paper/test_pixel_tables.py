@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from synther.experiments.spec import ChangeOptions
 from synther.experiments.specs import STAGE_ONE, PixelRun
 from synther.folder import read_object, write_object
 from synther.paper import find, findings
@@ -45,7 +46,7 @@ def test_original_against_synther(out):
     wanted = find("vd4rl")
     run = next(job for job in wanted.jobs if job.name == "cheetah-run-expert-bc")
     assert isinstance(run, PixelRun)
-    finish(out, run.changed(updates=7, samples=9), {STAGE_ONE: 60.0, "synthetic": 80.0})
+    finish(out, run.changed(ChangeOptions(updates=7, samples=9)), {STAGE_ONE: 60.0, "synthetic": 80.0})
     table = Table.of(wanted, out)
     (row,) = [line for line in table.lines() if line[0] == "cheetah-run-expert"]
     assert row[1:3] == ["- (34.5 ± 8.3)", "- (52.3 ± 7.0)"]

@@ -12,7 +12,7 @@ import pytest
 from synther import Transitions, write
 from synther.errors import ConfigError, MissingExtra
 from synther.experiments.results import EvalPoint, Result
-from synther.experiments.spec import Place, Recipe
+from synther.experiments.spec import ChangeOptions, Place, Recipe
 from synther.experiments.specs import OfflineRun
 from synther.folder import Difference, write_object
 from synther.paper import findings
@@ -110,7 +110,7 @@ def test_one_column_over_the_other_as_counted_by_hand(finished):
 
 
 def test_a_shorter_run_is_never_shown_as_the_whole_one(out):
-    short = RUNS_OF_IT[2].changed(updates=100, samples=1_000, preset="fast")
+    short = RUNS_OF_IT[2].changed(ChangeOptions(updates=100, samples=1_000, preset="fast"))
     finish(out, short, [1.0, 3.0], [2.0, 2.0])
     table = Table.of(EXAMPLE, out)
     assert table.lines()[3] == ["c", "2.0 ± 1.0* (10.0 ± 1.0)", "2.0 ± 0.0*"]
@@ -142,7 +142,7 @@ def test_a_preset_that_was_another_then_is_told(out, known):
 
 def test_one_seed_is_told_as_one_and_decides_nothing(tmp_path):
     for run in RUNS_OF_IT[:2]:
-        finish(tmp_path, run.changed(seeds=1), [10.0], [30.0])
+        finish(tmp_path, run.changed(ChangeOptions(seeds=1)), [10.0], [30.0])
     table = Table.of(EXAMPLE, tmp_path)
     assert table.comparisons == ()
     assert table.lines()[1][2] == "30.0*"

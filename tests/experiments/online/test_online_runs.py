@@ -11,7 +11,7 @@ import pytest
 from synther.errors import ConfigError
 from synther.experiments import online as training
 from synther.experiments.results import Result
-from synther.experiments.spec import Place, execute_all
+from synther.experiments.spec import ChangeOptions, Place, execute_all
 from synther.experiments.specs import OnlineRun, Synthetic
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -48,21 +48,24 @@ def test_it_is_plain_data():
 
 
 def test_what_is_changed_and_what_is_not():
-    changed = RUN.changed(updates=5, seeds=1, samples=7, preset="fast")
+    changed = RUN.changed(ChangeOptions(updates=5, seeds=1, samples=7, preset="fast"))
     made = Synthetic("fast", changes=TINY, samples=7, refresh_every=20)
     assert changed == replace(RUN, steps=5, seeds=1, synthetic=made)
-    assert RUN.changed(samples=1_000) == RUN.changed() == RUN
+    assert RUN.changed(ChangeOptions(samples=1_000)) == RUN.changed(ChangeOptions()) == RUN
     shorter = replace(RUN.synthetic, changes={**TINY, "fit": {**TINY["fit"], "steps": 1}})
-    assert RUN.changed(fit_steps=1) == replace(RUN, synthetic=shorter)
-    assert REDQ.changed(preset="fast", samples=1, evaluate_every=3) == replace(REDQ, evaluate_every=3)
+    assert RUN.changed(ChangeOptions(fit_steps=1)) == replace(RUN, synthetic=shorter)
+    assert REDQ.changed(ChangeOptions(preset="fast", samples=1, evaluate_every=3)) == replace(REDQ, evaluate_every=3)
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: RUN.changed(updates=0), "steps must be at least 1, got 0"),
-        (lambda: RUN.changed(samples=0), "samples must be at least 1, got 0"),
-        (lambda: RUN.changed(preset="auto"), "unknown preset 'auto': expected one of best, paper, fast, laptop"),
+        (lambda: RUN.changed(ChangeOptions(updates=0)), "steps must be at least 1, got 0"),
+        (lambda: RUN.changed(ChangeOptions(samples=0)), "samples must be at least 1, got 0"),
+        (
+            lambda: RUN.changed(ChangeOptions(preset="auto")),
+            "unknown preset 'auto': expected one of best, paper, fast, laptop",
+        ),
         (lambda: replace(RUN, algorithm="ppo"), "unknown agent 'ppo': expected one of sac, redq"),
     ],
 )
@@ -91,7 +94,7 @@ def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):
     assert redq["upsampling"] is None
     monkeypatch.setattr(training, "RowActing", pytest.fail)
     assert [outcome.was_done for outcome in execute([RUN, REDQ], tmp_path)] == [True, True]
-    (refused,) = execute([RUN.changed(updates=40)], tmp_path)
+    (refused,) = execute([RUN.changed(ChangeOptions(updates=40))], tmp_path)
     assert "holds a run with another steps (" in str(refused.error)
 
 

@@ -1,0 +1,138 @@
+"""`synther fit DATA`, `synther sample MODEL`, `synther upsample DATA`, which is both, and `synther presets`"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+from synther.cli import options
+from synther.cli.answer import answer
+from synther.diffusion.config import SAMPLERS
+from synther.durable import check_new
+from synther.errors import ConfigError
+from synther.presets import ABOUT, PRESETS
+
+if TYPE_CHECKING:
+    from synther.data.transitions import Transitions
+    from synther.synthesizer import Synthesizer
+
+
+@dataclass(frozen=True)
+class Fit(options.Named, options.Fitting):
+    """Fit a model on DATA and save it as one file. After an interruption, the same command resumes."""
+
+    data: options.Data = tyro.MISSING
+    out: Path = tyro.MISSING
+    """Where the model goes: a .safetensors file."""
+
+    def rows_and_model(self) -> tuple[Transitions, Synthesizer]:
+        """The rows, and the model that is to be fitted on them."""
+        from synther.synthesizer import Synthesizer
+
+        rows = self.read(self.data, self.fraction, self.seed)
+        return rows, Synthesizer(self.settings(), device=self.device, precision=self.precision, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Upsample(Fit):
+    """Fit a model on DATA, write synthetic rows, and compare them with the real ones.
+
+    OUT receives model.safetensors, synthetic.hdf5, comparison.json and comparison.png. After an interruption,
+    the same command resumes.
+    """
+
+    out: options.Results = tyro.MISSING
+    samples: int = 1_000_000
+    """Synthetic rows to write. K and M suffixes are accepted."""
+    format: Literal["hdf5", "npz", "parquet"] = "hdf5"
+    """How the synthetic rows are written."""
+
+
+@dataclass(frozen=True)
+class Sample(options.Machine):
+    """Write synthetic rows of a saved model. After an interruption, the same command resumes."""
+
+    model: tyro.conf.Positional[Path] = tyro.MISSING
+    """A file written by `synther fit` or `synther upsample`."""
+    out: Path = tyro.MISSING
+    """Where the rows go: a new file, .hdf5 (D4RL's keys), .npz or .parquet."""
+    samples: int = 1_000_000
+    """Rows to write. K and M suffixes are accepted."""
+    sampler: str | None = None
+    """sde, heun, euler, unipc or a registered sampler. Default: the model's own."""
+    steps: int | None = None
+    """Sampler steps. Default: the model's own."""
+
+
+@dataclass(frozen=True)
+class Presets(options.Output):
+    """List the presets and what they choose."""
+
+
+def fit(arguments: list[str]) -> None:
+    chosen = options.parse("fit", Fit, arguments)
+    if chosen.out.suffix != ".safetensors":
+        raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
+    from synther.upsample import fit_to
+
+    model = fit_to(chosen.out, *chosen.rows_and_model(), not chosen.quiet)
+    record, last = model.record, model.measured
+    facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
+    figures = [
+        ("rows", f"{record.rows:,}"),
+        ("steps", f"{record.steps:,} in {record.seconds:.1f} s on {record.device}"),
+        ("loss", f"{last['loss']:.4f}"),
+        ("held-out loss", f"{last['held_out']:.4f}" if "held_out" in last else "-"),
+        ("model", str(chosen.out)),
+    ]
+    answer(chosen.json, facts, figures)
+
+
+def sample(arguments: list[str]) -> None:
+    chosen = options.parse("sample", Sample, arguments)
+    check_new(chosen.out)
+    if chosen.sampler is not None:
+        SAMPLERS.check(chosen.sampler, "--sampler")
+    from synther.synthesizer import Synthesizer
+
+    model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
+    changes: dict[str, Any] = {"kind": chosen.sampler, "steps": chosen.steps}
+    sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
+    model.sample_to(chosen.out, chosen.samples, seed=chosen.seed, sampler=sampler, progress=not chosen.quiet)
+    size = chosen.out.stat().st_size
+    facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}
+    figures = [
+        ("rows", f"{chosen.samples:,}"),
+        ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
+        ("file", f"{chosen.out} ({size / 1e6:.1f} MB)"),
+    ]
+    answer(chosen.json, facts, figures)
+
+
+def upsample(arguments: list[str]) -> None:
+    chosen = options.parse("upsample", Upsample, arguments)
+    from synther import upsample
+
+    rows, model = chosen.rows_and_model()
+    suffix = f".{chosen.format}"
+    done = upsample.upsample(rows, chosen.out, model, chosen.samples, suffix=suffix, progress=not chosen.quiet)
+    files = {name: str(getattr(done, name)) for name in ("model", "data", "picture", "figures")}
+    facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
+    looked_at = done.comparison.rows_synthetic
+    compared = f"{looked_at:,}" if looked_at == chosen.samples else f"the first {looked_at:,} of {chosen.samples:,}"
+    figures = [*done.comparison.table(), *files.items()]
+    answer(chosen.json, facts, figures, f"{len(rows):,} real rows against {compared} synthetic ones")
+
+
+def presets(arguments: list[str]) -> None:
+    chosen = options.parse("presets", Presets, arguments)
+    facts = {name: {"about": ABOUT[name], **settings.to_json()} for name, settings in PRESETS.items()}
+    rows = []
+    for name, settings in PRESETS.items():
+        network, steps, sampler = settings.network, f"{settings.fit.steps:,}", settings.sampler
+        size, calls = f"{network.depth} x {network.width}", str(sampler.network_calls)
+        rows.append((name, size, steps, f"{sampler.kind} {sampler.steps}", calls, ABOUT[name]))
+    answer(chosen.json, facts, rows, header=("preset", "network", "fit steps", "sampler", "calls", "what for"))
