@@ -39,6 +39,7 @@ from synther.folder import RunFolder, digest_of
 from synther.pixels.files import read, write
 from synther.pixels.formats.hdf5 import SUFFIXES, Shard
 from synther.pixels.frames import Frames
+from synther.plain import whole_seed
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
@@ -90,8 +91,7 @@ def record_frames(
     """
     if decisions < 1 or repeat < 1:
         raise ConfigError(f"steps and repeat must be at least 1, got {decisions} and {repeat}")
-    if seed < 0:
-        raise ConfigError(f"the seed must be 0 or more, got {seed}")
+    whole_seed(seed)
     check_drawable(env_id)
     backend = graphics()
     with PixelEnv(env_id, size=size, repeat=repeat, backend=backend) as env:

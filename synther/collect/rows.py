@@ -178,14 +178,15 @@ def check_fits(
 
 def buffer_of(run: Path) -> Transitions:
     """All real rows of an online run, seed by seed."""
-    if not (run / "run.json").exists() or "learning_starts" not in read_object(run / "run.json"):
+    about = read_object(run / "run.json") if (run / "run.json").exists() else {}
+    if "learning_starts" not in about:
         raise FormatError(f"{run}: expected an environment, or a folder that `synther online` has written")
-    if read_object(run / "run.json").get("kind") == "online_pixels":
+    if about.get("kind") == "online_pixels":
         raise FormatError(f"{run} is a run of pixel agents: its frames are a data set each, {run}/frames/seed-0 first")
     replay = run / "replay.npz"
     if not replay.exists():
         raise FormatError(f"{run} has no replay.npz yet: run the same `synther online` command again until it is done")
-    rows, steps = formats.read(replay), read_object(run / "run.json")["steps"]
+    rows, steps = formats.read(replay), about["steps"]
     result = run / "result.json"
     if not result.exists() or read_object(result)["env_steps"] < steps:
         log.warning("%s is not finished: these are the rows so far, of %s steps per seed", run, f"{steps:,}")

@@ -24,6 +24,7 @@ from synther.datasets import rollouts
 from synther.datasets.tasks import ENV_IDS, EPISODES, Change, Task, canonical, tasks
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.formats.hdf5 import is_of_frames
+from synther.plain import check_least
 from synther.progress import Progress
 from synther.registry import Registry
 
@@ -84,10 +85,7 @@ class Request:
             raise ConfigError(f"{self.data} is not a folder: expected the one that holds your data sets")
         if self.policies is not None and not self.policies.is_file():
             raise ConfigError(f"{self.policies}: no such file; expected an archive of policies (.npz)")
-        if self.rows is not None and self.rows < 1:
-            raise ConfigError(f"rows must be at least 1, got {self.rows}")
-        if self.seed < 0:
-            raise ConfigError(f"the seed must be 0 or more, got {self.seed}")
+        check_least(self, rows=1, seed=0)
 
 
 Found = tuple[Transitions, str]

@@ -21,6 +21,7 @@ from synther.envs.making import opened, time_limit
 from synther.envs.policies import Policy
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError
+from synther.plain import whole_seed
 from synther.progress import Phase, Progress, resolve
 
 Array = NDArray[Any]
@@ -52,8 +53,7 @@ def record(
     """
     if rows < len(policies):
         raise ConfigError(f"rows must be at least {len(policies)}, one for each policy, got {rows}")
-    if seed < 0:
-        raise ConfigError(f"the seed must be 0 or more, got {seed}")
+    whole_seed(seed)
     made = json.dumps(dict(options or {}))
     with opened(env_id, **json.loads(made)) as one:
         limit = time_limit(one) or LONGEST

@@ -90,6 +90,7 @@ def score(
     check_env_options(env_options)
     wanted = run.get("episodes", EPISODES) if episodes is None else episodes
     seeds, shown = _seeds_of(described, run), resolve(progress)
+    how: dict[str, Any]
     if "frame" in described:
         if env_options:
             raise ConfigError(f"pixel agents take no environment options, got {env_options}: leave --env-options out")
@@ -97,11 +98,12 @@ def score(
         pixel_policy, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if make_env is PixelEnv else None
         if obstacle is not None:
             raise ConfigError(obstacle)
-        how: dict[str, Any] = {"repeat": repeat, "workers": workers, "make_env": make_env, "number": number}
+        how = {"repeat": repeat, "workers": workers, "make_env": make_env, "number": number}
         with shown.phase("evaluate", len(seeds) * wanted) as phase:
             found = evaluate_pixels(pixel_policy, env_id, seeds, wanted, phase=phase, **how)
     else:
-        found = _play_rows(file, env_id, env_options, seeds, wanted, number, workers, shown)
+        how = {"episodes": wanted, "workers": workers, "options": env_options}
+        found = _play_rows(file, env_id, seeds, number, shown, **how)
     arms = list(run.get("arms") or ["agents"])
     done, unit = _trained(file, described, run)
     result = Result.of([Measurement.of(done, 0.0, {}, found)], arms)
@@ -129,29 +131,18 @@ def _seeds_of(described: Mapping[str, Any], run: Mapping[str, Any]) -> list[int]
     raise FormatError("nothing says which seeds these agents have: evaluate them in the folder of their run")
 
 
-def _play_rows(
-    file: Path,
-    env_id: str,
-    env_options: Mapping[str, Any],
-    seeds: list[int],
-    episodes: int,
-    number: int,
-    workers: int | None,
-    progress: Progress,
-) -> Evaluation:
-    actors = frozen(policy.load_policy(file))
-    check_fits(env_id, str(file), actors[0].layers, actors[0].layers[-1][0].shape[1], env_options)
-    with (
-        Evaluator(env_id, seeds, episodes=episodes, workers=workers, options=env_options) as evaluator,
-        progress.phase("evaluate", len(seeds) * episodes) as phase,
-    ):
+def _play_rows(file: Path, env_id: str, seeds: list[int], number: int, progress: Progress, **how: Any) -> Evaluation:
+    """`how` goes to the evaluator."""
+    actors, total = frozen(policy.load_policy(file)), len(seeds) * how["episodes"]
+    check_fits(env_id, str(file), actors[0].layers, actors[0].layers[-1][0].shape[1], how["options"])
+    with Evaluator(env_id, seeds, **how) as evaluator, progress.phase("evaluate", total) as phase:
         pending, shown = evaluator.start(actors, number), 0
         while not pending.done():
-            over = round(pending.wait(_PATIENCE) * len(seeds) * episodes)
+            over = round(pending.wait(_PATIENCE) * total)
             phase.advance(over - shown)
             shown = over
         found = pending.result()
-        phase.advance(len(seeds) * episodes - shown)
+        phase.advance(total - shown)
     return found
 
 

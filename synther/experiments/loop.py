@@ -139,21 +139,9 @@ def train(
         learner.load(checkpoint)
         log.info("going on after %s updates", f"{learner.updates:,}")
     schedule = Schedule(spec.measure_every if isinstance(spec, PixelRun) else spec.evaluate_every, spec.updates)
-    with Record(folder, schedule, learner.updates, arms, seeds, spec, others=others) as record:
-        return _train(learner, record, checkpoint, evaluator, progress, label, spec.checkpoint_seconds)
-
-
-def _train(
-    learner: Learner,
-    record: Record,
-    checkpoint: Path,
-    evaluator: Evaluator | None,
-    progress: Progress,
-    label: str,
-    checkpoint_seconds: float,
-) -> Result:
-    evaluations, schedule = Evaluations(evaluator, record), record.schedule
-    checkpoints, rate = Checkpoints(record.clock, checkpoint_seconds), Rate("updates", learner.updates, record)
+    record = Record(folder, schedule, learner.updates, arms, seeds, spec, others=others)
+    evaluations, rate = Evaluations(evaluator, record), Rate("updates", learner.updates, record)
+    checkpoints = Checkpoints(record.clock, spec.checkpoint_seconds)
 
     def save() -> None:
         """Where it is time. The last checkpoint holds the agents that the run leaves behind."""
@@ -175,15 +163,15 @@ def _train(
             if learner.updates < end:
                 save()
 
-    if not record.has_all(learner.updates):  # stopped before it was evaluated
-        evaluations.begin(learner, learner.updates)
-    with progress.phase(label, schedule.last, learner.updates) as phase:
+    with record, progress.phase(label, schedule.last, learner.updates) as phase:
+        if not record.has_all(learner.updates):  # stopped before it was evaluated
+            evaluations.begin(learner, learner.updates)
         while learner.updates < schedule.last:
             until(schedule.after(learner.updates), phase)
             evaluations.begin(learner, learner.updates)
             save()
         evaluations.wait(0)
-    record.clock.save()
+        record.clock.save()
     return record.result(learner.device)
 
 
@@ -198,8 +186,8 @@ class Acting(ABC):
     """Steps between two updates of the display."""
     refreshing: Refreshing | LatentRefreshing | None = None
 
-    def __init__(self, spec: OnlineRun, learner: Any, folder: Path) -> None:
-        self.spec, self.learner = spec, learner
+    def __init__(self, spec: OnlineRun, envs: Any, learner: Any, folder: Path) -> None:
+        self.spec, self.envs, self.learner = spec, envs, learner
         schedule = Schedule(spec.evaluate_every, spec.steps, "env_steps")
         self.record = Record(folder, schedule, self.step, [spec.arm], spec.all_seeds, spec)
         self.clock = self.record.clock
@@ -226,12 +214,12 @@ class Acting(ABC):
         """Reset all environments."""
 
     @abstractmethod
-    def choose(self) -> NDArray[np.float32]:
-        """The next actions of the agents."""
+    def choose(self) -> Any:
+        """The next actions of the agents, (S, A)."""
 
     @abstractmethod
-    def take(self, actions: NDArray[np.float32], end: int) -> None:
-        """Step all environments once, in a segment that ends after `end` steps."""
+    def keep(self, stepped: Any, end: int) -> None:
+        """Keep what one step of all environments gave, in a segment that ends after `end` steps."""
 
     @abstractmethod
     def learn(self, step: int) -> None:
@@ -283,6 +271,8 @@ class Acting(ABC):
             chosen = self.choose()
             # A seed that has diverged acts at random: its measurements show it, and the others continue.
             actions = np.where(np.isfinite(chosen), chosen, actions)
-        self.take(actions, end)
+        with self.clock.counting("environments"):
+            stepped = self.envs.step(actions, step)
+        self.keep(stepped, end)
         if learning:
             self.learn(step)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.learner import Learner
@@ -112,7 +111,6 @@ class RowActing(Acting):
     shown = 100
 
     def __init__(self, spec: OnlineRun, envs: VectorEnv, learner: Learner, folder: Path) -> None:
-        self.envs = envs
         spaces: dict[str, Any] = {"action_space": envs.action_space, "observation_space": envs.observation_space}
         self.experience = Experience(folder / _ROWS, Columns(envs.observation_size, len(envs.low), **spaces))
         self.checkpoint, self.replay = folder / CHECKPOINT, folder / "replay.npz"
@@ -122,7 +120,7 @@ class RowActing(Acting):
             learner.add(self.experience.rows(step))
         if spec.synthetic is not None:
             self.refreshing = Refreshing(spec.synthetic, spec.env_id, self.experience, learner, folder)
-        super().__init__(spec, learner, folder)
+        super().__init__(spec, envs, learner, folder)
 
     @property
     def step(self) -> int:
@@ -146,13 +144,10 @@ class RowActing(Acting):
     def reset(self) -> None:
         self.envs.reset(self.step)
 
-    def choose(self) -> NDArray[np.float32]:
-        chosen: NDArray[np.float32] = self.learner.act(self.envs.observations)
-        return chosen
+    def choose(self) -> Any:
+        return self.learner.act(self.envs.observations)
 
-    def take(self, actions: NDArray[np.float32], end: int) -> None:
-        with self.clock.counting("environments"):
-            stepped = self.envs.step(actions, self.step)
+    def keep(self, stepped: Any, end: int) -> None:
         self.experience.append(stepped.rows, stepped.timeouts)
         self.learner.add(stepped.rows)
 
@@ -183,7 +178,7 @@ class PixelActing(Acting):
         folder: Path,
         make_env: Callable[..., PixelEnv],
     ) -> None:
-        self.envs, self.learner, self.update_every = envs, learner, spec.update_every
+        self.learner, self.update_every = learner, spec.update_every
         self.frames = FrameExperience(folder / "frames", spec.all_seeds, envs, spec.env_id, spec.repeat)
         self.everybody: Numbers = np.arange(spec.seeds)
         self.checkpoint = folder / CHECKPOINT
@@ -195,7 +190,7 @@ class PixelActing(Acting):
         if spec.synthetic is not None:
             self.refreshing = LatentRefreshing(spec.synthetic, learner, folder, spec.precision)
         self._make_env = make_env
-        super().__init__(spec, learner, folder)
+        super().__init__(spec, envs, learner, folder)
 
     @property
     def step(self) -> int:
@@ -218,13 +213,10 @@ class PixelActing(Acting):
     def reset(self) -> None:
         self._see(self.envs.reset(self.step), self.everybody)
 
-    def choose(self) -> NDArray[np.float32]:
-        chosen: NDArray[np.float32] = self.learner.act()
-        return chosen
+    def choose(self) -> Any:
+        return self.learner.act()
 
-    def take(self, actions: NDArray[np.float32], end: int) -> None:
-        with self.clock.counting("environments"):
-            stepped = self.envs.step(actions, self.step)
+    def keep(self, stepped: Any, end: int) -> None:
         self._see(stepped.records, self.everybody)
         if self.step + 1 < end:  # where the segment ends, all start over
             self._see(stepped.restarts, np.flatnonzero(stepped.over))

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop
 from synther.experiments.record import check_alive, check_trackers
 from synther.experiments.results import Result
-from synther.experiments.sources import Stored
+from synther.experiments.sources import Given, Sampled, Stored
 from synther.experiments.specs import PixelRun
 from synther.folder import RunFolder, read_object, write_object
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig
@@ -152,14 +152,6 @@ def digest(frames: Frames) -> str:
     return found.hexdigest()
 
 
-def latents_of(
-    run: Path, frames: Frames, features: Features, *, seed: int = 0, device: str = "auto", progress: Progress | bool
-) -> list[Transitions]:
-    """`frames` as each seed of the stage one in the folder `run` sees them."""
-    identity(run)
-    return encode(run / loop.CHECKPOINT, frames, features=features, seed=seed, device=device, progress=progress)
-
-
 def _check_frames(run: Path, frames: Frames) -> None:
     """Refuse frames of another task than that of the agents of `run`, and warn of other frames of the same task."""
     about, policy = description(run), load_pixel_policy(run / POLICY)
@@ -200,7 +192,7 @@ def encode_to(
     if all(file.exists() for file in files):
         return files
     # Not in the folder yet: frames or features that do not fit leave none behind.
-    latents = latents_of(run, frames, chosen, seed=seed, device=device, progress=progress)
+    latents = encode(run / loop.CHECKPOINT, frames, features=chosen, seed=seed, device=device, progress=progress)
     with written.work(described, lambda: all(file.exists() for file in files)) as unfinished:
         if unfinished:
             for rows, file in zip(latents, files, strict=True):
@@ -317,12 +309,8 @@ def upsample(
     return files
 
 
-class LatentSource(Protocol):
-    """Latents of one seed; those of all seeds at once may be too many. See `experiments.sources`."""
-
-    def description(self) -> dict[str, Any]: ...
-    def size(self) -> int: ...
-    def rows(self, file: None, progress: Progress) -> Transitions: ...
+LatentSource = Given | Sampled | Stored
+"""Latents of one seed; those of all seeds at once may be too many."""
 
 
 def retrain_to(

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -192,17 +192,12 @@ def check_trackers(spec: Tracked) -> None:
         _library("wandb")
 
 
-class Tracker(Protocol):
-    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None: ...
-    def close(self, failed: bool) -> None: ...
-
-
 class _Tracking:
     """All trackers of the run in `folder`. One that fails causes one warning and is dropped."""
 
     def __init__(self, folder: Path, arms: Sequence[str], spec: Tracked) -> None:
         self._arms, self._before = arms, (0, 0.0)
-        self._trackers: dict[str, Tracker] = {}
+        self._trackers: dict[str, _TensorBoard | _WeightsAndBiases] = {}
         if _wanted(spec.tensorboard):
             with self._forgiving("TensorBoard"):
                 self._trackers["TensorBoard"] = _TensorBoard(folder)

@@ -182,8 +182,6 @@ class EvalPoint:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run."""
-
     updates: int
     seconds: float
     curves: dict[str, tuple[EvalPoint, ...]]

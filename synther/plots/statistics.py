@@ -60,7 +60,6 @@ def aggregate(
     The intervals of a method do not depend on which others are given. Methods may differ in their number of seeds.
     """
     found = {name: _checked(name, values) for name, values in scores.items()}
-    _check(samples, confidence)
     metrics = _rliable().metrics
 
     def figures(runs: Scores) -> Scores:
@@ -82,7 +81,6 @@ def improvement(
     first, second = _checked("one", one), _checked("other", other)
     if first.shape[1] != second.shape[1]:
         raise DataError(f"both must have the same tasks, got {first.shape[1]} and {second.shape[1]} of them")
-    _check(samples, confidence)
     return _intervals(_wins, (first, second), samples, seed, confidence)[0]
 
 
@@ -95,6 +93,10 @@ def _wins(one: Scores, other: Scores) -> Scores:
 def _intervals(
     figures: Callable[..., Scores], runs: tuple[Scores, ...], samples: int, seed: int, confidence: float
 ) -> list[Interval]:
+    if samples < 1:
+        raise ConfigError(f"samples must be at least 1, got {samples}")
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
     if any(len(part) == 1 for part in runs):
         log.warning("only one seed: the interval does not include the variation between seeds")
     drawn = _bootstrap(runs, seed).conf_int(figures, reps=samples, method="percentile", size=confidence)
@@ -136,13 +138,6 @@ def _checked(name: str, scores: ArrayLike) -> Scores:
             f"{name}: {np.sum(~np.isfinite(found))} of {found.size} scores are not finite: leave out the seed"
         )
     return found
-
-
-def _check(samples: int, confidence: float) -> None:
-    if samples < 1:
-        raise ConfigError(f"samples must be at least 1, got {samples}")
-    if not 0 < confidence < 1:
-        raise ConfigError(f"confidence must be between 0 and 1, got {confidence}")
 
 
 def plot(aggregates: Mapping[str, Aggregate], path: str | os.PathLike[str], *, title: str = "", note: str = "") -> None:

@@ -128,7 +128,7 @@ def test_an_agent_acts(counted):
     [
         ((TASK, "random", 0), {}, "steps and repeat must be at least 1, got 0 and 2"),
         ((TASK, "random", 5), {"repeat": 0}, "got 5 and 0"),
-        ((TASK, "random", 5), {"seed": -1}, "seed must be 0 or more"),
+        ((TASK, "random", 5), {"seed": -1}, "seed must be"),
         (("Hopper-v4", "random", 5), {}, "frames can only be rendered for the dm_control suite"),
         ((TASK, "guess", 5), {}, "--policy must be .*'guess'"),
         ((TASK, "random", 5), {"noise": 0.1}, "--member and --noise are for an agent's file"),

@@ -96,7 +96,7 @@ def test_wrong_arguments(policies: Path) -> None:
         regenerate(policies, "hopper", "medium-expert", 1)
     with pytest.raises(ConfigError, match="policies"):
         regenerate(None, "hopper", "medium", 10)
-    with pytest.raises(ConfigError, match="seed must be 0 or more"):
+    with pytest.raises(ConfigError, match="seed must be"):
         regenerate(None, "hopper", "random", 10, seed=-1)
     with pytest.raises(ConfigError, match="at least one worker"):
         regenerate(None, "hopper", "random", 10, processes=0)

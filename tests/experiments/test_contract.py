@@ -13,10 +13,12 @@ from synther import read
 from synther.errors import ConfigError
 from synther.experiments import offline, online, record
 from synther.experiments.evaluation import score
-from synther.experiments.pixels import latents_of, retrain_to
+from synther.experiments.loop import CHECKPOINT
+from synther.experiments.pixels import retrain_to
 from synther.experiments.pixels import train_to as train_on_frames
 from synther.experiments.sources import Given
 from synther.folder import RunFolder
+from synther.pixels.latents import encode
 from synther.upsample import upsample
 
 from .. import small_job
@@ -74,7 +76,7 @@ def run_frames(folder: Path, progress: Any = False, **changes: Any) -> object:
 def run_heads(folder: Path, progress: Any = False, **changes: Any) -> object:
     stage_one = folder.with_name("stage one")
     run_frames(stage_one)
-    latents = latents_of(stage_one, seeing.frames(), "both", device="cpu", progress=False)
+    latents = encode(stage_one / CHECKPOINT, seeing.frames(), device="cpu")
     spec, sources = replace(seeing.PLAN, **changes), [Given(rows) for rows in latents]
     return retrain_to(spec, stage_one, sources, folder, features="both", progress=progress)
 

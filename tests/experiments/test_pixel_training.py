@@ -23,7 +23,6 @@ from synther.experiments.pixels import (
     fit_to,
     frames_of,
     identity,
-    latents_of,
     retrain_to,
     stored,
     train_to,
@@ -32,6 +31,7 @@ from synther.experiments.pixels import (
 from synther.experiments.sources import Given, Sampled
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
+from synther.pixels.latents import encode
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
 
@@ -58,7 +58,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def latents(run):
-    return latents_of(run, frames(), "both", device="cpu", progress=False)
+    return encode(run / loop.CHECKPOINT, frames(), device="cpu")
 
 
 class TestStageOne:
@@ -238,7 +238,7 @@ class TestStageTwo:
 
     @pytest.mark.parametrize(("features", "trunk"), [("actor", "actor_trunk"), ("critic", "critic_trunk")])
     def test_heads_see_through_the_trunk_they_learned_from(self, run, features, trunk, tmp_path):
-        rows = latents_of(run, frames(), features, device="cpu", progress=False)
+        rows = encode(run / loop.CHECKPOINT, frames(), features=features, device="cpu")
         self.retrain(run, rows, tmp_path / "heads", features=features)
         after, before = load_file(tmp_path / "heads" / "policy.safetensors"), load_file(run / "checkpoint.safetensors")
         assert torch.equal(after["actor_trunk"], before[trunk])
