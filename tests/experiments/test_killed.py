@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from synther import read, write
-from synther.experiments.pixels import latents_of, retrain_to
+from synther.experiments.loop import CHECKPOINT
+from synther.experiments.pixels import retrain_to
 from synther.experiments.pixels import train_to as train_on_frames
 from synther.experiments.sources import Given, TrainingData
 from synther.pixels import files as pictures
+from synther.pixels.latents import encode
 from synther.upsample import upsample
 
 from .. import small_job
@@ -43,6 +45,7 @@ from synther.experiments.pixels import retrain_to
 from synther.experiments.sources import Given, TrainingData
 from synther.upsample import upsample
 from synther.pixels import files
+from synther.pixels.latents import encode
 
 torch.set_num_threads(1)
 os.fsync = lambda handle: None
@@ -60,7 +63,7 @@ def offline():
 def pixels():
     one = folder / "one"
     training.train_to(plan_of_frames, frames, one, progress=slow)
-    latents = training.latents_of(one, frames, "actor", device="cpu", progress=slow)
+    latents = encode(one / loop.CHECKPOINT, frames, features="actor", device="cpu", progress=slow)
     sources = [Given(each) for each in latents]
     retrain_to(plan_of_frames, one, sources, folder / "two", features="actor", progress=slow)
 
@@ -112,7 +115,7 @@ def test_killed_again_and_again_it_still_ends_with_the_same_files(killed, tmp_pa
     assert shown == [(line["updates"], pytest.approx(max(line["losses"]["actor"]))) for line in log]
 
     train_on_frames(FRAMES, seeing.frames(), tmp_path / "one", progress=False)
-    latents = latents_of(tmp_path / "one", seeing.frames(), "actor", device="cpu", progress=False)
+    latents = encode(tmp_path / "one" / CHECKPOINT, seeing.frames(), features="actor", device="cpu", progress=False)
     sources = [Given(rows) for rows in latents]
     retrain_to(FRAMES, tmp_path / "one", sources, tmp_path / "two", features="actor", progress=False)
     for stage, inside in (("one", "."), ("two", "seeds-3-4")):
