@@ -18,7 +18,6 @@ import torch
 
 from synther import Transitions, read, write
 from synther.agents.agent import Agent
-from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.collect.rows import Summary, buffer_of, frozen, roll_out, target_of
@@ -57,9 +56,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Agent, str]:
     """Two agents that do not act alike, and their file."""
     rows = Rows([swings(), swings(seed=1, shift=3.0)], device=torch.device("cpu"), low=[-2.0], high=[2.0])
-    agent = Agent(
-        TD3BCConfig(width=8, batch_size=6, learning_rate=1e-2), rows, [Member(0), Member(1, Arm((1,), (1.0,)))]
-    )
+    config = TD3BCConfig(width=8, batch_size=6, learning_rate=1e-2)
+    agent = Agent(config, rows, [Member(0), Member(1, Arm((1,), (1.0,)))])
     agent.train(25)
     path = tmp_path_factory.mktemp("agent") / "checkpoint.safetensors"
     agent.save(path)
@@ -90,7 +88,7 @@ def known(rows: Transitions) -> tuple[object, ...]:
     return rows.action_space, rows.observation_space, rows.env_id
 
 
-@pytest.mark.parametrize("out", ["a.npz", "a.hdf5", "a.parquet", "new/folder", "minari:mine/hopper/random-v0"])
+@pytest.mark.parametrize("out", ["a.npz", "new/folder", "minari:mine/hopper/random-v0"])
 def test_round_trip(here: None, out: str) -> None:
     rows = roll_out("Hopper-v4", "random", 150, seed=3)
     target = target_of(out)
@@ -123,12 +121,6 @@ def test_an_agents_file_acts_and_earns_as_the_agent_does(here, trained, member, 
     assert Summary.of(rows).mean_return == pytest.approx(expected.returns.mean(), rel=1e-5)
 
 
-def test_so_does_the_file_of_an_online_run(here, online) -> None:
-    path = online / "checkpoint.safetensors"
-    rows = roll_out("Pendulum-v1", str(path), 200, member=1)
-    np.testing.assert_allclose(rows.action, load_policy(path).act(rows.observation)[1], atol=1e-5)
-
-
 def test_noise_is_measured_by_half_the_box(here, trained) -> None:
     agent, path = trained
     rows = roll_out("Pendulum-v1", path, 1_000, noise=0.05)
@@ -142,15 +134,12 @@ def test_noise_is_measured_by_half_the_box(here, trained) -> None:
     assert roll_out("Pendulum-v1", path, 50, noise=0.0).equals(roll_out("Pendulum-v1", path, 50))
 
 
-def test_another_seed_gives_other_rows(here, trained) -> None:
-    one, other = (roll_out("Pendulum-v1", trained[1], 50, noise=0.1, seed=seed) for seed in (2, 3))
-    assert not np.isin(one.reward, other.reward).any()
-
-
-def test_rows_do_not_depend_on_the_processes(trained) -> None:
+def test_rows_depend_on_the_seed_and_not_on_the_processes(trained) -> None:
     _, path = trained
     one, two = (roll_out("Pendulum-v1", path, 450, noise=0.1, seed=2, processes=count) for count in (1, 2))
     assert one.equals(two)
+    other = roll_out("Pendulum-v1", path, 50, noise=0.1, seed=3, processes=1)
+    assert not np.isin(one.reward, other.reward).any()
 
 
 def test_workers_do_not_wait_for_torch() -> None:
@@ -176,12 +165,9 @@ def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
         ("Pendulum-v1", ".", {}, ConfigError, "checkpoint.safetensors"),
         ("Pendulum-v1", "absent.safetensors", {}, FormatError, "absent.safetensors"),
         ("Pendulum-v1", "AGENT", {"member": 2}, ConfigError, "member 2"),
-        ("Pendulum-v1", "AGENT", {"member": -1}, ConfigError, "member -1"),
         ("Pendulum-v1", "AGENT", {"noise": -0.1}, ConfigError, "noise"),
-        ("Pendulum-v1", "AGENT", {"noise": np.nan}, ConfigError, "noise"),
         ("Pendulum-v1", "AGENT", {"seed": -1}, ConfigError, "seed"),
         ("Pendulum-v1", "AGENT", {"steps": 0}, ConfigError, "at least 1"),
-        ("Pendulum-v1", "random", {"member": 0}, ConfigError, "--member and --noise"),
         ("Pendulum-v1", "random", {"noise": 0.1}, ConfigError, "--member and --noise"),
         ("Hopper-v4", "AGENT", {}, DataError, "3 observation columns .* 11"),
         ("Hopper-v4", "ARCHIVE", {}, ConfigError, "hopper/medium"),
@@ -212,7 +198,6 @@ def test_the_buffer_of_a_run_comes_back_row_by_row(online, out) -> None:
     assert known(back) == known(replay)
     assert back.env_id == "Pendulum-v1"
     assert back.action_space == (Box.uniform(-2, 2, 1),)
-    assert back.timeout is not None
     assert np.flatnonzero(back.timeout).tolist() == [*LEGS, *(55 + end for end in LEGS)]  # seed after seed
     if out.startswith("minari:"):
         lengths = [len(episode) for episode in minari.load_dataset("runs/pendulum-v0").iterate_episodes()]

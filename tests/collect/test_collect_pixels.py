@@ -21,9 +21,9 @@ from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.frames import Frames
 
-from ..experiments.counter import TASK, Counter, stand_in
 from ..here import Here
 from ..support.online_run import run_folder
+from .counter import TASK, Counter, stand_in
 
 
 @pytest.fixture(autouse=True)
@@ -99,10 +99,8 @@ def agent_file(columns: int = 3, width: int = 8) -> Path:
         reward=rng.normal(size=64),
         next_observation=rng.normal(size=(64, columns)),
     )
-    agent = Agent(
-        TD3BCConfig(width=width, batch_size=8), Rows([rows], device=torch.device("cpu")), [Member(0), Member(1)]
-    )
-    agent.save(Path("agent.safetensors"))
+    table = Rows([rows], device=torch.device("cpu"))
+    Agent(TD3BCConfig(width=width, batch_size=8), table, [Member(0), Member(1)]).save(Path("agent.safetensors"))
     return Path("agent.safetensors")
 
 
@@ -126,12 +124,12 @@ def test_an_agent_acts(counted):
 @pytest.mark.parametrize(
     ("given", "how", "says"),
     [
-        ((TASK, "random", 0), {}, "steps and repeat must be at least 1, got 0 and 2"),
-        ((TASK, "random", 5), {"repeat": 0}, "got 5 and 0"),
-        ((TASK, "random", 5), {"seed": -1}, "seed must be"),
-        (("Hopper-v4", "random", 5), {}, "frames can only be rendered for the dm_control suite"),
-        ((TASK, "guess", 5), {}, "--policy must be .*'guess'"),
-        ((TASK, "random", 5), {"noise": 0.1}, "--member and --noise are for an agent's file"),
+        ((TASK, "random", 0), {}, "steps"),
+        ((TASK, "random", 5), {"repeat": 0}, "repeat"),
+        ((TASK, "random", 5), {"seed": -1}, "seed"),
+        (("Hopper-v4", "random", 5), {}, "dm_control suite"),
+        ((TASK, "guess", 5), {}, "'guess'"),
+        ((TASK, "random", 5), {"noise": 0.1}, "--noise"),
     ],
     ids=str,
 )
@@ -187,12 +185,8 @@ def test_what_frames_depend_on(counted):
     assert record_frames(TASK, str(path), 12, member=0, noise=0.0, processes=3).identity == one
     others = [record_frames(TASK, str(path), 12, **more).identity for more in ({"member": 1}, {"noise": 0.5})]
     others += [record_frames(TASK, policy, 12).identity for policy in ("random", str(agent_file(width=9)))]
-    assert [[name for name in one if one[name] != other[name]] for other in others] == [
-        ["member"],
-        ["noise"],
-        ["policy"],
-        ["policy"],
-    ]
+    differ = [[name for name in one if one[name] != other[name]] for other in others]
+    assert differ == [["member"], ["noise"], ["policy"], ["policy"]]
     rows = record_run_frames(run_folder(Path("run"), states())).identity
     assert record_run_frames(Path("run").rename("moved")).identity == rows
     write(states(reward=np.ones(9, np.float32)), "moved/replay.npz")

@@ -9,6 +9,7 @@ import pytest
 from synther.experiments import offline, online, record
 
 from .pendulum import Guess
+from .seeing import play_here
 from .trainings import run
 
 
@@ -16,6 +17,12 @@ from .trainings import run
 def saved_every_time(monkeypatch) -> None:
     """However long it takes, against the rest of so short a training."""
     monkeypatch.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
+
+
+@pytest.fixture
+def playing(monkeypatch) -> None:
+    """Evaluations of pixel agents in front of a wall, in this process."""
+    play_here(monkeypatch)
 
 
 @pytest.fixture

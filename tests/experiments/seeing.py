@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from synther.experiments.specs import PixelRun
+from synther.pixels import evaluation
 from synther.pixels.frames import Frames
 from synther.presets import PRESETS
+
+from ..here import Here
 
 SIZE, ACTIONS = 16, 2
 ENV_ID = "dm_control/point_mass-easy-v0"
@@ -64,6 +69,13 @@ class Wall:
 
     def _seen(self) -> np.ndarray:
         return self.draw.integers(0, 256, self.shape, np.uint8)
+
+
+def play_here(patched: pytest.MonkeyPatch) -> None:
+    """Evaluate in front of a wall, in this process."""
+    patched.setattr(evaluation, "Workers", Here)
+    patched.setattr(evaluation, "play", partial(evaluation.play, make_env=Wall))
+    patched.setattr(evaluation, "obstacle", lambda env_id: None)
 
 
 def files(folder: Path) -> list[str]:

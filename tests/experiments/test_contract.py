@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from synther import read
+from synther.envs import evaluation
 from synther.errors import ConfigError
 from synther.experiments import offline, online, record
 from synther.experiments.evaluation import score
@@ -22,6 +23,7 @@ from synther.pixels.latents import encode
 from synther.upsample import upsample
 
 from .. import small_job
+from ..here import Here
 from ..pixels.lamps import Lamps
 from ..support.watch import Stopped, Watch
 from . import seeing, trainings
@@ -37,6 +39,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched, one_process():
         for module in (offline, online):
             patched.setattr(module, "Evaluator", Guess)
+        patched.setattr(evaluation, "Workers", Here)
         patched.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
         patched.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
         yield
@@ -54,7 +57,8 @@ class Kind:
     """Changes that make it a longer run, where one can be extended."""
     world: Callable[..., Any] | None = None
     """Draws what pixel agents see in an evaluation."""
-    has_agents: bool = True
+    trained: tuple[str, int] | None = None
+    """In which unit, and how long, its agents are trained, where it has any."""
 
 
 def run_offline(folder: Path, progress: Any = False, **changes: Any) -> object:
@@ -99,12 +103,14 @@ def same_rows(one: Path, other: Path) -> bool:
 
 
 KINDS = {
-    "offline": Kind(run_offline, trainings.same, {"seed": 1}, {"updates": 75}),
-    "online": Kind(run_online, rows_online.same, {"learning_starts": 13}, {"steps": 75}),
-    "online_pixels": Kind(run_online_pixels, frames_online.same, {"update_every": 1}, {"steps": 30}, Lamps),
-    "frames": Kind(run_frames, same_policies, {"seeds": 3}, world=seeing.Wall),
-    "heads": Kind(run_heads, same_policies, {"updates": 13}, world=seeing.Wall),
-    "upsample": Kind(run_upsample, same_rows, {"samples": 3_001}, has_agents=False),
+    "offline": Kind(run_offline, trainings.same, {"seed": 1}, {"updates": 75}, trained=("updates", 45)),
+    "online": Kind(run_online, rows_online.same, {"learning_starts": 13}, {"steps": 75}, trained=("steps", 60)),
+    "online_pixels": Kind(
+        run_online_pixels, frames_online.same, {"update_every": 1}, {"steps": 30}, Lamps, ("steps", 24)
+    ),
+    "frames": Kind(run_frames, same_policies, {"seeds": 3}, None, seeing.Wall, ("updates", 12)),
+    "heads": Kind(run_heads, same_policies, {"updates": 13}, None, seeing.Wall, ("updates", 12)),
+    "upsample": Kind(run_upsample, same_rows, {"samples": 3_001}),
 }
 
 
@@ -140,10 +146,14 @@ def test_stopped_and_resumed_it_equals_a_run_that_was_not(kind, share, finished,
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.longer])
-def test_extended_it_equals_a_run_that_was_as_long_from_the_start(name, tmp_path):
+def test_extended_and_stopped_it_equals_a_run_that_was_as_long_from_the_start(name, tmp_path):
     kind = KINDS[name]
     kind.run(tmp_path / "at once", **kind.longer)
     kind.run(tmp_path / "run")
+    before = (tmp_path / "run" / "result.json").read_text()
+    with pytest.raises(Stopped):
+        kind.run(tmp_path / "run", Watch(reports=2), **kind.longer)
+    assert (tmp_path / "run" / "result.json").read_text() == before  # which it has still
     kind.run(tmp_path / "run", **kind.longer)
     assert kind.same(tmp_path / "at once", tmp_path / "run")
     with pytest.raises(ConfigError, match=f"another {next(iter(kind.longer))}"):
@@ -166,7 +176,7 @@ def test_a_folder_that_another_process_works_in_is_refused_unless_the_run_is_fin
         kind.run(finished(kind)[0])
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.has_agents])
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.trained])
 def test_it_can_be_evaluated(name, finished):
     kind = KINDS[name]
     world = {} if kind.world is None else {"make_env": kind.world}
@@ -174,3 +184,11 @@ def test_it_can_be_evaluated(name, finished):
     (arm,) = found.arms.values()
     assert len(found.seeds) == len(arm.returns) == 2
     assert None not in arm.returns
+    assert (found.unit, arm.updates) == kind.trained
+    if name == "online_pixels":
+        assert found.evaluation.returns.tolist() == trainings.logged(found.file.parent)[-1]["returns"]
+    if world:
+        other = score(found.file.parent, episodes=1, number=1, workers=1, progress=False, **world)
+        assert other.evaluation.returns.tolist() != found.evaluation.returns.tolist()
+        with pytest.raises(ConfigError, match="env-options"):
+            score(found.file.parent, env_options={"max_episode_steps": 4}, progress=False, **world)

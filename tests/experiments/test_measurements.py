@@ -33,7 +33,7 @@ def test_what_was_appended_comes_back(path):
     assert (path.read_bytes(), path.stat().st_mtime_ns) == before
 
 
-@pytest.mark.parametrize(("expected", "kept"), [([], 0), ([5], 1), ([5, 10], 2), ([5, 10, 12, 15], 3)])
+@pytest.mark.parametrize(("expected", "kept"), [([], 0), ([5, 10], 2), ([5, 10, 12, 15], 3)])
 def test_what_came_after_the_checkpoint_is_forgotten(path, expected, kept):
     lines = path.read_text().splitlines(keepends=True)
     assert len(Log(path, expected).measurements) == kept
@@ -50,12 +50,12 @@ def test_a_line_that_was_cut_is_measured_again(path, cut):
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize("lost", [[0], [1], [1, 2], [0, 1, 2]])
+@pytest.mark.parametrize("lost", [[0], [1, 2], [0, 1, 2]])
 def test_lost_lines_are_not_passed_over(path, lost):
     lines = path.read_text().splitlines(keepends=True)
     left = "".join(line for number, line in enumerate(lines) if number not in lost)
     path.write_text(left)
-    with pytest.raises(ConfigError, match=r"log\.jsonl has lost lines that were in it"):
+    with pytest.raises(ConfigError, match="has lost lines"):
         Log(path, [5, 10, 12])
     assert path.read_text() == left
 
@@ -99,10 +99,10 @@ def test_spread():
 
 @pytest.fixture
 def result() -> Result:
-    """Two arms of two seeds of two episodes; the first arm is best in the middle."""
+    """Two arms of two seeds of two episodes; the first arm is best in the middle, the second as good at the end."""
     curve = {
         5: [[0, 2], [2, 4], [0, 0], [0, 0]],
-        10: [[4, 4], [6, 10], [1, 1], [3, 3]],
+        10: [[4, 4], [6, 10], [4, 4], [2, 2]],
         12: [[2, 2], [2, 2], [2, 2], [4, 4]],
     }
     return Result.of([measured(updates, np.float64(rows).tolist()) for updates, rows in curve.items()], ["a", "b"])
@@ -111,25 +111,16 @@ def result() -> Result:
 def test_final_best_and_curve(result):
     assert (result.updates, result.seconds) == (12, 1.2)
     assert [standing.returns for standing in result.curves["a"]] == [(1, 3), (4, 8), (2, 2)]
-    assert [standing.returns for standing in result.curves["b"]] == [(0, 0), (1, 3), (2, 4)]
+    assert [standing.returns for standing in result.curves["b"]] == [(0, 0), (4, 2), (2, 4)]
     assert result.final("a").spread_of_returns == MeanStd(2, 0, 2)
     assert result.best("a").spread_of_returns == MeanStd(6, 2, 2)
     assert result.best("a").spread_of_scores == MeanStd(60, 20, 2)
     assert result.best("a").updates == 10
-    assert result.best("b") == result.final("b") == result.curves["b"][-1]
-
-
-def test_of_times_that_are_as_good_the_first_is_the_best():
-    curve = {5: [[1], [1]], 10: [[4], [2]], 12: [[3], [3]]}
-    result = Result.of([measured(updates, rows) for updates, rows in curve.items()], ["a"])
-    assert result.best("a").updates == 10
-
-
-def test_to_json_and_back(result):
+    assert result.best("b").updates == 10  # the first of two that are as good
+    assert result.final("b") == result.curves["b"][-1]
     plain = json.loads(json.dumps(result.to_json()))
     assert Result.from_json(plain) == result
     assert plain["arms"]["a"]["best"]["score"] == {"mean": 60, "std": 20, "seeds": 2}
-    assert plain["arms"]["b"]["final"]["returns"] == [2, 4]
     assert [standing["updates"] for standing in plain["arms"]["a"]["curve"]] == [5, 10, 12]
 
 
@@ -154,15 +145,11 @@ def test_diverged_seeds_are_left_out_and_counted():
     assert Result.from_json(lost.to_json()) == lost
 
 
-def test_nobody_evaluated():
+def test_nobody_evaluated_and_no_score_known():
+    result = Result.of([Measurement(5, 1.0, {}, [[1.0, 2.0]], None)], ["a"])
+    assert result.final("a").scores is result.final("a").spread_of_scores is None
+    assert Result.from_json(result.to_json()) == result
     result = Result.of([measured(5), measured(10)], ["a"])
     assert result.final("a") is result.best("a") is None
     assert Result.from_json(result.to_json()) == result
     assert result.to_json()["arms"]["a"] == {"final": None, "best": None, "curve": []}
-
-
-def test_no_score_is_known():
-    found = Measurement(5, 1.0, {}, [[1.0, 2.0]], None)
-    result = Result.of([found], ["a"])
-    assert result.final("a").scores is result.final("a").spread_of_scores is None
-    assert Result.from_json(result.to_json()) == result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from synther.pixels.policy import load_pixel_policy
 
 from ..here import Here
 from ..support.watch import Stopped, Watch
-from .seeing import ENV_ID, PLAN, Wall, frames
+from .seeing import ENV_ID, PLAN, frames
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +26,6 @@ def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
     train_to(PLAN, frames(), folder, progress=False)
     return folder
-
-
-@pytest.fixture
-def playing(monkeypatch) -> None:
-    """Episodes in front of a wall, in this process."""
-    monkeypatch.setattr(evaluation, "Workers", Here)
-    monkeypatch.setattr(evaluation, "play", partial(evaluation.play, make_env=Wall))
-    monkeypatch.setattr(evaluation, "obstacle", lambda env_id: None)
 
 
 @pytest.fixture
@@ -58,6 +49,9 @@ def test_it_becomes_the_result(copied, playing):
         assert final.returns[member] == pytest.approx(mean)
         assert final.scores[member] == pytest.approx(mean / 10)
     assert json.loads((copied / "result.json").read_text()) == json.loads(json.dumps(result.to_json()))
+    assert result.origin["environment"] == f"{ENV_ID}, 2 episodes of each seed, every action 2 times"
+    with RunFolder(copied).lock(), pytest.raises(ConfigError, match="at work in"):
+        evaluate(copied, episodes=3, progress=False)
 
 
 def test_an_environment_that_the_frames_do_not_name(copied, playing):
@@ -77,7 +71,7 @@ def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, mo
     with pytest.raises(Stopped):
         evaluate(copied, episodes=3, progress=Watch(reports=3))
     with (copied / "episodes.jsonl").open("a") as file:
-        file.write('{"member": 0, "epi')
+        file.write('{}\nno object\n[1]\n{"member": 0, "epi')  # the last line was cut
     monkeypatch.setattr(Here, "submitted", 0)
     assert evaluate(copied, episodes=2, progress=False) != whole
     assert evaluate(copied, episodes=3, progress=False) == whole
@@ -85,31 +79,15 @@ def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, mo
     assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(kept.splitlines())
 
 
-def test_while_another_process_works_there_nobody_plays(copied, playing):
-    with RunFolder(copied).lock(), pytest.raises(ConfigError, match="at work in"):
-        evaluate(copied, episodes=1, progress=False)
-
-
-def test_of_fewer_episodes_the_others_do_not_count(copied, playing):
-    fewer = evaluate(copied, episodes=1, progress=False)
-    more = evaluate(copied, episodes=3, progress=False)
-    assert more.final("frames").returns != fewer.final("frames").returns
-    assert evaluate(copied, episodes=1, progress=False) == fewer
-
-
-def test_who_diverges_in_one_episode_has_no_return(copied, playing, monkeypatch):
-    totals = {Place(0, 0): 1.0, Place(0, 1): None, Place(1, 0): 2.0, Place(1, 1): 4.0}
-    found = [(place, Played(total, 3)) for place, total in totals.items()]
-    monkeypatch.setattr(evaluation, "play", lambda *given, **how: iter(found))
-    result = evaluate(copied, episodes=2, progress=False)
-    assert result.final("frames") == EvalPoint(12, (None, 3.0), (None, pytest.approx(0.3)))
-    assert result.diverged == {"frames": (0,)}
-
-
-def test_episodes_of_another_environment_or_repetition_do_not_count(copied, playing):
+def test_episodes_of_another_environment_or_repetition_do_not_count(copied, playing, caplog):
     for played, changes in ((1, {}), (2, {"env_id": "Elsewhere-v0"}), (3, {"repeat": 4}), (3, {})):
-        evaluate(copied, episodes=1, progress=False, **changes)
+        found = evaluate(copied, episodes=1, progress=False, **changes)
         assert len((copied / "episodes.jsonl").read_text().splitlines()) == 2 * played
+        assert found.origin["environment"].endswith(f"every action {changes.get('repeat', 2)} times")
+    about = json.loads((copied / "run.json").read_text())
+    (copied / "run.json").write_text(json.dumps({**about, "action_repeat": None}))
+    assert evaluate(copied, episodes=1, progress=False) == found
+    assert "--repeat" in caplog.text
 
 
 def test_episodes_of_another_policy_do_not_count(copied, playing):
@@ -125,39 +103,19 @@ def test_episodes_of_another_policy_do_not_count(copied, playing):
     assert len((copied / "episodes.jsonl").read_text().splitlines()) == 4
 
 
-def test_where_it_was_evaluated_is_told(copied, playing, caplog):
-    result = evaluate(copied, episodes=1, progress=False)
-    assert result.origin["environment"] == f"{ENV_ID}, 1 episodes of each seed, every action 2 times"
-    about = json.loads((copied / "run.json").read_text())
-    (copied / "run.json").write_text(json.dumps({**about, "action_repeat": None}))
-    assert evaluate(copied, episodes=1, progress=False) == result
-    assert "--repeat" in caplog.text
-    other = evaluate(copied, episodes=1, repeat=4, progress=False)
-    assert other.origin["environment"].endswith("every action 4 times")
-
-
-def test_a_damaged_description_is_named(copied):
-    (copied / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"run\.json is damaged: it does not say kind"):
-        evaluate(copied, progress=False)
-
-
-def test_strange_lines_are_episodes_that_are_missing(copied, playing):
-    before = evaluate(copied, episodes=1, progress=False)
-    lines = (copied / "episodes.jsonl").read_text().splitlines()
-    (copied / "episodes.jsonl").write_text("\n".join(["{}", lines[0], "no object", "[1]", ""]))
-    assert evaluate(copied, episodes=1, progress=False) == before
-    assert sorted((copied / "episodes.jsonl").read_text().splitlines()) == sorted(lines)
-
-
-def test_a_policy_that_diverged(copied, playing, monkeypatch):
+def test_a_policy_that_diverged_in_one_episode_has_no_return(copied, playing, monkeypatch):
     policy = load_pixel_policy(copied / "policy.safetensors")
     policy.actor.weights[1] = float("nan")
     policy.save(copied / "policy.safetensors")
     result = evaluate(copied, episodes=1, progress=False)
-    assert result.final("frames").returns[1] is None
-    assert result.final("frames").returns[0] is not None
+    assert [value is None for value in result.final("frames").returns] == [False, True]
     assert result.diverged == {"frames": (1,)}
+    totals = {Place(0, 0): 1.0, Place(0, 1): None, Place(1, 0): 2.0, Place(1, 1): 4.0}
+    played = [(place, Played(total, 3)) for place, total in totals.items()]
+    monkeypatch.setattr(evaluation, "play", lambda *given, **how: iter(played))
+    (copied / "episodes.jsonl").unlink()
+    final = evaluate(copied, episodes=2, progress=False).final("frames")
+    assert final == EvalPoint(12, (None, 3.0), (None, pytest.approx(0.3)))
 
 
 def test_where_it_cannot_be(copied, run, monkeypatch, tmp_path):
@@ -167,7 +125,10 @@ def test_where_it_cannot_be(copied, run, monkeypatch, tmp_path):
         evaluate(copied, progress=False)
     about = json.loads((copied / "run.json").read_text())
     (copied / "run.json").write_text(json.dumps({**about, "env_id": None}))
-    with pytest.raises(ConfigError, match=r"name no environment: `synther pixels evaluate \S+run --env-id` does"):
+    with pytest.raises(ConfigError, match="--env-id"):
+        evaluate(copied, progress=False)
+    (copied / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"run\.json is damaged"):
         evaluate(copied, progress=False)
     with pytest.raises(ConfigError, match="holds no finished training"):
         evaluate(tmp_path, progress=False)

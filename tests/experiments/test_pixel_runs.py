@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments import loop, record
@@ -20,9 +18,8 @@ from synther.experiments.specs import STAGE_ONE, PixelRun, Retraining
 from synther.pixels import evaluation, files
 from synther.progress import Silent
 
-from ..here import Here
 from ..support.watch import Stopped, Watch
-from .seeing import DRQ, TINY, Wall, frames
+from .seeing import DRQ, TINY, frames, play_here
 
 RECIPE = Recipe(preset="fast", samples=30, changes={**TINY, "sampler": {"steps": 2}})
 RUN = PixelRun(
@@ -54,17 +51,6 @@ def place(data, tmp_path) -> Place:
     return Place(tmp_path / "models", data, device="cpu", command="synther paper run example")
 
 
-def draw_here(patched: pytest.MonkeyPatch) -> None:
-    patched.setattr(evaluation, "Workers", Here)
-    patched.setattr(evaluation, "play", partial(evaluation.play, make_env=Wall))
-    patched.setattr(evaluation, "obstacle", lambda env_id: None)
-
-
-@pytest.fixture
-def drawable(monkeypatch) -> None:
-    draw_here(monkeypatch)
-
-
 @pytest.fixture
 def dark(monkeypatch) -> None:
     monkeypatch.setattr(evaluation, "obstacle", lambda env_id: f"cannot draw {env_id} here")
@@ -84,7 +70,7 @@ def whole(short, data, tmp_path_factory) -> dict[str, tuple]:
     """What a run that nothing has stopped comes to."""
     folder = tmp_path_factory.mktemp("finished") / RUN.name
     with pytest.MonkeyPatch.context() as patched:
-        draw_here(patched)
+        play_here(patched)
         RUN.execute(folder, Place(folder, data, device="cpu"), Silent())
     return finals(folder)
 
@@ -105,26 +91,21 @@ def test_it_is_plain_data():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("part", "wrong"),
     [
-        {"algorithm": "sac"},
-        {"updates": 0},
-        {"episodes": 0},
-        {"seed": -1},
-        {"arms": {STAGE_ONE: Retraining()}},
+        (RUN, {"algorithm": "sac"}),
+        (RUN, {"updates": 0}),
+        (RUN, {"episodes": 0}),
+        (RUN, {"seed": -1}),
+        (RUN, {"arms": {STAGE_ONE: Retraining()}}),
+        (Retraining(), {"features": "pixels"}),
+        (Retraining(), {"recipe": Recipe("additive")}),
     ],
     ids=str,
 )
-def test_impossible_runs(wrong):
+def test_impossible_runs(part, wrong):
     with pytest.raises(ConfigError):
-        replace(RUN, **wrong)
-
-
-def test_impossible_latents():
-    with pytest.raises(ConfigError, match="unknown features 'pixels'"):
-        Retraining("pixels")
-    with pytest.raises(ConfigError, match="made by diffusion"):
-        Retraining(recipe=Recipe("additive"))
+        replace(part, **wrong)
 
 
 def test_trained_in_the_dark_and_evaluated_without_data(place, dark, tmp_path, monkeypatch, request):
@@ -147,14 +128,14 @@ def test_trained_in_the_dark_and_evaluated_without_data(place, dark, tmp_path, m
         elsewhere,
         ignore=lambda at, names: [name for name in names if (Path(at) / name).is_file() and name not in kept],
     )
-    request.getfixturevalue("drawable")
+    request.getfixturevalue("playing")
     RUN.execute(elsewhere, replace(place, data=None), Silent())
     assert list(finals(elsewhere)) == [STAGE_ONE, "latents", "critic"]
     assert len(set(finals(elsewhere).values())) == 3
     assert all(np.isfinite(returns).all() for returns in finals(elsewhere).values())
 
 
-def test_stopped_anywhere_it_comes_to_the_same_result(whole, place, drawable, tmp_path):
+def test_stopped_anywhere_it_comes_to_the_same_result(whole, place, playing, tmp_path):
     for moves in (8, 6):
         with pytest.raises(Stopped):
             RUN.execute(tmp_path / "run", place, Watch(reports=moves + 1))
@@ -164,8 +145,7 @@ def test_stopped_anywhere_it_comes_to_the_same_result(whole, place, drawable, tm
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_stopped_on_a_gpu_it_comes_to_the_same_result(place, drawable, tmp_path):
+def test_stopped_on_a_gpu_it_comes_to_the_same_result(place, playing, tmp_path):
     there, long = replace(place, device="cuda"), replace(RUN, updates=24)
     long.execute(tmp_path / "whole", there, Silent())
     with pytest.raises(Stopped):

@@ -16,7 +16,7 @@ from synther import read
 from synther.agents.agent import Agent
 from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
-from synther.experiments import loop, record
+from synther.experiments import loop
 from synther.experiments import pixels as retraining
 from synther.experiments.pixels import (
     encode_to,
@@ -43,8 +43,7 @@ LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors
 
 
 @pytest.fixture(autouse=True)
-def saved_every_time(monkeypatch) -> None:
-    monkeypatch.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
+def saved_often(saved_every_time, monkeypatch) -> None:
     monkeypatch.setitem(loop.SHOWN_UPDATES, "cpu", 4)
 
 
@@ -74,35 +73,17 @@ class TestStageOne:
         kept = load_pixel_policy(run / "policy.safetensors")
         np.testing.assert_array_equal(kept.act(seen), agent.policy().act(seen))
 
-    @pytest.mark.parametrize(
-        ("plan", "seed", "other"),
-        [
-            (PLAN_BC, 0, "agent"),
-            (replace(PLAN, seeds=1), 0, "seeds"),
-            (replace(PLAN, updates=13), 0, "updates"),
-            (PLAN, 1, "data"),
-        ],
-        ids=["agent", "seeds", "updates", "data"],
-    )
-    def test_another_run_is_refused_its_folder(self, run, plan, seed, other):
-        with pytest.raises(ConfigError, match=f"holds a run with another {other}"):
-            train_to(plan, frames(seed=seed), run, progress=False)
+    def test_other_agents_and_data_are_refused(self, run):
+        for plan, seed, other in ((PLAN_BC, 0, "agent"), (PLAN, 1, "data")):
+            with pytest.raises(ConfigError, match=f"another {other}"):
+                train_to(plan, frames(seed=seed), run, progress=False)
 
-    @pytest.mark.parametrize("wrong", [{"seeds": 0}, {"seed": -1}])
-    def test_impossible_plans(self, wrong):
-        with pytest.raises(ConfigError, match="must be at least"):
-            replace(PLAN, **wrong)
-
-    def test_episodes_too_short_for_the_steps_leave_no_folder(self, tmp_path):
-        with pytest.raises(DataError, match="no episode has 9 decisions"):
-            train_to(replace(PLAN, agent={**PLAN.agent, "nstep": 9}), frames(), tmp_path / "run", progress=False)
-        assert not (tmp_path / "run").exists()
-
-    def test_frames_too_small_for_the_encoder_leave_no_folder(self, tmp_path):
-        small = frames()
-        small = replace(small, image=small.image[..., :9, :9])
-        with pytest.raises(DataError, match="pixels"):
-            train_to(PLAN, small, tmp_path / "run", progress=False)
+    def test_frames_too_few_or_too_small_leave_no_folder(self, tmp_path):
+        small = replace(frames(), image=frames().image[..., :9, :9])
+        long_steps = replace(PLAN, agent={**PLAN.agent, "nstep": 9})
+        for plan, given, says in ((long_steps, frames(), "no episode has 9 decisions"), (PLAN, small, "pixels")):
+            with pytest.raises(DataError, match=says):
+                train_to(plan, given, tmp_path / "run", progress=False)
         assert not (tmp_path / "run").exists()
 
     def test_all_seeds_diverged(self, tmp_path, monkeypatch, caplog):
@@ -119,6 +100,8 @@ class TestStageOne:
 
 class TestLatents:
     def test_a_file_for_each_seed(self, run, latents, tmp_path):
+        with RunFolder(tmp_path / "latents").lock(), pytest.raises(ConfigError, match="at work in"):
+            encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
         written = encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
         assert [file.name for file in written] == ["seed-3.npz", "seed-4.npz"]
         for file, rows in zip(written, latents, strict=True):
@@ -143,31 +126,25 @@ class TestLatents:
     def test_frames_of_another_task_are_refused(self, run, tmp_path, caplog):
         out = tmp_path / "latents"
         wide = replace(frames(), action=np.zeros((32, 3)), low=-1.0, high=1.0)
-        for changed, says in (
-            (
-                frames(env_id="dm_control/walker-walk-v0"),
-                "are of dm_control/point_mass-easy-v0, the frames of dm_control",
-            ),
-            (wide, "have 2 actions, the frames 3: encode what"),
-        ):
+        for changed, says in ((frames(env_id="dm_control/walker-walk-v0"), "walker-walk"), (wide, "3")):
             with pytest.raises(DataError, match=says):
                 encode_to(run, changed, out, device="cpu", progress=False)
         assert not out.exists()
         encode_to(run, frames(seed=1), out, device="cpu", progress=False)
         assert "were trained on other frames than these" in caplog.text
 
-    def test_an_unfinished_training_has_none(self, tmp_path):
+    def test_what_behaviour_cloning_has_and_has_not(self, tmp_path):
         with pytest.raises(ConfigError, match="holds no finished training"):
             encode_to(tmp_path, frames(), tmp_path / "latents", progress=False)
-        assert not (tmp_path / "latents").exists()
-
-    def test_what_cannot_be_encoded_leaves_no_folder(self, tmp_path):
         train_to(PLAN_BC, frames(), tmp_path / "run", progress=False)
         given = (tmp_path / "run", frames(), tmp_path / "latents")
         with pytest.raises(ConfigError, match="critic"):
             encode_to(*given, features="critic", device="cpu", progress=False)
         assert not (tmp_path / "latents").exists()
         assert len(encode_to(*given, device="cpu", progress=False)) == 2
+        features, sources = stored(tmp_path / "latents", identity(tmp_path / "run"))
+        heads = retrain_to(PLAN_BC, tmp_path / "run", sources, tmp_path / "two", features=features, progress=False)
+        assert heads.updates == PLAN_BC.updates
 
     def test_models_appear_together_and_give_the_same_rows(self, latents, tmp_path):
         models = fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
@@ -194,17 +171,11 @@ class TestLatents:
         assert not (tmp_path / "models.fit-0").exists()
         assert same_tensors(tmp_path / "models", tmp_path / "whole", *(file.name for file in whole))
 
-    def test_while_another_process_works_there_nobody_writes(self, run, tmp_path):
-        latents, more = tmp_path / "latents", tmp_path / "more"
-        with RunFolder(latents).lock(), pytest.raises(ConfigError, match="at work in"):
-            encode_to(run, frames(), latents, device="cpu", progress=False)
-        encode_to(run, frames(), latents, device="cpu", progress=False)
-        with RunFolder(more).lock(), pytest.raises(ConfigError, match="at work in"):
-            upsample(latents, more, SETTINGS, 20, device="cpu", progress=False)
-
     def test_upsampled_in_one_go(self, run, tmp_path):
         encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
         given = (tmp_path / "latents", tmp_path / "synthetic", SETTINGS, 20)
+        with RunFolder(tmp_path / "synthetic").lock(), pytest.raises(ConfigError, match="at work in"):
+            upsample(*given, device="cpu", progress=False)
         with pytest.raises(Stopped):
             upsample(*given, device="cpu", progress=Watch(reports=4))
         assert [file.name for file in (tmp_path / "synthetic").glob("*.hdf5")] == ["seed-3.hdf5"]
@@ -243,15 +214,21 @@ class TestStageTwo:
         after, before = load_file(tmp_path / "heads" / "policy.safetensors"), load_file(run / "checkpoint.safetensors")
         assert torch.equal(after["actor_trunk"], before[trunk])
 
-    def test_one_seed_after_another_comes_to_the_same(self, run, latents, tmp_path, monkeypatch):
+    def test_one_seed_after_another_and_stopped_it_comes_to_the_same(self, run, latents, tmp_path, monkeypatch):
         self.retrain(run, latents, tmp_path / "together")
         monkeypatch.setattr(retraining, "_CPU_BYTES", 1)
         self.retrain(run, latents, tmp_path / "alone")
-        assert {file.split("/")[0] for file in files(tmp_path / "alone")} > {"seeds-3-3", "seeds-4-4"}
         one, other = (load_file(tmp_path / name / "policy.safetensors") for name in ("together", "alone"))
         assert one.keys() == other.keys()
         for name in one:
             torch.testing.assert_close(one[name], other[name])
+        with pytest.raises(Stopped):
+            self.retrain(run, latents, tmp_path / "stopped", progress=Watch(reports=8))
+        assert (tmp_path / "stopped" / "seeds-3-3" / "trained.json").exists()
+        assert not (tmp_path / "stopped" / "seeds-4-4" / "trained.json").exists()
+        self.retrain(run, latents, tmp_path / "stopped")
+        assert same_tensors(tmp_path / "alone", tmp_path / "stopped", "policy.safetensors")
+        assert files(tmp_path / "alone") == files(tmp_path / "stopped")
 
     def test_rows_of_one_seed_are_in_memory_at_a_time(self, run, latents, tmp_path):
         alive: list[weakref.ref] = []
@@ -268,17 +245,6 @@ class TestStageTwo:
         retrain_to(PLAN, run, list(map(Made, latents)), tmp_path / "heads", features="both", progress=False)
         assert len(alive) == 2
 
-    def test_stopped_in_its_second_group_it_ends_the_same(self, run, latents, tmp_path, monkeypatch):
-        monkeypatch.setattr(retraining, "_CPU_BYTES", 1)
-        self.retrain(run, latents, tmp_path / "done")
-        with pytest.raises(Stopped):
-            self.retrain(run, latents, tmp_path / "heads", progress=Watch(reports=8))
-        assert (tmp_path / "heads" / "seeds-3-3" / "trained.json").exists()
-        assert not (tmp_path / "heads" / "seeds-4-4" / "trained.json").exists()
-        self.retrain(run, latents, tmp_path / "heads")
-        assert same_tensors(tmp_path / "done", tmp_path / "heads", "policy.safetensors")
-        assert files(tmp_path / "done") == files(tmp_path / "heads")
-
     def test_a_seed_that_diverged_is_told_by_its_place_among_all(self, run, latents, tmp_path, monkeypatch):
         monkeypatch.setattr(retraining, "_CPU_BYTES", 1)
         whole = Agent.losses
@@ -293,12 +259,12 @@ class TestStageTwo:
             self.retrain(run, latents, tmp_path / "none")
 
     def test_what_is_refused(self, run, latents, tmp_path):
-        with pytest.raises(ConfigError, match="has 2 seeds: expected rows for each of them, got 1"):
+        with pytest.raises(ConfigError, match="2 seeds"):
             self.retrain(run, latents[:1], tmp_path / "heads")
-        with pytest.raises(ConfigError, match="float32 or tf32, got bf16"):
+        with pytest.raises(ConfigError, match="bf16"):
             self.retrain(run, latents, tmp_path / "heads", precision="bf16")
         assert not (tmp_path / "heads").exists()
-        with pytest.raises(DataError, match="expected latents of 50 columns for these heads, got 100"):
+        with pytest.raises(DataError, match="50 columns"):
             self.retrain(run, latents, tmp_path / "heads", features="actor")
         assert self.retrain(run, latents, tmp_path / "heads").updates == 12  # nothing was left that would refuse it
         (tmp_path / "mine").mkdir()
@@ -314,9 +280,9 @@ class TestStageTwo:
 
 
 def test_where_frames_are_found(tmp_path):
-    with pytest.raises(ConfigError, match="name their folder with --data"):
+    with pytest.raises(ConfigError, match="--data"):
         frames_of("walker-walk", "mixed", None)
-    with pytest.raises(FormatError, match=r"no frames of walker-walk-mixed in .* main/walker_walk/medium_replay/84px"):
+    with pytest.raises(FormatError, match="no frames of walker-walk-mixed"):
         frames_of("walker-walk", "mixed", tmp_path)
     for place in ("main/walker_walk/medium_replay/84px", "walker_walk/medium_replay/84px", "walker-walk-mixed"):
         (tmp_path / place).mkdir(parents=True)

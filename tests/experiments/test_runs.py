@@ -75,63 +75,28 @@ def test_what_is_changed_and_what_is_not():
     assert RUN.changed(ChangeOptions()) == RUN.changed(ChangeOptions(fit_steps=10**6)) == RUN
     shorter = RUN.changed(ChangeOptions(fit_steps=2)).sources
     assert shorter["synthetic"].settings() == RUN.sources["synthetic"].settings().changed(fit={"steps": 2})
-    assert {name: made for name, made in shorter.items() if name != "synthetic"} == {
-        name: made for name, made in RUN.sources.items() if name != "synthetic"
-    }
-    for wrong, text in (
-        ({"updates": 0}, "updates must be at least 1, got 0"),
-        ({"seeds": 0}, "seeds must be at least 1, got 0"),
-        ({"samples": 0}, "samples must be at least 1, got 0"),
-        ({"fit_steps": 0}, "fit.steps must be at least 1, got 0"),
-        ({"preset": "auto"}, "unknown preset 'auto': expected one of best, paper, fast, laptop"),
-    ):
-        with pytest.raises(ConfigError, match=text):
-            RUN.changed(ChangeOptions(**wrong))
+    assert shorter["additive"] == RUN.sources["additive"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("updates", 0, "updates"),
+        ("seeds", 0, "seeds"),
+        ("samples", 0, "samples"),
+        ("fit_steps", 0, r"fit\.steps"),
+        ("preset", "auto", "preset 'auto'"),
+    ],
+)
+def test_impossible_changes(option, value, named):
+    with pytest.raises(ConfigError, match=named):
+        RUN.changed(ChangeOptions(**{option: value}))
 
 
 @pytest.mark.parametrize(("most", "expected"), [(None, 12), (30, 12), (5, 5)])
 def test_as_many_rows_as_there_are_real_ones_or_as_was_asked_for(most, expected, place):
     real = swings()[:12]
     assert RUN.changed(ChangeOptions(samples=most)).sources["additive"].source(real, place, 0).samples == expected
-
-
-def test_a_run_of_before_an_option_was_there_is_the_same(tmp_path, place):
-    execute(RUN, tmp_path, place)
-    written = tmp_path / "runs" / RUN.name / "run.json"
-    content = read(written)
-    for recipe in content["sources"].values():
-        del recipe["most"]
-    written.write_text(json.dumps(content))
-    (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
-    assert (outcome.error, outcome.was_done) == (None, True)
-
-
-def test_all_arms_train_together_on_a_share_of_the_rows(tmp_path, place):
-    assert execute(RUN, tmp_path, place) is None
-    folder = tmp_path / "runs" / RUN.name
-    assert sorted(file.name for file in folder.iterdir()) == ["provenance.json", "run.json", "training"]
-    assert OfflineRun.from_json(read(folder / "run.json")) == RUN
-    assert read(folder / "provenance.json") == {
-        "command": "synther paper run x",
-        "data": "read from swings.npz",
-        "rows": 30,
-    }
-    result = Result.from_json(read(RUN.result(folder)))
-    assert {arm: len(curve) for arm, curve in result.curves.items()} == {"real": 2, "half": 2, "noise": 2}
-    described = read(folder / "training" / "run.json")
-    assert described["synthetic"]["additive"]["samples"] == 30  # as many as there are real ones
-    assert (described["agent"]["width"], described["episodes"], described["env_id"]) == (8, 2, "Pendulum-v1")
-
-
-def test_what_is_done_is_not_done_again_and_not_even_read(tmp_path, place, monkeypatch):
-    assert execute(RUN, tmp_path, place) is None
-    for owner, name in ((datasets, "read"), (Agent, "train"), (Synthesizer, "fit")):
-        monkeypatch.setattr(owner, name, pytest.fail)
-    (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
-    assert (outcome.error, outcome.was_done) == (None, True)
-    refused = execute(RUN.changed(ChangeOptions(updates=5)), tmp_path, place)
-    assert refused is not None
-    assert "holds a run with another updates (" in refused
 
 
 @pytest.mark.parametrize("algorithm", ["td3_bc", "iql"])
@@ -147,6 +112,31 @@ def test_a_longer_run_goes_on_unless_its_learning_rate_has_fallen(algorithm, tmp
     kept = short if algorithm == "iql" else longer
     assert OfflineRun.from_json(read(folder / "run.json")) == kept
     assert Result.read(RUN.result(folder)).updates == kept.updates
+
+
+def test_all_arms_train_together_on_a_share_of_the_rows_and_once(tmp_path, place, monkeypatch):
+    assert execute(RUN, tmp_path, place) is None
+    folder = tmp_path / "runs" / RUN.name
+    assert sorted(file.name for file in folder.iterdir()) == ["provenance.json", "run.json", "training"]
+    assert OfflineRun.from_json(read(folder / "run.json")) == RUN
+    provenance = {"command": "synther paper run x", "data": "read from swings.npz", "rows": 30}
+    assert read(folder / "provenance.json") == provenance
+    result = Result.from_json(read(RUN.result(folder)))
+    assert {arm: len(curve) for arm, curve in result.curves.items()} == {"real": 2, "half": 2, "noise": 2}
+    described = read(folder / "training" / "run.json")
+    assert described["synthetic"]["additive"]["samples"] == 30  # as many as there are real ones
+    assert (described["agent"]["width"], described["episodes"], described["env_id"]) == (8, 2, "Pendulum-v1")
+
+    older = read(folder / "run.json")
+    for recipe in older["sources"].values():
+        del recipe["most"]  # an option that did not exist yet
+    (folder / "run.json").write_text(json.dumps(older))
+    for owner, name in ((datasets, "read"), (Agent, "train"), (Synthesizer, "fit")):
+        monkeypatch.setattr(owner, name, pytest.fail)
+    (outcome,) = execute_all([RUN], tmp_path / "runs", place, progress=False)
+    assert (outcome.error, outcome.was_done) == (None, True)
+    refused = execute(RUN.changed(ChangeOptions(updates=5)), tmp_path, place)
+    assert "another updates" in str(refused)
 
 
 def test_algorithms_share_the_generator_and_a_kill_loses_no_fit(tmp_path, place, monkeypatch):
@@ -185,8 +175,8 @@ def test_data_that_cannot_be_found_stops_nobody_else(tmp_path, place):
     outcomes = execute_all([lost, wrong, odd, RUN], tmp_path / "runs", place, progress=False)
     assert [outcome.error is None for outcome in outcomes] == [False, False, False, True]
     assert "walker2d-medium" in str(outcomes[0].error)
-    assert str(outcomes[1].error) == "unknown algorithm 'sac': expected one of bc, td3_bc, iql, edac, cql"
-    assert "unknown option td3_bc.colour: expected one of width" in str(outcomes[2].error)
+    assert "'sac'" in str(outcomes[1].error)
+    assert "td3_bc.colour" in str(outcomes[2].error)
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == [RUN.name]
 
 

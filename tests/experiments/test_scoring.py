@@ -10,15 +10,13 @@ import pytest
 
 from synther.agents.policy import load_policy
 from synther.collect.rows import frozen
+from synther.envs import evaluation
 from synther.envs.evaluation import Evaluator
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments.evaluation import score
-from synther.experiments.pixels import train_to as train_on_frames
 from synther.experiments.sources import Augmented, TrainingData
 
-from ..pixels.lamps import Lamps
-from . import seeing
-from .online_pixels import runs as online_pixels
+from ..here import Here
 from .pendulum import swings
 from .trainings import PLAN, logged, run
 
@@ -46,51 +44,26 @@ def test_the_number_of_a_measurement_gives_its_returns_again(trained):
     assert found.arms["noisy"].updates == 20
 
 
-def test_other_starts_more_episodes_and_another_environment(trained):
-    file = trained / "checkpoint.safetensors"
-    found = score(file, episodes=2, env_options={"max_episode_steps": 4}, workers=1, progress=False)
-    with Evaluator("Pendulum-v1", [3, 4, 3, 4], episodes=2, workers=1, options={"max_episode_steps": 4}) as evaluator:
+def test_other_starts_more_episodes_and_another_environment(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "Workers", Here)
+    file, how = shutil.copy(trained / "checkpoint.safetensors", tmp_path / "agents.safetensors"), {"episodes": 2}
+    with pytest.raises(ConfigError, match="--env-id"):
+        score(file, progress=False)  # agents without their run
+    options = {"max_episode_steps": 4}
+    found = score(file, env_id="Pendulum-v1", env_options=options, progress=False, **how)
+    with Evaluator("Pendulum-v1", [3, 4, 3, 4], options=options, **how) as evaluator:
         expected = evaluator.evaluate(frozen(load_policy(file)), 0)
     assert found.evaluation.returns.tolist() == expected.returns.tolist()
     assert found.evaluation.lengths.tolist() == [[4, 4]] * 4
+    assert {arm: len(point.returns) for arm, point in found.arms.items()} == {"agents": 4}
     told = found.to_json()
-    assert (told["env_options"], told["returns"]) == ({"max_episode_steps": 4}, expected.returns.tolist())
-    with pytest.raises(DataError, match="takes 3 observation columns and gives 1 actions: Hopper-v5 has 11 and 3"):
+    assert (told["env_options"], told["returns"]) == (options, expected.returns.tolist())
+
+
+def test_what_cannot_be_evaluated(trained, tmp_path):
+    with pytest.raises(DataError, match="Hopper-v5"):
         score(trained, env_id="Hopper-v5", progress=False)
-
-
-def test_agents_without_their_run(trained, tmp_path):
-    alone = shutil.copy(trained / "checkpoint.safetensors", tmp_path / "agents.safetensors")
-    with pytest.raises(ConfigError, match=r"nothing says which environment .* name it with --env-id"):
-        score(alone, progress=False)
-    found = score(alone, env_id="Pendulum-v1", episodes=1, workers=1, progress=False)
-    assert list(found.arms) == ["agents"]
-    assert len(found.arms["agents"].returns) == 4
-
-
-def test_what_holds_no_agents_is_told(tmp_path):
-    with pytest.raises(FormatError, match="no such file; expected an agent"):
+    with pytest.raises(FormatError, match="no such file"):
         score(tmp_path / "nowhere", progress=False)
-    with pytest.raises(FormatError, match=r"has no checkpoint\.safetensors: expected the folder of `synther train`"):
+    with pytest.raises(FormatError, match=r"has no checkpoint\.safetensors"):
         score(tmp_path, progress=False)
-
-
-def test_agents_of_frames(tmp_path):
-    """Of `pixels train`, whose file of policies names no seeds."""
-    train_on_frames(seeing.PLAN, seeing.frames(), tmp_path, progress=False)
-    found = score(tmp_path, episodes=2, workers=1, progress=False, make_env=seeing.Wall)
-    assert (found.env_id, found.seeds, found.unit) == (seeing.ENV_ID, (3, 4), "updates")
-    assert found.arms["agents"].updates == seeing.PLAN.updates
-    assert found.evaluation.lengths.tolist() == [[3, 3]] * 2
-    again = score(tmp_path, episodes=2, number=1, workers=1, progress=False, make_env=seeing.Wall)
-    assert again.evaluation.returns.tolist() != found.evaluation.returns.tolist()  # other starts
-    with pytest.raises(ConfigError, match="env-options"):
-        score(tmp_path, env_options={"max_episode_steps": 4}, progress=False)
-
-
-def test_agents_that_act_on_frames(tmp_path):
-    plan = replace(online_pixels.PLAN, synthetic=None, steps=18, evaluate_every=18)
-    online_pixels.run(tmp_path, plan, Lamps)
-    found = score(tmp_path, workers=1, progress=False, make_env=Lamps)
-    assert (found.seeds, found.unit, found.arms["agents"].updates) == ((3, 4), "steps", 18)
-    assert found.evaluation.returns.tolist() == logged(tmp_path)[-1]["returns"]

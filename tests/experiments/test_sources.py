@@ -59,19 +59,19 @@ def test_material_that_cannot_be():
     ):
         with pytest.raises(DataError, match="the actions of this data are discrete"):
             TrainingData(wrong)
-    with pytest.raises(ConfigError, match=r"a ratio of 0\.5 mixes synthetic rows with real ones"):
+    with pytest.raises(ConfigError, match="ratio"):
         TrainingData.mixed(real, None, 0.5)
     for ratio in (-0.1, 1.5, float("nan")):
-        with pytest.raises(ConfigError, match=r"must lie in \[0, 1\], got"):
+        with pytest.raises(ConfigError, match=r"\[0, 1\]"):
             TrainingData.mixed(real, Given(real), ratio)
     wide = replace(real, action=np.zeros((60, 2)), action_space=(Box.uniform(-2, 2, 2),))
-    with pytest.raises(DataError, match=r"have actions of shape \(2,\), the real ones of shape \(1,\)"):
+    with pytest.raises(DataError, match="actions of shape"):
         TrainingData.mixed(real, Given(wide))
-    with pytest.raises(ConfigError, match="arm 'a' has unknown sources: noise"):
+    with pytest.raises(ConfigError, match="unknown sources: noise"):
         TrainingData(real, arms={"a": {"noise": 1.0}})
     with pytest.raises(ConfigError, match="unknown augmentation 'salt'"):
         Augmented("salt", real, 5)
-    with pytest.raises(ConfigError, match="the number of samples must be"):
+    with pytest.raises(ConfigError, match="samples"):
         TrainingData.mixed(real, Augmented("additive", real, 0))
 
 
@@ -93,27 +93,16 @@ def test_a_generator_is_fitted_once_for_all_who_ask(tmp_path, monkeypatch):
     assert rows_of(generated(tmp_path, samples=20)).equals(first[:20])
     (folder,) = tmp_path.iterdir()
     assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "run.json"]
-
-
-@pytest.mark.parametrize(
-    "other", [{"real": swings(seed=1)}, {"seed": 1}, {"settings": TINY.changed(fit={"steps": 10})}]
-)
-def test_other_data_and_options_have_a_model_of_their_own(tmp_path, other):
-    one, another = rows_of(generated(tmp_path)), rows_of(generated(tmp_path, **other))
-    assert not one.equals(another)
-    assert len(list(tmp_path.iterdir())) == 2
+    monkeypatch.undo()
+    for other in ({"real": swings(seed=1)}, {"seed": 1}, {"settings": TINY.changed(fit={"steps": 10})}):
+        assert not rows_of(generated(tmp_path, **other)).equals(first)
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_fit_that_was_killed_goes_on(tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
-    def killed(self, path):
-        raise Killed
-
     with monkeypatch.context() as patched:
-        patched.setattr(Synthesizer, "save", killed)
-        with pytest.raises(Killed):
+        patched.setattr(Synthesizer, "save", lambda own, path: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
             rows_of(generated(tmp_path))
     (folder,) = tmp_path.iterdir()
     assert (folder / "model.safetensors.checkpoint").exists()
@@ -131,7 +120,7 @@ def test_what_cannot_be_saved_keeps_its_rows(tmp_path, monkeypatch):
 
 
 def test_generators_that_cannot_be(tmp_path):
-    with pytest.raises(ConfigError, match="unknown generator 'vae': expected one of diffusion, tvae, ctgan"):
+    with pytest.raises(ConfigError, match="unknown generator 'vae'"):
         generated(tmp_path, "vae")
     with pytest.raises(DataError, match="a generator cannot be fitted on 1 row"):
         TrainingData.mixed(swings(), generated(tmp_path, real=swings(1)))

@@ -78,15 +78,14 @@ def test_a_tracker_that_fails_is_told_of_once_and_training_goes_on(done, tmp_pat
     monkeypatch.setattr(SummaryWriter, "add_scalar", full)
     run(tmp_path / "run", SHOWN)
     assert logged(tmp_path / "run") == logged(done)
-    said = [record.message for record in caplog.records]
-    assert len(said) == 1
-    assert said[0].startswith("TensorBoard failed (OSError: no space left on device)")
+    (said,) = caplog.messages
+    assert said.startswith("TensorBoard failed (OSError: no space left on device)")
 
 
 def test_where_tensorboard_is_not_installed(done, tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.delattr("torch.utils.tensorboard")
-    with pytest.raises(MissingExtra, match=r"TensorBoard events needs tensorboard.*pip install 'synther\[track\]'"):
+    with pytest.raises(MissingExtra, match=r"synther\[track\]"):
         run(tmp_path / "run", SHOWN)
     assert list(tmp_path.iterdir()) == []
     with caplog.at_level(logging.INFO):
@@ -133,22 +132,21 @@ def test_weights_and_biases_offline(tmp_path, quick, monkeypatch):
 def test_weights_and_biases_without_a_key_a_network_or_the_library(done, tmp_path, monkeypatch, caplog):
     import wandb
 
-    def failing(error: Exception):
+    def fail_with(error: Exception) -> None:
         def init(**given):
             raise error
 
-        return init
+        monkeypatch.setattr(wandb, "init", init)
 
     followed = replace(PLAN, wandb="pendulum")
-    no_key = wandb.errors.UsageError("No API key configured. Use `wandb login` to log in.")
-    monkeypatch.setattr(wandb, "init", failing(no_key))
-    with pytest.raises(ConfigError, match=r"Weights & Biases: No API key .* set WANDB_MODE=offline"):
+    fail_with(wandb.errors.UsageError("No API key configured. Use `wandb login` to log in."))
+    with pytest.raises(ConfigError, match="WANDB_MODE"):
         run(tmp_path / "run", followed)
-    monkeypatch.setattr(wandb, "init", failing(wandb.errors.CommError("no network")))
+    fail_with(wandb.errors.CommError("no network"))
     run(tmp_path / "run", followed)
     assert "Weights & Biases failed (CommError: no network)" in caplog.text
     assert logged(tmp_path / "run") == logged(done)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtra, match=r"needs wandb.*pip install 'synther\[track\]'"):
+    with pytest.raises(MissingExtra, match=r"synther\[track\]"):
         run(tmp_path / "other", followed)
     assert not (tmp_path / "other").exists()

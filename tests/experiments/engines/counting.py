@@ -78,13 +78,13 @@ class Killed(Counting):
 @dataclass(frozen=True)
 class Refusing(Counting):
     def before(self, index: int) -> None:
-        logging.getLogger("synther.experiments").warning("these rows look bad")
         raise DataError("expected rows, got none: choose another file")
 
 
 @dataclass(frozen=True)
 class Broken(Counting):
     def before(self, index: int) -> None:
+        logging.getLogger("synther.experiments").warning("these rows look bad")
         raise ZeroDivisionError("a defect")
 
 

@@ -41,13 +41,9 @@ def execute(runs, tmp_path):
     return execute_all(runs, tmp_path / "runs", place, progress=False)
 
 
-def test_it_is_plain_data():
-    for run in (RUN, REDQ):
-        assert json.loads(json.dumps(run.to_json())) == run.to_json()
-        assert pickle.loads(pickle.dumps(run)) == run
-
-
-def test_what_is_changed_and_what_is_not():
+def test_it_is_plain_data_that_can_be_changed():
+    assert json.loads(json.dumps(RUN.to_json())) == RUN.to_json()
+    assert pickle.loads(pickle.dumps(RUN)) == RUN
     changed = RUN.changed(ChangeOptions(updates=5, seeds=1, samples=7, preset="fast"))
     made = Synthetic("fast", changes=TINY, samples=7, refresh_every=20)
     assert changed == replace(RUN, steps=5, seeds=1, synthetic=made)
@@ -55,23 +51,9 @@ def test_what_is_changed_and_what_is_not():
     shorter = replace(RUN.synthetic, changes={**TINY, "fit": {**TINY["fit"], "steps": 1}})
     assert RUN.changed(ChangeOptions(fit_steps=1)) == replace(RUN, synthetic=shorter)
     assert REDQ.changed(ChangeOptions(preset="fast", samples=1, evaluate_every=3)) == replace(REDQ, evaluate_every=3)
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: RUN.changed(ChangeOptions(updates=0)), "steps must be at least 1, got 0"),
-        (lambda: RUN.changed(ChangeOptions(samples=0)), "samples must be at least 1, got 0"),
-        (
-            lambda: RUN.changed(ChangeOptions(preset="auto")),
-            "unknown preset 'auto': expected one of best, paper, fast, laptop",
-        ),
-        (lambda: replace(RUN, algorithm="ppo"), "unknown agent 'ppo': expected one of sac, redq"),
-    ],
-)
-def test_bad_numbers_and_names(make, text):
-    with pytest.raises(ConfigError, match=text):
-        make()
+    for option, value, named in (("updates", 0, "steps"), ("samples", 0, "samples"), ("preset", "auto", "'auto'")):
+        with pytest.raises(ConfigError, match=named):
+            RUN.changed(ChangeOptions(**{option: value}))
 
 
 def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):

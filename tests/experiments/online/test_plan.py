@@ -24,20 +24,19 @@ def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
 
 
 @pytest.mark.parametrize(
-    ("change", "doubts"),
+    ("change", "doubt"),
     [
-        ({}, []),
-        ({"steps": 10, "learning_starts": 9, "synthetic": None}, []),
-        ({"steps": 10, "learning_starts": 10, "synthetic": None}, ["nothing is learned"]),
-        ({"steps": 20}, ["no generator is fitted: that is done every 20 steps (--refresh-every), of 20"]),
-        ({"steps": 21}, []),
+        ({"steps": 10, "learning_starts": 9, "synthetic": None}, None),
+        ({"steps": 10, "learning_starts": 10, "synthetic": None}, "nothing is learned"),
+        ({"steps": 20}, "--refresh-every"),
+        ({"steps": 21}, None),
     ],
     ids=str,
 )
-def test_what_comes_to_nothing_is_told(change, doubts):
+def test_what_comes_to_nothing_is_told(change, doubt):
     found = list(replace(PLAN, **change).doubts())
-    assert len(found) == len(doubts)
-    assert all(told.startswith(doubt) for told, doubt in zip(found, doubts, strict=True))
+    assert len(found) == (doubt is not None)
+    assert doubt is None or doubt in found[0]
 
 
 def test_the_last_step_is_measured_too():
@@ -50,41 +49,26 @@ def test_the_last_step_is_measured_too():
     assert [measured.after(step) for step in (0, 9, 10, 49, 50, 54)] == [10, 10, 20, 50, 55, 55]
 
 
-def test_names():
-    assert PLAN.arm == "sac_synther"
-    assert OnlineRun("a", "A-v0", "redq").arm == "redq"
-
-
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("part", "change", "named"),
     [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"steps": 1e5}, r"steps must be a whole number, an int of Python, got 100000\.0"),
-        ({"seed": -1}, "seed must be at least 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every"),
-        ({"workers": 0}, "workers"),
-        ({"env_options": {"a": {1}}}, "JSON"),
+        (PLAN, {"steps": 0}, "steps"),
+        (PLAN, {"steps": 1e5}, "steps must be a whole number"),
+        (PLAN, {"seed": -1}, "seed"),
+        (PLAN, {"checkpoint_every": 0}, "checkpoint_every"),
+        (PLAN, {"workers": 0}, "workers"),
+        (PLAN, {"env_options": {"a": {1}}}, "JSON"),
+        (PLAN, {"algorithm": "ppo"}, "'ppo'"),
+        (SYNTHETIC, {"ratio": 0.0}, "ratio"),
+        (SYNTHETIC, {"refit": "cold"}, "unknown refit 'cold'"),
+        (SYNTHETIC, {"samples": 0}, "samples"),
+        (SYNTHETIC, {"changes": {"fit": {"minutes": 1.0}}}, r"fit\.steps"),
     ],
     ids=str,
 )
-def test_what_cannot_be(change, says):
-    with pytest.raises(ConfigError, match=says):
-        replace(PLAN, **change)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"ratio": 0.0}, r"ratio.* \(0, 1\], got 0.0"),
-        ({"refit": "cold"}, "unknown refit 'cold': expected one of warm, scratch"),
-        ({"samples": 0}, "samples must be at least 1"),
-        ({"changes": {"fit": {"minutes": 1.0}}}, r"set fit\.steps"),
-    ],
-    ids=str,
-)
-def test_what_upsampling_cannot_be(change, says):
-    with pytest.raises(ConfigError, match=says):
-        replace(SYNTHETIC, **change)
+def test_what_cannot_be(part, change, named):
+    with pytest.raises(ConfigError, match=named):
+        replace(part, **change)
 
 
 def test_rewards_of_the_suite_are_not_scaled_unless_they_are_residuals():
@@ -100,12 +84,7 @@ def test_rewards_of_the_suite_are_not_scaled_unless_they_are_residuals():
 
 def test_the_defaults_are_the_papers():
     plan = OnlineRun("a", "A-v0", synthetic=Synthetic("paper"))
-    assert (plan.steps, plan.seeds, plan.learning_starts, plan.capacity, plan.episodes) == (
-        100_000,
-        6,
-        5_000,
-        10**6,
-        10,
-    )
-    assert plan.synthetic is not None
+    found = (plan.steps, plan.seeds, plan.learning_starts, plan.capacity, plan.episodes)
+    assert found == (100_000, 6, 5_000, 10**6, 10)
+    assert (plan.arm, replace(plan, algorithm="redq", synthetic=None).arm) == ("sac_synther", "redq")
     assert (plan.synthetic.refresh_every, plan.synthetic.samples, plan.synthetic.ratio) == (10_000, 10**6, 0.5)

@@ -52,37 +52,16 @@ def test_what_a_run_leaves_behind(finished):
     policy = load_pixel_policy(finished / "checkpoint.safetensors")
     assert policy.act(np.zeros((1, 9, 15, 15), np.uint8)).shape == (2, 1, 1)
     assert Synthesizer.load(finished / "generator-4-0000000024.safetensors").layout.width == 203
-
-
-def test_frames_are_a_data_set_of_whole_episodes(finished):
-    for seed in (3, 4):
-        frames = read(finished / "frames" / f"seed-{seed}")
-        assert (frames.env_id, frames.action_repeat) == ("dm_control/walker-walk-v0", 2)
-        starts, ends = frames.episodes
-        assert len(frames) - len(starts) == 30  # a decision a step
-        taken = np.cumsum(ends - starts - 1)
-        assert set(LEGS) <= set(taken.tolist())  # no episode goes on over the end of a leg
-        assert frames.discount.min() == 0
-        assert frames.returns().sum() != 0
-
-
-def test_each_refresh_is_on_record(finished):
-    found = refreshes(finished)
-    assert [(entry["seed"], entry["added"]) for entry in found] == [(3, 12), (4, 12), (3, 24), (4, 24)]
-    assert [entry["steps"] for entry in found] == [10, 10, 2, 2]  # the second fits are warm
-    assert all(entry["kept"] and entry["rows"] > 3 and entry["held_out"] > 0 for entry in found)
-
-
-@pytest.mark.parametrize("change", [{"steps": 31}, {"repeat": 1}, {"size": 16}, {"synthetic": None}], ids=str)
-def test_other_options_are_refused(finished, change):
-    with pytest.raises(ConfigError, match="holds a run with another"):
-        run(finished, replace(PLAN, **change))
-
-
-@pytest.mark.parametrize("short", ["learning_starts", "checkpoint_every"])
-def test_fewer_steps_than_are_learned_from_are_refused(short):
-    with pytest.raises(ConfigError, match=r"agent\.nstep"):
-        replace(PLAN, **{short: PLAN.config.nstep - 1})
+    found = [(entry["seed"], entry["added"], entry["steps"]) for entry in refreshes(finished)]
+    assert found == [(3, 12, 10), (4, 12, 10), (3, 24, 2), (4, 24, 2)]  # the second fits are warm
+    assert all(entry["kept"] and entry["rows"] > 3 and entry["held_out"] > 0 for entry in refreshes(finished))
+    frames = read(finished / "frames" / "seed-3")
+    assert (frames.env_id, frames.action_repeat) == ("dm_control/walker-walk-v0", 2)
+    starts, ends = frames.episodes
+    assert len(frames) - len(starts) == 30  # a decision a step
+    assert set(LEGS) <= set(np.cumsum(ends - starts - 1).tolist())  # no episode goes on over the end of a segment
+    assert frames.discount.min() == 0
+    assert frames.returns().sum() != 0
 
 
 @pytest.fixture
@@ -193,21 +172,23 @@ def test_lost_frames_are_noticed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "named"),
     [
-        ({"update_every": 0}, "update_every must be at least 1, got 0"),
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"env_options": {"a": 1}}, "take no env_options"),
+        ({"update_every": 0}, "update_every"),
+        ({"steps": 0}, "steps"),
+        ({"env_options": {"a": 1}}, "env_options"),
         ({"capacity": 4}, "at least 5 frames"),
-        ({"size": 9}, "at least 15 x 15 pixels, got 9 x 9"),
+        ({"size": 9}, "at least 15 x 15 pixels"),
+        ({"learning_starts": PLAN.config.nstep - 1}, r"agent\.nstep"),
+        ({"checkpoint_every": PLAN.config.nstep - 1}, r"agent\.nstep"),
     ],
     ids=str,
 )
-def test_what_cannot_be_leaves_no_folder(change, says, tmp_path):
-    with pytest.raises((ConfigError, DataError), match=says):
+def test_what_cannot_be_leaves_no_folder(change, named, tmp_path):
+    with pytest.raises((ConfigError, DataError), match=named):
         run(tmp_path / "run", replace(PLAN, **change))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="updates, of the heads after a refresh, must be at least 1"):
+    with pytest.raises(ConfigError, match="updates"):
         replace(SYNTHETIC, updates=0)
 
 
@@ -217,12 +198,9 @@ def test_a_world_that_fails_says_so(tmp_path, monkeypatch):
         run(tmp_path / "run", make_env=Lamps)
 
 
-def test_nothing_is_refreshed_before_anybody_learns():
+def test_when_it_is_refreshed_and_the_defaults_of_drq_v2():
     assert [step for step in LEGS if PLAN.is_refreshed(step)] == [12, 24]
     assert [step for step in LEGS if replace(PLAN, learning_starts=12).is_refreshed(step)] == [24]
-
-
-def test_the_defaults_are_those_of_drq_v2():
     plan = OnlinePixelRun("a", "A", steps=500_000)
     agent = plan.config
     assert (agent.learning_rate, agent.nstep, agent.tau, agent.batch_size) == (1e-4, 3, 0.01, 256)
