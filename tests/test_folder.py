@@ -19,10 +19,7 @@ HELD = {
     ("asked", "told"),
     [
         ({"seed": 1}, "seed (0, not 1)"),
-        (
-            {"settings": {"fit": {"steps": 7, "batch_size": 3}, "kind": "mlp"}},
-            "settings (fit.steps 5, not 7; fit.",
-        ),
+        ({"settings": {"fit": {"steps": 7, "batch_size": 3}, "kind": "mlp"}}, "settings (fit.steps 5, not 7; fit."),
         ({"settings": {"fit": {"steps": 5}, "kind": "mlp", "new": 1}}, "settings (new null, not 1)"),
         ({"samples": 5}, "samples (null, not 5)"),  # of which whoever wrote it did not know
         ({"data": "b" * 64}, "data"),

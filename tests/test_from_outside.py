@@ -29,9 +29,10 @@ TINY = {"network": {"width": 16, "depth": 1, "embedding": 8}, "fit": {"steps": 1
 OPTIONS = [f"--{group}.{name}={value}" for group, some in TINY.items() for name, value in some.items()]
 
 
-@pytest.fixture(params=["by a call", "by entry points"], autouse=True)
+@pytest.fixture(autouse=True)
 def added(request, tmp_path_factory, monkeypatch) -> Iterator[None]:
-    if request.param == "by a call":
+    """By a call, or by entry points where a test asks for that."""
+    if not hasattr(request, "param"):
         for name, (registry, thing) in MINE.items():
             registry.register(name, getattr(outside, thing))
     else:
@@ -101,6 +102,7 @@ def test_a_data_set():
     assert len(datasets.read("circles", data=Path()).rows) == 7, "a file of that name goes before it"
 
 
+@pytest.mark.parametrize("added", ["by entry points"], indirect=True)
 def test_the_command_line(capsys):
     """Its data set is fitted, sampled with its sampler into its format, and assessed by its metric."""
     fast = ["--preset=fast", *OPTIONS, "--sampler.kind=jump", "--sampler.steps=4", "--device=cpu"]

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from synther import Synthesizer, Transitions, presets, write
 from synther.cli import VERBS, module_of, options
@@ -63,10 +62,7 @@ def desk(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("synther.assess.learners.FEWEST_STEPS", 5)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path
-    torch.set_num_threads(threads)
+    return tmp_path
 
 
 def replay(count: int = 200) -> Transitions:

@@ -22,7 +22,6 @@ from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
 from synther.progress import Silent
 from synther.report import Assessed, Pair, Plan, assess_to
-from synther.synthesizer.drawing import Drawing
 
 from .small_job import made
 from .small_job import model as small
@@ -82,23 +81,14 @@ def run(folder: Path, pair: Pair, **plan) -> Assessed:
 
 
 class TestReport:
-    def test_two_files_and_nothing_else(self, done):
+    def test_a_page_and_figures_in_strict_json(self, done):
         assert sorted(file.name for file in done.report.parent.iterdir()) == FILES
-        assert [done.figures.name, done.report.name] == FILES
-        page = done.report.read_text()
-        assert done.assessment.verdict.sentence.split(":")[0] in page
-        assert len(page) < 5_000_000
-
-    def test_the_figures_are_strict_json(self, done):
-        def refuse(word):
-            raise ValueError(f"{word} is not JSON")
-
-        kept = json.loads(done.figures.read_text(), parse_constant=refuse)
+        assert done.assessment.verdict.sentence.split(":")[0] in done.report.read_text()
+        kept = json.loads(done.figures.read_text(), parse_constant=pytest.fail)
         assert kept == json.loads(json.dumps(done.assessment.to_json()))
         assert (kept["rows_real"], kept["rows_synthetic"], kept["rows_held_out"]) == (400, 150, 80)
-        assert (kept["env_id"], kept["real_name"], kept["synthetic_name"]) == (
-            "Hopper-v5", "hopper-sac", "synthetic.npz",
-        )  # fmt: skip
+        names = ("Hopper-v5", "hopper-sac", "synthetic.npz")
+        assert (kept["env_id"], kept["real_name"], kept["synthetic_name"]) == names
         measures = {entry["name"]: entry for entry in kept["measures"]}
         assert 0 <= measures["marginal"]["value"] < measures["marginal"]["real"] <= 1
         assert measures["dynamics_error"]["real"] < 1e-6 < measures["dynamics_error"]["value"]
@@ -139,34 +129,14 @@ class TestReport:
 
         assert timeless(run(tmp_path, pair)) == timeless(done)
 
-    def test_held_out_rows_of_ones_own(self, pair, hopper, tmp_path):
-        found = run(tmp_path, few(pair, held_out=read(shipped.hopper())[400:470]), simulator=False).assessment
-        assert (found.rows_held_out, found.rows_real) == (70, 400)
-
-    def test_one_row_of_each(self, pair, tmp_path):
-        found = run(tmp_path, few(pair, real=pair.real[:1], synthetic=pair.synthetic[:1])).assessment
-        assert (found.rows_real, found.rows_synthetic) == (1, 1)
-        assert sorted(file.name for file in tmp_path.iterdir()) == FILES
-
 
 class TestModels:
-    def test_without_one_there_is_less_to_show(self, pair, tmp_path):
-        found = run(tmp_path, few(pair), simulator=False).assessment
-        assert (found.process, found.efforts) == (None, ())
-        assert found.measure("compression").value is None
-
     def test_one_of_other_data(self, pair, hopper, monkeypatch, tmp_path):
         monkeypatch.setattr(module, "CALLS", ())
         found = run(tmp_path, few(pair, real=hopper[:300], model=pair.model), simulator=False).assessment
         assert "the model was fitted on 400 other rows than the real ones here" in found.notes
         assert found.process is not None
         assert len(found.efforts) == 1
-
-    def test_one_of_other_columns(self, pair, tmp_path):
-        found = run(tmp_path, few(pair, model=small(**PLAIN).fit(made(), progress=False)), simulator=False).assessment
-        assert found.notes[0].startswith("the model makes other rows than these, and is left aside: ")
-        assert (found.process, found.efforts) == (None, ())
-        assert found.measure("compression").value is None
 
     def test_one_of_some_of_the_rows(self, pair, hopper, tmp_path):
         """In which a column never changed: that shows in a later row."""
@@ -246,12 +216,6 @@ class TestEfforts:
         for name, array in its.arrays().items():
             np.testing.assert_array_equal(getattr(ours, name), array, err_msg=name)
 
-    def test_other_samplers_are_not_calibrated(self, hopper, monkeypatch):
-        model = small(sampler={"steps": 5}).fit(hopper, progress=False)
-        monkeypatch.setattr(Drawing, "_raw_flags", None)
-        assert len(module._drawn(model, SamplerConfig("unipc", 3), 20, 0)) == 20
-        assert len(module._drawn(model, model.settings.sampler, 20, 0)) == 20
-
     @pytest.mark.parametrize(("effort", "rows"), [(0.0, 500), (600.5, 600), (1e30, 50_000)])
     def test_large_networks_make_fewer_rows(self, model, hopper, effort, rows, monkeypatch):
         counts = []
@@ -276,25 +240,12 @@ class TestJudges:
         assert found.cloud.judge == "Hopper-v5 in MuJoCo with frame_skip 1"
         assert found.measure("dynamics_error").value < 1e-9
 
-    def test_rows_without_a_name(self, pair, tmp_path):
-        nameless = few(pair, real=replace(pair.real, env_id=None))
-        found = run(tmp_path / "a", nameless).assessment
-        assert (found.env_id, found.cloud) == (None, None)
-        found = run(tmp_path / "b", nameless, env_id="Hopper-v5").assessment
-        assert (found.env_id, found.cloud.judge) == ("Hopper-v5", "Hopper-v5 in MuJoCo")
-
-    def test_networks_where_the_simulator_is_not_wanted(self, pair, tmp_path):
-        found = run(tmp_path, replace(pair, model=None), simulator=False).assessment
-        assert found.cloud.judge == "3 networks fitted on real rows"
-        assert any("no simulator" in note for note in found.notes)
-        assert found.env_id == "Hopper-v5"
-
     def test_a_task_whose_observations_are_others(self, tmp_path):
         rows = replace(made(), env_id="Hopper-v5")
         pair = Pair(rows, rows[:40], "a", "b")
         found = run(tmp_path / "a", pair).assessment
-        assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: Hopper-v5: expected observations of ")
-        with pytest.raises(DataError, match=r"Hopper-v5: expected observations of shape \(rows, 11\)"):
+        assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: ")
+        with pytest.raises(DataError, match="Hopper-v5"):
             run(tmp_path / "b", pair, env_id="Hopper-v5")
         assert not (tmp_path / "b").exists()
 
@@ -305,7 +256,7 @@ class TestJudges:
         monkeypatch.setattr("synther.envs.simulator.simulate", missing)
         found = run(tmp_path / "a", few(pair)).assessment
         assert found.notes[0].startswith("Hopper-v5 in MuJoCo cannot be asked: running Hopper-v5 needs gymnasium")
-        with pytest.raises(MissingExtra, match="running Hopper-v5 needs gymnasium"):
+        with pytest.raises(MissingExtra):
             run(tmp_path / "b", few(pair), env_id="Hopper-v5")
 
     def test_discrete_actions(self, tmp_path, monkeypatch):
@@ -314,9 +265,8 @@ class TestJudges:
         observation = draw.uniform(-0.2, 0.2, (300, 4)).astype(np.float32)
         action = draw.integers(0, 2, 300)
         following, reward, terminal = simulate("CartPole-v1", observation, action, processes=1)
-        real = Transitions(
-            observation, action, reward, following, terminal, action_space=(Discrete(2),), env_id="CartPole-v1"
-        )
+        about = {"action_space": (Discrete(2),), "env_id": "CartPole-v1"}
+        real = Transitions(observation, action, reward, following, terminal, **about)
         model = small(**PLAIN).fit(real, progress=False)
         found = run(tmp_path, Pair(real, model.sample(150, seed=0, progress=False), "a", "b", model=model)).assessment
         assert found.cloud.judge == "CartPole-v1 in Gymnasium"
@@ -330,20 +280,15 @@ class TestPlans:
     def test_what_cannot_succeed_does_not_begin(self, tmp_path, monkeypatch):
         (tmp_path / "taken").write_text("mine")
         for folder in (tmp_path / "taken", tmp_path / "taken" / "deep" / "report"):
-            with pytest.raises(ConfigError, match="taken is a file: choose a folder for the report"):
+            with pytest.raises(ConfigError, match="taken is a file"):
                 Plan(folder)
         with monkeypatch.context() as patch:
             patch.setattr("os.access", lambda path, mode: path != tmp_path)  # whoever runs this may be root
             with pytest.raises(ConfigError, match=f"^{tmp_path} may not be written to"):
                 Plan(tmp_path / "deep" / "report")
-        with pytest.raises(DataError, match="cannot set 'Nowhere-v0' to a recorded state"):
+        with pytest.raises(DataError, match="'Nowhere-v0'"):
             Plan(tmp_path, env_id="Nowhere-v0")
         assert Plan(tmp_path, env_id="Nowhere-v0", simulator=False).env_id == "Nowhere-v0"
-
-    def test_columns_that_do_not_match(self, pair, tmp_path):
-        with pytest.raises(DataError, match="observation has row shape"):
-            run(tmp_path / "new", replace(pair, synthetic=made()))
-        assert list(tmp_path.iterdir()) == []
 
 
 class TestFaults:
@@ -367,13 +312,6 @@ class TestFaults:
         after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
         assert sorted(after) == FILES
         assert after[name] == before[name]
-
-    def test_what_a_killed_one_left_is_cleared_away(self, pair, before, tmp_path):
-        for name in FILES:
-            stem, suffix = name.split(".")
-            (tmp_path / f".{stem}.{durable._HOST}-{2**22 + 1}.writing.{suffix}").write_text("<ht")
-        run(tmp_path, few(pair), simulator=False)
-        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
     def test_stopped_in_the_middle_nothing_is_there(self, pair, tmp_path):
         with pytest.raises(KeyboardInterrupt):

@@ -37,10 +37,7 @@ def test_every_public_name_is_there_and_is_the_thing_itself():
     assert synther.__all__ == [*sorted(name for name in things if name[0].isupper()), "preset", "read", "write"]
     assert {name: getattr(synther, name) for name in synther.__all__} == things
     assert dir(synther) == sorted([*synther.__all__, "__version__"])
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'synther' has no attribute 'Sythesizer'"):
+    with pytest.raises(AttributeError, match="Sythesizer"):
         _ = synther.Sythesizer
 
 

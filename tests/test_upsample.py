@@ -10,12 +10,11 @@ import pytest
 
 from synther import Synthesizer, Transitions, read
 from synther.assess.fidelity import Comparison
-from synther.diffusion.blocks import BlockSampler
 from synther.durable import _HOST
 from synther.errors import ConfigError, DataError, FormatError
 from synther.upsample import fit_to, upsample
 
-from .small_job import TINY, made, model
+from .small_job import made, model
 from .support.watch import Stopped, Watch
 
 SAMPLES = 3000
@@ -47,32 +46,17 @@ def no_picture(done, monkeypatch) -> None:
     monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
 
 
-def test_every_file_is_there_and_nothing_else(done):
-    folder = done.model.parent
-    assert sorted(file.name for file in folder.iterdir()) == FILES
-    assert [path.name for path in (done.figures, done.picture, done.model, done.data)] == [*FILES[:3], FILES[4]]
+def test_the_files_hold_the_rows_of_the_model_and_their_figures(done):
+    assert sorted(file.name for file in done.model.parent.iterdir()) == FILES
     assert done.picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_rows_are_those_of_the_model(done):
+    figures = json.loads(done.figures.read_text(), parse_constant=pytest.fail)
+    assert Comparison.from_json(figures) == done.comparison
+    assert (figures["rows_real"], figures["rows_synthetic"], figures["terminal_rate_real"]) == (300, SAMPLES, 0.1)
+    assert len(figures["columns"]) == 7
     rows = read(done.data)
     assert rows.equals(Synthesizer.load(done.model).sample(SAMPLES, seed=0, progress=False))
     assert rows.equals(model().fit(made(), progress=False).sample(SAMPLES, seed=0, progress=False))
     assert rows.env_id == "Made-v0"
-
-
-def test_the_figures_are_in_the_file(done):
-    def refuse(word):
-        raise ValueError(f"{word} is not JSON")
-
-    figures = json.loads(done.figures.read_text(), parse_constant=refuse)
-    assert Comparison.from_json(figures) == done.comparison
-    assert (figures["rows_real"], figures["rows_synthetic"]) == (300, SAMPLES)
-    assert figures["terminal_rate_real"] == 0.1
-    assert set(figures["columns"]) == {
-        "observation[0]", "observation[1]", "action[0]", "reward", "next_observation[0]", "next_observation[1]",
-        "terminal",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("suffix", [".hdf5", ".parquet"])
@@ -83,29 +67,11 @@ def test_other_formats(done, suffix, tmp_path):
     assert other.comparison == done.comparison
 
 
-def test_a_finished_run_does_nothing_again(done, monkeypatch):
-    before = content(done.model.parent)
-
-    def never(*args, **kwargs):
-        raise AssertionError("work was done again")
-
-    monkeypatch.setattr(Synthesizer, "fit", never)
-    monkeypatch.setattr(BlockSampler, "draw", never)
-    monkeypatch.setattr("synther.upsample.compare", never)
-    monkeypatch.setattr("synther.upsample.draw", never)
-    assert run(done.model.parent) == done
-    assert content(done.model.parent) == before
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"rows": made(shift=1.0)}, "data"),
-        ({"rows": made(299)}, "data"),
-        ({"synthesizer": model(seed=1)}, "seed"),
-        ({"synthesizer": model(fit={**TINY["fit"], "steps": 61})}, "settings"),
         ({"synthesizer": model(data={"threshold": "half"})}, "settings"),
-        ({"samples": SAMPLES + 1}, "samples"),
         ({"suffix": ".hdf5"}, "suffix"),
         ({"samples": 1, "synthesizer": model(seed=1)}, "seed .*, samples"),
     ],
@@ -118,10 +84,10 @@ def test_other_options_are_refused(done, change, named):
     assert content(done.model.parent) == before
 
 
-FOREIGN = [(name, "mine") for name in ("thesis.tex", "model.safetensors", ".hidden", "synthetic.npz")]
+FOREIGN = [(name, "mine") for name in ("thesis.tex", "model.safetensors", ".hidden")]
 
 
-@pytest.mark.parametrize(("name", "text"), [*FOREIGN, *(("run.json", text) for text in ("", "{", "[1]", "\x00"))])
+@pytest.mark.parametrize(("name", "text"), [*FOREIGN, *(("run.json", text) for text in ("{", "[1]", "\x00"))])
 def test_a_folder_of_something_else_is_refused(name, text, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=tmp_path.name):
@@ -129,7 +95,7 @@ def test_a_folder_of_something_else_is_refused(name, text, tmp_path):
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(name, text)]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
 def test_a_damaged_comparison_is_named(done, text, tmp_path):
     shutil.copytree(done.model.parent, tmp_path / "run")
     (tmp_path / "run" / "comparison.json").write_text(text)
@@ -138,10 +104,7 @@ def test_a_damaged_comparison_is_named(done, text, tmp_path):
 
 
 def test_a_model_that_cannot_be_written_is_not_fitted(tmp_path, monkeypatch):
-    def never(*given, **named):
-        raise AssertionError("fitted for nothing")
-
-    monkeypatch.setattr(Synthesizer, "fit", never)
+    monkeypatch.setattr(Synthesizer, "fit", pytest.fail)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file"):
         fit_to(tmp_path / "file" / "m.safetensors", made(), model(), False)
@@ -150,20 +113,11 @@ def test_a_model_that_cannot_be_written_is_not_fitted(tmp_path, monkeypatch):
         fit_to(tmp_path / "m.safetensors", made(), model(), False)
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path):
-    (tmp_path / "run").write_text("mine")
-    with pytest.raises(ConfigError, match="is a file"):
-        run(tmp_path / "run")
-    assert (tmp_path / "run").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
         ({"samples": 0}, ConfigError),
-        ({"samples": -1}, ConfigError),
         ({"suffix": ".pkl"}, FormatError),
-        ({"suffix": ""}, FormatError),
         ({"rows": made(1)}, DataError),
     ],
 )
@@ -171,6 +125,10 @@ def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
     with pytest.raises(error):
         run(tmp_path / "run", **change)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file"):
+        run(tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
 
 
 def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path):

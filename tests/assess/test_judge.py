@@ -30,12 +30,10 @@ def world(observations: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np
     return there, -(angle**2) - 0.1 * speed**2, np.abs(speed) > 2.2
 
 
-def rows(count: int, seed: int, *, discrete: bool = False) -> Transitions:
+def rows(count: int, seed: int) -> Transitions:
     rng = np.random.default_rng(seed)
     here = rng.normal(size=(count, 2)).astype(np.float32)
     action = np.tanh(here[:, :1] - here[:, 1:] + 0.3 * rng.normal(size=(count, 1))).astype(np.float32)
-    if discrete:
-        action = (action[:, 0] > 0).astype(np.int64)
     there, reward, terminal = world(here, action)
     return Transitions(here, action, reward.astype(np.float32), there.astype(np.float32), terminal)
 
@@ -45,6 +43,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what does not depend on how well networks learn."""
     monkeypatch.setattr(learners, "FEWEST_STEPS", 3)
     monkeypatch.setattr(learners, "MOST_STEPS", 3)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One network each, of a few steps: as many as tell good rows from bad ones."""
+    monkeypatch.setattr(usefulness, "MEMBERS", 1)
+    monkeypatch.setattr(learners, "MOST_STEPS", 120)
 
 
 def sound(found: Assessment) -> None:
@@ -65,19 +70,17 @@ def sound(found: Assessment) -> None:
     assert len(found.correlations.real) == len(found.columns)
 
 
-def test_good_rows_and_rows_without_any_order_with_a_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usefulness, "MEMBERS", 1)
-    monkeypatch.setattr(learners, "MOST_STEPS", 120)
+def test_good_rows_and_rows_without_any_order_with_a_simulator(short: None) -> None:
     real, good = rows(2_000, 0), rows(1_600, 1)
     rng = np.random.default_rng(0)
-    shuffled = replace(
-        good, action=rng.permutation(good.action), next_observation=rng.permutation(good.next_observation)
-    )
+    disorder = {name: rng.permutation(getattr(good, name)) for name in ("action", "next_observation")}
+    shuffled = replace(good, **disorder)
     found = assess(real, good, simulator=world, simulator_name="the pendulum", parameters=1_000)
     sound(found)
     assert found.verdict.decision == "use"
     assert (found.rows_real, found.rows_synthetic, found.rows_held_out) == (2_000, 1_600, 400)
     assert found.measure("dynamics_error").value == pytest.approx(0, abs=1e-9)
+    assert found.measure("dynamics_error").better == "lower"
     assert found.measure("terminal_correctness").value == 1
     assert found.measure("compression").value == pytest.approx(2_000 * 7 / 1_000)
     assert found.measure("auc").value == pytest.approx(0.5, abs=0.06)
@@ -95,27 +98,16 @@ def test_good_rows_and_rows_without_any_order_with_a_simulator(monkeypatch: pyte
 
 @pytest.mark.usefixtures("quick")
 class TestAnyRows:
-    def test_replayed_rows_are_told(self) -> None:
-        real = rows(500, 0)
-        found = assess(real, real[:300])
-        assert "add nothing" in found.verdict.sentence
-        assert found.measure("memorisation").value == pytest.approx(0.8, abs=0.1)  # the rest copies held-out rows
-
     def test_identical_rows(self) -> None:
         real = rows(300, 0)
         found = assess(real, real, held_out=real)
         sound(found)
+        assert found.to_json() == assess(real, real, held_out=real).to_json()
         for name in ("marginal", "worst_column", "correlation", "coverage"):
             measure = found.measure(name)
             assert measure.value == pytest.approx(1)
             assert measure.real is not None
         assert found.measure("novelty").value == 0
-
-    def test_discrete_actions(self) -> None:
-        real = replace(rows(300, 0, discrete=True), action_space=(Discrete(2),))
-        found = assess(real, rows(300, 1, discrete=True))
-        sound(found)
-        assert 0 <= (found.measure("policy_score").value or -1) <= 1
 
     def test_no_simulator_is_noted(self) -> None:
         watch = Watch()
@@ -126,26 +118,25 @@ class TestAnyRows:
         assert found.cloud is not None
         assert found.cloud.judge.startswith("3 networks")
         assert found.measure("dynamics_error").better == found.measure("reward_error").better == "nearer"
-        asked = assess(rows(200, 0), rows(200, 1), simulator=world)
-        assert asked.measure("dynamics_error").better == "lower"
 
     def test_rescaled_actions_are_told(self) -> None:
         real, other = rows(300, 0), rows(300, 1)
         ends = np.where(np.arange(300)[:, None] % 2, -1, 1).astype(np.float32)
         found = assess(replace(real, action=2 * ends), replace(other, action=ends))
-        assert any("synthetic actions look rescaled to [-1, 1]" in note for note in found.notes)
+        assert any("look rescaled" in note for note in found.notes)
         assert found.measure("action_scale").value == pytest.approx(0.5)
         assert any("look rescaled" in reason.text for reason in found.verdict.reasons)
 
-    def test_few_states(self) -> None:
+    def test_few_states_and_discrete_actions(self) -> None:
         real, other = (worlds.slippery_line(600, seed) for seed in (0, 1))
-        found = assess(real, other)
+        found = assess(replace(real, action_space=(Discrete(2),)), other)
         sound(found)
         assert found.measure("possible_transitions").value == found.measure("known_observations").value == 1
         assert found.measure("frequency_error").value == pytest.approx(0, abs=0.05)
         assert found.measure("outcome_spread").value is None
+        assert 0 <= (found.measure("policy_score").value or -1) <= 1
 
-    @pytest.mark.parametrize("count", [1, 2, 7, 50])
+    @pytest.mark.parametrize("count", [1, 7])
     def test_few_rows(self, count: int) -> None:
         found = assess(rows(count, 0), rows(count, 1))
         sound(found)
@@ -188,11 +179,6 @@ class TestAnyRows:
         sound(found)
         assert found.measure("dynamics_error").value == 1e6
         assert any("could not follow 100.00% of the synthetic rows" in note for note in found.notes)
-
-    def test_same_seed_same_figures(self) -> None:
-        real, other = rows(300, 0), rows(300, 1)
-        assert assess(real, other).to_json() == assess(real, other).to_json()
-        assert assess(real, other).to_json() != assess(real, other, seed=1).to_json()
 
 
 def test_what_cannot_be_assessed() -> None:
@@ -251,7 +237,7 @@ class TestSplit:
         assert np.mean(real) == pytest.approx(np.mean(fresh), rel=0.15)
 
 
-def test_other_episodes_of_the_same_world_are_as_good_as_real_rows() -> None:
+def test_other_episodes_of_the_same_world_are_as_good_as_real_rows(short: None) -> None:
     """Rows of an episode are alike, so those of a few episodes are further from real rows than chance would say."""
     real, others = worlds.drifting_walks(100, 0), worlds.drifting_walks(25, 1)
     assert assess(real, others).verdict.decision == "use"
@@ -259,7 +245,7 @@ def test_other_episodes_of_the_same_world_are_as_good_as_real_rows() -> None:
     assert "worst_correlation" in [reason.measure for reason in assess(real, shuffled).verdict.reasons]
 
 
-def test_rows_without_the_starts_of_episodes_are_to_be_mixed() -> None:
+def test_rows_without_the_starts_of_episodes_are_to_be_mixed(quick: None) -> None:
     real, others = (worlds.drifting_walks(100, seed) for seed in (0, 1))
     later = others[others.observation[:, 0] > -4]
     later = later[np.random.default_rng(0).permutation(len(later))]

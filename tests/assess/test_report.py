@@ -4,12 +4,10 @@ import re
 from dataclasses import fields, replace
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from synther.assess import report
 from synther.assess.assessment import Assessment, Cloud, Column, Correlations, Effort, Process
 from synther.assess.report.page import page
 
@@ -63,13 +61,6 @@ def titles(text: str) -> list[str]:
     return re.findall(r'<h2 id="(\w+)-title">', text)
 
 
-def test_the_file_is_written_whole_and_in_its_place(tmp_path: Path) -> None:
-    target = tmp_path / "new" / "report.html"
-    report.write(example(), target)
-    assert target.read_text(encoding="utf-8") == page(example())
-    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
-
-
 def test_the_page_is_well_formed_and_holds_every_part() -> None:
     text = page(example())
     found = Balance(text)
@@ -84,6 +75,9 @@ def test_the_page_is_well_formed_and_holds_every_part() -> None:
     for measure in example().measures:
         assert measure.label in found.text
         assert measure.about in found.text
+    rows = re.findall(r'<tr role="row" data-at="(\d+)"><td role="cell" data-label="Column"', text)
+    worst = [example().columns.index(column) for column in example().worst_columns()]
+    assert [int(at) for at in rows] == worst != sorted(worst)
     assert len(re.findall(r'class="shape"', text)) == len(example().columns)
     assert len(found.all("image")) == 3
     assert len(found.all("img")) == len(example().process.frames)
@@ -122,21 +116,19 @@ def test_figures_stand_under_their_headings() -> None:
     assert under(text, "As good as real") == ["0.7500", "0.2200"]
 
 
-@pytest.mark.parametrize("part", ["cloud", "process", "efforts", "notes", "env_id"])
-def test_a_part_that_is_not_there_leaves_no_trace(part: str) -> None:
-    whole, text = example(), page(bare(**{part: getattr(example(), part)}))
-    headings = {"cloud": "diversity", "process": "process", "efforts": "efforts"}
-    Balance(text)
-    assert titles(text) == ["measures", "columns", "correlations", *([headings[part]] if part in headings else [])]
-    assert ("Environment" in text) == (part == "env_id")
-    assert (whole.notes[0] in text) == (part == "notes")
-
-
-def test_an_assessment_of_nothing_is_still_a_page() -> None:
-    empty = Correlations((), ())
-    text = page(
-        bare(measures=(), columns=(), correlations=empty, process=Process((), (), (), 0.0), cloud=Cloud("", (), ()))
-    )
+def test_parts_that_are_not_there_leave_no_trace() -> None:
+    usual = ["measures", "columns", "correlations"]
+    headings = {"cloud": ["diversity"], "process": ["process"], "efforts": ["efforts"]}
+    for part in ("cloud", "process", "efforts", "notes", "env_id"):
+        text = page(bare(**{part: getattr(example(), part)}))
+        Balance(text)
+        assert titles(text) == usual + headings.get(part, [])
+        assert ("Environment" in text) == (part == "env_id")
+        assert (example().notes[0] in text) == (part == "notes")
+    one = page(bare(columns=example().columns[:1], correlations=Correlations(((1.0,),), ((1.0,),))))
+    assert titles(one) == ["measures", "columns"]
+    nothing = {"correlations": Correlations((), ()), "process": Process((), (), (), 0.0), "cloud": Cloud("", (), ())}
+    text = page(bare(measures=(), columns=(), **nothing))
     assert titles(text) == []
     assert "Do not use" in Balance(text).text
     assert "<nav" not in text
@@ -155,21 +147,15 @@ def test_headings_never_skip_a_level_and_every_picture_has_words() -> None:
 def test_every_name_is_escaped() -> None:
     evil = "<b>&\"'</script><script>alert(1)</script>"
     whole = example()
-    changed = {
-        field.name: f"{field.name}{evil}" for field in fields(whole) if isinstance(getattr(whole, field.name), str)
-    }
-    assert set(changed) == {"real_name", "synthetic_name", "env_id"}
+    texts = [field.name for field in fields(whole) if isinstance(getattr(whole, field.name), str)]
+    assert texts == ["env_id", "real_name", "synthetic_name"]
+    changed = {name: f"{name}{evil}" for name in texts}
     healthy = replace(whole, notes=whole.notes[:1])
+    reasons = tuple(replace(reason, text=evil, measure=f"{reason.measure}{evil}") for reason in whole.verdict.reasons)
     sick = replace(
         whole,
         **changed,
-        verdict=replace(
-            whole.verdict,
-            sentence=evil,
-            reasons=tuple(
-                replace(reason, text=evil, measure=f"{reason.measure}{evil}") for reason in whole.verdict.reasons
-            ),
-        ),
+        verdict=replace(whole.verdict, sentence=evil, reasons=reasons),
         measures=tuple(
             replace(measure, name=f"{measure.name}{evil}", label=evil, group=f"{measure.group}{evil}", about=evil)
             for measure in whole.measures
@@ -201,44 +187,19 @@ def test_any_few_rows_can_be_drawn(rows: tuple[tuple[float, float], ...]) -> Non
     assert ("diversity" in titles(text)) == bool(rows)
 
 
-def test_one_column_has_no_correlations() -> None:
-    some = example()
-    text = page(bare(columns=some.columns[:1], correlations=Correlations(((1.0,),), ((1.0,),))))
-    assert titles(text) == ["measures", "columns"]
-
-
-def many(count: int, bins: int = 60) -> Assessment:
-    """The worst case for the size: noise, which does not compress, in every column."""
-    draw = np.random.default_rng(0)
-    matrix = [np.corrcoef(draw.normal(size=(count, 40)) + draw.normal(size=(1, 40))) for _ in range(2)]
-    columns = tuple(
-        Column(
-            name=f"next_observation[{at}]",
-            similarity=float(draw.uniform()),
-            similarity_real=0.99,
-            real_mean=float(draw.normal()),
-            real_std=1.0,
-            synthetic_mean=float(draw.normal()),
-            synthetic_std=1.1,
-            outside=0.01,
-            edges=tuple(np.linspace(-3, 3, bins + 1).tolist()),
-            real_shares=tuple(draw.dirichlet(np.ones(bins)).tolist()),
-            synthetic_shares=tuple(draw.dirichlet(np.ones(bins)).tolist()),
-        )
-        for at in range(count)
-    )
-    return replace(example(), columns=columns, correlations=Correlations(*map(table, matrix)))
-
-
 @pytest.mark.parametrize("count", [750, pytest.param(1_600, marks=pytest.mark.slow)])
 def test_many_columns_stay_below_five_megabytes(count: int) -> None:
-    text = page(many(count))
+    """The worst case for the size: noise, which does not compress, in every column."""
+    draw = np.random.default_rng(0)
+    matrices = [np.corrcoef(draw.normal(size=(count, 40)) + draw.normal(size=(1, 40))) for _ in range(2)]
+    some, edges = example().columns[0], tuple(np.linspace(-3, 3, 61).tolist())
+
+    def column(at: int) -> Column:
+        shares = [tuple(side) for side in draw.dirichlet(np.ones(60), 2).tolist()]
+        named = replace(some, name=f"next_observation[{at}]", similarity=draw.uniform(), real_mean=draw.normal())
+        return replace(named, edges=edges, real_shares=shares[0], synthetic_shares=shares[1])
+
+    columns = tuple(map(column, range(count)))
+    text = page(replace(example(), columns=columns, correlations=Correlations(*map(table, matrices))))
     assert len(text.encode()) < 5 * MEGABYTE
     assert text.count('role="row" data-at=') == count
-
-
-def test_columns_come_worst_first_and_know_their_place() -> None:
-    rows = re.findall(r'<tr role="row" data-at="(\d+)"><td role="cell" data-label="Column"', page(example()))
-    worst = [example().columns.index(column) for column in example().worst_columns()]
-    assert [int(at) for at in rows] == worst
-    assert worst != sorted(worst)

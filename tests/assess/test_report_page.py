@@ -86,12 +86,6 @@ def test_it_loads_without_a_word_and_fits(browser: Browser, file: Path, width: i
         assert page.run(OVERFLOWING) == []
 
 
-def test_long_names_of_samplers_push_no_figures_out_of_sight(page: Page) -> None:
-    page.run("""document.querySelectorAll("#efforts td:first-child").forEach(
-        cell => { cell.textContent = "the model's own: unipc, 20 steps and 12 of refinement" })""")
-    assert page.run('[...document.querySelectorAll("#efforts .scroll")].map(b => b.scrollWidth - b.clientWidth)') == [0]
-
-
 def test_the_checks_can_fail(browser: Browser, file: Path) -> None:
     with browser.page(file, width=375) as page:
         page.run("""document.body.insertAdjacentHTML("beforeend",
@@ -118,17 +112,6 @@ def test_a_click_sorts_and_a_second_one_turns_the_order(page: Page) -> None:
     assert page.run(PLACES)[0] == max(order, key=lambda at: columns[at].outside)
     assert page.run(SORTED) == [*["none"] * 5, "descending"]
     assert page.complaints() == []
-
-
-def test_the_keyboard_sorts_too(page: Page) -> None:
-    columns = example().columns
-    page.run(f"document.querySelector('{heading(4)}').focus()")
-    page.press("Enter", 13, "\r")
-    likeness = [round(columns[at].similarity_real, 8) for at in page.run(PLACES)]
-    assert likeness == sorted(likeness)
-    page.press(" ", 32, " ")
-    likeness = [round(columns[at].similarity_real, 8) for at in page.run(PLACES)]
-    assert likeness == sorted(likeness, reverse=True)
 
 
 def test_measures_are_sorted_within_their_groups_and_unknown_ones_stay_last(page: Page) -> None:
