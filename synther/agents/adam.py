@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from synther.agents.stacked import Stack
+from synther.agents.stacked import Networks
 from synther.kernels.adam import adam_step
 
 
 class Adam:
-    """The optimiser of one tensor of weights."""
+    """The optimiser of one tensor of weights. With `decay` it is AdamW (Loshchilov and Hutter 2019)."""
 
-    def __init__(self, weights: Tensor, rate: float) -> None:
-        self.weights = weights
+    def __init__(
+        self, weights: Tensor, rate: float, *, decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)
+    ) -> None:
+        self.weights, self.decay, self.betas = weights, decay, betas
         self.rate = torch.tensor(rate, device=weights.device)
         self.mean = torch.zeros_like(weights, requires_grad=False)
         self.square = torch.zeros_like(weights, requires_grad=False)
@@ -31,16 +33,18 @@ class Adam:
 
     @torch.no_grad()
     def step(
-        self, gradient: Tensor, *, rate: Tensor | None = None, follower: Stack | None = None, tau: float = 0.0
+        self, gradient: Tensor, *, rate: Tensor | None = None, follower: Networks | None = None, tau: float = 0.0
     ) -> None:
         """One step against `gradient`. `rate` overrides the learning rate for this step.
 
-        Then `follower`, a target network, moves by the fraction `tau` towards the new weights.
+        Then `follower`, a target network, moves by the fraction `tau` towards the new weights. Buffers of networks are
+        no weights: nothing follows them.
         """
         self.count += 1
         adam_step(
             self.weights, self.weights, gradient, self.mean, self.square, self.count,
-            self.rate if rate is None else rate, max_grad_norm=None, beta1=0.9, beta2=0.999,
+            self.rate if rate is None else rate, max_grad_norm=None,
+            beta1=self.betas[0], beta2=self.betas[1], decay=self.decay,
             follower=None if follower is None else follower.weights, tau=tau,
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
 from synther.agents.policy import Policy, Scales
 from synther.agents.rounds import RandomNumbers, Rounds, precision_for
 from synther.agents.rows import Member, Rows
-from synther.agents.stacked import Stack
+from synther.agents.stacked import Networks
 from synther.agents.td3_bc import TD3BC, TD3BCConfig
 from synther.errors import ConfigError
 
@@ -108,7 +108,7 @@ class Agent(Rounds):
     def _described(self) -> dict[str, Any]:
         return {
             "algorithm": self.name,
-            "config": asdict(self.config),
+            "config": self.config.described(),
             "members": [asdict(member) for member in self.members],
             "tables": self.rows.lengths,
         }
@@ -162,7 +162,7 @@ def _scales(config: AgentConfig, rows: Rows, members: Sequence[Member]) -> Scale
     return Scales(mean, std, rows.low, rows.high)
 
 
-def _first(scales: Scales, actor: Stack) -> Scales:
+def _first(scales: Scales, actor: Networks) -> Scales:
     """The scales of the columns that the actor uses."""
-    mean, std = (each[:, : actor.sizes[0]].contiguous() for each in (scales.mean, scales.std))
+    mean, std = (each[:, : actor.inputs].contiguous() for each in (scales.mean, scales.std))
     return replace(scales, mean=mean, std=std)

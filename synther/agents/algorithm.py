@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Self
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from synther import compute
 from synther.agents.adam import Adam
+from synther.agents.networks import NETWORKS, Initial, NetworkOptions
 from synther.agents.rows import Batch
-from synther.agents.stacked import Initial, Stack, draw_stack
+from synther.agents.stacked import Networks, NetworkSpec, Stack, draw_modules, draw_stack
 from synther.errors import ConfigError
 from synther.plain import make_plain
 
@@ -47,6 +48,10 @@ class AgentConfig:
     def hidden(self) -> tuple[int, ...]:
         return (self.width,) * self.depth
 
+    def described(self) -> dict[str, Any]:
+        """The options as JSON values, as run folders and files of agents keep them."""
+        return asdict(self)
+
     def over(self, updates: int) -> Self:
         """The config for a training of `updates` updates, if it depends on that number."""
         return self
@@ -65,6 +70,40 @@ class AgentConfig:
         for name in names:
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"agent.{name} must lie in [0, 1], got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class StateAgentConfig(AgentConfig):
+    """Options of agents on rows: which networks they have. Pixel agents have their own."""
+
+    actor_network: str = field(default="mlp", kw_only=True)
+    """Network of the policy: mlp, layer_norm, layer_norm_last, batch_norm, simba, or your own as module:function."""
+    critic_network: str = field(default="mlp", kw_only=True)
+    """Network of the critics, one of the same."""
+    critic_width: int | None = field(default=None, kw_only=True)
+    """Width of the critics' hidden layers. Default: the policy's."""
+    critic_depth: int | None = field(default=None, kw_only=True)
+    """Number of the critics' hidden layers. Default: the policy's."""
+    dropout: float = field(default=0.0, kw_only=True)
+    """Dropout rate in the critics' hidden layers, if their network is mlp, layer_norm or layer_norm_last."""
+    weight_decay: float = field(default=0.0, kw_only=True)
+    """Decoupled weight decay of all networks, as in AdamW."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._at_least(0, "weight_decay")
+        for name in ("critic_width", "critic_depth"):
+            if getattr(self, name) is not None:
+                self._at_least(1, name)
+        for name in ("actor_network", "critic_network"):
+            NETWORKS.check(getattr(self, name), f"agent.{name}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"agent.dropout must lie in [0, 1), got {self.dropout}")
+
+    def described(self) -> dict[str, Any]:
+        """Without those of these options that are at their default: earlier versions did not have them."""
+        own = {option.name: option.default for option in fields(StateAgentConfig) if option.kw_only}
+        return {name: value for name, value in asdict(self).items() if name not in own or value != own[name]}
 
 
 @dataclass(frozen=True)
@@ -90,6 +129,43 @@ class Shape:
         sources = [compute.generator(torch.device("cpu"), seed, WEIGHTS, key) for seed in self.seeds]
         return draw_stack(sources, sizes, self.device, ensemble=ensemble, initial=initial, free=free)
 
+    def actor(
+        self, config: StateAgentConfig, outputs: int, *, initial: Initial | None = None, free: Sequence[float] = ()
+    ) -> Networks:
+        """Every member's policy network."""
+        options = NetworkOptions(config.width, config.depth, 0.0, initial)
+        return self._networks(0, config.actor_network, self.observation, outputs, options, free=free)
+
+    def critics(self, config: StateAgentConfig, ensemble: int, *, initial: Initial | None = None) -> Networks:
+        """Every member's ensemble of networks from an observation and an action to a value."""
+        width, depth = config.critic_width or config.width, config.critic_depth or config.depth
+        options = NetworkOptions(width, depth, config.dropout, initial)
+        return self._networks(1, config.critic_network, self.observation + self.action, 1, options, ensemble=ensemble)
+
+    def value(self, config: StateAgentConfig) -> Networks:
+        """Every member's network from an observation to a value."""
+        width, depth = config.critic_width or config.width, config.critic_depth or config.depth
+        options = NetworkOptions(width, depth, config.dropout)
+        return self._networks(2, config.critic_network, self.observation, 1, options)
+
+    def _networks(
+        self,
+        key: int,
+        kind: str,
+        inputs: int,
+        outputs: int,
+        options: NetworkOptions,
+        *,
+        ensemble: int | None = None,
+        free: Sequence[float] = (),
+    ) -> Networks:
+        if kind == "mlp" and not options.dropout:  # the fast path
+            sizes = (inputs, *(options.width,) * options.depth, outputs)
+            return self.stack(key, sizes, ensemble=ensemble, initial=options.initial, free=free)
+        sources = [compute.generator(torch.device("cpu"), seed, WEIGHTS, key) for seed in self.seeds]
+        spec = NetworkSpec(kind, inputs, outputs, options)
+        return draw_modules(sources, spec, self.device, ensemble=ensemble, free=free)
+
 
 class Noise(NamedTuple):
     """Random numbers of an update, apart from those that select its rows."""
@@ -101,7 +177,7 @@ class Noise(NamedTuple):
 
 
 class Algorithm(ABC):
-    """Base class of algorithms. Attributes of type Tensor, `Stack` and `Adam` are its state."""
+    """Base class of algorithms. Attributes of type Tensor, `Networks` and `Adam` are its state."""
 
     losses: ClassVar[tuple[str, ...]]
     """Names of the losses that `update` returns."""
@@ -112,7 +188,7 @@ class Algorithm(ABC):
     """Random numbers per row of a batch."""
     period: int = 1
     """Number of updates after which their pattern repeats."""
-    actor: Stack
+    actor: Networks
 
     @abstractmethod
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
@@ -124,8 +200,10 @@ class Algorithm(ABC):
         for name, part in vars(self).items():
             if isinstance(part, Tensor):
                 state[name] = part
-            elif isinstance(part, Stack):
+            elif isinstance(part, Networks):
                 state[name] = part.weights.detach()
+                if part.buffers is not None:
+                    state[f"{name}.buffers"] = part.buffers
             elif isinstance(part, Adam):
                 state |= {f"{name}.{key}": tensor for key, tensor in part.state().items()}
         return state

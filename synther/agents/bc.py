@@ -8,12 +8,12 @@ from typing import ClassVar
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
 from synther.agents.rows import Batch
 
 
 @dataclass(frozen=True)
-class BCConfig(AgentConfig):
+class BCConfig(StateAgentConfig):
     """Only the options that all agents share."""
 
 
@@ -26,8 +26,8 @@ class BC(Algorithm):
     losses: ClassVar[tuple[str, ...]] = ("actor",)
 
     def __init__(self, config: BCConfig, shape: Shape) -> None:
-        self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action))
-        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
+        self.actor = shape.actor(config, shape.action)
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
         loss = imitation_loss(self.actor(batch.observation).tanh(), batch.action)

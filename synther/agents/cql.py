@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
+from synther.agents.networks import Initial
 from synther.agents.rows import Batch
-from synther.agents.stacked import Initial
 from synther.errors import ConfigError
 
 _LOG_STD = (-20.0, 2.0)
@@ -22,7 +22,7 @@ _LARGEST_MULTIPLIER = 1e6
 
 
 @dataclass(frozen=True)
-class CQLConfig(AgentConfig):
+class CQLConfig(StateAgentConfig):
     depth: int = 3
     discount: float = 0.99
     tau: float = 0.005
@@ -62,16 +62,15 @@ class CQL(Algorithm):
         self.config, self.shape = config, shape
         self.normals = shape.action * (2 + 2 * config.actions)
         self.uniforms = shape.action * config.actions
-        start, pair = Initial(orthogonal=True), shape.observation + shape.action
+        start = Initial(orthogonal=True)
         # log std is a learned linear function of the network's output, initially 1 x - 1.
-        outputs = 2 * shape.action
-        self.actor = shape.stack(0, (shape.observation, *config.hidden, outputs), initial=start, free=(1.0, -1.0))
-        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=2, initial=start)
+        self.actor = shape.actor(config, 2 * shape.action, initial=start, free=(1.0, -1.0))
+        self.critics = shape.critics(config, 2, initial=start)
         self.target_critics = self.critics.clone()
         self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
         self.log_multiplier = torch.ones(len(shape.seeds), device=shape.device)
-        self.actor_adam = Adam(self.actor.weights, config.policy_rate)
-        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.actor_adam = Adam(self.actor.weights, config.policy_rate, decay=config.weight_decay)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
         self.temperature_adam = Adam(self.log_temperature, config.policy_rate)
         self.multiplier_adam = Adam(self.log_multiplier, config.learning_rate)
 

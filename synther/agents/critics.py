@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from synther.agents.rows import Batch
-from synther.agents.stacked import Stack
+from synther.agents.stacked import Networks
 
 
-def values(critics: Stack, observation: Tensor, action: Tensor) -> Tensor:
+def values(critics: Networks, observation: Tensor, action: Tensor) -> Tensor:
     """Values of (S, B, O) and (S, B, A): (S, E, B) from an ensemble of critics, (S, B) from a single one."""
     return critics(torch.cat([observation, action], -1)).squeeze(-1)
 

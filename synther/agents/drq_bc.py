@@ -16,8 +16,8 @@ from torch import Tensor
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
+from synther.agents.networks import Initial
 from synther.agents.rows import Batch
-from synther.agents.stacked import Initial
 from synther.agents.td3_bc import policy_loss
 from synther.compute import Lane
 from synther.errors import ConfigError, DataError

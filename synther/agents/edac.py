@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
+from synther.agents.networks import Initial
 from synther.agents.rows import Batch
-from synther.agents.stacked import Initial
 from synther.compute import Lane
 
 _LOG_STD = (-5.0, 2.0)
 
 
 @dataclass(frozen=True)
-class EDACConfig(AgentConfig):
+class EDACConfig(StateAgentConfig):
     depth: int = 3
     normalize: bool = False
     discount: float = 0.99
@@ -54,14 +54,13 @@ class EDAC(Algorithm):
         self.config, self.shape = config, shape
         self.normals = 2 * shape.action
         actor, critic = Initial(hidden_bias=0.1, last=1e-3), Initial(hidden_bias=0.1, last=3e-3)
-        pair = shape.observation + shape.action
-        self.actor = shape.stack(0, (shape.observation, *config.hidden, 2 * shape.action), initial=actor)
-        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.num_critics, initial=critic)
+        self.actor = shape.actor(config, 2 * shape.action, initial=actor)
+        self.critics = shape.critics(config, config.num_critics, initial=critic)
         self.target_critics = self.critics.clone()
         self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
         self._at_the_data = Lane(shape.device)
-        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
-        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
         self.temperature_adam = Adam(self.log_temperature, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors
 from synther.agents.gaussian import log_probability
 from synther.agents.rows import Batch
@@ -22,7 +22,7 @@ _DECAY_UPDATES = 1_000_000
 
 
 @dataclass(frozen=True)
-class IQLConfig(AgentConfig):
+class IQLConfig(StateAgentConfig):
     discount: float = 0.99
     tau: float = 0.005
     """Fraction by which the target critics move per update."""
@@ -64,14 +64,14 @@ class IQL(Algorithm):
         self.squash = "tanh" if config.deterministic else "clamp"
         # log std of the Gaussian does not depend on the state: one free number per action.
         free = () if config.deterministic else (0.0,) * shape.action
-        self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action), free=free)
-        self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
-        self.value = shape.stack(2, (shape.observation, *config.hidden, 1))
+        self.actor = shape.actor(config, shape.action, free=free)
+        self.critics = shape.critics(config, 2)
+        self.value = shape.value(config)
         self.target_critics = self.critics.clone()
         self._for_critics, self._for_actor = Lane(shape.device), Lane(shape.device)
-        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
-        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
-        self.value_adam = Adam(self.value.weights, config.learning_rate)
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
+        self.value_adam = Adam(self.value.weights, config.learning_rate, decay=config.weight_decay)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
         c = self.config

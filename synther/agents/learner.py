@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -160,7 +159,7 @@ class Learner:
         """Properties that must match when training resumes from a file."""
         environment = {"observation": self.rows.observation_size, "low": self.rows.low, "high": self.rows.high}
         plain = {name: np.asarray(value).tolist() for name, value in environment.items()}
-        return {"algorithm": "sac", "config": asdict(self.config), "seeds": self.seeds, "environment": plain}
+        return {"algorithm": "sac", "config": self.config.described(), "seeds": self.seeds, "environment": plain}
 
     def _scaled(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scale actions from [-1, 1] to their bounds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.agents.algorithm import Squash
-from synther.agents.stacked import Stack
+from synther.agents.stacked import Networks, described_networks
 from synther.durable import replacing
-from synther.errors import DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
 
 FORMAT = "synther-agent-1"
 
@@ -46,7 +46,7 @@ class Scales:
 class Policy:
     """`policy.act(observations)` returns every member's deterministic actions."""
 
-    actor: Stack
+    actor: Networks
     scales: Scales
     squash: Squash
 
@@ -65,7 +65,7 @@ class Policy:
             raise DataError(f"expected observations of shape {wanted}, got {tuple(x.shape)}")
         s = self.scales
         x = (x.to(s.mean.device).expand(members, -1, -1) - s.mean.unsqueeze(1)) / s.std.unsqueeze(1)
-        output = self.actor(x)[..., : len(s.low)]
+        output = self.actor(x, training=False)[..., : len(s.low)]
         action = output.tanh() if self.squash == "tanh" else output.clamp(-1, 1)
         scaled = torch.lerp(s.low, s.high, 0.5 * (action + 1))
         return scaled.clamp(s.low, s.high).cpu().numpy()
@@ -74,9 +74,42 @@ class Policy:
         """A copy of the current policy on `device`."""
         return Policy(self.actor.copy(device), self.scales.to(device), self.squash)
 
+    def members(self) -> list[MemberPolicy]:
+        """Each member alone, on the CPU."""
+        here = self.copy(torch.device("cpu"))
+        s = here.scales
+        return [
+            MemberPolicy(Policy(here.actor.member(index), replace(s, mean=mean[None], std=std[None]), self.squash))
+            for index, (mean, std) in enumerate(zip(s.mean, s.std, strict=True))
+        ]
+
     def described(self) -> dict[str, Any]:
         """Description of the policy, apart from its tensors."""
-        return {"sizes": self.actor.sizes, "free": self.actor.free_size, "squash": self.squash}
+        return {**self.actor.described(), "squash": self.squash}
+
+
+@dataclass(frozen=True)
+class MemberPolicy:
+    """One member of a policy, for processes that play episodes. It needs PyTorch there."""
+
+    policy: Policy
+
+    @property
+    def inputs(self) -> int:
+        return self.policy.scales.mean.shape[1]
+
+    @property
+    def low(self) -> NDArray[np.float32]:
+        return self.policy.scales.low.numpy()
+
+    @property
+    def high(self) -> NDArray[np.float32]:
+        return self.policy.scales.high.numpy()
+
+    def act(self, observation: ArrayLike, rng: np.random.Generator | None = None) -> NDArray[np.float32]:
+        """Actions (n, A) for observations (n, O), or (A,) for (O,)."""
+        actions: NDArray[np.float32] = self.policy.act(observation)[0]
+        return actions
 
 
 def is_agent(path: str | os.PathLike[str]) -> bool:
@@ -96,11 +129,12 @@ def write(path: str | os.PathLike[str], described: dict[str, Any], tensors: Mapp
 
 
 def read(
-    path: str | os.PathLike[str], *names: str, pixels: bool | None = None
+    path: str | os.PathLike[str], *names: str, optional: tuple[str, ...] = (), pixels: bool | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read the description and the tensors (only `names`, or all) of an agent's file, on the CPU.
+    """Read the description and the tensors of an agent's file, on the CPU.
 
-    `pixels` says whether the file must hold a pixel agent (True) or must not (False). None accepts both.
+    Without `names` all tensors are read; with them, only those, and those of `optional` that are there. `pixels` says
+    whether the file must hold a pixel agent (True) or must not (False). None accepts both.
     """
     if not Path(path).is_file():
         raise FormatError(f"{path}: no such file; expected an agent written by Agent.save")
@@ -114,7 +148,9 @@ def read(
             if pixels is not None and pixels != ("frame" in described):
                 trained, expected = ("rows", "pixels") if pixels else ("pixels", "rows")
                 raise FormatError(f"{path} holds an agent trained on {trained}: expected one trained on {expected}")
-            return described, {name: file.get_tensor(name) for name in names or file.keys()}
+            there = file.keys()
+            wanted = [*names, *(name for name in optional if name in there)] if names else there
+            return described, {name: file.get_tensor(name) for name in wanted}
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         raise FormatError(f"{path} cannot be read as an agent ({error}): train the agent again") from None
 
@@ -122,11 +158,15 @@ def read(
 def load_policy(path: str | os.PathLike[str], device: torch.device | None = None) -> Policy:
     """Read the policy from an agent's file. Default device: CPU."""
     names = ("mean", "std", "low", "high")
-    described, tensors = read(path, "actor", *(f"scales.{name}" for name in names), pixels=False)
+    wanted = ("actor", *(f"scales.{name}" for name in names))
+    described, tensors = read(path, *wanted, optional=("actor.buffers",), pixels=False)
     try:
         about = described["policy"]
-        actor, squash = Stack(tensors["actor"], about["sizes"], about["free"]), about["squash"]
+        actor = described_networks(tensors["actor"], tensors.get("actor.buffers"), about)
+        scales, squash = Scales(**{name: tensors[f"scales.{name}"] for name in names}), about["squash"]
     except (KeyError, TypeError) as error:
         raise FormatError(f"{path} is a damaged agent file ({error!r} of its policy): train the agent again") from None
-    scales = Scales(**{name: tensors[f"scales.{name}"] for name in names})
+    except ConfigError as error:
+        advice = "register it first, or install the package that has it as an entry point of synther.networks"
+        raise ConfigError(f"{path} has a network that is not known here ({error}): {advice}") from None
     return Policy(actor, scales, squash).copy(device or torch.device("cpu"))

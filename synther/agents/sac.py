@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
+from synther.agents.networks import Initial
 from synther.agents.rows import Batch
-from synther.agents.stacked import Initial, Stack
 from synther.errors import ConfigError
 
 LOG_STD = (-20.0, 2.0)
@@ -26,7 +26,7 @@ LOG_STD = (-20.0, 2.0)
 
 
 @dataclass(frozen=True)
-class SACConfig(AgentConfig):
+class SACConfig(StateAgentConfig):
     normalize: bool = field(default=False, init=False)  # there is no data yet to compute a mean from
     discount: float = 0.99
     tau: float = 0.005
@@ -62,27 +62,18 @@ class _Glorot(Initial):
         return torch.empty(inputs, outputs).uniform_(-bound, bound, generator=source), torch.zeros(outputs)
 
 
-def chosen(critics: Stack, subset: Tensor) -> Stack:
-    """The critics of each member with the indices `subset` (S, count)."""
-    members, ensemble = critics.weights.shape[:2]
-    first = torch.arange(0, members * ensemble, ensemble, device=subset.device).unsqueeze(1)
-    rows = critics.weights.flatten(0, 1).index_select(0, (first + subset).flatten())
-    return Stack(rows.view(*subset.shape, -1), critics.sizes, critics.free_size)
-
-
 class SAC(Algorithm):
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor", "temperature", "entropy")
 
     def __init__(self, config: SACConfig, shape: Shape) -> None:
         self.config, self.shape = config, shape
         self.normals, self.uniforms, self.period = 2 * shape.action, 1, config.utd
-        pair = shape.observation + shape.action
-        self.actor = shape.stack(0, (shape.observation, *config.hidden, 2 * shape.action), initial=_Glorot())
-        self.critics = shape.stack(1, (pair, *config.hidden, 1), ensemble=config.num_critics, initial=_Glorot())
+        self.actor = shape.actor(config, 2 * shape.action, initial=_Glorot())
+        self.critics = shape.critics(config, config.num_critics, initial=_Glorot())
         self.target_critics = self.critics.clone()
         self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
-        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
-        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
         self.temperature_adam = Adam(self.log_temperature, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
@@ -120,12 +111,20 @@ class SAC(Algorithm):
         """`next_action` (S, B, A) is the policy's, `cost` is temperature * log pi (S, B)."""
         c = self.config
         with torch.no_grad():
-            targets = self.target_critics if c.num_min_critics == c.num_critics else chosen(self.target_critics, subset)
-            lowest = min_over_critics(values(targets, batch.next_observation, next_action))
+            lowest = min_over_critics(self._target_values(batch.next_observation, next_action, subset))
             target = backup(batch, lowest - cost, c.discount)
         loss = squared_errors(self.critics(batch.pair).squeeze(-1), target).sum(1)
         self.critics_adam.minimise(loss, follower=self.target_critics, tau=c.tau)
         return loss.detach()
+
+    def _target_values(self, observation: Tensor, action: Tensor, subset: Tensor) -> Tensor:
+        """Values by the target critics with the indices `subset` (S, count). (S, count, B)"""
+        if self.config.num_min_critics == self.config.num_critics:
+            return values(self.target_critics, observation, action)
+        if self.target_critics.buffers is None:
+            return values(self.target_critics.chosen(subset), observation, action)
+        every = values(self.target_critics, observation, action)  # a pass of copies would not change the buffers
+        return every.gather(1, subset.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
     def _update_policy(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """Update the policy, then the temperature, which rises when the entropy is below its target, -A.

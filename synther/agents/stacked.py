@@ -1,99 +1,282 @@
-"""Networks of many members at once: one tensor holds all weights, and each layer is one batched product."""
+"""Networks of many members at once: one tensor holds all weights.
+
+`Stack` is the fast path of plain perceptrons: each layer is one batched product, with a derivative by hand.
+`ModuleStack` runs any `nn.Module` for all members by `torch.func`. Both have the same interface, `Networks`.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from synther.agents.layers import numbers, outputs, outputs_and_slopes
+from synther.agents.networks import Dropout, Initial, NetworkOptions, build_network
+from synther.errors import ConfigError
 
 _ALIGN = 32  # elements: aligns every network's weights for fast matrix kernels
 
 
-@dataclass(frozen=True)
-class Initial:
-    """Initial weights of a network. By default those of PyTorch's linear layer."""
+class Networks(ABC):
+    """Networks of one kind: one network or one ensemble per member.
 
-    orthogonal: bool = False
-    """Orthogonal matrices with gain sqrt(2), and zero biases."""
-    hidden_bias: float | None = None
-    """Value of all biases of hidden layers."""
-    last: float | None = None
-    """Bound of the last layer's uniform weights and biases."""
+    `weights` is (S, P) or (S, E, P): a row is all that one network learns. `buffers`, of the same leading shape, is
+    what a pass in training mode changes by itself, such as running statistics; None for networks that have none.
+    `free` are learned numbers that belong to no layer.
+    """
 
-    def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Weights (inputs, outputs) and biases (outputs,)."""
-        if self.orthogonal:
-            return math.sqrt(2) * _orthogonal(inputs, outputs, source), torch.zeros(outputs)
-        bound = self.last if is_last and self.last is not None else 1 / math.sqrt(inputs)
-        weights = torch.empty(inputs, outputs).uniform_(-bound, bound, generator=source)
-        biases = torch.empty(outputs).uniform_(-bound, bound, generator=source)
-        if self.hidden_bias is not None and not is_last:
-            biases.fill_(self.hidden_bias)
-        return weights, biases
+    weights: Tensor
+    buffers: Tensor | None = None
+    free_size: int
+    inputs: int
+
+    @abstractmethod
+    def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
+        """x (S, B, in) -> (S, B, out). The networks of an ensemble share x, or have their own (S, E, B, in).
+
+        `training` matters where a network has dropout or batch norm.
+        """
+
+    @abstractmethod
+    def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """For networks with one output and a shared x (S, B, in): outputs (S, E, B) and their gradients in x
+        (S, E, B, in). Both are differentiable in the weights."""
+
+    @property
+    @abstractmethod
+    def free(self) -> Tensor:
+        """(S, F), or (S, E, F)"""
+
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """What `described_networks` needs beside the tensors, as JSON values."""
+
+    @abstractmethod
+    def _with(self, weights: Tensor, buffers: Tensor | None) -> Self:
+        """The same networks with other numbers."""
+
+    def fixed(self) -> Self:
+        """The same networks without gradients."""
+        return self._with(self.weights.detach(), self.buffers)
+
+    def one(self, index: int) -> Self:
+        """One network of each member's ensemble, without gradients."""
+        return self._with(self.weights.detach()[:, index], None if self.buffers is None else self.buffers[:, index])
+
+    def member(self, index: int) -> Self:
+        """The networks of one member, as a copy without gradients."""
+        part = slice(index, index + 1)
+        weights = self.weights.detach()[part].clone()
+        return self._with(weights, None if self.buffers is None else self.buffers[part].clone())
+
+    def chosen(self, subset: Tensor) -> Self:
+        """Copies of the networks of each member's ensemble with the indices `subset` (S, count)."""
+        members, ensemble = self.weights.shape[:2]
+        first = torch.arange(0, members * ensemble, ensemble, device=subset.device).unsqueeze(1)
+        places = (first + subset).flatten()
+
+        def rows(every: Tensor) -> Tensor:
+            return every.flatten(0, 1).index_select(0, places).view(*subset.shape, -1)
+
+        return self._with(rows(self.weights), None if self.buffers is None else rows(self.buffers))
+
+    def clone(self) -> Self:
+        """A copy without gradients, such as a target network."""
+        return self.copy(self.weights.device)
+
+    def copy(self, device: torch.device) -> Self:
+        """A copy of the current networks on `device`."""
+        buffers = None if self.buffers is None else self.buffers.to(device, copy=True)
+        return self._with(self.weights.detach().to(device, copy=True), buffers)
 
 
-def _orthogonal(inputs: int, outputs: int, source: torch.Generator) -> Tensor:
-    """A random matrix that is orthonormal along its shorter side (Saxe et al. 2014)."""
-    long, short = max(inputs, outputs), min(inputs, outputs)
-    q, r = torch.linalg.qr(torch.randn(long, short, generator=source))
-    q.mul_(r.diagonal().sign())
-    matrix: Tensor = q if inputs >= outputs else q.t()
-    return matrix
+class Stack(Networks):
+    """Multi-layer perceptrons of one shape with ReLU between their layers.
 
-
-class Stack:
-    """Multi-layer perceptrons of one shape with ReLU between their layers: one network or one ensemble per member.
-
-    `weights` is (S, P) or (S, E, P): a row is one whole network, `matrices, biases, free, padding`. `free` are learned
-    numbers that belong to no layer.
+    A row of the weights is `matrices, biases, free, padding`. `networks.MLP` is the same in plain PyTorch.
     """
 
     def __init__(self, weights: Tensor, sizes: Sequence[int], free: int = 0) -> None:
         self.weights, self.sizes, self.free_size = weights, tuple(sizes), free
+        self.inputs = self.sizes[0]
 
     @property
     def free(self) -> Tensor:
-        """(S, F), or (S, E, F)"""
         start = sum(numbers(self.sizes))
         return self.weights[..., start : start + self.free_size]
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x (S, B, in) -> (S, B, out). The networks of an ensemble share x, or have their own (S, E, B, in)."""
+    def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
         found = outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self.sizes)
         return found.view(*self.weights.shape[:-1], *found.shape[1:])
 
     def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """For networks with one output and a shared x (S, B, in): outputs (S, E, B) and their gradients in x
-        (S, E, B, in). Both are differentiable in the weights."""
         lead = self.weights.shape[:-1]
         value, slope = outputs_and_slopes(self._rows, x, self.sizes)
         return value.view(*lead, -1), slope.view(*lead, *slope.shape[1:])
+
+    def described(self) -> dict[str, Any]:
+        return {"sizes": self.sizes, "free": self.free_size}
 
     @property
     def _rows(self) -> Tensor:
         """One network per row, without grouping."""
         return self.weights.view(-1, self.weights.shape[-1])
 
-    def fixed(self) -> Stack:
-        """The same networks without gradients."""
-        return Stack(self.weights.detach(), self.sizes, self.free_size)
+    def _with(self, weights: Tensor, buffers: Tensor | None) -> Self:
+        return type(self)(weights, self.sizes, self.free_size)
 
-    def one(self, index: int) -> Stack:
-        """One network of each member's ensemble, without gradients."""
-        return Stack(self.weights.detach()[:, index], self.sizes, self.free_size)
 
-    def clone(self) -> Stack:
-        """A copy without gradients, such as a target network."""
-        return self.copy(self.weights.device)
+@dataclass(frozen=True)
+class NetworkSpec:
+    """Which module each network of a `ModuleStack` is."""
 
-    def copy(self, device: torch.device) -> Stack:
-        """A copy of the current networks on `device`."""
-        return Stack(self.weights.detach().to(device, copy=True), self.sizes, self.free_size)
+    kind: str
+    """A name in `networks.NETWORKS`."""
+    inputs: int
+    outputs: int
+    options: NetworkOptions
+
+    def build(self) -> nn.Module:
+        return build_network(self.kind, self.inputs, self.outputs, self.options)
+
+
+class _Flat:
+    """Where each tensor of a module lies in one row of numbers. Every tensor begins at a multiple of `_ALIGN`."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], free: int = 0) -> None:
+        self.shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        self.starts: dict[str, int] = {}
+        self.free_start = 0
+        for name, tensor in tensors.items():
+            self.starts[name] = self.free_start
+            self.free_start += _aligned(tensor.numel())
+        self.size = self.free_start + _aligned(free)
+
+    def row(self, tensors: Mapping[str, Tensor], free: Sequence[float] = ()) -> Tensor:
+        row = torch.zeros(self.size)
+        for name, tensor in tensors.items():
+            row[self.starts[name] :][: tensor.numel()] = tensor.detach().flatten()
+        row[self.free_start :][: len(free)] = torch.tensor(list(free))
+        return row
+
+    def views(self, rows: Tensor) -> dict[str, Tensor]:
+        """The tensors of all networks: (..., size) -> (..., *shape) each."""
+        return {
+            name: torch.unflatten(rows[..., start : start + shape.numel()], -1, shape or (1,))
+            for (name, shape), start in zip(self.shapes.items(), self.starts.values(), strict=True)
+        }
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGN) * _ALIGN
+
+
+class ModuleStack(Networks):
+    """Networks that are any `nn.Module`, run for all members at once by `torch.func`."""
+
+    def __init__(self, weights: Tensor, buffers: Tensor | None, spec: NetworkSpec, free: int = 0) -> None:
+        self.weights, self.buffers, self.spec, self.free_size = weights, buffers, spec, free
+        self.inputs = spec.inputs
+        template = spec.build()
+        self._parameters = _Flat(dict(template.named_parameters()), free)
+        self._buffers = _Flat(dict(template.named_buffers()))
+        # One for each mode, because another thread may evaluate while this one trains.
+        self._modules = {True: template.train(), False: copy.deepcopy(template).eval()}
+        if weights.shape[-1] != self._parameters.size:
+            raise ConfigError(f"network {spec.kind!r} has other parameters than the weights of this agent")
+
+    @property
+    def free(self) -> Tensor:
+        return self.weights[..., self._parameters.free_start :][..., : self.free_size]
+
+    def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
+        module = self._modules[training]
+
+        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Any:
+            return functional_call(module, (parameters, buffers), (x,))
+
+        ensemble = self.weights.dim() == 3
+        own = x.dim() == 4
+        run: Any = forward
+        if ensemble:
+            run = vmap(run, in_dims=(0, 0, 0 if own else None), randomness="different")
+        found: Tensor = vmap(run, randomness="different")(
+            self._parameters.views(self.weights),
+            {} if self.buffers is None else self._buffers.views(self.buffers),
+            x,
+        )
+        return found
+
+    def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            each = x.detach().unsqueeze(1).expand(-1, self.weights.shape[1], -1, -1).clone().requires_grad_()
+            value = self(each).squeeze(-1)
+            (slope,) = torch.autograd.grad(value.sum(), each, create_graph=True)
+        return value, slope
+
+    def described(self) -> dict[str, Any]:
+        options = self.spec.options
+        about = {"width": options.width, "depth": options.depth, "dropout": options.dropout}
+        size = {"inputs": self.spec.inputs, "outputs": self.spec.outputs}
+        return {"network": self.spec.kind, **size, **about, "free": self.free_size}
+
+    def _with(self, weights: Tensor, buffers: Tensor | None) -> Self:
+        same = copy.copy(self)
+        same.weights, same.buffers = weights, buffers
+        return same
+
+    def clone(self) -> Self:
+        """A copy without gradients, such as a target network. Its dropout has other masks."""
+        same = super().clone()
+        if same.buffers is not None:
+            views = same._buffers.views(same.buffers)
+            for name, module in self._modules[True].named_modules():
+                if isinstance(module, Dropout):
+                    seed = views[f"{name}.seed" if name else "seed"]
+                    seed.copy_((seed + 1) % (1 << 24))
+        return same
+
+
+def draw_modules(
+    sources: Sequence[torch.Generator],
+    spec: NetworkSpec,
+    device: torch.device,
+    *,
+    ensemble: int | None = None,
+    free: Sequence[float] = (),
+) -> ModuleStack:
+    """Trainable networks of any kind. Each member's weights are drawn from its own generator (on the CPU)."""
+    weights, buffers = [], []
+    with torch.random.fork_rng(devices=[]):
+        for source in sources:
+            torch.default_generator.set_state(source.get_state())
+            for _ in range(ensemble or 1):
+                module = spec.build()
+                parameters, own = dict(module.named_parameters()), dict(module.named_buffers())
+                weights.append(_Flat(parameters, len(free)).row(parameters, free))
+                buffers.append(_Flat(own).row(own))
+            source.set_state(torch.default_generator.get_state())
+    lead = (len(sources),) if ensemble is None else (len(sources), ensemble)
+    if len({(len(row), len(kept)) for row, kept in zip(weights, buffers, strict=True)}) > 1:
+        raise ConfigError(f"network {spec.kind!r} has another number of parameters each time it is built")
+    rows = torch.stack(weights).view(*lead, -1).to(device).requires_grad_()
+    kept = torch.stack(buffers).view(*lead, -1).to(device) if buffers[0].numel() else None
+    return ModuleStack(rows, kept, replace(spec, options=replace(spec.options, initial=None)), len(free))
+
+
+def described_networks(weights: Tensor, buffers: Tensor | None, about: dict[str, Any]) -> Networks:
+    """The networks that `Networks.described` describes. Raises KeyError or TypeError for a damaged description."""
+    if "network" not in about:
+        return Stack(weights, about["sizes"], about["free"])
+    options = NetworkOptions(about["width"], about["depth"], about["dropout"])
+    spec = NetworkSpec(about["network"], about["inputs"], about["outputs"], options)
+    return ModuleStack(weights, buffers, spec, about["free"])
 
 
 def draw_stack(

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.rows import Batch
 from synther.compute import Lane
 
 
 @dataclass(frozen=True)
-class TD3BCConfig(AgentConfig):
+class TD3BCConfig(StateAgentConfig):
     discount: float = 0.99
     tau: float = 0.005
     """Fraction by which the target networks move per policy update."""
@@ -46,12 +46,12 @@ class TD3BC(Algorithm):
     def __init__(self, config: TD3BCConfig, shape: Shape) -> None:
         self.config = config
         self.normals, self.period = shape.action, config.policy_delay
-        self.actor = shape.stack(0, (shape.observation, *config.hidden, shape.action))
-        self.critics = shape.stack(1, (shape.observation + shape.action, *config.hidden, 1), ensemble=2)
+        self.actor = shape.actor(config, shape.action)
+        self.critics = shape.critics(config, 2)
         self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
         self._aims = Lane(shape.device)
-        self.actor_adam = Adam(self.actor.weights, config.learning_rate)
-        self.critics_adam = Adam(self.critics.weights, config.learning_rate)
+        self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
+        self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
         delayed = (step + 1) % self.config.policy_delay == 0

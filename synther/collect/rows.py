@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -55,7 +55,7 @@ class Explorer:
     `noise` is the std for actions in [-1, 1]; it is scaled for other bounds.
     """
 
-    policy: MlpPolicy
+    policy: MlpPolicy | agents.MemberPolicy
     low: Array
     high: Array
     noise: float
@@ -96,7 +96,7 @@ def roll_out(
     for part in parts_of(file, env, level):
         if part != CHANCE:
             layers = read_policy(file, env, part).layers
-            check_fits(env_id, f"{env}/{part} of {file}", layers, len(layers[-1][1]) // 2, options)
+            check_fits(env_id, f"{env}/{part} of {file}", len(layers[0][0]), len(layers[-1][1]) // 2, options)
     return regenerate(file, env, level, steps, env_id=env_id, **how)
 
 
@@ -132,14 +132,18 @@ def agent_policy(
     own = members[place]
     assert own.low is not None
     assert own.high is not None  # an agent's policy always knows its bounds
-    low, high = check_fits(env_id, str(path), own.layers, len(own.low), options)
+    low, high = check_fits(env_id, str(path), own.inputs, len(own.low), options)
     if (own.low < low.astype(np.float32)).any() or (own.high > high.astype(np.float32)).any():
         raise DataError(f"{path} acts from {own.low} to {own.high}: {env_id} takes actions from {low} to {high}")
     return Explorer(own, own.low, own.high, noise) if noise else own
 
 
-def frozen(policy: agents.Policy) -> list[MlpPolicy]:
-    """An agent's policy as NumPy arrays, one per member, for processes without PyTorch."""
+def frozen(policy: agents.Policy) -> Sequence[MlpPolicy | agents.MemberPolicy]:
+    """An agent's policy, one per member: perceptrons as NumPy arrays, for processes without PyTorch."""
+    from synther.agents.stacked import Stack
+
+    if not isinstance(policy.actor, Stack):
+        return policy.members()
     s = policy.scales
     mean, std, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.std, s.low, s.high))
     networks = policy.actor.weights.detach().cpu().numpy()  # one copy from the device for all members
@@ -161,13 +165,13 @@ def _layers(row: Array, sizes: tuple[int, ...], actions: int) -> Layers:
 
 
 def check_fits(
-    env_id: str, policy: str, layers: Layers, actions: int, options: Mapping[str, Any] | None
+    env_id: str, policy: str, inputs: int, actions: int, options: Mapping[str, Any] | None
 ) -> tuple[Array, Array]:
     """Refuse a policy for other observations or actions; returns the bounds of the actions."""
     with opened(env_id, **options or {}) as env:
         low, high = action_box(env, env_id)
         expected = gym_spaces.width(env.observation_space), len(low)
-    got = len(layers[0][0]), actions
+    got = inputs, actions
     if got != expected:
         raise DataError(
             f"{policy} takes {got[0]} observation columns and gives {got[1]} actions: "

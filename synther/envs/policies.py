@@ -60,6 +60,10 @@ class MlpPolicy:
                     raise DataError(f"{name} has shape {array.shape}: this network needs ({size},)")
                 object.__setattr__(self, name, array)
 
+    @property
+    def inputs(self) -> int:
+        return len(self.layers[0][0])
+
     def act(self, observation: Array, rng: np.random.Generator | None = None) -> Array:
         hidden: Array = np.asarray(observation, np.float32)
         if self.mean is not None and self.std is not None:

@@ -133,8 +133,9 @@ def _seeds_of(described: Mapping[str, Any], run: Mapping[str, Any]) -> list[int]
 
 def _play_rows(file: Path, env_id: str, seeds: list[int], number: int, progress: Progress, **how: Any) -> Evaluation:
     """`how` goes to the evaluator."""
-    actors, total = frozen(policy.load_policy(file)), len(seeds) * how["episodes"]
-    check_fits(env_id, str(file), actors[0].layers, actors[0].layers[-1][0].shape[1], how["options"])
+    own = policy.load_policy(file)
+    actors, total = frozen(own), len(seeds) * how["episodes"]
+    check_fits(env_id, str(file), actors[0].inputs, len(own.scales.low), how["options"])
     with Evaluator(env_id, seeds, **how) as evaluator, progress.phase("evaluate", total) as phase:
         pending, shown = evaluator.start(actors, number), 0
         while not pending.done():

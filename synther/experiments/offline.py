@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     check_trackers(spec)
     described = {
         "algorithm": spec.algorithm,
-        "agent": asdict(config),
+        "agent": config.described(),
         **{name: getattr(spec, name) for name in _DESCRIBED},
         **material.description(),
         "env_id": env_id,

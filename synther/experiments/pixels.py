@@ -360,7 +360,7 @@ def retrain_to(
             check_alive(result.updates, [place in result.diverged[LATENTS] for place in range(len(seeds))])
             actors = [load_policy(folder / group.name / loop.CHECKPOINT).actor for group in groups]
             weights = torch.cat([actor.weights for actor in actors])
-            finish(folder, result, policy.with_heads(Stack(weights, actors[0].sizes, actors[0].free_size)))
+            finish(folder, result, policy.with_heads(Stack(weights, policy.actor.sizes)))
         else:
             log.info("%s is trained already", folder)
     return result_of(folder)

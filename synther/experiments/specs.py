@@ -263,7 +263,12 @@ class OnlineRun(OnlineOptions, RunSpec):
         names = ("env_id", "steps", "seeds", "seed", "learning_starts", "capacity", "checkpoint_every")
         own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
         upsampling = None if self.synthetic is None else self.synthetic.description()
-        return {**own, "env_options": self.env_options or {}, "agent": asdict(self.config), "upsampling": upsampling}
+        return {
+            **own,
+            "env_options": self.env_options or {},
+            "agent": self.config.described(),
+            "upsampling": upsampling,
+        }
 
     def changed(self, changes: ChangeOptions) -> OnlineRun:
         synthetic = None if self.synthetic is None else self.synthetic.changed(changes)

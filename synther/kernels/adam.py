@@ -27,6 +27,7 @@ def adam_step(
     beta1: float,
     beta2: float,
     epsilon: float = 1e-8,
+    decay: float = 0.0,
     follower: Tensor | None = None,
     tau: float = 0.0,
 ) -> None:
@@ -34,7 +35,8 @@ def adam_step(
 
     All tensors have the same shape, are contiguous and are updated in place. `weights`, `mean` and `square` are
     float32. `gradient` and `working` have the network's dtype, and `working` may be `weights` itself. `step` (from 1)
-    and `rate` are scalars on the device. With a `max_grad_norm` of None the gradient is not clipped. Then `follower`
+    and `rate` are scalars on the device. With a `max_grad_norm` of None the gradient is not clipped. Weights first
+    shrink by the fraction `rate * decay`, as in AdamW. Then `follower`
     (such as the weights of a target network) moves by the fraction `tau` towards the new weights.
     """
     # Without clipping the norm is not used; `step` is a placeholder.
@@ -44,8 +46,8 @@ def adam_step(
         grid = (triton.cdiv(size, _BLOCK),)
         _adam_kernel[grid](
             weights, working, gradient, mean, square, norm, step, rate, weights if follower is None else follower,
-            size, max_grad_norm or 0.0, beta1, beta2, epsilon, tau, max_grad_norm is not None, follower is not None,
-            _BLOCK,
+            size, max_grad_norm or 0.0, beta1, beta2, epsilon, decay, tau,
+            max_grad_norm is not None, follower is not None, _BLOCK,
         )  # fmt: skip
         return
     clipped = gradient.to(weights.dtype)
@@ -54,6 +56,8 @@ def adam_step(
     mean.lerp_(clipped, 1 - beta1)
     square.lerp_(clipped * clipped, 1 - beta2)
     spread = (square / (1 - beta2**step)).sqrt_().add_(epsilon)
+    if decay:
+        weights.mul_(1 - rate * decay)
     weights.sub_(mean / spread * (rate / (1 - beta1**step)))
     if working.data_ptr() != weights.data_ptr():
         working.copy_(weights)
@@ -66,7 +70,8 @@ if triton is not None:
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _adam_kernel(  # type: ignore[no-untyped-def]
         weights, working, gradient, mean, square, norm, step, rate, follower,
-        size, max_grad_norm, beta1, beta2, epsilon, tau, CLIP: tl.constexpr, FOLLOW: tl.constexpr, BLOCK: tl.constexpr,
+        size, max_grad_norm, beta1, beta2, epsilon, decay, tau,
+        CLIP: tl.constexpr, FOLLOW: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
@@ -80,6 +85,7 @@ if triton is not None:
         v += (clipped * clipped - v) * (1 - beta2)
         spread = tl.sqrt(v / (1 - tl.exp(count * tl.log(beta2)))) + epsilon
         w = tl.load(weights + at, inside)
+        w *= 1 - tl.load(rate) * decay
         w -= m / spread * (tl.load(rate) / (1 - tl.exp(count * tl.log(beta1))))
         tl.store(mean + at, m, inside)
         tl.store(square + at, v, inside)

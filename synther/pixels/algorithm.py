@@ -7,6 +7,7 @@ from torch import Tensor
 
 from synther.agents.adam import Adam
 from synther.agents.algorithm import Algorithm
+from synther.agents.stacked import Stack
 from synther.pixels.encoder import Encoder, Trunk
 
 ACTOR, CRITICS, ENCODER, ACTOR_TRUNK, CRITIC_TRUNK = range(5)
@@ -20,6 +21,7 @@ class PixelAlgorithm(Algorithm):
     """
 
     encoder: Encoder
+    actor: Stack
     actor_trunk: Trunk
     critic_trunk: Trunk | None = None
 

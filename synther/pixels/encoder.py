@@ -19,8 +19,9 @@ from torch.nn import functional
 from synther import compute
 from synther.agents.algorithm import WEIGHTS, Shape
 from synther.agents.drq_bc import Orthonormal
+from synther.agents.networks import Initial
 from synther.agents.policy import read
-from synther.agents.stacked import Initial, Stack
+from synther.agents.stacked import Stack
 from synther.errors import ConfigError, DataError, FormatError
 
 Frame = tuple[int, int, int]
