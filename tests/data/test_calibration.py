@@ -1,27 +1,19 @@
+"""Thresholds that give flags their real rate, and odds of generated flags brought to the real ones."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from synther.data.calibration import calibrate
+from synther.data.calibration import calibrate, odds_ratio, rebalanced
 from synther.errors import DataError
 
 
 def test_the_threshold_lies_midway():
     generated = np.array([0.2] * 80 + [0.6] * 20)
     assert calibrate(0.2, generated) == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize(("rate", "rows"), [(0.0, 5000), (1.0, 5000), (0.009, 1000), (0.991, 1000), (0.5, 19)])
-def test_a_rate_the_sample_cannot_resolve_gives_one_half(rate: float, rows: int):
-    assert calibrate(rate, np.linspace(0.1, 0.3, rows)) == 0.5
-
-
-def test_ten_on_the_rarer_side_are_enough():
-    assert calibrate(0.01, np.linspace(0.1, 0.3, 1000)) == pytest.approx(0.298, abs=1e-3)
 
 
 @pytest.mark.parametrize(("place", "expected"), [(-3.0, 0.05), (4.0, 0.95)])
@@ -36,28 +28,82 @@ def test_neighbouring_floats_are_told_apart(low: float):
     assert np.count_nonzero(generated > calibrate(0.5, generated)) == 50
 
 
-@settings(deadline=None)
-@given(
-    generated=hnp.arrays(np.float64, st.integers(20, 200), elements=st.floats(0.06, 0.94), unique=True),
-    rate=st.floats(0.0, 1.0),
-)
-def test_the_count_above_is_exact_wherever_it_can_be(generated: np.ndarray, rate: float):
+@settings(deadline=None, max_examples=50)
+@given(count=st.integers(20, 200), seed=st.integers(0, 2**32), rate=st.floats(0.0, 1.0))
+def test_the_count_above_is_exact_unless_too_few_rows_can_resolve_the_rate(count: int, seed: int, rate: float):
+    generated = np.random.default_rng(seed).uniform(0.06, 0.94, count)
     threshold = calibrate(rate, generated)
-    if min(rate, 1 - rate) * len(generated) < 10:
+    if min(rate, 1 - rate) * count < 10:
         assert threshold == 0.5
     else:
-        assert np.count_nonzero(generated > threshold) == round(rate * len(generated))
+        assert np.count_nonzero(generated > threshold) == round(rate * count)
 
 
 @pytest.mark.parametrize(
-    ("rate", "generated", "text"),
+    ("rate", "generated"),
+    [(0.5, np.zeros(0)), (0.5, np.zeros((3, 1))), (0.5, np.array([0.0, np.nan])), (2.0, np.zeros(3))],
+    ids=["empty", "matrix", "nan", "rate"],
+)
+def test_columns_that_cannot_be_calibrated(rate: float, generated: np.ndarray):
+    with pytest.raises(DataError):
+        calibrate(rate, generated)
+
+
+def flags(ones: int, rows: int) -> np.ndarray:
+    return np.arange(rows) < ones
+
+
+@pytest.mark.parametrize(
+    ("rate", "ones", "expected"),
     [
-        (0.5, np.zeros(0), "shape"),
-        (0.5, np.zeros((3, 1)), "shape"),
-        (0.5, np.array([0.0, np.nan]), "not finite"),
-        (2.0, np.zeros(3), "got 2"),
+        (0.1, 50, (100 / 900) / (50 / 950)),
+        (0.01, 20, (10 / 990) / (20 / 980)),  # ten real flags are enough
+        (0.4, 10, 4.0),  # the rarer side is raised 4 times at most, and lowered 20 times
+        (0.01, 400, 0.05),
+        (0.99, 10, 4.0),
+        (0.99, 600, 20.0),
+        (0.1, 990, 0.25),
+        *((rate, ones, 1.0) for rate, ones in ((0.009, 100), (0.1, 9), (0.991, 100), (0.1, 991), (0.0, 9), (1.0, 9))),
     ],
 )
-def test_columns_that_cannot_be_calibrated(rate: float, generated: np.ndarray, text: str):
-    with pytest.raises(DataError, match=text):
-        calibrate(rate, generated)
+def test_the_odds_ratio_has_limits_and_is_1_where_too_few_flags_are_known(rate, ones, expected):
+    for decided in (flags(ones, 1000), flags(ones, 1000).astype(float)):
+        assert odds_ratio(rate, decided) == pytest.approx(expected, rel=1e-12)
+
+
+def test_odds_of_one_draw_nothing():
+    draw = np.random.default_rng(0)
+    before = draw.bit_generator.state
+    np.testing.assert_array_equal(rebalanced(flags(3, 10), 1.0, draw), np.arange(10))
+    assert draw.bit_generator.state == before
+
+
+@pytest.mark.parametrize(("ones", "odds"), [(26, 1.7), (26, 0.4), (480, 3.0), (1, 4.0), (511, 0.25)])
+def test_the_share_is_right_in_expectation_and_rows_of_a_side_are_equally_likely(ones, odds):
+    given_flags, draw, repeats = flags(ones, 512), np.random.default_rng(0), 1000
+    taken = np.array([rebalanced(given_flags, odds, draw) for _ in range(repeats)])
+    counts = given_flags[taken].sum(1)
+    wanted = 512 * ones * odds / (ones * odds + 512 - ones)
+    assert set(counts) <= {int(np.floor(wanted)), int(np.floor(wanted)) + 1}
+    share = wanted % 1
+    assert counts.mean() == pytest.approx(wanted, abs=4 * np.sqrt(share * (1 - share) / repeats) + 1e-9)
+    times = np.bincount(taken.ravel(), minlength=512) / repeats
+    for side in (given_flags, ~given_flags):
+        mean = times[side].mean()
+        assert times[side] == pytest.approx(np.full(side.sum(), mean), abs=5 * np.sqrt(mean / repeats))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    given_flags=st.lists(st.booleans(), min_size=1, max_size=60).map(lambda values: np.array(values, bool)),
+    odds=st.floats(0.25, 4.0),
+    seed=st.integers(0, 2**32),
+)
+def test_only_rows_of_the_side_that_gets_fewer_are_replaced(given_flags, odds, seed):
+    taken = rebalanced(given_flags, odds, np.random.default_rng(seed))
+    assert taken.shape == given_flags.shape
+    kept = taken == np.arange(len(taken))
+    before, after = given_flags.sum(), given_flags[taken].sum()
+    assert after == before if odds == 1.0 else (after >= before if odds > 1.0 else after <= before)
+    assert (given_flags[~kept] == (odds < 1.0)).all()
+    assert (given_flags[taken[~kept]] == (odds > 1.0)).all()

@@ -47,15 +47,13 @@ class TestCodebook:
         assert matrix.shape == (6, 5 if coding == "onehot" else 3)
         assert np.array_equal(kind.decode(matrix), source)
         assert from_json(json.loads(json.dumps(to_json(kind)))) == kind
+        decoded = kind.decode(RANDOM.normal(scale=3, size=(500, kind.matrix_width)))
+        assert {tuple(row) for row in decoded.tolist()} == set(self.ROWS)
 
-    def test_a_row_has_its_place_in_the_book_whatever_its_bytes(self):
+    def test_a_row_has_its_place_whatever_its_bytes_its_type_and_the_sign_of_zero(self):
         """In memory 256.0 and -1.0 sort otherwise than as numbers; in the book they have the order of numbers."""
         kind = Codebook(self.ROWS)
-        assert np.array_equal(kind.encode(np.array(self.ROWS)), 2 * np.eye(5) - 1)
         assert np.array_equal(kind.encode(np.array(self.ROWS[::-1])), (2 * np.eye(5) - 1)[::-1])
-
-    def test_the_type_of_the_source_and_the_sign_of_zero_do_not_matter(self):
-        kind = Codebook(self.ROWS)
         for dtype in (np.float32, np.int64, ">f8", ">i4"):
             assert kind.encode(np.array(self.ROWS).astype(dtype)).argmax(1).tolist() == [0, 1, 2, 3, 4]
         assert kind.encode(np.array([[-0.0, 2.0]])).argmax() == 1
@@ -64,13 +62,8 @@ class TestCodebook:
         kind = Codebook(self.ROWS)
         strange = np.array([[0.0, 2.0], [0.0, 300.0], [2.0, -5.0], [9.0, 9.0], [-9.0, -9.0]])
         assert kind.misfit(strange).tolist() == [False, True, False, True, True]
-        assert "one of the 5 rows" in kind.expected
-
-    @pytest.mark.parametrize("coding", ["onehot", "bits"])
-    def test_anything_decodes_to_a_row_of_the_book(self, coding: kinds.Coding):
-        kind = Codebook(self.ROWS, coding)
-        decoded = kind.decode(RANDOM.normal(scale=3, size=(500, kind.matrix_width)))
-        assert {tuple(row) for row in decoded.tolist()} == set(self.ROWS)
+        with pytest.raises(DataError):
+            Codebook(self.ROWS[:1])
 
     def test_labels_are_unique_and_belong_to_the_row(self):
         names = ("observation[0]", "observation[1]")
@@ -80,16 +73,8 @@ class TestCodebook:
         assert fewer.labels(names) == labels[:2] + labels[3:]
         assert labels[0].startswith("observation#")
         assert Codebook(self.ROWS, "bits").labels(names) == tuple(f"observation[0].bit{bit}" for bit in (2, 1, 0))
-
-    def test_single_values_are_named_themselves(self):
-        assert Codebook(((-2.0,), (3.0,), (9.0,))).labels(("reward",)) == ("reward=-2", "reward=3", "reward=9")
-        ids = tuple((1e6 + number,) for number in range(3))
-        assert Codebook(ids).labels(("reward",)) == ("reward=1000000", "reward=1000001", "reward=1000002")
-
-    @pytest.mark.parametrize("size", [0, 1])
-    def test_a_book_has_two_rows_at_least(self, size: int):
-        with pytest.raises(DataError, match="at least two"):
-            Codebook(self.ROWS[:size])
+        single = Codebook(((-2.0,), (3.0,), (1e6 + 1,)))
+        assert single.labels(("reward",)) == ("reward=-2", "reward=3", "reward=1000001")
 
 
 class TestIntegers:
@@ -278,19 +263,13 @@ class TestRowTable:
         assert np.array_equal(again, known)
         share = real / 20_000
         assert (np.abs(made / 50_000 - share) < 5 * np.sqrt(share / 50_000)).all()
+        first, second = (t.draw(100, layout, np.random.default_rng(3)) for t in (table, RowTable(**table.arrays())))
+        assert first.equals(second)
 
     @staticmethod
     def whole(rows: Transitions) -> np.ndarray:
         columns = (rows.observation, rows.action, rows.reward, rows.next_observation, rows.terminal)
         return np.concatenate([column.reshape(len(rows), -1).astype(float) for column in columns], 1)
-
-    def test_the_same_draw_gives_the_same_rows(self):
-        rows = chain(1_000)
-        layout = Layout.infer(rows)
-        table = RowTable.fit(rows, layout)
-        again = RowTable(**table.arrays())
-        first, second = (t.draw(100, layout, np.random.default_rng(3)) for t in (table, again))
-        assert first.equals(second)
 
     def test_numbers_make_no_table(self):
         rows = chain(1_000)
@@ -322,10 +301,9 @@ def test_bits_decode_to_the_nearest_valid_code(size: int):
 
 @pytest.mark.parametrize("kind", [Categorical, OneHot])
 def test_codes_have_at_least_two_values_and_a_known_coding(kind: Any):
-    with pytest.raises(DataError, match="size 1"):
-        kind(1)
-    with pytest.raises(DataError, match="gray"):
-        kind(3, coding="gray")
+    for given in ({"size": 1}, {"size": 3, "coding": "gray"}):
+        with pytest.raises(DataError):
+            kind(**given)
 
 
 @pytest.mark.parametrize("coding", ["onehot", "bits"])

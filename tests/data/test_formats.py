@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.data import spaces
+from synther.data import shipped, spaces
 from synther.data.formats import read, suffixes, write, writing
 from synther.data.transitions import FIELDS, Transitions
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
+
+from ..support.files import store
 
 SUFFIXES = [".npz", ".hdf5", ".parquet"]
 FORMATS_OF = suffixes()
@@ -30,9 +29,14 @@ def suffix(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def make(rows: int = 50, *, observation: str = "float32", discrete: bool = False, timeout: bool = True) -> Transitions:
+@pytest.fixture
+def path(tmp_path: Path, suffix: str) -> Path:
+    return tmp_path / f"rows{suffix}"
+
+
+def make(rows: int = 50, *, discrete: bool = False, timeout: bool = True) -> Transitions:
     random = np.random.default_rng(0)
-    states = (random.normal(size=(rows, 3)) * 9).astype(observation)
+    states = (random.normal(size=(rows, 3)) * 9).astype(np.float32)
     return Transitions(
         observation=states,
         action=random.integers(0, 4, rows) if discrete else random.uniform(-1, 1, (rows, 2)).astype(np.float32),
@@ -53,11 +57,12 @@ class Spooled:
 
     rows: Transitions
     fail_after: int | None = None
+    says: int | None = None
     asked: list[int] = field(default_factory=list)
     made: int = 0
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) if self.says is None else self.says
 
     def chunks(self, rows: int) -> Iterator[Transitions]:
         self.asked.append(rows)
@@ -71,20 +76,19 @@ class Spooled:
 def assert_same(back: Transitions, rows: Transitions) -> None:
     assert back.equals(rows)
     for name, array in rows.arrays().items():
-        assert back.arrays()[name].dtype == array.dtype, name
+        assert back.arrays()[name].dtype == array.dtype.newbyteorder("="), name
         assert back.arrays()[name].shape == array.shape, name
-    assert back.action_space == rows.action_space
-    assert back.observation_space == rows.observation_space
-    assert (back.env_id, back.env_options) == (rows.env_id, rows.env_options)
+    for name in ("action_space", "observation_space", "env_id", "env_options"):
+        assert getattr(back, name) == getattr(rows, name), name
 
 
-@pytest.mark.parametrize("observation", ["float16", "float32", "float64", "int64", "int32", "uint8", "bool"])
-@pytest.mark.parametrize(("discrete", "timeout"), [(False, True), (True, False)])
-def test_round_trip(tmp_path: Path, suffix: str, observation: str, discrete: bool, timeout: bool) -> None:
-    with np.errstate(invalid="ignore"):
-        rows = make(observation=observation, discrete=discrete, timeout=timeout)
-    write(rows, tmp_path / f"rows{suffix}")
-    assert_same(read(tmp_path / f"rows{suffix}"), rows)
+def test_rows_come_back_with_their_spaces_and_environment(path: Path) -> None:
+    wide = np.ones((2, 20_000), np.float32)
+    space = (spaces.Box.uniform(-1 / 3, np.inf, 20_000),)
+    known = Transitions(wide, np.zeros((2, 1), np.float32), np.zeros(2, np.float32), wide, observation_space=space)
+    for rows in (make(), make(discrete=True, timeout=False), known, Transitions.of(make().arrays())):
+        write(rows, path)
+        assert_same(read(path), rows)
 
 
 def test_other_suffixes_mean_the_same(tmp_path: Path) -> None:
@@ -93,58 +97,31 @@ def test_other_suffixes_mean_the_same(tmp_path: Path) -> None:
         assert_same(read(str(tmp_path / name)), make())
 
 
-def test_unknown_and_wide_spaces_are_carried(tmp_path: Path, suffix: str) -> None:
-    wide = np.ones((2, 20_000), np.float32)
-    space = (spaces.Box.uniform(-1 / 3, np.inf, 20_000),)
-    known = Transitions(wide, np.zeros((2, 1), np.float32), np.zeros(2, np.float32), wide, observation_space=space)
-    for rows in (known, Transitions.of(make().arrays())):
-        write(rows, tmp_path / f"rows{suffix}")
-        assert_same(read(tmp_path / f"rows{suffix}"), rows)
-
-
-def test_streams_in_chunks(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_in_chunks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CHUNK_BYTES", 1000)
     source = Spooled(make(500))
-    write(source, tmp_path / f"rows{suffix}")
-    assert_same(read(tmp_path / f"rows{suffix}"), source.rows)
-    passes = len(FIELDS) if suffix == ".npz" else 1
+    write(source, path)
+    assert_same(read(path), source.rows)
+    passes = len(FIELDS) if path.suffix == ".npz" else 1
     assert len(source.asked) == 1 + passes, "one look at the first row, then one pass (a pass a field for npz)"
     assert max(source.asked) * 38 <= 1000
     assert source.made > 10 * passes
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CHUNK_BYTES", 1000)
-    path = tmp_path / f"rows{suffix}"
     write(make(20), path)
     before = path.read_bytes()
     with pytest.raises(RuntimeError, match="gone"):
         write(Spooled(make(500), fail_after=200), path)
+    with pytest.raises(DataError, match="7"):
+        write(Spooled(make(20), says=7), path)
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
 
 
-@dataclass
-class Lying(Spooled):
-    says: int = 7
-
-    def __len__(self) -> int:
-        return self.says
-
-
-def test_a_source_with_another_number_of_rows_is_refused(tmp_path: Path, suffix: str) -> None:
-    with pytest.raises(DataError, match="say that they are 7"):
-        write(Lying(make(20)), tmp_path / f"rows{suffix}")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "content",
-    [0.0, 0.001, 0.1, 0.5, 0.9, 0.999, b"hello, world\n" * 50, b"\x80\x04\x95", bytes(range(256)) * 20],
-    ids=lambda content: content if isinstance(content, float) else None,
-)
-def test_truncated_and_foreign_content(tmp_path: Path, suffix: str, content: float | bytes) -> None:
-    path = tmp_path / f"rows{suffix}"
+@pytest.mark.parametrize("content", [0.0, 0.001, 0.5, 0.999, b"hello, world\n" * 50, b"\x80\x04\x95"])
+def test_truncated_and_foreign_content(path: Path, content: float | bytes) -> None:
     write(make(3000), path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(content * len(whole))] if isinstance(content, float) else content)
@@ -152,29 +129,12 @@ def test_truncated_and_foreign_content(tmp_path: Path, suffix: str, content: flo
         read(path)
 
 
-@pytest.mark.parametrize("other", SUFFIXES)
-def test_another_format_under_this_suffix(tmp_path: Path, suffix: str, other: str) -> None:
-    write(make(), tmp_path / f"other{other}")
-    path = (tmp_path / f"other{other}").rename(tmp_path / f"rows{suffix}")
-    if FORMATS_OF[suffix] == FORMATS_OF[other]:
-        assert len(read(path)) == 50
-    else:
+def test_another_format_under_this_suffix(path: Path, suffix: str) -> None:
+    for other in set(SUFFIXES) - {suffix}:
+        write(make(), path, format=FORMATS_OF[other])
         with pytest.raises(FormatError, match=path.name):
             read(path)
-    assert len(read(path, format=FORMATS_OF[other])) == 50
-
-
-def store(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """A file as somebody else would write it."""
-    if path.suffix == ".npz":
-        np.savez(path, **arrays)
-    elif path.suffix in (".hdf5", ".h5"):
-        with h5py.File(path, "w") as file:
-            for key, array in arrays.items():
-                file[key] = array
-    else:
-        columns = {key: list(array) if array.ndim == 2 else array for key, array in arrays.items()}
-        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+        assert len(read(path, format=FORMATS_OF[other])) == 50
 
 
 def foreign() -> dict[str, np.ndarray]:
@@ -182,8 +142,7 @@ def foreign() -> dict[str, np.ndarray]:
     return {"obs": rows.observation, "acts": rows.action, "rews": rows.reward, "next_obs": rows.next_observation}
 
 
-def test_foreign_names_are_understood(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"rows{suffix}"
+def test_foreign_names_are_understood(path: Path) -> None:
     store(path, {**foreign(), "dones": make().terminal.astype(np.float32)})
     assert read(path).equals(make(timeout=False))
 
@@ -199,30 +158,30 @@ def test_foreign_names_are_understood(tmp_path: Path, suffix: str) -> None:
     ],
     ids=["nan", "unknown", "missing", "nothing", "twice"],
 )
-def test_problems_of_the_data_name_file_and_field(tmp_path: Path, suffix: str, arrays, error, text: str) -> None:
-    path = tmp_path / f"rows{suffix}"
+def test_problems_of_the_data_name_file_and_field(path: Path, arrays, error, text: str) -> None:
     store(path, {name: array for name, array in {**foreign(), **arrays}.items() if array is not None})
     with pytest.raises(error, match=text):
         read(path)
 
 
-def test_without_next_observations(tmp_path: Path, suffix: str) -> None:
-    """Two episodes: one terminal after 3 steps, one cut after 4. No pair reaches from one into the other."""
-    path = tmp_path / f"rows{suffix}"
+@pytest.mark.parametrize("terminals", [{"terminals": np.arange(7) == 2}, {"dones": np.isin(np.arange(7), (2, 6))}])
+def test_without_next_observations_rows_are_paired_within_episodes(path: Path, terminals) -> None:
+    """One episode is terminal after 3 steps, one cut after 4. `dones` are terminals less the timeouts."""
     states = np.arange(7, dtype=np.float32)[:, None] * np.ones(2, np.float32)
     arrays = {"observations": states, "actions": states, "rewards": states[:, 0]}
     store(path, arrays)
     with pytest.raises(FormatError, match="next_observations"):
         read(path)
-    flags = {"terminals": np.arange(7) == 2, "timeouts": np.arange(7) == 6}
+    flags = {**terminals, "timeouts": np.arange(7) == 6}
     store(path, {**arrays, **flags})
     rows = read(path)
-    assert rows.observation[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert rows.observation[:, 0].tolist() == rows.reward.tolist() == [0, 1, 2, 3, 4, 5]
     assert rows.next_observation[:, 0].tolist() == [1, 2, 2, 4, 5, 6]
-    assert rows.reward.tolist() == [0, 1, 2, 3, 4, 5]
-    assert rows.terminal.tolist() == [False, False, True, False, False, False]
+    assert np.flatnonzero(rows.terminal).tolist() == [2]
     assert rows.timeout is not None
-    assert rows.timeout.tolist() == [False, False, False, False, False, True]
+    assert np.flatnonzero(rows.timeout).tolist() == [5]
+    store(path, {**arrays, **flags, "next_observations": states + 1})
+    assert np.flatnonzero(read(path).terminal).tolist() == [2]
 
 
 def test_damaged_archives(tmp_path: Path) -> None:
@@ -261,7 +220,7 @@ def test_choosing_a_format(tmp_path: Path) -> None:
         read(tmp_path, format="npz")
     with pytest.raises(FormatError, match=r"Transitions\.of"):
         read(make())
-    for wrong in (Lying(make(20), says=0), {"reward": [1.0]}):
+    for wrong in (Spooled(make(20), says=0), {"reward": [1.0]}):
         with pytest.raises(DataError):
             write(wrong, tmp_path / "rows.npz")
     assert [file.name for file in tmp_path.iterdir()] == ["rows"]
@@ -280,12 +239,9 @@ def test_heavy_libraries_wait_until_used() -> None:
     ("library", "extra", "path"),
     [("pyarrow", "parquet", "rows.parquet"), ("minari", "minari", "some/task-v0")],
 )
-def test_absent_libraries_name_their_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, extra: str, path: str
-) -> None:
+def test_absent_libraries_name_their_extra(tmp_path, monkeypatch, library: str, extra: str, path: str) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, library, None)
-    for name in [name for name in sys.modules if name.startswith(f"{library}.")]:
+    for name in [library, *(name for name in sys.modules if name.startswith(f"{library}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     with pytest.raises(SyntherError, match=rf"{library}.*synther\[{extra}\]"):
@@ -310,30 +266,26 @@ def any_rows(draw: st.DrawFn) -> dict[str, np.ndarray]:
     }
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arrays=any_rows())
-def test_any_rows_come_back_or_are_refused(tmp_path: Path, suffix: str, arrays: dict[str, np.ndarray]) -> None:
-    path = tmp_path / f"rows{suffix}"
+def test_any_rows_come_back_or_are_refused(path: Path, arrays: dict[str, np.ndarray]) -> None:
     try:
         rows = Transitions.of(arrays)
         write(rows, path)
     except SyntherError:
         return
-    back = read(path)
-    assert back.equals(rows)
-    for name, array in rows.arrays().items():
-        assert back.arrays()[name].dtype == array.dtype.newbyteorder("="), name
+    assert_same(read(path), rows)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_dones_of_a_file_are_terminals_less_its_timeouts(suffix: str, paired: bool, tmp_path: Path) -> None:
-    """Steps 0 to 5, an episode cut after step 2, another that ends in a terminal state at step 5."""
-    states = np.arange(6.0)[:, None]
-    arrays = {"observations": states, "actions": np.zeros((6, 1)), "rewards": np.zeros(6)}
-    flags = {"dones": np.arange(6) % 3 == 2, "timeouts": np.arange(6) == 2}
-    path = tmp_path / f"rows{suffix}"
-    store(path, arrays | flags | ({} if paired else {"next_observations": states + 1}))
-    rows = read(path)
-    assert rows.observation[rows.terminal].tolist() == [[5.0]]
-    if paired:
-        assert rows.observation[:, 0].tolist() == [0, 1, 3, 4, 5]
+def test_shipped_data_is_read_by_its_name(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hopper-sac").mkdir()  # the folder of a run, say
+    assert shipped.names() == ("hopper-sac",)
+    assert shipped.hopper() == shipped.path("hopper-sac")
+    assert 1e6 < shipped.hopper().stat().st_size < 3e6
+    rows = read("hopper-sac")
+    assert_same(rows, read(shipped.hopper()))
+    assert (rows.env_id, rows.observation.shape[1], rows.action.shape[1]) == ("Hopper-v5", 11, 3)
+    assert np.abs(rows.action).max() <= 1
+    with pytest.raises(FormatError, match="hopper-sac"):
+        shipped.path("walker")

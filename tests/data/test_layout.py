@@ -55,18 +55,13 @@ def test_every_kind_comes_back_exactly(coding: kinds.Coding):
     matrix = layout.pack(rows)
     assert matrix.dtype == np.float64
     assert matrix.shape == (ROWS, layout.width)
-    assert layout.unpack(matrix).equals(rows)
     back = layout.unpack(matrix)
+    assert back.equals(rows)
     assert (back.env_id, back.env_options) == ("Everything-v0", {"nothing": 0})
-    assert layout.unpack(matrix).observation_space == rows.observation_space
-
-
-@pytest.mark.parametrize("integers", ["categorical", "ordered"])
-@pytest.mark.parametrize("coding", ["onehot", "bits"])
-def test_json_round_trip_through_strict_json(coding: kinds.Coding, integers: inference.Integers):
-    layout = Layout.infer(everything(), coding, integers=integers)
-    layout = layout.with_thresholds([*layout.thresholds[:-1], 0.3])
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json(), allow_nan=False))) == layout
+    assert back.observation_space == rows.observation_space
+    for found in (layout, Layout.infer(rows, coding, integers="categorical")):
+        found = found.with_thresholds([*found.thresholds[:-1], 0.3])
+        assert Layout.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
 
 
 def test_an_unknown_kind_in_json_is_named():
@@ -88,17 +83,11 @@ def test_names_fields_and_scaled_columns():
     assert layout.source_names[1] == "observation[1]"
     assert len(layout.source_names) == 9 + 2 + 1 + 9 + 1
     assert len(layout.names) == len(layout.fields) == layout.width
-    assert layout.fields[0] == "observation"
-    assert layout.fields[20] == "next_observation"
+    assert (layout.fields[0], layout.fields[20]) == ("observation", "next_observation")
     assert layout.twins == (*range(20, 33), *range(13, 20), *range(13), 33)
     scaled = [name for name, is_scaled in zip(layout.names, layout.scaled_columns, strict=True) if is_scaled]
-    assert scaled == [
-        "observation[0]",
-        "observation[3]",
-        "action[0]",
-        "next_observation[0]",
-        "next_observation[3]",
-    ]
+    real = ["observation[0]", "observation[3]"]
+    assert scaled == [*real, "action[0]", *(f"next_{name}" for name in real)]
     bits = Layout.infer(everything(), "bits", integers="ordered").names[3:6]
     assert bits == tuple(f"observation[4].bit{bit}" for bit in (2, 1, 0))
     single = Layout.infer(make(action=np.arange(ROWS) % 3)).names
@@ -209,30 +198,26 @@ def test_huge_discrete_spaces_need_bits():
     ("changes", "text"),
     [
         ({"observation": columns(1, 2, 3), "next_observation": columns(1, 2, 3)}, "3 columns"),
+        ({"reward": np.arange(ROWS) < ROWS - 1}, rf"reward is 0\.0 in row {ROWS - 1}"),
         ({"observation": columns([5, 5, 4], [0, 1])}, r"observation\[0\] is 4.0 in row 2"),
         ({"next_observation": columns(5, [0, 1, 0.5])}, r"next_observation\[1\] is 0.5 in row 2"),
         ({"action": np.resize([0, 1, 2, 3], ROWS)}, r"action is 3 in row 3"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(changes: dict[str, Any], text: str):
+def test_rows_that_do_not_fit_are_refused(changes: dict[str, Any], text: str, monkeypatch):
     both = columns(5, [0, 1])
-    good = {"observation": both, "next_observation": both, "action": np.arange(ROWS) % 3}
+    good = {"observation": both, "next_observation": both, "action": np.arange(ROWS) % 3, "reward": np.ones(ROWS)}
     layout = Layout.infer(make(**good))
+    monkeypatch.setattr(layout_module, "_CHUNK", 7)
     with pytest.raises(DataError, match=text):
         layout.pack(make(**(good | changes)))
 
 
-@pytest.mark.parametrize(
-    ("observation", "space", "text"),
-    [
-        (columns([0, 1, 1.5]), Discrete(3), r"observation\[0\] is 1.5 in row 2"),
-        (columns([0, 1], [1, 1]), spaces.OneHot(2), r"observation\[0\] is \[1.0, 1.0\] in row 1"),
-    ],
-)
-def test_rows_that_do_not_fit_their_space_are_refused(observation: np.ndarray, space: spaces.Part, text: str):
-    rows = same(observation, observation_space=(space,))
-    with pytest.raises(DataError, match=text):
-        Layout.infer(rows).pack(rows)
+def test_rows_that_do_not_fit_their_space_are_refused():
+    for observation, space in ((columns([0, 1, 1.5]), Discrete(3)), (columns([0, 1], [1, 1]), spaces.OneHot(2))):
+        rows = same(observation, observation_space=(space,))
+        with pytest.raises(DataError, match=r"observation\[0\] is .* in row [12]"):
+            Layout.infer(rows).pack(rows)
 
 
 def test_a_constant_is_compared_in_the_coarser_type():
@@ -246,47 +231,39 @@ def test_a_constant_is_compared_in_the_coarser_type():
         whole.pack(same(columns(0.5, [0, 1, 2])))
 
 
-def test_a_row_far_down_is_named():
-    layout = Layout.infer(make(rows=10_000, reward=np.ones(10_000)))
-    with pytest.raises(DataError, match=r"reward is 0\.0 in row 19999"):
-        layout.pack(make(rows=20_000, reward=np.arange(20_000) < 19_999))
-
-
 def test_integers_beyond_int64_are_no_categories():
     action = np.resize(np.array([2**63, 2**63 + 1], np.uint64), ROWS)
     assert Layout.infer(make(action=action)).action == (Integer(2.0**63, 2.0**63),)
 
 
-def test_profiles_of_chunks_equal_those_of_the_whole(monkeypatch: pytest.MonkeyPatch):
-    rows = make(
+@pytest.mark.parametrize("rows", [ROWS, ROWS // 8 * 8 - 1])
+def test_chunks_make_no_difference(rows: int, monkeypatch: pytest.MonkeyPatch):
+    late = make(
         observation=columns(3, np.repeat([0, 1], 20), np.repeat([0, 1, 2, 2], 10), [0.5, 1]),
         next_observation=columns(3, 1, 2, 1),
     )
-    whole = Layout.infer(rows, integers="ordered")
-    assert whole.observation == (Constant(3), Binary(0, 1), Integer(0, 2), Continuous())
-    monkeypatch.setattr(inference, "_CHUNK", 7)
-    assert Layout.infer(rows, integers="ordered") == whole
-
-
-@pytest.mark.parametrize("rows", [ROWS, ROWS // 8 * 8 - 1])
-def test_chunks_make_no_difference(rows: int, monkeypatch: pytest.MonkeyPatch):
+    judged = Layout.infer(late, integers="ordered")
+    assert judged.observation == (Constant(3), Binary(0, 1), Integer(0, 2), Continuous())
     whole = everything()[:rows]
     layout = Layout.infer(whole)
     matrix = layout.pack(whole)
     other = matrix + np.random.default_rng(0).normal(size=matrix.shape)
     expected = layout.unpack(other)
     monkeypatch.setattr(layout_module, "_CHUNK", 8)
+    monkeypatch.setattr(inference, "_CHUNK", 7)
+    assert Layout.infer(late, integers="ordered") == judged
     assert np.array_equal(layout.pack(whole), matrix)
     assert layout.unpack(other).equals(expected)
 
 
-def test_unpack_refuses_other_shapes_and_what_is_not_finite():
+def test_unpack_refuses_other_shapes_and_what_is_not_finite(monkeypatch):
+    monkeypatch.setattr(layout_module, "_CHUNK", 7)
     layout = Layout.infer(make())
-    with pytest.raises(DataError, match=r"\(3, 1\): expected \(rows, 8\)"):
+    with pytest.raises(DataError, match=r"\(rows, 8\)"):
         layout.unpack(np.zeros((3, 1)))
-    matrix = np.zeros((20_000, 8), np.float32)
-    matrix[19_999, 4] = np.nan
-    with pytest.raises(DataError, match=r"reward.*19999"):
+    matrix = np.zeros((20, 8), np.float32)
+    matrix[19, 4] = np.nan
+    with pytest.raises(DataError, match=r"reward.*19"):
         layout.unpack(matrix)
 
 
@@ -328,15 +305,10 @@ def test_thresholds_decide_flags():
     assert layout.flags(matrix)[:, 0].tolist() == [0.2, 0.4, 0.6]
     assert layout.unpack(matrix).terminal.tolist() == [False, False, True]
     assert layout.with_thresholds([0.3]).unpack(matrix).terminal.tolist() == [False, True, True]
-    with pytest.raises(DataError, match="1 thresholds"):
-        layout.with_thresholds([0.3, 0.4])
-    with pytest.raises(DataError, match="terminal"):
-        layout.with_thresholds([float("nan")])
-
-
-def test_thresholds_of_observation_and_next_observation_are_separate():
-    rows = same(columns([0, 1]))
-    layout = Layout.infer(rows).with_thresholds([0.9, 0.5, 0.4])
+    for wrong in ([0.3, 0.4], [float("nan")]):
+        with pytest.raises(DataError, match="threshold"):
+            layout.with_thresholds(wrong)
+    layout = Layout.infer(same(columns([0, 1]))).with_thresholds([0.9, 0.5, 0.4])
     assert layout.flag_names == ("observation[0]", "next_observation[0]", "terminal")
     assert layout.observation == (Binary(0, 1, 0.9),)
     assert layout.next_observation == (Binary(0, 1, 0.5),)
@@ -393,7 +365,7 @@ MATRICES = hnp.arrays(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(matrix=MATRICES, coding=st.sampled_from(["onehot", "bits"]))
 def test_any_finite_matrix_decodes_to_valid_rows(matrix: np.ndarray, coding: kinds.Coding):
     layout = Layout.infer(everything(), coding, integers="ordered")
@@ -422,14 +394,8 @@ def test_rows_are_prepared_chunk_by_chunk(chunk: int, monkeypatch: pytest.Monkey
     expected[:, scaled] = (packed[:, scaled] - packed[:, scaled].mean(0)) / packed[:, scaled].std(0)
     assert np.allclose(prepared.matrix, expected, atol=1e-5)
     names = prepared.layout.flag_names
-    assert names == (
-        "observation[2]",
-        "observation[5]",
-        "reward",
-        "next_observation[2]",
-        "next_observation[5]",
-        "terminal",
-    )
+    flags = ("observation[2]", "observation[5]")
+    assert names == (*flags, "reward", *(f"next_{flag}" for flag in flags), "terminal")
     places = [prepared.layout.names.index(name) for name in names]
     assert prepared.rates == pytest.approx(packed[:, places].mean(0))
     assert prepared.rates[-1] == pytest.approx(6 / 40)

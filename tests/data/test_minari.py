@@ -87,6 +87,13 @@ def test_observations_are_flattened_as_gymnasium_does(name: str) -> None:
     assert rows.observation_space == gym_spaces.observation_space(space)
     assert spaces.width(rows.observation_space) == gym.utils.flatdim(space)
     spaces.check(rows.observation_space, rows.observation.astype(float), "observation")
+    assert rows.reward.tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
+    assert np.flatnonzero(rows.terminal).tolist() == [2, 3]
+    assert rows.timeout is not None
+    assert np.flatnonzero(rows.timeout).tolist() == [7]
+    assert rows.env_id is None
+    way_back = gym_spaces.unflatten(space, rows.observation.astype(np.float64))
+    assert np.array_equal(gym_spaces.flatten(space, way_back, 8), rows.observation)
 
 
 def test_unflattened_integers_stay_in_their_space() -> None:
@@ -94,26 +101,6 @@ def test_unflattened_integers_stay_in_their_space() -> None:
     levels = gym.Box(np.array([0, 2], np.uint8), np.array([255, 9], np.uint8), dtype=np.uint8)
     assert gym_spaces.unflatten(levels, flat).tolist() == [[255, 2], [255, 8]]
     assert gym_spaces.unflatten(gym.MultiBinary(2), flat).tolist() == [[1, 0], [1, 1]]
-
-
-@pytest.mark.parametrize("name", STRUCTURED)
-def test_unflatten_is_the_way_back(name: str) -> None:
-    space = STRUCTURED[name]
-    space.seed(1)
-    samples = [space.sample() for _ in range(5)]
-    flat = gym_spaces.flatten(space, stacked(space, samples), 5)
-    again = gym_spaces.flatten(space, gym_spaces.unflatten(space, flat.astype(np.float64)), 5)
-    assert np.array_equal(again, flat)
-
-
-def test_marks_and_rewards() -> None:
-    create(STRUCTURED["box"], gym.Box(-1, 1, (2,)))
-    rows = read("test/task-v0")
-    assert rows.reward.tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
-    assert np.flatnonzero(rows.terminal).tolist() == [2, 3]
-    assert rows.timeout is not None
-    assert np.flatnonzero(rows.timeout).tolist() == [7]
-    assert rows.env_id is None
 
 
 @pytest.mark.parametrize(
@@ -144,13 +131,10 @@ def test_actions_beyond_their_space_are_read_all_the_same(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("space", [gym.MultiBinary(2), gym.Dict({"a": gym.Box(0, 1, (1,))})])
-def test_other_actions_are_refused(space: gym.Space) -> None:
+def test_other_spaces_are_refused(space: gym.Space) -> None:
     create(STRUCTURED["scalar"], space)
     with pytest.raises(DataError, match="test/task-v0"):
         read("test/task-v0")
-
-
-def test_observations_without_fixed_columns_are_refused() -> None:
     with pytest.raises(DataError, match="Sequence"):
         gym_spaces.observation_space(gym.Dict({"a": gym.Sequence(gym.Discrete(2))}))
 
@@ -178,7 +162,6 @@ def test_options_of_the_environment(how: dict[str, object], options: dict[str, o
     again = read("test/again-v0")
     assert again.env_options == options
     made = minari.load_dataset("test/again-v0").recover_environment().spec
-    assert made is not None
     assert made.max_episode_steps == how.get("max_episode_steps", 500)
     assert made.kwargs.get("sutton_barto_reward", False) == how.get("sutton_barto_reward", False)
 
@@ -236,20 +219,14 @@ def test_round_trip(target: str | Path, changed: dict[str, object]) -> None:
 def test_minari_itself_reads_what_is_written() -> None:
     write(episodes(), "made/here/rows-v3")
     dataset = minari.load_dataset("made/here/rows-v3")
-    assert dataset.total_episodes == 3
     assert dataset.total_steps == 6
     assert [len(episode) for episode in dataset.iterate_episodes()] == [3, 1, 2]
     assert dataset[0].observations.shape == (4, 3)
     assert "made/here/rows-v3" in minari.list_local_datasets()
-    environment = dataset.recover_environment()
-    assert environment.spec is not None
-    assert environment.spec.id == "CartPole-v1"
-    assert isinstance(environment, gymnasium.Env)
-    write(episodes(env_id="gymnasium.envs.classic_control:CartPole-v1"), "made/there/rows-v0")
-    named = minari.load_dataset("made/there/rows-v0").recover_environment().spec
-    assert named is not None
-    assert named.id == "CartPole-v1"
     assert minari.MinariDataset("store/made/here/rows-v3/data").id == "made/here/rows-v3"
+    write(episodes(env_id="gymnasium.envs.classic_control:CartPole-v1"), "made/there/rows-v0")
+    for recovered in (dataset, minari.load_dataset("made/there/rows-v0")):
+        assert recovered.recover_environment().spec.id == "CartPole-v1"
 
 
 def test_rows_without_episodes_and_ids_that_minari_does_not_know_are_refused() -> None:
@@ -264,11 +241,11 @@ def test_rows_without_episodes_and_ids_that_minari_does_not_know_are_refused() -
 
 def test_nothing_foreign_is_replaced() -> None:
     write(episodes(), "made/rows-v0")
-    with pytest.raises(FormatError, match="this Minari id is taken"):
+    with pytest.raises(FormatError, match="made/rows-v0"):
         write(episodes(), "made/rows-v0")
     Path("thesis").mkdir()
     Path("thesis/chapter.txt").write_text("months of work")
-    with pytest.raises(FormatError, match="is no Minari data set"):
+    with pytest.raises(FormatError, match="thesis"):
         write(episodes(), Path("thesis"))
     assert Path("thesis/chapter.txt").exists()
     write(episodes(), Path("out"))
@@ -284,7 +261,7 @@ def test_absent_and_damaged() -> None:
     whole = data.read_bytes()
     for length in (0, 100, len(whole) // 2):
         data.write_bytes(whole[:length])
-        with pytest.raises(FormatError, match="out: expected a Minari data set"):
+        with pytest.raises(FormatError, match="out"):
             read("out")
     data.unlink()
     with pytest.raises(FormatError, match="No data found"):
@@ -292,9 +269,7 @@ def test_absent_and_damaged() -> None:
     data.write_bytes(whole)
     metadata = Path("out/data/metadata.json")
     content = json.loads(metadata.read_text())
-    metadata.write_text(json.dumps({**content, "total_steps": 5}))
-    with pytest.raises(FormatError, match="promises 5 steps"):
-        read("out")
-    metadata.write_text("{")
-    with pytest.raises(FormatError, match="out: expected a Minari data set"):
-        read("out")
+    for damaged in (json.dumps({**content, "total_steps": 5}), "{"):
+        metadata.write_text(damaged)
+        with pytest.raises(FormatError, match="out"):
+            read("out")

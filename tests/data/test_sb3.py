@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces as gym
-from stable_baselines3 import HerReplayBuffer
 from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer, RolloutBuffer
 
 from synther.data import spaces
@@ -46,6 +45,10 @@ def test_several_environments_follow_one_another() -> None:
     assert rows.timeout is not None
     cuts = rows.observation[rows.timeout, 0].tolist()
     assert cuts == [7, 12, 107, 112, 207], "where the rows of two environments meet, the episode is cut"
+    buffer = ReplayBuffer(20, BOX, TORQUE, device="cpu", n_envs=2)
+    for _ in range(3):  # the next seems to go on
+        buffer.add(np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}, {}])
+    assert np.flatnonzero(read(buffer).timeout).tolist() == [2]
 
 
 def test_a_reset_in_the_middle_of_an_episode_cuts_it() -> None:
@@ -74,15 +77,6 @@ def test_optimized_memory(steps: int, kept: range) -> None:
         assert rows.terminal.tolist() == [t % 4 == 3 for t in kept] * envs
 
 
-def test_where_environments_meet_one_was_cut_even_if_the_next_seems_to_go_on() -> None:
-    buffer = ReplayBuffer(20, BOX, TORQUE, device="cpu", n_envs=2)
-    for _ in range(3):
-        buffer.add(np.ones((2, 2)), np.ones((2, 2)), np.zeros((2, 1)), np.zeros(2), np.zeros(2), [{}, {}])
-    rows = read(buffer)
-    assert rows.timeout is not None
-    assert np.flatnonzero(rows.timeout).tolist() == [2]
-
-
 def test_timeouts_that_nobody_handles() -> None:
     rows = read(filled(9, handle_timeout_termination=False))
     assert rows.timeout is None
@@ -94,9 +88,12 @@ def test_actions_are_those_of_the_environment(caplog: pytest.LogCaptureFixture) 
     rows = read(filled(5))
     assert rows.action_space == (spaces.Box.uniform(-2, 2, 1),)
     np.testing.assert_allclose(rows.action[:, 0], 2 * np.arange(5) / 100, rtol=1e-6)
-    assert "converted to the action space of the environment, from [-2.0] to [2.0]" in caplog.text
-    caplog.clear()
+    assert "from [-2.0] to [2.0]" in caplog.text
     assert read(filled(5), actions="scaled").equals(rows)
+    after = ReplayBuffer(10, BOX, TORQUE, device="cpu")
+    write(rows, after)
+    np.testing.assert_allclose(after.actions[:5], filled(5).actions[:5], atol=1e-6)
+    caplog.clear()
     raw = read(filled(5), actions="raw")
     assert raw.action_space == (spaces.Box.uniform(-2, 2, 1),)
     np.testing.assert_allclose(raw.action[:, 0], np.arange(5) / 100)
@@ -121,19 +118,6 @@ def test_actions_of_the_usual_box_stay_bit_by_bit(caplog: pytest.LogCaptureFixtu
         buffer.add(np.zeros((1, 2)), np.ones((1, 2)), np.full((1, 1), value), np.zeros(1), np.ones(1), [{}])
     np.testing.assert_array_equal(read(buffer).action, buffer.actions[:4, 0])
     assert not caplog.records
-
-
-def test_what_is_read_and_written_again_is_stored_as_before() -> None:
-    before, after = filled(7), ReplayBuffer(10, BOX, TORQUE, device="cpu")
-    write(read(before), after)
-    np.testing.assert_allclose(after.actions[:7], before.actions[:7], atol=1e-6)
-
-
-def test_actions_are_asked_about_buffers_alone() -> None:
-    with pytest.raises(ConfigError, match="replay buffer"):
-        read("hopper-sac", actions="raw")
-    with pytest.raises(ConfigError, match="scaled, raw"):
-        read(filled(2), actions="other")  # type: ignore[arg-type]
 
 
 def test_discrete_spaces() -> None:
@@ -179,9 +163,8 @@ def rows_to_add(count: int) -> Transitions:
 
 
 @pytest.mark.parametrize("before", [0, 4, 10, 13])
-@pytest.mark.parametrize("added", [1, 6, 10, 25])
-@pytest.mark.parametrize("envs", [1, 3])
-@pytest.mark.parametrize("chunk_bytes", [400, 1 << 20], ids=["several chunks", "one chunk"])
+@pytest.mark.parametrize("added", [1, 6, 25])
+@pytest.mark.parametrize(("envs", "chunk_bytes"), [(1, 400), (3, 400), (3, 1 << 20)])
 def test_appending_is_what_add_does(
     before: int, added: int, envs: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,32 +203,42 @@ def test_actions_are_stored_in_the_buffers_units() -> None:
         write(unknown, filled(0))
 
 
-def test_rows_that_do_not_fit() -> None:
-    with pytest.raises(DataError, match="3 observation"):
-        write(Transitions(np.ones((2, 3)), np.ones((2, 1)), np.ones(2), np.ones((2, 3))), filled(0))
-    with pytest.raises(DataError, match="pass 6 of them"):
-        write(rows_to_add(7), filled(0, envs=3))
-    with pytest.raises(FormatError, match="optimize_memory_usage=False"):
-        write(rows_to_add(3), filled(0, optimize_memory_usage=True, handle_timeout_termination=False))
-    with pytest.raises(FormatError, match="combines the steps"):
-        write(rows_to_add(3), NStepReplayBuffer(10, BOX, TORQUE, device="cpu"))
-    assert issubclass(HerReplayBuffer, DictReplayBuffer)
+HERE = np.zeros((5, 2), np.float32)
 
 
-def test_other_objects() -> None:
+@pytest.mark.parametrize(
+    ("rows", "buffer", "error", "text"),
+    [
+        (Transitions(np.ones((2, 3)), np.ones(2), np.ones(2), np.ones((2, 3))), filled(0), DataError, "3 observation"),
+        (rows_to_add(7), filled(0, envs=3), DataError, "6"),
+        (
+            rows_to_add(3),
+            filled(0, optimize_memory_usage=True, handle_timeout_termination=False),
+            FormatError,
+            "optimize_memory_usage",
+        ),
+        (rows_to_add(3), NStepReplayBuffer(10, BOX, TORQUE, device="cpu"), FormatError, "steps"),
+        *(
+            (Transitions(HERE, action, np.zeros(5), HERE), ReplayBuffer(10, BOX, gym.Discrete(2)), DataError, "0 to 1")
+            for action in (np.random.default_rng(0).random((5, 1)), np.array([0, 1, 2, 7, 9]))
+        ),
+    ],
+    ids=["columns", "environments", "memory", "n steps", "real actions", "other actions"],
+)
+def test_rows_that_do_not_fit_are_refused(rows, buffer, error, text) -> None:
+    with pytest.raises(error, match=text):
+        write(rows, buffer)
+    assert buffer.size() == 0
+
+
+def test_what_is_no_buffer_with_rows_is_refused() -> None:
     with pytest.raises(DataError, match="no complete row"):
         read(filled(0))
     for given in (RolloutBuffer(4, BOX, TORQUE, device="cpu"), {"observations": np.zeros(3)}):
-        with pytest.raises(FormatError, match=f"got {type(given).__name__}"):
+        with pytest.raises(FormatError, match=type(given).__name__):
             read(given)
-    with pytest.raises(FormatError, match="got str"):
+    with pytest.raises(FormatError, match="str"):
         sb3.read("buffer")
-
-
-@pytest.mark.parametrize("action", [np.random.default_rng(0).random((5, 1)), np.array([0, 1, 2, 7, 9])])
-def test_actions_that_a_discrete_buffer_cannot_hold(action) -> None:
-    buffer = ReplayBuffer(10, BOX, gym.Discrete(2), device="cpu")
-    here = np.zeros((5, 2), np.float32)
-    with pytest.raises(DataError, match="from 0 to 1"):
-        write(Transitions(here, action, np.zeros(5), here), buffer)
-    assert buffer.size() == 0
+    for source, actions in (("hopper-sac", "raw"), (filled(2), "other")):
+        with pytest.raises(ConfigError, match="actions"):
+            read(source, actions=actions)  # type: ignore[arg-type]

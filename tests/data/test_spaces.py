@@ -13,42 +13,33 @@ MIXED: Space = (Box((-1.0, -np.inf), (1.0, 5.0)), Discrete(3, start=-1), Binary(
 GOOD = [0.5, -1e9, -1, 0, 1, 0, 1, 0]
 
 
-def test_width_counts_columns():
-    assert spaces.width(MIXED) == 8
-    assert Box.uniform(-2, 2, 3) == Box((-2.0,) * 3, (2.0,) * 3)
-
-
 def test_strict_json_round_trip_keeps_infinities():
     text = json.dumps(spaces.to_json(MIXED), allow_nan=False)
     assert spaces.from_json(json.loads(text)) == MIXED
     assert spaces.to_json(None) is None
     assert spaces.from_json(None) is None
-
-
-def test_numpy_bounds_are_written_as_plain_numbers():
-    box = Box(tuple(np.float32([-1])), tuple(np.float32([1])))
-    assert json.loads(json.dumps(spaces.to_json((box,)))) == [{"part": "box", "low": [-1.0], "high": [1.0]}]
-
-
-def test_an_unknown_part_is_named():
-    with pytest.raises(DataError, match=r"'sphere'.*box"):
+    with pytest.raises(DataError, match="sphere"):
         spaces.from_json([{"part": "sphere"}])
 
 
+def test_bounds_may_come_as_any_numbers_and_are_kept_as_plain_ones():
+    assert spaces.width(MIXED) == 8
+    for low, high in (([-1], np.array([1.0])), (tuple(np.float32([-1])), tuple(np.float32([1])))):
+        box = Box(low, high)
+        assert box == Box.uniform(-1, 1, 1) == Box((-1.0,), (1.0,))
+        assert hash(box) == hash(Box((-1.0,), (1.0,)))
+        assert json.loads(json.dumps(spaces.to_json((box,)))) == [{"part": "box", "low": [-1.0], "high": [1.0]}]
+
+
 @pytest.mark.parametrize(
-    ("part", "arguments", "text"),
+    ("part", "arguments"),
     [
-        (Box, ((0.0,), (1.0, 2.0)), "1 and 2"),
-        (Box, ((), ()), "0 and 0"),
-        (Box, ((1.0,), (0.0,)), "column 0"),
-        (Box, ((float("nan"),), (0.0,)), "column 0"),
-        (Discrete, (0,), "size 0"),
-        (Binary, (0,), "width 0"),
-        (OneHot, (0,), "size 0"),
+        *((Box, bounds) for bounds in (((0.0,), (1.0, 2.0)), ((), ()), ((1.0,), (0.0,)), ((float("nan"),), (0.0,)))),
+        *((part, (0,)) for part in (Discrete, Binary, OneHot)),
     ],
 )
-def test_parts_refuse_what_holds_no_value(part: type[Part], arguments: tuple[object, ...], text: str):
-    with pytest.raises(DataError, match=text):
+def test_parts_refuse_what_holds_no_value(part: type[Part], arguments: tuple[object, ...]):
+    with pytest.raises(DataError):
         part(*arguments)  # type: ignore[arg-type]
 
 
@@ -72,10 +63,7 @@ def test_check_names_row_column_and_what_was_allowed(column: int, value: float, 
         spaces.check(MIXED, values, "action")
     assert "action[1, " in str(caught.value)
     assert "1 of 2 rows" in str(caught.value)
-
-
-def test_check_refuses_another_width():
-    with pytest.raises(DataError, match="8 columns, the array 2"):
+    with pytest.raises(DataError, match="8 columns"):
         spaces.check(MIXED, np.zeros((1, 2)), "action")
 
 
@@ -84,12 +72,4 @@ def test_the_rounding_of_float32_is_forgiven():
     spaces.check(box, np.float32([[0.1], [-0.1]]), "action")
     with pytest.raises(DataError, match="outside"):
         spaces.check(box, np.float32([[0.10001]]), "action")
-
-
-def test_absurd_bounds_are_no_arithmetic_error():
-    spaces.check((Box((-1.7e308, -np.inf), (1.7e308, np.inf)),), np.zeros((2, 2)), "action")
-
-
-def test_bounds_may_come_as_lists_and_are_kept_as_they_should_be():
-    assert Box([-1, 0], np.array([1.0, 2.0])) == Box((-1.0, 0.0), (1.0, 2.0))
-    assert hash(Box([-1], [1])) == hash(Box((-1.0,), (1.0,)))
+    spaces.check((Box((-1.7e308, -np.inf), (1.7e308, np.inf)),), np.zeros((2, 2)), "action")  # no overflow

@@ -36,6 +36,10 @@ def test_two_limits_on_two_columns():
     found = tree.decide(rows_that_end(truth, fresh))
     assert np.mean(found == truth) > 0.999
     assert set(tree.feature) == {-1, 4, 5}
+    assert TerminationTree.from_json(json.loads(json.dumps(tree.to_json(), allow_nan=False))) == tree
+    assert termination.learn(rows_that_end(RANDOM.random(20_000) < 0.05, following)) is None, "without a reason"
+    tree = termination.learn(rows_that_end(np.zeros(20_000, bool), following), truth=following[:, 1] > 1)
+    assert np.mean(tree.decide(rows_that_end(truth, fresh)) == (fresh[:, 1] > 1)) > 0.999
 
 
 def test_a_hopper_falls_below_height_0_7_or_leans_by_0_2():
@@ -47,11 +51,6 @@ def test_a_hopper_falls_below_height_0_7_or_leans_by_0_2():
     assert limits <= {(0, 0.7), (1, -0.2), (1, 0.2)}
     assert len(limits) >= 2
     assert np.array_equal(tree.decide(rows), rows.terminal)
-
-
-def test_terminals_without_a_reason_are_not_explained():
-    ends = RANDOM.random(5_000) < 0.05
-    assert termination.learn(rows_that_end(ends, RANDOM.normal(size=(5_000, 2)))) is None
 
 
 @pytest.mark.parametrize("count", [0, 10, 5_000])
@@ -86,24 +85,13 @@ def test_rows_that_go_on_beyond_the_limit_count_though_few_are_looked_at(beyond:
     assert (tree is not None) == trusted
 
 
-def test_a_limit_lies_halfway_between_the_rows_on_its_sides():
+def test_a_limit_lies_halfway_between_the_rows_on_its_sides_with_at_least_five_beyond_it():
     values = np.arange(100.0)[:, None]
     for above in (5, 50, 95):
         tree = TerminationTree.fit(values, values[:, 0] >= 100 - above, np.ones(100))
         assert (tree.feature, tree.cut[0]) == ((0, -1, -1), 99.5 - above)
-
-
-def test_no_fewer_than_five_rows_are_beyond_a_limit():
-    values = np.arange(100.0)[:, None]
     assert TerminationTree.fit(values, values[:, 0] >= 96, np.ones(100)).cut[0] == 94.5
     assert TerminationTree.fit(values, values[:, 0] < 4, np.ones(100)).cut[0] == 4.5
-
-
-def test_json_round_trip_through_strict_json():
-    features = RANDOM.normal(size=(500, 5))
-    tree = TerminationTree.fit(features, features[:, 1] > 0.5, np.ones(500))
-    again = TerminationTree.from_json(json.loads(json.dumps(tree.to_json(), allow_nan=False)))
-    assert again == tree
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -121,14 +109,6 @@ def test_one_kind_of_rows_and_a_constant_feature_make_a_single_leaf():
     tree = TerminationTree.fit(RANDOM.normal(size=(50, 5)), np.zeros(50, bool), np.ones(50))
     assert tree.feature == (-1,)
     assert not tree.decide(rows_that_end(np.zeros(7, bool), np.zeros((7, 2)))).any()
-
-
-def test_other_questions_than_that_for_the_end_are_answered():
-    following = RANDOM.normal(size=(10_000, 2))
-    rows = rows_that_end(np.zeros(10_000, bool), following)
-    assert termination.learn(rows) is None
-    tree = termination.learn(rows, truth=following[:, 1] > 1)
-    assert np.mean(tree.decide(rows) == (following[:, 1] > 1)) > 0.999
 
 
 def paid_rows(count: int, wrong: float = 0.0) -> Transitions:

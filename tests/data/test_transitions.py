@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import FIELD_OF_KEY, FIELDS, Transitions
 from synther.errors import DataError, SyntherError
@@ -78,9 +79,15 @@ def test_values_are_kept_in_an_ordinary_type(field: str, given: np.ndarray, dtyp
     np.testing.assert_array_equal(getattr(rows, field), given)
 
 
+class Unreadable:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise TypeError("on another device")
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"reward": Unreadable()}, ["reward", "on another device"]),
         ({"observation": np.zeros((0, 2))}, ["observation", "no rows"]),
         ({"observation": np.zeros((6, 0))}, ["observation", "no columns"]),
         ({"observation": np.zeros((6, 2, 2))}, ["observation", "(6, 2, 2)"]),
@@ -111,16 +118,6 @@ def test_errors_name_the_field_and_what_is_wrong(changes: dict[str, Any], words:
         Transitions(**arrays(**changes))
     for word in words:
         assert word in str(caught.value)
-
-
-class Unreadable:
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
-        raise TypeError("on another device")
-
-
-def test_an_array_that_cannot_be_read_is_named():
-    with pytest.raises(DataError, match=r"reward .*on another device"):
-        Transitions(**arrays(reward=Unreadable()))
 
 
 def test_a_not_finite_value_far_down_is_found():
@@ -155,21 +152,19 @@ def test_of_takes_keywords_and_ignores_d4rl_extras():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "word"),
     [
-        ({**arrays(), "goals": 1}, ["'goals'", "observation"]),
-        ({**arrays(), 3: 1}, ["3", "observation"]),
-        ({**arrays(), "rewards": 1}, ["reward", "twice", "'rewards'"]),
-        ({"obs": np.zeros((2, 1)), "reward": np.zeros(2)}, ["missing action, next_observation"]),
-        ([1, 2], ["dict", "list"]),
+        ({**arrays(), "goals": 1}, "'goals'"),
+        ({**arrays(), 3: 1}, "3"),
+        ({**arrays(), "rewards": 1}, "'rewards'"),
+        ({"obs": np.zeros((2, 1)), "reward": np.zeros(2)}, "missing action, next_observation"),
+        ([1, 2], "list"),
     ],
     ids=["unknown", "number", "twice", "missing", "list"],
 )
-def test_of_refuses(given: Any, words: list[str]):
-    with pytest.raises(DataError) as caught:
+def test_of_refuses(given: Any, word: str):
+    with pytest.raises(DataError, match=word):
         Transitions.of(given)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_slices_index_arrays_and_masks_pick_rows_of_every_field():
@@ -184,6 +179,9 @@ def test_slices_index_arrays_and_masks_pick_rows_of_every_field():
         for name, array in rows.arrays().items():
             assert np.array_equal(part.arrays()[name], array[expected])
         assert (part.env_id, part.action_space) == ("x", rows.action_space)
+    chunks = list(rows.chunks(4))
+    assert [len(chunk) for chunk in chunks] == [4, 2]
+    assert Transitions.concatenate(chunks).equals(rows)
 
 
 def test_a_selection_is_one_or_more_rows():
@@ -193,13 +191,6 @@ def test_a_selection_is_one_or_more_rows():
     for index in (0, None, np.array(3), (3,), np.array([[0, 1], [2, 3]]), "reward"):
         with pytest.raises(TypeError):
             rows[index]  # type: ignore[index]
-
-
-def test_chunks_are_the_rows_in_order():
-    rows = Transitions(**arrays())
-    chunks = list(rows.chunks(4))
-    assert [len(chunk) for chunk in chunks] == [4, 2]
-    assert Transitions.concatenate(chunks).equals(rows)
 
 
 def test_concatenate_keeps_what_all_parts_agree_on():
@@ -218,14 +209,11 @@ def test_concatenate_keeps_what_all_parts_agree_on():
     for wrong in ({"a": {1}}, 5):
         with pytest.raises(DataError, match="env_options"):
             replace(one, env_options=wrong)
-    assert Transitions.concatenate([one, Transitions(**arrays())]).timeout is None
-
-
-def test_concatenate_refuses_nothing_and_other_widths():
-    with pytest.raises(DataError):
-        Transitions.concatenate([])
-    with pytest.raises(DataError, match="action of part 1"):
-        Transitions.concatenate([Transitions(**arrays()), Transitions(**arrays(action=np.zeros((6, 2))))])
+    plain = Transitions(**arrays())
+    assert Transitions.concatenate([one, plain]).timeout is None
+    for parts in ([], [plain, Transitions(**arrays(action=np.zeros((6, 2))))]):
+        with pytest.raises(DataError):
+            Transitions.concatenate(parts)
 
 
 def test_subsample_is_a_seeded_draw_in_order():
@@ -237,35 +225,40 @@ def test_subsample_is_a_seeded_draw_in_order():
     assert not part.equals(rows.subsample(0.15, seed=4))
     assert rows.subsample(1.0).equals(rows)
     assert len(rows.subsample(1e-9)) == 1
+    for fraction in (0, -0.1, 1.01, float("nan")):
+        with pytest.raises(DataError, match="fraction"):
+            rows.subsample(fraction)
 
 
-@pytest.mark.parametrize("fraction", [0, -0.1, 1.01, float("nan")])
-def test_subsample_refuses_other_fractions(fraction: float):
-    with pytest.raises(DataError, match="fraction"):
-        Transitions(**arrays()).subsample(fraction)
-
-
-def test_equals_sees_any_difference():
-    rows = Transitions(**arrays())
-    assert rows.equals(Transitions(**arrays()))
-    assert not rows.equals(Transitions(**arrays(reward=np.zeros(6))))
-    assert not rows.equals(Transitions(**arrays(timeout=np.zeros(6, bool))))
-
-
-def test_with_spaces_checks():
-    rows = Transitions(**arrays())
-    assert rows.with_spaces(action=(Box.uniform(-1, 1, 3),)).action_space == (Box.uniform(-1, 1, 3),)
-    with pytest.raises(DataError, match="outside the space"):
-        rows.with_spaces(action=(Box.uniform(0, 1, 3),))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reward": np.array([0, 0, 0, 0, 0, 1], np.float32)},
+        {"action": np.zeros(6, np.int32)},  # the same bytes, which mean another thing
+        {"action": np.zeros((6, 2), np.float32), "reward": np.zeros(6, np.float16)},
+        {"timeout": np.zeros(6, bool)},
+        {"action_space": (Box.uniform(-1, 1, 1),)},
+        {"observation_space": (Box.uniform(-1, 1, 2),)},
+        {"env_id": "Hopper-v5"},
+        {"env_options": {"healthy_reward": 0}},
+    ],
+    ids=lambda changes: " ".join(changes),
+)
+def test_other_rows_are_not_equal_or_have_another_fingerprint(changes: dict[str, Any]):
+    zeros = np.zeros((6, 2), np.float32)
+    given = {"observation": zeros, "action": zeros[:, :1], "reward": zeros[:, 0], "next_observation": zeros}
+    rows, other = Transitions(**given), Transitions(**{**given, **changes})
+    assert rows.equals(other) == (not {"reward", "action", "timeout"} & set(changes))
+    assert fingerprint(other) != fingerprint(rows)
+    every_other = np.zeros((12, 2), np.float32)[::2]
+    assert fingerprint(replace(rows, observation=every_other)) == fingerprint(rows)
 
 
 def test_summary_says_what_the_rows_hold():
     text = Transitions(**arrays(timeout=np.zeros(6, bool)), env_id="Hopper-v5").summary()
     assert "6 transitions of Hopper-v5" in text
-    assert "2 columns, float32" in text
-    assert "3 columns, float32, from -1 to 1" in text
-    assert "mean 1.25" in text
-    assert "1 row (16.7 %)" in text
+    for part in ("2 columns, float32", "3 columns, float32, from -1 to 1", "mean 1.25", "1 row (16.7 %)"):
+        assert part in text
     assert "timeout      0 rows" in text
     assert "1 discrete column, int64" in Transitions(**arrays(action=np.arange(6))).summary()
     assert repr(Transitions(**arrays())) == "Transitions(6 rows, observation 2, action 3)"
@@ -282,7 +275,7 @@ ANY_ARRAY = DTYPES.flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     broken=st.dictionaries(st.sampled_from(FIELDS), ANY_ARRAY, max_size=2),
     dropped=st.sets(st.sampled_from(FIELDS), max_size=1),
