@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,12 +22,15 @@ class Lamps:
 
     DECISIONS = 7
     fault = ""
+    resets: ClassVar[list[int]] = []
 
     def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
         self.size, self.repeat, self.stack = size, repeat, stack
-        self.low, self.high = np.full(1, -1.0, np.float32), np.full(1, 1.0, np.float32)
+        self.high = np.full(2 if self.fault == "actions" else 1, 1.0, np.float32)
+        self.low = -self.high
 
     def reset(self, seed: int) -> np.ndarray:
+        self.resets.append(seed)
         self.draw, self.left = np.random.default_rng(seed), self.DECISIONS
         return self._seen()
 
@@ -35,7 +39,7 @@ class Lamps:
         reward = self.repeat * (1 - abs(float(action[0]) - self.side))
         if self.fault == "reward":
             reward = float("nan")
-        return self._seen(), reward, False, self.left == 0
+        return self._seen(), reward, False, self.left == 0 and self.fault != "endless"
 
     def close(self) -> None:
         pass

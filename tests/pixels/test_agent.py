@@ -20,11 +20,6 @@ from .pictures import CONFIGS, CPU, SIZE, agent, noise, stacks
 every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
-def test_an_imitator_trains_all_it_has():
-    start, end = agent(CONFIGS["bc"]).state(), agent(CONFIGS["bc"], updates=1).state()
-    assert {name for name in start if not torch.equal(start[name], end[name])} == set(start)
-
-
 def test_targets_follow_by_tau():
     start, end = (agent(replace(CONFIGS["drq_bc"], tau=0.25), updates=updates).state() for updates in (0, 1))
     for name in ("critic_trunk", "critics"):
@@ -34,22 +29,17 @@ def test_targets_follow_by_tau():
 
 
 @every
-def test_shapes(config):
-    made = agent(config, updates=11)
-    assert made.updates == 11
-    for name, loss in made.losses().items():
+def test_members_together_equal_each_alone(config):
+    together = agent(config, updates=12)
+    assert together.updates == 12
+    for name, loss in together.losses().items():
         assert loss.shape == (2,), name
         assert np.isfinite(loss).all()
         assert (loss != 0).all()
-    for name, tensor in made.state().items():
+    for name, tensor in together.state().items():
         assert tensor.isfinite().all(), name
         assert tensor.dtype == torch.float32, name
         assert tensor.shape[:1] in ((2,), ()), name
-
-
-@every
-def test_members_together_equal_each_alone(config):
-    together = agent(config, updates=12)
     for index, seed in enumerate((3, 4)):
         alone = agent(config, seeds=[seed], updates=12)
         assert_member(together, index, alone)
@@ -58,24 +48,16 @@ def test_members_together_equal_each_alone(config):
 
 @every
 def test_cut_or_resumed_equals_uninterrupted(config, tmp_path):
-    """Rounds have ten updates: these cuts fall within them and between them."""
+    """Rounds have ten updates: these cuts fall within them and between them. Captured rounds work on addresses."""
     whole, cut, resumed = agent(config, updates=13), agent(config, updates=4), agent(config)
+    places = {name: tensor.data_ptr() for name, tensor in resumed.state().items()}
     cut.save(tmp_path / "agent.safetensors")
     resumed.load(tmp_path / "agent.safetensors")
     assert resumed.updates == 4
     for updates in (6, 0, 2, 1):
         resumed.train(updates)
     assert_same(whole, resumed)
-
-
-@every
-def test_state_stays_where_it_is(config):
-    """A captured round works on addresses."""
-    made = agent(config)
-    places = {name: tensor.data_ptr() for name, tensor in made.state().items()}
-    made.train(2)
-    made.load_state({name: tensor.clone() for name, tensor in made.state().items()}, 3)
-    assert {name: tensor.data_ptr() for name, tensor in made.state().items()} == places
+    assert {name: tensor.data_ptr() for name, tensor in resumed.state().items()} == places
 
 
 def test_every_update_sees_and_shifts_anew():
@@ -148,22 +130,16 @@ def test_anothers_file_is_refused(what, other, tmp_path):
     agent().save(tmp_path / "agent.safetensors")
     made = other()
     before = {name: tensor.clone() for name, tensor in made.state().items()}
-    with pytest.raises(ConfigError, match=f"belongs to an agent with another {what}"):
+    with pytest.raises(ConfigError, match=f"another {what}"):
         made.load(tmp_path / "agent.safetensors")
     assert all(torch.equal(tensor, before[name]) for name, tensor in made.state().items())
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.999])
-def test_a_truncated_file_is_refused(share, tmp_path):
     path = tmp_path / "agent.safetensors"
-    made = agent()
-    made.save(path)
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(FormatError, match="cannot be read as an agent"):
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FormatError):
         made.load(path)
 
 
-def test_other_refusals():
+def test_names_and_refusals():
     frames = noise()
     for config, seeds, options, named in (
         (CONFIGS["bc"], [], {}, "seed"),
@@ -175,9 +151,6 @@ def test_other_refusals():
             PixelAgent(config, frames, seeds, device=CPU, **options)
     with pytest.raises(ConfigError, match="updates"):
         agent().train(-1)
-    with pytest.raises(ConfigError, match="other options, members or data"):
+    with pytest.raises(ConfigError):
         agent().load_state(agent(CONFIGS["bc"]).state(), 0)
-
-
-def test_every_algorithm_has_its_name():
     assert {name: algorithm_of(config) for name, config in CONFIGS.items()} == {name: name for name in PIXEL_ALGORITHMS}

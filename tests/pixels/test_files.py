@@ -119,17 +119,20 @@ def test_ours_is_read_as_it_was_written():
     with h5py.File("a/frames.hdf5") as file:
         assert set(file) == {"observation", "action", "reward", "discount", "step_type"}
         assert file["step_type"][:].tolist() == [0] + [1] * 38 + [2] + [0] + [1] * 5 + [2, 0, 2]
+    noisy = frames(100, size=40)
+    still = replace(noisy, image=noisy.image[:1].repeat(100, 0))
+    write(still, "still.hdf5")
+    assert Path("still.hdf5").stat().st_size < still.image.nbytes / 5, "similar frames take little room"
 
 
 def test_parts_become_one_file():
     parts = [frames(4, 3), frames(5, seed=1), frames(2, seed=2)]
     write(iter(parts), "frames.hdf5")
     assert_same(read("frames.hdf5"), Frames.concatenate(parts))
-    with pytest.raises(DataError, match="the parts of one file must agree"):
-        write([frames(3), frames(3, size=6)], "mixed.hdf5")
-    for other in ({"high": np.array([1, 2])}, {"low": np.array([-2, -1])}, {"env_id": "a"}, {"action_repeat": 4}):
-        with pytest.raises(DataError, match="the parts of one file must agree"):
-            write([frames(3), replace(frames(3), **other)], "mixed.hdf5")
+    changes = ({"high": np.array([1, 2])}, {"low": np.array([-2, -1])}, {"env_id": "a"}, {"action_repeat": 4})
+    for other in (frames(3, size=6), *(replace(frames(3), **changed) for changed in changes)):
+        with pytest.raises(DataError, match="agree"):
+            write([frames(3), other], "mixed.hdf5")
     with pytest.raises(DataError, match="nothing to write"):
         write([], "empty.hdf5")
     assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
@@ -146,15 +149,8 @@ def test_a_file_appears_whole_or_not_at_all():
         write(stopped(), "frames.hdf5")
     assert [file.name for file in Path().iterdir()] == ["frames.hdf5"]
     assert_same(read("frames.hdf5"), frames(3))
-    with pytest.raises(FormatError, match=r"frames are written as \.hdf5 or \.h5"):
+    with pytest.raises(FormatError, match=r"\.hdf5"):
         write(frames(3), "frames.npz")
-
-
-def test_similar_frames_take_little_room():
-    data = frames(100, size=40)
-    still = replace(data, image=data.image[:1].repeat(100, 0))
-    write(still, "still.hdf5")
-    assert Path("still.hdf5").stat().st_size < still.image.nbytes / 5
 
 
 def test_shards_of_v_d4rl():
@@ -165,16 +161,14 @@ def test_shards_of_v_d4rl():
     shard(folder / "b.hdf5", other)
     shard(folder / "a.hdf5", one, reward=wild[:, None], discount=np.where(one.first, np.nan, one.discount))
     expected = replace(Frames.concatenate([one, other]), env_id="dm_control/walker-walk-v0", action_repeat=2)
-    assert_same(read(folder), expected)
+    watch = Watch()
+    assert_same(read(folder, progress=watch), expected)
+    assert (watch.phases, watch.amounts) == ([["read frames", 609, 0, 609]], [512, 93, 4])
     assert_same(read([folder / "a.hdf5", str(folder / "b.hdf5")]), expected)
     assert_same(read(folder / "b.hdf5"), replace(other, env_id="dm_control/walker-walk-v0", action_repeat=2))
     assert read(shard("elsewhere.hdf5", other)).env_id is None
-
-
-def test_an_episode_that_goes_on_in_no_file_is_cut():
-    data = frames(5, 4)
-    step_type = np.array([0, 1, 1, 1, 1, 0, 1, 1, 1])
-    assert_same(read(shard("cut.hdf5", data, step_type=step_type)), data)
+    cut = shard("cut.hdf5", frames(5, 4), step_type=np.array([0, 1, 1, 1, 1, 0, 1, 1, 1]))
+    assert_same(read(cut), frames(5, 4))
 
 
 def test_npz_episodes():
@@ -185,6 +179,8 @@ def test_npz_episodes():
     bare = frames(4)
     told = {"is_first": None, "is_last": None, "is_terminal": None, "image": None, "observation": bare.image}
     assert_same(read(episode("bare.npz", bare, **told)), bare)
+    discounted = episode("discounted.npz", frames(4, 3), discount=np.full(7, 0.99))  # an agent's, which is no end
+    assert_same(read(discounted), frames(4, 3))
 
 
 @pytest.mark.parametrize("last", [True, False])
@@ -196,12 +192,6 @@ def test_minari(last, entry):
     minari_set(data, space, entry, last)
     assert_same(read("test/frames-v0"), data)
     assert_same(read("store/test/frames-v0"), data)
-
-
-def test_what_is_terminal_decides_over_discounts():
-    """Some write their agent's discount, which is no end."""
-    data = frames(4, 3)
-    assert_same(read(episode("discounted.npz", data, discount=np.full(7, 0.99))), data)
 
 
 def test_minari_of_other_kinds():
@@ -223,70 +213,50 @@ def test_minari_of_other_kinds():
         read("test/other-v0")
 
 
-def test_progress_counts_frames():
-    watch = Watch()
-    read(shard("a.hdf5", frames(600)), progress=watch)
-    assert (watch.phases, watch.amounts) == ([["read frames", 600, 0, 600]], [512, 88])
-
-
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"step_type": None}, "missing step_type; got action, discount, observation, reward"),
+        ({"step_type": None}, "step_type"),
         ({"observation": np.zeros((6, 3, 5, 6), np.float32)}, "observation has dtype float32"),
         ({"observation": np.zeros((6, 9, 5, 6), np.uint8)}, r"shape \(6, 9, 5, 6\)"),
-        ({"observation": np.zeros((6, 3), np.uint8)}, r"shape \(6, 3\): expected one frame"),
-        ({"observation": np.zeros((0, 3, 5, 6), np.uint8)}, "no records: expected an episode"),
-        ({"reward": np.zeros(5)}, r"reward has shape \(5,\): expected \(6,\)"),
-        ({"action": np.zeros((5, 2))}, "action has 5 records, observation has 6"),
-        ({"action": np.zeros(6)}, r"action has shape \(6,\): expected \(records, columns\)"),
-        ({"action": np.full((6, 2), 3.0)}, r"action\[1, 0\] is 3\.0: expected -1\.0 to 1\.0"),
+        ({"observation": np.zeros((6, 3), np.uint8)}, r"shape \(6, 3\)"),
+        ({"observation": np.zeros((0, 3, 5, 6), np.uint8)}, "no records"),
+        ({"reward": np.zeros(5)}, r"reward has shape \(5,\)"),
+        ({"action": np.zeros((5, 2))}, "action has 5 records"),
+        ({"action": np.zeros(6)}, r"action has shape \(6,\)"),
+        ({"action": np.full((6, 2), 3.0)}, r"action\[1, 0\] is 3\.0"),
         ({"action": np.full((6, 2), np.nan)}, r"action\[1, 0\] is nan"),
-        ({"step_type": np.array([1, 1, 1, 1, 1, 2])}, r"step_type\[0\] is 1: expected the first record"),
-        ({"step_type": np.array([0, 1, 2, 1, 1, 2])}, r"step_type\[3\] is 1 after a last record"),
-        ({"step_type": np.array([0, 1, 7, 1, 1, 2])}, r"step_type\[2\] is 7: expected 0 \(first\), 1 or 2"),
-    ],
-)
-def test_shards_that_are_refused(changed, says):
-    path = shard("odd.hdf5", frames(6), **changed)
-    with pytest.raises((DataError, FormatError), match=rf"odd\.hdf5:? .*{says}"):
-        read(path)
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"image": None}, "missing image; got"),
+        ({"step_type": np.array([1, 1, 1, 1, 1, 2])}, r"step_type\[0\] is 1"),
+        ({"step_type": np.array([0, 1, 2, 1, 1, 2])}, r"step_type\[3\] is 1"),
+        ({"step_type": np.array([0, 1, 7, 1, 1, 2])}, r"step_type\[2\] is 7"),
+        ({"image": None}, "missing image"),
         ({"discount": None, "is_terminal": None}, "missing discount or is_terminal"),
         ({"image": np.zeros((6, 5, 6, 3))}, "image has dtype float64"),
-        ({"action": np.zeros((5, 2))}, "action has 5 records, image has 6"),
-        ({"reward": np.zeros((6, 2))}, r"reward has shape \(6, 2\)"),
+        ({"action": np.zeros((5, 2)), "is_first": np.arange(6) == 0}, "action has 5 records"),
+        ({"reward": np.zeros((6, 2)), "is_first": np.arange(6) == 0}, r"reward has shape \(6, 2\)"),
         ({"is_first": np.zeros(6, bool)}, "record 0 is not a reset"),
     ],
 )
-def test_npz_episodes_that_are_refused(changed, says):
-    path = episode("odd.npz", frames(6), **changed)
-    with pytest.raises((DataError, FormatError), match=rf"odd\.npz: .*{says}"):
+def test_files_that_are_refused(changed, says):
+    npz = {"image", "is_first", "is_terminal"} & changed.keys()
+    path = (episode if npz else shard)("odd.npz" if npz else "odd.hdf5", frames(6), **changed)
+    with pytest.raises((DataError, FormatError), match=rf"{path.name}:? .*{says}"):
         read(path)
 
 
 def test_mixtures_are_refused():
-    shard("sizes/a.hdf5", frames(3))
-    shard("sizes/b.hdf5", frames(3, size=8))
-    with pytest.raises(DataError, match=r"b\.hdf5 has frames of 3 x 8 x 9, .*a\.hdf5 of 3 x 5 x 6: expected one size"):
-        read("sizes")
-    shard("columns/a.hdf5", frames(3))
-    shard("columns/b.hdf5", frames(3, columns=4))
-    with pytest.raises(DataError, match=r"b\.hdf5: action has shape \(3, 4\): expected \(records, 2\)"):
-        read("columns")
-    write(frames(3), "bounds/a.hdf5")
-    write(replace(frames(3), high=np.array([2, 2])), "bounds/b.hdf5")
-    with pytest.raises(DataError, match="the high of actions differs between files"):
-        read("bounds")
-    shard("kinds/a.hdf5", frames(3))
-    episode("kinds/b.npz", frames(3))
-    with pytest.raises(FormatError, match="kinds: expected a folder of HDF5 files or of npz files, it holds both"):
-        read("kinds")
+    write(frames(3), "mixed/a.hdf5")
+    for other, says in (
+        (frames(3, size=8), r"b\.hdf5 .*3 x 8 x 9"),
+        (frames(3, columns=4), r"b\.hdf5: action"),
+        (replace(frames(3), high=np.array([2, 2])), "high"),
+    ):
+        write(other, "mixed/b.hdf5")
+        with pytest.raises(DataError, match=says):
+            read("mixed")
+    episode("mixed/c.npz", frames(3))
+    with pytest.raises(FormatError, match="both"):
+        read("mixed")
 
 
 def test_what_is_no_file_of_frames_is_refused():
@@ -298,15 +268,8 @@ def test_what_is_no_file_of_frames_is_refused():
     Path("damaged.npz").write_bytes(packed[:middle] + bytes(200) + packed[middle + 200 :])
     Path("text.txt").write_text("frames")
     Path("empty").mkdir()
-    for name, says in (
-        ("half.hdf5", "half.hdf5: expected an HDF5 file of frames, but it cannot be read"),
-        ("half.npz", "half.npz: expected an npz file of frames, but it cannot be read"),
-        ("damaged.npz", r"damaged\.npz: expected .*frames, but it cannot be read"),
-        ("text.txt", r"text\.txt: expected frames as \.hdf5"),
-        ("absent.hdf5", r"absent\.hdf5: no such file"),
-        ("empty", "empty: expected a folder of HDF5 files or of npz files, it holds neither"),
-    ):
-        with pytest.raises(FormatError, match=says):
+    for name in ("half.hdf5", "half.npz", "damaged.npz", "text.txt", "absent.hdf5", "empty"):
+        with pytest.raises(FormatError, match=name):
             read(name)
     with pytest.raises(FormatError, match="nothing to read"):
         read([])
@@ -339,7 +302,7 @@ def test_a_full_disk():
     for limit in (1_000, 60_000, 180_000):  # at the beginning, among the frames, when the file is closed
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
-            with pytest.raises(FormatError, match=r"^frames\.hdf5: could not be written: .*File too large.*make room"):
+            with pytest.raises(FormatError, match=r"^frames\.hdf5: .*File too large"):
                 write([data], "frames.hdf5")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

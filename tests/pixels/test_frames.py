@@ -42,30 +42,26 @@ def by_hand() -> Frames:
     )
 
 
-def test_single_decisions_by_hand():
+def test_decisions_by_hand():
     found = by_hand().decisions(1, 0.5)
+    assert [part.dtype for part in found] == [np.int64, np.int64, np.float32, np.float32, np.float32]
     assert found.stack.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
     assert found.next_stack.tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
     np.testing.assert_allclose(found.action[:, 0], [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
     assert found.reward.tolist() == [1, 10, 100, 1000]
     assert found.discount.tolist() == [0.5, 0.5, 0.5, 0.0]
-
-
-def test_three_decisions_by_hand():
-    found = by_hand().decisions(3, 0.5)
-    assert found.stack.tolist() == [[0, 0, 0], [0, 0, 1]]  # the last start is the one whose third record is the end
-    assert found.next_stack.tolist() == [[1, 2, 3], [2, 3, 4]]
-    np.testing.assert_allclose(found.action[:, 0], [0.1, 0.2], rtol=1e-6)
-    assert found.reward.tolist() == [1 + 5 + 25, 10 + 50 + 250]
-    assert found.discount.tolist() == [0.125, 0.0]
-    whole = by_hand().decisions(4, 1.0)
-    assert whole.reward.tolist() == [1111]
-    assert whole.next_stack.tolist() == [[2, 3, 4]]
-
-
-def test_types():
-    found = by_hand().decisions(2, 0.9)
-    assert [part.dtype for part in found] == [np.int64, np.int64, np.float32, np.float32, np.float32]
+    three = by_hand().decisions(3, 0.5)
+    assert three.stack.tolist() == [[0, 0, 0], [0, 0, 1]]  # the last start is the one whose third record is the end
+    assert three.next_stack.tolist() == [[1, 2, 3], [2, 3, 4]]
+    np.testing.assert_allclose(three.action[:, 0], [0.1, 0.2], rtol=1e-6)
+    assert three.reward.tolist() == [1 + 5 + 25, 10 + 50 + 250]
+    assert three.discount.tolist() == [0.125, 0.0]
+    with pytest.raises(ConfigError, match="nstep"):
+        by_hand().decisions(0, 0.99)
+    with pytest.raises(ConfigError, match="discount"):
+        by_hand().decisions(1, 1.1)
+    with pytest.raises(DataError, match="5 decisions"):
+        by_hand().decisions(5, 0.99)
 
 
 @pytest.mark.parametrize("nstep", [1, 3])
@@ -97,19 +93,10 @@ def test_episodes_and_returns():
     expected = [data.reward[start + 1 : end].sum() for start, end in zip(starts, ends, strict=True)]
     np.testing.assert_allclose(data.returns(), expected, rtol=1e-5)
     assert "12 of 3x4x4, 3 episodes, action 2" in repr(data)
-
-
-def test_bounds_are_one_a_column():
-    data = frames(3)
-    assert data.low.tolist() == [-1, -1]
-    wide = replace(data, low=np.array([-2, -1]), high=np.array([2, 3]))
+    mapped = data.image.view(np.memmap)
+    wide = replace(data, image=mapped, low=np.array([-2, -1]), high=np.array([2, 3]))
     assert (wide.low.tolist(), wide.high.tolist(), wide.low.dtype) == ([-2, -1], [2, 3], np.float32)
-
-
-def test_frames_are_not_copied(tmp_path):
-    np.save(tmp_path / "image.npy", frames(5).image)
-    mapped = np.load(tmp_path / "image.npy", mmap_mode="r")
-    assert replace(frames(5), image=mapped).image is mapped
+    assert wide.image is mapped, "frames are not copied"
 
 
 def test_concatenate():
@@ -120,12 +107,9 @@ def test_concatenate():
     np.testing.assert_allclose(both.returns(), [*one.returns(), *other.returns()])
     named = [replace(one, env_id="a", action_repeat=2), replace(other, env_id="b", action_repeat=2)]
     assert (Frames.concatenate(named).env_id, Frames.concatenate(named).action_repeat) == (None, 2)
-    with pytest.raises(DataError, match="nothing to concatenate"):
-        Frames.concatenate([])
-    with pytest.raises(DataError, match=r"part 1 has frames of \(3, 6, 6\), part 0 \(3, 4, 4\)"):
-        Frames.concatenate([one, frames(3, size=6)])
-    with pytest.raises(DataError, match="part 1 has actions to"):
-        Frames.concatenate([one, replace(other, high=np.array([1, 2]))])
+    for parts in ([], [one, frames(3, size=6)], [one, replace(other, high=np.array([1, 2]))]):
+        with pytest.raises(DataError, match="part 1" if parts else "nothing"):
+            Frames.concatenate(parts)
 
 
 def changed(name: str, place: object, value: object) -> Callable[[Frames], Frames]:
@@ -140,39 +124,29 @@ def changed(name: str, place: object, value: object) -> Callable[[Frames], Frame
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (changed("first", 0, False), "record 0 is not a reset"),
-        (changed("first", 5, True), "the episode at record 5 is only a reset"),
-        (changed("action", (2, 1), np.nan), r"action\[2, 1\] is nan: expected a finite number"),
-        (changed("action", (2, 1), 1.1), r"action\[2, 1\] is 1\.1.*: expected -1.0 to 1.0"),
+        (changed("first", 0, False), "record 0"),
+        (changed("first", 5, True), "record 5"),
+        (changed("action", (2, 1), np.nan), r"action\[2, 1\] is nan"),
+        (changed("action", (2, 1), 1.1), r"action\[2, 1\] is 1\.1"),
         (changed("reward", 3, np.inf), r"reward\[3\] is inf"),
         (lambda data: replace(data, reward=np.full(6, 1e39)), r"reward\[0\] is 1e\+39"),
-        (changed("discount", 3, 1.5), r"discount\[3\] is 1\.5: expected a number from 0 to 1"),
-        (changed("discount", 3, 0.0), r"record 3 is terminal \(discount 0\), but its episode continues"),
-        (lambda data: replace(data, image=data.image / 255), "image has dtype float64: expected uint8"),
+        (changed("discount", 3, 1.5), r"discount\[3\] is 1\.5"),
+        (changed("discount", 3, 0.0), "record 3 is terminal"),
+        (lambda data: replace(data, image=data.image / 255), "image has dtype float64"),
         (lambda data: replace(data, image=data.image.tolist()), "image is a list"),
         (lambda data: replace(data, image=data.image[:0]), "image has no records"),
-        (lambda data: replace(data, image=data.image[:, 0]), r"shape \(6, 4, 4\): expected \(records, channels"),
-        (lambda data: replace(data, image=data.image.repeat(3, 1)), r"shape \(6, 9, 4, 4\).*one frame per record"),
-        (lambda data: replace(data, reward=data.reward[1:]), "reward has 5 records, image has 6"),
-        (lambda data: replace(data, action=data.reward), "action is float32 of shape.*expected numbers .records, col"),
+        (lambda data: replace(data, image=data.image[:, 0]), r"image.*\(6, 4, 4\)"),
+        (lambda data: replace(data, image=data.image.repeat(3, 1)), r"image.*\(6, 9, 4, 4\)"),
+        (lambda data: replace(data, reward=data.reward[1:]), "reward has 5 records"),
+        (lambda data: replace(data, action=data.reward), "action is float32"),
         (lambda data: replace(data, action=data.action[:, :0]), "action has no columns"),
-        (lambda data: replace(data, reward=np.array(["x"] * 6)), "reward is <U1 of shape"),
-        (lambda data: replace(data, first=data.first * 2), "first is int64 of shape.*expected a boolean"),
-        (lambda data: replace(data, low=np.zeros(3)), "one for each of the 2 action columns"),
-        (lambda data: replace(data, low=np.ones(2)), "expected low below high"),
-        (lambda data: replace(data, action_repeat=0), "action_repeat must be at least 1, got 0"),
+        (lambda data: replace(data, reward=np.array(["x"] * 6)), "reward is <U1"),
+        (lambda data: replace(data, first=data.first * 2), "first is int64"),
+        (lambda data: replace(data, low=np.zeros(3)), "low"),
+        (lambda data: replace(data, low=np.ones(2)), "low"),
+        (lambda data: replace(data, action_repeat=0), "action_repeat"),
     ],
 )
 def test_what_is_refused(change, says):
     with pytest.raises(DataError, match=says):
         change(frames(6))
-
-
-def test_decisions_that_cannot_be():
-    with pytest.raises(ConfigError, match="nstep must be at least 1, got 0"):
-        frames(4).decisions(0, 0.99)
-    with pytest.raises(ConfigError, match=r"discount must lie in \[0, 1\], got 1.1"):
-        frames(4).decisions(1, 1.1)
-    with pytest.raises(DataError, match="no episode has 4 decisions: the longest has 3"):
-        frames(4, 2).decisions(4, 0.99)
-    assert len(frames(4, 2).decisions(3, 0.99).reward) == 1

@@ -40,8 +40,13 @@ def by_hand(made: PixelAgent, member: int, trunk: str) -> np.ndarray:
 
 
 @torch.no_grad()
-def test_without_shifts_a_row_is_what_the_trunks_see(made):
-    for member, rows in enumerate(encode(made, FRAMES, augment=False)):
+def test_without_shifts_a_row_is_what_the_trunks_see(made, tmp_path):
+    """A row has 4 x 50 + |a| + 1 columns, and one for terminals where there are any."""
+    lasting = replace(FRAMES, discount=np.ones(len(FRAMES)))
+    assert Layout.infer(encode(made, lasting)[0]).width == 4 * 50 + 2 + 1
+    made.save(tmp_path / "agent.safetensors")
+    tables = encode(tmp_path / "agent.safetensors", FRAMES, device="cpu", augment=False)
+    for member, rows in enumerate(tables):
         expected = np.hstack([by_hand(made, member, "actor"), by_hand(made, member, "critic")])
         np.testing.assert_allclose(rows.observation, expected, atol=1e-5)
         decisions = FRAMES.decisions(3, 0.99)
@@ -52,31 +57,18 @@ def test_without_shifts_a_row_is_what_the_trunks_see(made):
         np.testing.assert_allclose(rows.next_observation[0], rows.observation[3], atol=1e-5)
 
 
-def test_columns(made):
-    """4 x 50 + |a| + 1, and one for terminals where there are any."""
-    rows = encode(made, FRAMES)[0]
-    assert rows.observation.shape == rows.next_observation.shape == (12, 100)
-    lasting = replace(FRAMES, discount=np.ones(len(FRAMES)))
-    assert Layout.infer(encode(made, lasting)[0]).width == 4 * 50 + 2 + 1
-
-
-def test_shifts_are_a_function_of_the_seeds(made):
+def test_shifts_are_a_function_of_the_seeds(made, monkeypatch):
+    asked = []
+    monkeypatch.setattr(latents, "drawn_offsets", lambda *given: asked.append(given) or drawn_offsets(*given))
     one, other, third = (encode(made, FRAMES, seed=seed) for seed in (0, 0, 1))
+    drawn = [drawn_offsets(*given) for given in set(asked)]
+    assert len(drawn) == 4, "every member has shifts of its own"
+    assert all(not torch.equal(one, other) for one, other in combinations(drawn, 2))
     still = encode(made, FRAMES, augment=False)
     for member in range(2):
         np.testing.assert_array_equal(one[member].observation, other[member].observation)
         assert not np.allclose(one[member].observation, third[member].observation, atol=1e-3)
         assert not np.allclose(one[member].observation, still[member].observation, atol=1e-3)
-
-
-def test_every_member_has_shifts_of_its_own(made, monkeypatch):
-    asked = []
-    monkeypatch.setattr(latents, "drawn_offsets", lambda *given: asked.append(given) or drawn_offsets(*given))
-    for seed in (0, 1):
-        encode(made, FRAMES, seed=seed)
-    assert len(set(asked)) == 4
-    drawn = [drawn_offsets(*given) for given in asked]
-    assert all(not torch.equal(one, other) for one, other in combinations(drawn, 2))
 
 
 def test_what_follows_is_shifted_by_itself(made):
@@ -96,20 +88,6 @@ def test_chunks_and_company_do_not_matter(made):
     np.testing.assert_allclose(alone[0].observation, whole[1].observation, atol=1e-2)
 
 
-def test_a_file_sees_as_its_agent(made, tmp_path):
-    made.save(tmp_path / "agent.safetensors")
-    for one, other in zip(
-        encode(tmp_path / "agent.safetensors", FRAMES, device="cpu"), encode(made, FRAMES), strict=True
-    ):
-        np.testing.assert_array_equal(one.observation, other.observation)
-
-
-def test_one_trunk_for_both(made):
-    both = encode(made, FRAMES)[1].observation
-    np.testing.assert_allclose(encode(made, FRAMES, features="actor")[1].observation, both[:, :50], atol=1e-6)
-    np.testing.assert_allclose(encode(made, FRAMES, features="critic")[1].observation, both[:, 50:], atol=1e-6)
-
-
 def test_an_imitator_has_no_critic():
     imitator = agent(CONFIGS["bc"])
     rows = encode(imitator, FRAMES)[0]
@@ -118,6 +96,9 @@ def test_an_imitator_has_no_critic():
     for features in ("both", "critic"):
         with pytest.raises(ConfigError, match="no critic trunk"):
             encode(imitator, FRAMES, features=features)
+    heads = Agent(NoisyBCConfig(width=8, batch_size=8), Rows([rows], device=CPU), [Member(3)])
+    heads.train(2)
+    assert np.isfinite(heads.losses()["actor"]).all()
 
 
 HEADS = {
@@ -132,6 +113,9 @@ def test_heads_learn_from_latents_and_eyes_are_frozen(features, made, tmp_path):
     """Stage two: its policy is its heads on the features of the frozen trunk."""
     before = {name: tensor.clone() for name, tensor in made.state().items()}
     tables = encode(made, FRAMES, features=features, augment=False)
+    both = encode(made, FRAMES, augment=False)[1].observation
+    columns = {"both": slice(None), "actor": slice(50), "critic": slice(50, None)}[features]
+    np.testing.assert_allclose(tables[1].observation, both[:, columns], atol=1e-6)
     heads = Agent(HEADS[features], Rows(tables, device=CPU), [Member(3, Arm((0,))), Member(4, Arm((1,), real=1))])
     start = heads.algorithm.actor.clone()
     heads.train(5)
@@ -141,13 +125,6 @@ def test_heads_learn_from_latents_and_eyes_are_frozen(features, made, tmp_path):
     policy = load_pixel_policy(tmp_path / "agent.safetensors", features=features).with_heads(heads.policy().actor)
     seen = np.stack([rows.observation[:, :50] for rows in tables])
     np.testing.assert_allclose(policy.act(stacks(FRAMES, 3)), heads.act(seen), atol=1e-5)
-
-
-def test_heads_of_an_imitator_learn_from_latents():
-    tables = encode(agent(CONFIGS["bc"]), FRAMES)
-    heads = Agent(NoisyBCConfig(width=8, batch_size=8), Rows(tables[:1], device=CPU), [Member(3)])
-    heads.train(2)
-    assert np.isfinite(heads.losses()["actor"]).all()
 
 
 def test_refusals(made, tmp_path):

@@ -13,11 +13,12 @@ from synther.agents.agent import Agent
 from synther.agents.algorithm import Shape
 from synther.agents.bc import BCConfig
 from synther.agents.policy import load_policy
-from synther.agents.rows import Member, Rows
+from synther.agents.rows import Member
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.encoder import FEATURES
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
 
+from ..agents.tables import rows as state_rows
 from .pictures import CONFIGS, CPU, agent, noise, stacks
 
 SEEN = stacks(noise(seed=5))[:4]
@@ -40,19 +41,17 @@ def test_a_policy_is_encoder_trunk_and_actor(policy):
     expected = policy.actor(policy.trunk(policy.encoder(x))).tanh()
     np.testing.assert_allclose(actions, expected, atol=1e-5)
     assert np.abs(actions[0] - actions[1]).max() > 1e-3
-
-
-def test_members_see_their_own_stacks(policy):
     both = policy.act(np.stack([SEEN, SEEN[::-1]]))
-    np.testing.assert_allclose(both[0], policy.act(SEEN)[0], atol=1e-6)
+    np.testing.assert_allclose(both[0], actions[0], atol=1e-6)
     np.testing.assert_allclose(both[1], policy.act(SEEN[::-1])[1], atol=1e-6)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(policy)).act(SEEN), actions)
 
 
 def test_a_member_alone_acts_as_in_company(policy):
     alone = policy.member(1)
     assert alone.members == 1
     np.testing.assert_allclose(alone.act(SEEN)[0], policy.act(SEEN)[1], atol=1e-6)
-    with pytest.raises(ConfigError, match="there are 2 members, counted from 0, got 2"):
+    with pytest.raises(ConfigError, match="2 members"):
         policy.member(2)
 
 
@@ -74,10 +73,6 @@ def test_a_policy_is_kept_as_it_was():
     made.train(2)
     np.testing.assert_array_equal(policy.act(SEEN), before)
     assert not np.allclose(made.policy().act(SEEN), before)
-
-
-def test_it_goes_to_other_processes(policy):
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(policy)).act(SEEN), policy.act(SEEN))
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -103,12 +98,9 @@ def test_other_heads_act_on_the_same_features(policy, tmp_path):
     np.testing.assert_array_equal(load_pixel_policy(tmp_path / "policy.safetensors").act(SEEN), changed.act(SEEN))
     heads.weights.data.zero_()
     np.testing.assert_allclose(changed.act(SEEN), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("heads", [other_heads(members=3), other_heads(features=49)], ids=["members", "features"])
-def test_heads_that_do_not_fit_are_refused(policy, heads):
-    with pytest.raises(ConfigError, match=r"expected heads for \(members, features, actions\) \(2, 50, 2\), got"):
-        policy.with_heads(heads)
+    for wrong in (other_heads(members=3), other_heads(features=49)):
+        with pytest.raises(ConfigError, match=r"\(2, 50, 2\)"):
+            policy.with_heads(wrong)
 
 
 @pytest.mark.parametrize(
@@ -117,33 +109,20 @@ def test_heads_that_do_not_fit_are_refused(policy, heads):
     ids=lambda x: str(x.shape),
 )
 def test_other_stacks_are_refused(policy, seen):
-    with pytest.raises(DataError, match=r"stacks of frames.* got"):
+    with pytest.raises(DataError, match="stacks of frames"):
         policy.act(seen)
 
 
-def test_files_of_others_are_refused(tmp_path):
+def test_files_of_others_are_refused(policy, tmp_path):
     path = tmp_path / "agent.safetensors"
     with pytest.raises(FormatError, match="no such file"):
         load_pixel_policy(path)
-    frames = noise()
-    rows = Rows([_Table(frames)], device=CPU)
-    Agent(BCConfig(width=4), rows, [Member(0)]).save(path)
-    with pytest.raises(FormatError, match="expected one trained on pixels"):
+    Agent(BCConfig(width=4), state_rows(), [Member(0)]).save(path)
+    with pytest.raises(FormatError, match="pixels"):
         load_pixel_policy(path)
+    policy.save(path)
+    with pytest.raises(FormatError, match="rows"):
+        load_policy(path)
     agent(CONFIGS["bc"]).save(path)
-    with pytest.raises(ConfigError, match="has no critic trunk"):
+    with pytest.raises(ConfigError, match="critic"):
         load_pixel_policy(path, features="critic")
-
-
-class _Table:
-    """Rows that nobody looks at."""
-
-    def __init__(self, frames) -> None:
-        self.observation = self.next_observation = self.action = frames.action
-        self.reward, self.terminal = frames.reward, frames.first
-
-
-def test_where_a_policy_of_states_is_wanted_one_that_sees_is_refused(policy, tmp_path):
-    policy.save(tmp_path / "p.safetensors")
-    with pytest.raises(FormatError, match=r"p\.safetensors .* expected one trained on rows"):
-        load_policy(tmp_path / "p.safetensors")

@@ -27,6 +27,7 @@ def test_a_row_by_hand():
     """Three decisions at a time leave four of six in each episode: row 5 is the second of the second, record 8."""
     store = FrameStore(FRAMES, 3, 0.9, CPU)
     assert len(store) == 12
+    assert (store.images.dtype, store.frame) == (torch.uint8, (9, 15, 15))
     batch = batch_of(store, 5, 0)
     np.testing.assert_allclose(batch.observation[0, 0], picture(7, 7, 8), atol=1e-6)
     np.testing.assert_allclose(batch.next_observation[0, 0], picture(9, 10, 11), atol=1e-6)
@@ -36,6 +37,10 @@ def test_a_row_by_hand():
     reward = FRAMES.reward[9] + 0.9 * FRAMES.reward[10] + 0.81 * FRAMES.reward[11]
     np.testing.assert_allclose(batch.reward[0, 0], reward, rtol=1e-6)
     assert batch.terminal[0].tolist() == pytest.approx([0, 0], abs=1e-6)
+    assert batch_of(store, 5, offsets=2).next_observation.numel() == 0, "who does not look ahead gets no frames for it"
+    low, high = np.array([-3.0, 0.0], np.float32), np.array([-1.0, 10.0], np.float32)
+    moved = replace(FRAMES, action=low + (high - low) * (FRAMES.action + 1) / 2, low=low, high=high)
+    torch.testing.assert_close(FrameStore(moved, 3, 0.9, CPU).action, store.action)
 
 
 def test_only_the_terminal_ends_the_future():
@@ -46,19 +51,6 @@ def test_only_the_terminal_ends_the_future():
     assert FrameStore(replace(FRAMES, discount=shortened), 3, 0.9, CPU).terminal[0].item() == pytest.approx(0.5)
 
 
-def test_actions_are_seen_within_the_unit_box():
-    low, high = np.array([-3.0, 0.0], np.float32), np.array([-1.0, 10.0], np.float32)
-    moved = replace(FRAMES, action=low + (high - low) * (FRAMES.action + 1) / 2, low=low, high=high)
-    torch.testing.assert_close(FrameStore(moved, 3, 0.9, CPU).action, FrameStore(FRAMES, 3, 0.9, CPU).action)
-
-
-def test_frames_are_kept_once_and_as_they_are():
-    store = FrameStore(FRAMES, 3, 0.9, CPU)
-    assert store.images.dtype == torch.uint8
-    np.testing.assert_array_equal(store.images.permute(0, 3, 1, 2), FRAMES.image)
-    assert store.frame == (9, 15, 15)
-
-
 def test_frames_that_are_mapped_are_read(tmp_path):
     """Of a single channel they need not be moved, and PyTorch warns of what it may not write to."""
     grey = noise(channels=1)
@@ -67,7 +59,7 @@ def test_frames_that_are_mapped_are_read(tmp_path):
     assert torch.equal(FrameStore(mapped, 3, 0.9, CPU).images, FrameStore(grey, 3, 0.9, CPU).images)
 
 
-def test_members_see_their_own():
+def test_members_see_their_own_shifts():
     store = FrameStore(FRAMES, 3, 0.9, CPU)
     cuts = torch.randint(0, 9, (2, 3, 4), generator=torch.Generator().manual_seed(0))
     picked = torch.tensor([[0, 5, 7], [2, 2, 9]])
@@ -76,19 +68,8 @@ def test_members_see_their_own():
         alone = store.batch(picked[member : member + 1], cuts[member : member + 1], torch.float32)
         for part, own in zip(together[:5], alone[:5], strict=True):
             assert torch.equal(part[member], own[0])
-
-
-def test_what_follows_is_shifted_by_itself():
-    store, picked = FrameStore(FRAMES, 3, 0.9, CPU), torch.tensor([[5]])
-    batch = store.batch(picked, torch.tensor([[[0, 8, 7, 2]]]), torch.float32)
-    assert torch.equal(batch.observation, store.observations(picked, torch.tensor([[[0, 8]]]), torch.float32))
-    assert torch.equal(batch.next_observation, store.next_observations(picked, torch.tensor([[[7, 2]]]), torch.float32))
-
-
-def test_who_does_not_look_ahead_gets_no_frames_for_it():
-    batch = batch_of(FrameStore(FRAMES, 3, 0.9, CPU), 5, offsets=2)
-    assert batch.observation.shape == (1, 1, 9, 15, 15)
-    assert batch.next_observation.numel() == 0
+    assert torch.equal(together.observation, store.observations(picked, cuts[..., :2], torch.float32))
+    assert torch.equal(together.next_observation, store.next_observations(picked, cuts[..., 2:], torch.float32))
 
 
 def test_offsets_are_uniform_and_independent(generator):
@@ -99,9 +80,6 @@ def test_offsets_are_uniform_and_independent(generator):
     expected = count / 81
     # Chi-square with 80 degrees of freedom: mean 80, deviation sqrt(160).
     assert ((seen - expected).square() / expected).sum() == pytest.approx(80, abs=5 * 160**0.5)
-
-
-def test_the_ends_of_the_range():
     ends = torch.tensor([-1.0, -1 + 2 / 9 - 1e-6, -1 + 2 / 9 + 1e-6, 0.0, np.nextafter(np.float32(1), np.float32(0))])
     assert shift_offsets(ends).tolist() == [0, 0, 1, 4, 8]
 

@@ -72,10 +72,10 @@ def test_neither_processes_nor_company_matter(made):
 
 
 def test_refusals(made, monkeypatch):
-    with pytest.raises(ConfigError, match=r"at least one seed and one process, got \[\] and 2"):
+    with pytest.raises(ConfigError, match="seed"):
         made([])
     monkeypatch.setattr(Lamps, "fault", "reward")
-    with pytest.raises(DataError, match="of seed 3 returned the reward nan in decision 5"):
+    with pytest.raises(DataError, match=r"seed 3 .*reward nan"):
         told(made(make_env=Lamps))
 
 
