@@ -25,12 +25,15 @@ def steps_of(envs: list[Any], policy: Policy = IDLE, keys: list[tuple[int, ...]]
     return taken
 
 
-def test_no_more_is_played_than_anybody_wants() -> None:
-    envs = [Counting(3), Counting(10**9)]
-    played = list(play(envs, "Counting-v0", IDLE, [(0,), (1,)], most=5))
-    assert [env.steps for env in envs] == [3, 5]
-    assert [slot for slot, _ in played].count(1) == 5
-    assert not any(step.timeout for slot, step in played if slot == 1)  # which whoever wants no more says
+class Highest:
+    """Takes the float32 next to 0.1, which is above it, and notes what it sees."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def act(self, observation: Any, rng: np.random.Generator) -> Any:
+        self.seen.append(observation.copy())
+        return np.full((len(observation), 1), 0.1, np.float32)
 
 
 def test_an_environment_may_write_into_the_action() -> None:
@@ -46,14 +49,6 @@ def test_an_environment_may_write_into_the_action() -> None:
     assert len({step.reward for step in steps}) == 6
 
 
-def test_actions_are_real_numbers() -> None:
-    env = Counting(3)
-    for space in (gymnasium.spaces.Box(-1, 1, (1,), np.int32), gymnasium.spaces.Discrete(2)):
-        env.action_space = space
-        with pytest.raises(DataError, match="expected a Box"):
-            action_box(env, "Counting-v0")
-
-
 def test_every_episode_runs_to_its_own_end_and_no_further() -> None:
     envs = [Counting(3), Counting(6, terminates=False), Counting(1)]
     first, second, third = steps_of(envs)
@@ -66,6 +61,18 @@ def test_every_episode_runs_to_its_own_end_and_no_further() -> None:
     assert not any(step.terminal for step in second)
     assert [step.timeout for step in second] == [False] * 5 + [True]
     assert len(third) == 1
+
+
+def test_no_more_is_played_than_anybody_wants(monkeypatch) -> None:
+    envs = [Counting(3), Counting(10**9)]
+    played = list(play(envs, "Counting-v0", IDLE, [(0,), (1,)], most=5))
+    assert [env.steps for env in envs] == [3, 5]
+    assert [slot for slot, _ in played].count(1) == 5
+    assert not any(step.timeout for slot, step in played if slot == 1)  # which whoever wants no more says
+    monkeypatch.setattr(episodes, "LONGEST", 20)
+    assert len(steps_of([Counting(20)])[0]) == 20
+    with pytest.raises(DataError, match="20 steps"):
+        steps_of([Counting(21)])
 
 
 def test_an_episode_does_not_depend_on_those_beside_it() -> None:
@@ -83,20 +90,6 @@ def test_an_episode_does_not_depend_on_those_beside_it() -> None:
         assert [s.reward for s in beside] == [s.reward for s in by_itself]
 
 
-def test_the_policy_always_gets_as_many_rows() -> None:
-    """On most machines a product with one row is rounded otherwise than one with five."""
-    shapes = set()
-
-    class Noting:
-        def act(self, observation: Any, rng: np.random.Generator) -> Any:
-            shapes.add(observation.shape)
-            return np.zeros((len(observation), 1))
-
-    steps_of([Counting(2)], Noting())
-    steps_of([Counting(2), Counting(4), Counting(3)], Noting())
-    assert shapes == {(SIDE_BY_SIDE, 2)}
-
-
 def test_keys_seed_the_environment_and_the_draws() -> None:
     with opened("Pendulum-v1") as env:
         chance = UniformPolicy(*action_box(env, "Pendulum-v1"))
@@ -112,26 +105,19 @@ def test_keys_seed_the_environment_and_the_draws() -> None:
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        ("reset", r"Counting-v0 failed in reset\(seed=\d+\): RuntimeError: no power"),
-        ("step", r"Counting-v0 failed in step 2 after reset\(seed=\d+\): RuntimeError: wires crossed"),
-        ("observation", "Counting-v0 returned nan in observation column 1"),
-        ("reward", "Counting-v0 returned the reward inf in step 2 after"),
-        ("old reset", r"Counting-v0 failed in reset\(seed=\d+\): TypeError: expected reset to return"),
-        ("old step", r"Counting-v0 failed in step 2 after reset\(seed=\d+\): ValueError: not enough values"),
-        ("shape", r"Counting-v0 returned 3 numbers in step 2 after reset\(seed=\d+\), and 2 before"),
+        ("reset", r"reset\(seed=\d+\): RuntimeError: no power"),
+        ("step", r"step 2 after reset\(seed=\d+\): RuntimeError: wires crossed"),
+        ("observation", "nan in observation column 1"),
+        ("reward", "reward inf in step 2"),
+        ("old reset", r"reset\(seed=\d+\): TypeError"),
+        ("old step", r"step 2 after reset\(seed=\d+\): ValueError"),
+        ("shape", r"3 numbers in step 2 after reset\(seed=\d+\)"),
     ],
 )
 @pytest.mark.parametrize("end", [3, 9])  # the last step of the episode, or one on its way
 def test_a_broken_environment_is_named(bad: str, text: str, end: int) -> None:
-    with pytest.raises(DataError, match=text):
+    with pytest.raises(DataError, match=f"Counting-v0 .*{text}"):
         steps_of([Counting(9), Counting(end, bad=(2, bad))])
-
-
-def test_an_episode_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes, "LONGEST", 20)
-    assert len(steps_of([Counting(20)])[0]) == 20
-    with pytest.raises(DataError, match="did not end within 20 steps"):
-        steps_of([Counting(21)])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +133,7 @@ def test_a_policy_that_does_not_fit(layers: Any, text: str) -> None:
         steps_of([Counting(3)], MlpPolicy(layers))
 
 
-def test_whole_numbers_at_first_leave_room_for_real_ones() -> None:
+def test_whole_numbers_leave_room_for_real_ones_and_dictionaries_become_columns() -> None:
     class Halves(Counting):
         """Begins with an integer, as somebody writes `np.array([0])`."""
 
@@ -159,31 +145,22 @@ def test_whole_numbers_at_first_leave_room_for_real_ones() -> None:
             place, *rest = super().step(action)
             return place + 0.5, *rest  # type: ignore[return-value]
 
-    seen = []
-
-    class Watching(MlpPolicy):
-        def act(self, observation: Any, rng: Any) -> Any:
-            seen.append(observation[0, 0])
-            return super().act(observation, rng)
-
-    steps_of([Halves(3)], Watching(((np.zeros((2, 1)), np.zeros(1)),)))
-    assert seen == [0, 1.5, 2.5]
+    policy = Highest()
+    steps_of([Halves(3)], policy)
+    assert [observation[0, 0] for observation in policy.seen] == [0, 1.5, 2.5]
+    (taken,) = steps_of([Named(2)], MlpPolicy(((np.zeros((4, 1)), np.zeros(1)),)))
+    assert [step.next_observation.tolist() for step in taken] == [[1, -1, 1, 0], [2, -2, 0, 1]]
 
 
 def test_the_highest_action_lies_within_bounds_of_more_digits() -> None:
-    class Small(Counting):
-        def __init__(self) -> None:
-            super().__init__(2)
-            self.action_space = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64)
-
-    class Highest(MlpPolicy):
-        def act(self, observation: Any, rng: Any) -> Any:
-            return np.full((len(observation), 1), 0.1, np.float32)
-
-    (taken,) = steps_of([Small()], Highest(((np.zeros((2, 1)), np.zeros(1)),)))
+    """The policy always gets as many rows: a product with one row may be rounded otherwise than one with five."""
+    env, policy = Counting(2), Highest()
+    env.action_space = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64)
+    (taken,) = steps_of([env], policy)
     assert [step.action.tolist() for step in taken] == [[0.1], [0.1]]
-
-
-def test_a_dictionary_of_observations_is_flattened() -> None:
-    (taken,) = steps_of([Named(2)], MlpPolicy(((np.zeros((4, 1)), np.zeros(1)),)))
-    assert [step.next_observation.tolist() for step in taken] == [[1, -1, 1, 0], [2, -2, 0, 1]]
+    steps_of([Counting(2), Counting(4), Counting(3)], policy)
+    assert {observation.shape for observation in policy.seen} == {(SIDE_BY_SIDE, 2)}
+    for space in (gymnasium.spaces.Box(-1, 1, (1,), np.int32), gymnasium.spaces.Discrete(2)):
+        env.action_space = space
+        with pytest.raises(DataError, match="Box"):
+            action_box(env, "Counting-v0")

@@ -12,12 +12,14 @@ import gymnasium
 import numpy as np
 import pytest
 
+from synther.envs import evaluation
 from synther.envs.evaluation import Evaluator, Pending, Played
 from synther.envs.making import Trusted
 from synther.envs.policies import MlpPolicy
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, Failed
 
+from ..here import Here
 from ..support.processes import gone
 
 BROKEN = """
@@ -66,9 +68,12 @@ def swinging(seed: int) -> MlpPolicy:
     return MlpPolicy(((rng.normal(size=(3, 32)), rng.normal(size=32)), (rng.normal(size=(32, 1)), rng.normal(size=1))))
 
 
+SHORT = {"max_episode_steps": 30}
+
+
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[Evaluator]:
-    with Evaluator("Pendulum-v1", [4, 9, 4], episodes=7, workers=2) as opened:
+    with Evaluator("Pendulum-v1", [4, 9, 4], episodes=7, workers=2, options=SHORT) as opened:
         yield opened
 
 
@@ -76,28 +81,24 @@ def test_returns_are_those_of_the_environment_itself(evaluator: Evaluator) -> No
     found = evaluator.evaluate([pushing(0.5), pushing(-1), pushing(0)], number=3)
     assert found.number == 3
     assert found.returns.shape == (3, 7)
-    assert (found.lengths == 200).all()
+    assert (found.lengths == 30).all()
     assert found.scores is None
     env = gymnasium.make("Pendulum-v1")
     for member, (seed, action) in enumerate(((4, 0.5), (9, -1), (4, 0))):
         for episode in range(7):
             env.reset(seed=int(np.random.SeedSequence((1, seed, 3, episode)).generate_state(1)[0]))
-            total = sum(float(env.step(np.array([action], np.float32))[1]) for _ in range(200))
+            total = sum(float(env.step(np.array([action], np.float32))[1]) for _ in range(30))
             assert found.returns[member, episode] == pytest.approx(total, rel=1e-9)
 
 
-def test_members_of_one_seed_meet_the_same_starts(evaluator: Evaluator) -> None:
-    found = evaluator.evaluate([swinging(0)] * 3)
+def test_episodes_depend_on_the_seed_the_number_and_the_policy_alone(evaluator: Evaluator, monkeypatch) -> None:
+    policies = [swinging(1), swinging(2), swinging(1)]
+    found = evaluator.evaluate(policies, number=2)
     np.testing.assert_array_equal(found.returns[0], found.returns[2])
     assert len(np.unique(found.returns[:2])) == 14
-    assert not np.isin(evaluator.evaluate([swinging(0)] * 3, number=1).returns, found.returns).any()
-
-
-def test_neither_workers_nor_other_members_change_a_bit(evaluator: Evaluator) -> None:
-    policies = [swinging(1), swinging(2), swinging(3)]
-    found = evaluator.evaluate(policies, number=2)
-    np.testing.assert_array_equal(evaluator.evaluate(policies, number=2).returns, found.returns)
-    with Evaluator("Pendulum-v1", [9], episodes=3, workers=1) as alone:
+    assert not np.isin(evaluator.evaluate(policies, number=1).returns, found.returns).any()
+    monkeypatch.setattr(evaluation, "Workers", Here)
+    with Evaluator("Pendulum-v1", [9], episodes=3, workers=1, options=SHORT) as alone:
         np.testing.assert_array_equal(alone.evaluate([policies[1]], number=2).returns, found.returns[1:2, :3])
 
 
@@ -113,7 +114,8 @@ def test_what_is_trained_on_meanwhile_is_not_seen(evaluator: Evaluator) -> None:
     assert [one.number for one in pending] == [0, 1]
 
 
-def test_scores_options_and_early_ends() -> None:
+def test_scores_options_and_early_ends(monkeypatch) -> None:
+    monkeypatch.setattr(evaluation, "Workers", Here)
     with Evaluator("Hopper-v5", [0], episodes=6, workers=1, options={"healthy_reward": 100.0}) as evaluator:
         found = evaluator.evaluate([pushing(0, 11, 3)])
     assert found.scores is None  # nobody has published anything of that task
@@ -128,12 +130,12 @@ def test_scores_options_and_early_ends() -> None:
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"env_id": "Pendulem-v1"}, "'Pendulem-v1' is not an environment"),
-        ({"env_id": "CartPole-v1"}, "CartPole-v1 has the action space Discrete"),
-        ({"members": []}, "members must be at least one seed"),
-        ({"members": [0, -1]}, "0 or more"),
-        ({"episodes": 0}, "episodes must be at least 1"),
-        ({"workers": 0}, "at least one worker"),
+        ({"env_id": "Pendulem-v1"}, "'Pendulem-v1'"),
+        ({"env_id": "CartPole-v1"}, "CartPole-v1 .*Discrete"),
+        ({"members": []}, "members"),
+        ({"members": [0, -1]}, "-1"),
+        ({"episodes": 0}, "episodes"),
+        ({"workers": 0}, "worker"),
     ],
 )
 def test_wrong_arguments(given: dict[str, Any], text: str) -> None:
@@ -142,11 +144,11 @@ def test_wrong_arguments(given: dict[str, Any], text: str) -> None:
 
 
 def test_wrong_policies(evaluator: Evaluator) -> None:
-    with pytest.raises(ConfigError, match="each of the 3 members, got 1"):
+    with pytest.raises(ConfigError, match="3 members"):
         evaluator.start([pushing(0)])
-    with pytest.raises(ConfigError, match="0 or more, got -1"):
+    with pytest.raises(ConfigError, match="-1"):
         evaluator.start([pushing(0)] * 3, number=-1)
-    with pytest.raises(DataError, match=r"evaluation 5, member 1 \(seed 9\): Pendulum-v1: .* 3 observation columns"):
+    with pytest.raises(DataError, match=r"evaluation 5, member 1 \(seed 9\): Pendulum-v1"):
         evaluator.evaluate([pushing(0), pushing(0, inputs=4), pushing(0)], number=5)
     assert evaluator.evaluate([pushing(0)] * 3).returns.shape == (3, 7)  # the workers live on
 
@@ -157,7 +159,7 @@ def test_a_policy_that_has_diverged_spoils_no_other(evaluator: Evaluator) -> Non
     found = evaluator.evaluate([swinging(0), pushing(np.nan), overflowing])
     np.testing.assert_array_equal(found.returns[0], expected.returns[0])
     assert np.isnan(found.returns[1:]).all()
-    assert (found.lengths == [[200] * 7, [0] * 7, [0] * 7]).all()
+    assert (found.lengths == [[30] * 7, [0] * 7, [0] * 7]).all()
 
 
 def test_who_diverges_in_a_later_episode_has_no_return_at_all() -> None:
@@ -177,10 +179,9 @@ def test_broken_environments_and_dead_workers_are_told(tmp_path: Path, monkeypat
         assert (evaluator.evaluate([fine, fine]).returns == 4).all()
         with pytest.raises(DataError, match=r"member 1 \(seed 7\): broken_envs:Broken-v0 failed .*: wires crossed"):
             evaluator.evaluate([fine, raises])
-        with pytest.raises(Failed, match="a process that runs environments died"):
-            evaluator.evaluate([fine, dies])
-        with pytest.raises(Failed, match="a process that runs environments died"):
-            evaluator.start([fine, fine])
+        for attempt in (evaluator.evaluate, evaluator.start):
+            with pytest.raises(Failed, match="died"):
+                attempt([fine, dies])
 
 
 def test_workers_leave_with_a_parent_that_is_killed(tmp_path: Path) -> None:

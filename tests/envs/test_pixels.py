@@ -52,6 +52,7 @@ def test_it_is_the_environment_that_others_step(env):
 
 
 def test_an_observation_is_the_last_three_frames(env):
+    other = env.reset(8)
     seen = [env.reset(1)]
     frames = [env.frame]
     for action in actions(env, 3):
@@ -62,6 +63,9 @@ def test_an_observation_is_the_last_three_frames(env):
         expected = [frames[max(0, number - back)] for back in (2, 1, 0)]
         np.testing.assert_array_equal(stacked, np.concatenate(expected))
     assert (frames[3] != frames[2]).mean() > 0.01
+    assert (seen[0] != other).any()
+    np.testing.assert_array_equal(env.reset(1), seen[0])
+    np.testing.assert_array_equal(env.step(actions(env, 1)[0])[0], seen[1])
 
 
 def test_the_picture_is_the_suites_own(env):
@@ -72,15 +76,6 @@ def test_the_picture_is_the_suites_own(env):
     assert env.frame.std() > 10
 
 
-def test_an_episode_depends_on_its_seed_alone(env):
-    def played(seed: int) -> list[np.ndarray]:
-        return [env.reset(seed), *(env.step(action)[0] for action in actions(env, 1))]
-
-    one, other, again = played(7), played(8), played(7)
-    np.testing.assert_array_equal(one, again)
-    assert (one[0] != other[0]).any()
-
-
 def test_an_episode_ends(env, monkeypatch):
     """A thousand steps, repeated four hundred times: the last decision is cut short."""
     monkeypatch.setattr(env, "repeat", 400)
@@ -88,7 +83,7 @@ def test_an_episode_ends(env, monkeypatch):
     rewards, terminals, timeouts = zip(*(env.step(np.zeros(6))[1:] for _ in range(3)), strict=True)
     assert 0 < rewards[2] <= 200
     assert (terminals, timeouts) == ((False,) * 3, (False, False, True))
-    with pytest.raises(DataError, match="the episode is over"):
+    with pytest.raises(DataError, match="over"):
         env.step(np.zeros(6))
 
 
@@ -105,32 +100,30 @@ def test_recorded_states_are_drawn_as_they_were_seen(env, backend, monkeypatch):
     difference = np.abs(drawn.astype(int) - np.array(frames))
     assert (difference > 2).mean() < 0.002
     assert (frames[-1] != frames[0]).mean() > 0.05
-    with pytest.raises(DataError, match=r"24 observation columns and 6 actions, got \(3,\) and \(6,\)"):
+    with pytest.raises(DataError, match="24 observation columns"):
         redraw(WALKER, np.zeros((2, 3)), taken[:1], SIZE, backend)
-    with pytest.raises(DataError, match="record 1 of an episode is not a valid state"):
+    with pytest.raises(DataError, match="record 1"):
         redraw(WALKER, np.array([states[0], np.full(24, 1e12)]), taken[:1], SIZE, backend)
 
 
 def test_what_is_no_task_is_refused():
     assert check_drawable("dm_control/ball_in_cup-catch-v0") == ("ball_in_cup", "catch")
-    for name in ("Hopper-v4", "walker-walk", "dm_control/walker-walk"):
-        with pytest.raises(ConfigError, match=r"expected dm_control/walker-walk-v0, got "):
+    tasks = ("dm_control/walker-fly-v0", "dm_control/dragon-fly-v0")
+    for name in ("Hopper-v4", "walker-walk", "dm_control/walker-walk", *tasks):
+        with pytest.raises(ConfigError, match="dragon" if "dragon" in name else name):
             check_drawable(name)
-    with pytest.raises(ConfigError, match="no task 'dm_control/walker-fly-v0': those of walker are stand, walk, run"):
-        check_drawable("dm_control/walker-fly-v0")
-    with pytest.raises(ConfigError, match="there is no dragon in it"):
-        check_drawable("dm_control/dragon-fly-v0")
     with pytest.raises(ConfigError, match="unbounded actions"):
         PixelEnv("dm_control/lqr-lqr_2_1-v0", backend="chalk")
-    with pytest.raises(ConfigError, match="at least 1, got 84, 0 and 3"):
+    with pytest.raises(ConfigError, match="84, 0 and 3"):
         PixelEnv(WALKER, repeat=0)
     for name in ("dm_control/swimmer-swimmer6-v0", "dm_control/quadruped-walk-v0", "Hopper-v5", None):
-        with pytest.raises(DataError, match="cannot be rendered from its observations"):
+        with pytest.raises(DataError, match="cannot be rendered"):
             check_redrawable(name)
     check_redrawable("dm_control/cheetah-run-v0")
 
 
-def test_without_graphics_the_packages_are_named(monkeypatch):
+def test_graphics_are_chosen_and_without_any_the_packages_are_named(monkeypatch):
+    assert "chalk" in camera._failure("chalk")
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(camera, "BACKENDS", ("chalk", "crayon"))
     monkeypatch.setattr(camera, "_failure", lambda name: f"no {name} here")
@@ -139,22 +132,11 @@ def test_without_graphics_the_packages_are_named(monkeypatch):
         graphics()
     with pytest.raises(ConfigError, match=says):
         PixelEnv(WALKER)
-    with pytest.raises(ConfigError, match="cannot render frames with chalk"):
+    with pytest.raises(ConfigError, match="chalk"):
         PixelEnv(WALKER, backend="chalk")
-
-
-def test_who_chooses_the_graphics(monkeypatch):
-    monkeypatch.setattr(camera, "BACKENDS", ("egl", "osmesa"))
-    monkeypatch.setattr(camera, "_failure", lambda name: "broken" if name == "egl" else "")
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
-    assert graphics() == "osmesa"
-    monkeypatch.setenv("MUJOCO_GL", "egl")
-    with pytest.raises(ConfigError, match="egl: broken"):
-        graphics()
-    monkeypatch.setenv("MUJOCO_GL", "disabled")
-    with pytest.raises(ConfigError, match="MUJOCO_GL=disabled cannot render"):
-        graphics()
-
-
-def test_a_broken_library_is_found_out():
-    assert "chalk" in camera._failure("chalk")
+    monkeypatch.setattr(camera, "_failure", lambda name: "broken" if name == "chalk" else "")
+    assert graphics() == "crayon"
+    for chosen in ("chalk", "disabled"):
+        monkeypatch.setenv("MUJOCO_GL", chosen)
+        with pytest.raises(ConfigError, match=chosen):
+            graphics()

@@ -29,27 +29,20 @@ def test_a_png_reads_back(shape: tuple[int, int, int]) -> None:
     frame = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     read = imread(io.BytesIO(png(frame)), format="png")
     np.testing.assert_array_equal(np.round(read * 255), frame)
-
-
-def test_a_plain_picture_is_a_small_file() -> None:
     assert len(png(np.full((480, 480, 3), 200, np.uint8))) < 2_000
-
-
-@pytest.mark.parametrize("frame", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)])
-def test_what_is_no_frame_is_refused(frame: np.ndarray) -> None:
-    with pytest.raises(DataError, match=r"a frame \(height, width, 3\) of uint8, got"):
-        png(frame)
+    for wrong in (frame[..., 0], frame.astype(float), frame[:0]):
+        with pytest.raises(DataError, match="uint8"):
+            png(wrong)
 
 
 @pytest.mark.usefixtures("graphics")
-@pytest.mark.parametrize("env_id", ["Hopper-v5", "dm_control/walker-walk-v0"])
-def test_states_are_drawn_and_noise_is_grey(env_id: str) -> None:
-    state = rollout(env_id, 1, seed=0).observation[0]
+def test_states_are_drawn_and_noise_is_grey() -> None:
+    state = rollout("Hopper-v5", 1, seed=0).observation[0]
     before = dict(os.environ)
     other = state.copy()
     other[1:4] += 0.7
     wrong = (np.full_like(state, np.nan), np.full_like(state, 1e12), np.full_like(state, -np.inf))
-    frames = render_states(env_id, [state, other, *wrong, state], width=64, height=48)
+    frames = render_states("Hopper-v5", [state, other, *wrong, state], width=64, height=48)
     assert [(frame.shape, frame.dtype) for frame in frames] == [((48, 64, 3), np.uint8)] * 6
     assert frames[0].std() > 10
     assert (frames[0] != frames[1]).mean() > 0.02
@@ -60,10 +53,12 @@ def test_states_are_drawn_and_noise_is_grey(env_id: str) -> None:
 
 
 @pytest.mark.usefixtures("graphics")
-def test_a_target_is_drawn_where_the_observation_says() -> None:
+def test_a_target_of_the_suite_is_drawn_where_the_observation_says() -> None:
     straight = [0.0, 0.0]  # the finger points 0.24 to the right
-    rows = [[*straight, to_target, 0.0, 0.0, 0.0] for to_target in (-0.34, -0.24, -0.14)]
-    frames = render_states("dm_control/reacher-easy-v0", rows, width=60, height=60)
+    rows = [[*straight, to_target, 0.0, 0.0, 0.0] for to_target in (-0.34, -0.24, -0.14, np.nan, 1e12)]
+    *frames, nothing, far = render_states("dm_control/reacher-easy-v0", rows, width=60, height=60)
+    assert (nothing == GREY).all()
+    assert (far == GREY).all()
     middles = []
     for frame in frames:
         red, green, blue = frame.astype(int).transpose(2, 0, 1)
@@ -80,22 +75,18 @@ def test_classic_control_is_drawn_at_the_size_asked() -> None:
     assert middles[1] == pytest.approx(23.5 + 12, abs=1.5)  # the picture is 4.8 wide
 
 
-def test_without_pygame_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pygame.*synther\[gym\]"):
-        render_states("CartPole-v1", np.zeros((1, 4)))
-
-
-def test_without_graphics_the_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "BACKENDS", ("chalk",))
-    with pytest.raises(ConfigError, match=r"needs EGL or OSMesa.*libegl1.*libosmesa6.*chalk: .*MUJOCO_GL"):
-        render_states("InvertedPendulum-v5", np.zeros((1, 4)))
-
-
-def test_graphics_that_hang_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_keeps_from_drawing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(rendering, "find_spec", lambda name: None)
+        with pytest.raises(ConfigError, match=r"pygame.*synther\[gym\]"):
+            render_states("CartPole-v1", np.zeros((1, 4)))
+    with monkeypatch.context() as patch:
+        patch.setattr(rendering, "BACKENDS", ("chalk",))
+        with pytest.raises(ConfigError, match=r"libegl1.*libosmesa6.*chalk: .*MUJOCO_GL"):
+            render_states("InvertedPendulum-v5", np.zeros((1, 4)))
     monkeypatch.setattr(rendering, "START_SECONDS", 0.01)
     monkeypatch.setattr(rendering, "FRAME_SECONDS", 0.0)
-    with pytest.raises(ConfigError, match=f"{BACKENDS[0]} was not done after 0 s"):
+    with pytest.raises(ConfigError, match=f"{BACKENDS[0]} was not done"):
         render_states("InvertedPendulum-v5", np.zeros((1, 4)))
 
 

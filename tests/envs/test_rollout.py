@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -24,19 +25,11 @@ def test_rows_are_the_true_ones_of_an_environment() -> None:
         observation, reward, *_ = env.step(rows.action[row])
         np.testing.assert_array_equal(rows.next_observation[row], observation)
         assert rows.reward[row] == pytest.approx(reward)
-
-
-def test_same_seed_same_rows_other_seed_other_rows() -> None:
     first, again, other = (rollout("CartPole-v1", 60, seed=seed) for seed in (5, 5, 6))
     assert first.equals(again)
     assert not first.equals(other)
-
-
-def test_discrete_actions_are_integers() -> None:
-    rows = rollout("CartPole-v1", 60)
-    assert rows.action.shape == (60,)
-    assert rows.action.dtype.kind == "i"
-    assert rows.action_space == (spaces.Discrete(2),)
+    assert (first.action.shape, first.action.dtype.kind) == ((60,), "i")
+    assert first.action_space == (spaces.Discrete(2),)
 
 
 def test_terminals_and_timeouts() -> None:
@@ -48,13 +41,7 @@ def test_terminals_and_timeouts() -> None:
     cut = rollout(Counting(end=5, terminates=False), 10)
     assert not cut.terminal.any()
     assert np.flatnonzero(cut.timeout).tolist() == [4, 9]
-
-
-def test_an_episode_that_ends_with_the_last_step_is_not_cut() -> None:
-    rows = rollout(Counting(end=4), 8)
-    assert np.flatnonzero(rows.terminal).tolist() == [3, 7]
-    assert rows.timeout is not None
-    assert not rows.timeout.any()
+    assert not rollout(Counting(end=4), 8).timeout.any(), "an episode that ends with the last step is not cut"
 
 
 def test_policy_sees_the_raw_observation_and_may_reuse_its_array() -> None:
@@ -70,39 +57,23 @@ def test_policy_sees_the_raw_observation_and_may_reuse_its_array() -> None:
     assert spaces.width(rows.observation_space or ()) == 4
 
 
-@pytest.mark.parametrize(
-    ("bad", "text"),
-    [
-        ("step", "failed in step.. at step 6: RuntimeError: wires crossed"),
-        ("observation", "nan in observation column 1 at step 6"),
-        ("reward", "reward inf at step 6"),
-    ],
-)
-def test_a_broken_environment_is_named_with_its_step(bad: str, text: str) -> None:
-    with pytest.raises(DataError, match=text):
-        rollout(Counting(bad=(6, bad)), 10)
-
-
-def test_an_action_outside_the_box_is_refused() -> None:
+def test_refusals(monkeypatch) -> None:
+    strange = Counting()
+    strange.action_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
+    for env, steps, text in (
+        ("CartPole-v1", 0, "steps"),
+        ("Hoper-v5", 5, "Hoper-v5"),
+        (gymnasium.make_vec("CartPole-v1", 2), 5, "vector environment"),
+        (strange, 5, "Dict"),
+        (Counting(bad=(6, "step")), 10, "step 6: RuntimeError: wires crossed"),
+        (Counting(bad=(6, "observation")), 10, "nan in observation column 1 at step 6"),
+        (Counting(bad=(6, "reward")), 10, "reward inf at step 6"),
+    ):
+        with pytest.raises(DataError, match=text):
+            rollout(env, steps)
     with pytest.raises(DataError, match="outside the space"):
         rollout(Counting(), 5, policy=lambda observation: np.full(1, 1.5, np.float32))
-
-
-def test_wrong_arguments() -> None:
-    with pytest.raises(DataError, match="steps must be at least 1"):
-        rollout("CartPole-v1", 0)
-    with pytest.raises(DataError, match="Hoper-v5"):
-        rollout("Hoper-v5", 5)
-    with pytest.raises(DataError, match="vector environment"):
-        rollout(gymnasium.make_vec("CartPole-v1", 2), 5)
-    env = Counting()
-    env.action_space = gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(2)})
-    with pytest.raises(DataError, match="Dict"):
-        rollout(env, 5)
-
-
-def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingExtra, match=r"synther\[gym\]"):
         rollout("CartPole-v1", 5)
 

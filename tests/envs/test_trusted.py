@@ -54,8 +54,12 @@ def test_a_plain_id_imports_nothing(use: Any, marker: Path) -> None:
     assert not marker.exists()
 
 
-def test_a_trusted_id_may_import_its_module(marker: Path) -> None:
-    with opened(Trusted(ENV_ID)) as env:
+def test_a_trusted_id_may_import_its_module_also_in_a_worker(marker: Path) -> None:
+    for copied in (pickle.loads(pickle.dumps(Trusted(ENV_ID))), copy.deepcopy(Trusted(ENV_ID))):
+        assert isinstance(copied, Trusted)
+        assert copied == ENV_ID
+    assert type(str(Trusted(ENV_ID))) is str
+    with opened(copied) as env:
         assert env.spec.id == "Foreign-v0"
     assert marker.exists()
 
@@ -64,16 +68,8 @@ def test_an_argument_of_rollout_is_typed_and_its_rows_may_be_opened_again(marker
     rows = rollout(ENV_ID, 3)
     assert marker.exists()
     assert rows.env_id == ENV_ID
-    assert rows.env_id is not None
     with opened(rows.env_id):
         pass
-
-
-def test_the_mark_survives_the_way_to_a_worker() -> None:
-    for copied in (pickle.loads(pickle.dumps(Trusted(ENV_ID))), copy.deepcopy(Trusted(ENV_ID))):
-        assert isinstance(copied, Trusted)
-        assert copied == ENV_ID
-    assert type(str(Trusted(ENV_ID))) is str
 
 
 @pytest.mark.parametrize(
@@ -83,9 +79,9 @@ def test_the_mark_survives_the_way_to_a_worker() -> None:
     ids=str,
 )  # fmt: skip
 def test_options_that_may_name_a_file_or_code(value: Any) -> None:
-    with pytest.raises(DataError, match=r"the option 'xml_file' .* may name a file or code.*--env-options"):
+    with pytest.raises(DataError, match=r"'xml_file' .*--env-options"):
         opened("Pendulum-v1", xml_file=value).__enter__()
-    with pytest.raises(DataError, match=r"unexpected keyword argument 'xml_file'"):  # of the environment itself
+    with pytest.raises(DataError, match="unexpected keyword argument 'xml_file'"):  # of the environment itself
         opened(Trusted("Pendulum-v1"), xml_file=value).__enter__()
 
 

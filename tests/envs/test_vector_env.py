@@ -71,13 +71,10 @@ def test_the_highest_action_lies_within_bounds_of_more_digits():
         envs.step(envs.high[None], 0)
 
 
-def test_whole_numbers_of_several_kinds_become_one_hot_columns():
+def test_structured_observations_become_columns():
     with VectorEnv("Kinds-v0", [0]) as envs:
         envs.reset(0)
         assert envs.observations.tolist() == [[0, 0, 1, 0, 1, 0, 0]]
-
-
-def test_parts_of_an_observation_are_put_side_by_side():
     with VectorEnv("Parts-v0", [0]) as envs:
         envs.reset(0)
         again, place = envs.observations[0, :2], envs.observations[0, 2:]
@@ -90,20 +87,21 @@ def test_parts_of_an_observation_are_put_side_by_side():
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        ("raises", "Point-v0 of seed 4 failed in step 8: RuntimeError: no such motor"),
-        ("nan", "Point-v0 of seed 4 returned nan in observation column 0 in step 8"),
-        ("reward", "Point-v0 of seed 4 returned the reward nan in step 8"),
-        ("no reward", "Point-v0 of seed 4 failed in step 8: TypeError"),
-        ("old", "Point-v0 of seed 4 failed in step 8: ValueError: not enough values"),
-        ("grows", "Point-v0 of seed 4 returned 2 numbers in step 8: its space has 1"),
+        ("raises", "RuntimeError: no such motor"),
+        ("nan", "nan in observation column 0"),
+        ("reward", "reward nan"),
+        ("no reward", "TypeError"),
+        ("old", "ValueError: not enough values"),
+        ("grows", "2 numbers"),
     ],
 )
 def test_what_goes_wrong_is_told(fault, says):
     with VectorEnv("Point-v0", [4, 5], options={"fault": fault}) as envs:
         envs.reset(0)
         walked(envs, 8)
-        with pytest.raises(DataError, match=says):
+        with pytest.raises(DataError, match=r"Point-v0 of seed 4 .*step 8") as caught:
             walked(envs, 1, first=8)
+        assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +116,9 @@ def test_what_goes_wrong_is_told(fault, says):
 def test_environments_that_will_not_do(env_id, options, says):
     with pytest.raises(DataError, match=says):
         VectorEnv(env_id, [0], options=options)
+    for seeds, processes in (([], 1), ([0], 0)):
+        with pytest.raises(ConfigError, match="at least one seed"):
+            VectorEnv("Pendulum-v1", seeds, processes=processes)
 
 
 def test_several_processes_do_as_one():
@@ -134,20 +135,12 @@ def test_several_processes_do_as_one():
 
 
 def test_processes_tell_what_goes_wrong_and_what_has_died():
-    with VectorEnv("Point-v0", [0, 1], processes=2) as envs, pytest.raises(DataError, match="not an environment"):
-        envs.reset(0)  # which nobody has registered there
     with VectorEnv("Pendulum-v1", [0, 1], processes=2) as envs:
         envs.reset(0)
-        with pytest.raises(DataError, match="Pendulum-v1 of seed 1 returned the reward nan in step 0"):
+        with pytest.raises(DataError, match=r"seed 1 .*reward nan"):
             envs.step(np.array([[0.0], [np.nan]], np.float32), 0)
         envs.reset(0)  # nobody's answer was left behind
         envs._places[1]._process.kill()
         envs._places[1]._process.join()
         with pytest.raises(Failed, match="died"):
             envs.reset(1)
-
-
-@pytest.mark.parametrize(("seeds", "processes"), [([], 1), ([0], 0)])
-def test_nothing_to_do_and_nobody_to_do_it(seeds, processes):
-    with pytest.raises(ConfigError, match="at least one seed"):
-        VectorEnv("Pendulum-v1", seeds, processes=processes)
