@@ -11,7 +11,7 @@ import pytest
 
 from synther import Transitions
 from synther.data.spaces import Box, Discrete
-from synther.errors import DataError, FormatError, MissingExtra
+from synther.errors import DataError, FormatError
 from synther.integrations.d3rlpy import to_mdp_dataset
 
 
@@ -33,14 +33,22 @@ def rows(count: int = 40, *, discrete: bool = False, episodes: bool = False) -> 
     )
 
 
-def test_a_data_set_is_one_of_d3rlpy():
+def test_a_data_set_is_one_of_d3rlpy_with_the_actions_of_the_space():
     from d3rlpy.constants import ActionSpace
     from d3rlpy.dataset import MDPDataset
 
-    dataset = to_mdp_dataset(rows())
-    assert isinstance(dataset, MDPDataset)
-    assert dataset.transition_count == 40
-    assert (dataset.dataset_info.action_space, dataset.dataset_info.action_size) == (ActionSpace.CONTINUOUS, 2)
+    discrete = rows(discrete=True)
+    for given, kind, size in (
+        (rows(), ActionSpace.CONTINUOUS, 2),
+        (discrete, ActionSpace.DISCRETE, 3),
+        (discrete.with_spaces(action=(Discrete(7),)), ActionSpace.DISCRETE, 7),
+        (discrete.with_spaces(action=(Box.uniform(0, 5, 1),)), ActionSpace.CONTINUOUS, 1),
+    ):
+        dataset = to_mdp_dataset(given)
+        assert isinstance(dataset, MDPDataset)
+        assert dataset.transition_count == 40
+        assert (dataset.dataset_info.action_space, dataset.dataset_info.action_size) == (kind, size)
+    assert dataset.sample_transition().action.dtype == np.float32
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -113,12 +121,9 @@ def test_algorithms_learn_from_real_and_synthetic_together(discrete, tmp_path):
 
     config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.TD3PlusBCConfig
     small = VectorEncoderFactory([8])
-    encoders = (
-        {"encoder_factory": small} if discrete else {"actor_encoder_factory": small, "critic_encoder_factory": small}
-    )
-    agent = config(
-        batch_size=16, observation_scaler=d3rlpy.preprocessing.StandardObservationScaler(), **encoders
-    ).create()
+    parts = ["encoder_factory"] if discrete else ["actor_encoder_factory", "critic_encoder_factory"]
+    scaler = d3rlpy.preprocessing.StandardObservationScaler()
+    agent = config(batch_size=16, observation_scaler=scaler, **dict.fromkeys(parts, small)).create()
     synthetic, real = to_mdp_dataset(rows(discrete=discrete)), to_mdp_dataset(rows(discrete=discrete, episodes=True))
     theirs = create_fifo_replay_buffer(100, episodes=real.episodes)
     mixed = [MixedReplayBuffer(one, synthetic, 0.5) for one in (real, theirs)]
@@ -143,31 +148,15 @@ def test_rows_that_stand_alone_have_no_trajectories_and_no_file():
     assert terminal.rewards_to_go.tolist() == [[0.5]]  # but for a last row
 
 
-def test_the_number_of_discrete_actions_is_the_spaces():
-    given = rows(discrete=True)
-    assert to_mdp_dataset(given).dataset_info.action_size == 3
-    assert to_mdp_dataset(given.with_spaces(action=(Discrete(7),))).dataset_info.action_size == 7
-
-
-def test_whole_numbers_of_a_box_are_real_actions():
-    given = rows(discrete=True).with_spaces(action=(Box.uniform(0, 5, 1),))
-    dataset = to_mdp_dataset(given)
-    assert dataset.dataset_info.action_size == 1
-    assert dataset.sample_transition().action.dtype == np.float32
-
-
 def test_what_d3rlpy_cannot_hold_is_refused():
     given = rows(discrete=True)
     with pytest.raises(DataError, match="begin at 2"):
         to_mdp_dataset(Transitions(**{**given.arrays(), "action": given.action + 2}, action_space=(Discrete(3, 2),)))
+    recorded = rows(episodes=True)
+    with pytest.raises(DataError, match="timeouts"):
+        to_mdp_dataset(recorded[np.random.default_rng(0).permutation(len(recorded))])
     with pytest.raises(DataError, match="2 discrete columns"):
         to_mdp_dataset(Transitions(**{**given.arrays(), "action": np.stack([given.action, given.action], 1)}))
-
-
-def test_rows_out_of_order_are_no_episodes():
-    given = rows(episodes=True)
-    with pytest.raises(DataError, match=r"do not form episodes: .*without timeouts"):
-        to_mdp_dataset(given[np.random.default_rng(0).permutation(len(given))])
 
 
 def test_the_old_gym_under_it_keeps_quiet():
@@ -175,10 +164,3 @@ def test_the_old_gym_under_it_keeps_quiet():
     code += "try: import synther.integrations.d3rlpy\nexcept ImportError: import gym"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Gymnasium" not in done.stderr
-
-
-def test_without_the_library(monkeypatch):
-    monkeypatch.delitem(sys.modules, "synther.integrations.d3rlpy")
-    monkeypatch.setitem(sys.modules, "d3rlpy.constants", None)
-    with pytest.raises(MissingExtra, match=r"synther\[d3rlpy\]"):
-        import synther.integrations.d3rlpy  # noqa: F401

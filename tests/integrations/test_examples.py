@@ -15,7 +15,7 @@ import torch
 
 from synther.plots.statistics import Aggregate, Interval
 
-from .tiny import OPTIONS
+from ..replay.rows import OPTIONS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from synther import Settings, Transitions, preset
@@ -14,6 +16,14 @@ TINY: Settings = preset(
     sampler={"steps": 2},
     data={"scaling": "standard", "spikes": False, "threshold": "half", "terminals": "generated"},
 )
+
+OPTIONS: dict[str, Any] = {
+    "refresh_every": 60,
+    "samples": 100,
+    "preset": TINY.changed(fit={"steps": 10, "evaluate_every": 5}),
+    "progress": False,
+}
+"""Of a replay in the buffer of another library."""
 
 
 def numbered(first: int, count: int, discrete: bool = False) -> dict[str, np.ndarray]:

@@ -76,7 +76,7 @@ def python(monkeypatch, tmp_path):
 
 
 def test_the_agent_and_the_process_share_the_threads_while_both_work(threads, python):
-    python('echo "$OMP_NUM_THREADS threads" >&2\nexit 3')
+    python('echo first >&2\necho "$OMP_NUM_THREADS threads" >&2\nexit 3')  # what it says last is the reason
     threads(5)
     replays = [tiny(background=True) for _ in range(2)]
     for replay in replays:
@@ -103,8 +103,12 @@ def test_a_single_thread_is_kept_and_one_that_could_not_begin_takes_none(threads
         replay.close()
         assert torch.get_num_threads() == count
     monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     replay.add(**numbered(0, 100))
-    assert "could not start" in replay.history[0].reason
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    replay.refresh()
+    assert ["could not start" in refresh.reason for refresh in replay.history] == [True, True]
+    assert list(tmp_path.iterdir()) == []
     assert torch.get_num_threads() == 8
 
 
@@ -123,28 +127,6 @@ def test_a_process_that_dies_leaves_the_old_rows_and_is_tried_again(caplog):
     replay.add(**numbered(150, 50))
     assert replay._running is not None
     replay.close()
-
-
-def test_what_a_process_said_last_is_the_reason(python):
-    python("echo first >&2\necho no memory >&2\nexit 3")
-    replay = tiny(background=True)
-    replay.add(**numbered(0, 100))
-    until_over(replay)
-    replay.sample(4)
-    assert replay.history[0].reason == "no memory (exit code 3)"
-
-
-def test_a_process_that_cannot_begin_stops_nobody(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "absent"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    replay = tiny(background=True)
-    replay.add(**numbered(0, 100))
-    assert "could not start" in replay.history[0].reason
-    assert list(tmp_path.iterdir()) == []
-
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
-    replay.refresh()
-    assert "could not start" in replay.history[1].reason
 
 
 @pytest.mark.parametrize("damage", ["no folder", "no folder of one that failed", "no model", "no rows", "no numbers"])
@@ -180,29 +162,26 @@ def test_the_process_says_in_one_line_what_went_wrong(monkeypatch, tmp_path):
         worker.main(tmp_path)
 
 
-def test_saved_while_a_refresh_is_under_way_it_is_due_again(tmp_path):
+@pytest.mark.parametrize("rows", [100, 50], ids=["due", "asked for"])
+def test_saved_or_copied_while_a_refresh_is_under_way_it_is_due_again(rows, tmp_path):
+    """Also if it was asked for, though no multiple of the rows says so."""
     replay = tiny(background=True, preset=ENDLESS)
-    replay.add(**numbered(0, 100))
+    replay.add(**numbered(0, rows))
+    if rows == 50:
+        assert not replay._due()
+        replay.refresh()
     replay.save(tmp_path / "replay")
+    copies = copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))
+    assert replay._running is not None
     replay.close()
-    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
-    loaded.add(**numbered(100, 1))
-    assert loaded._running is not None
-    loaded.close()
-
-
-def test_one_that_was_asked_for_and_given_up_is_due_again(tmp_path):
-    """Though no multiple of the rows says so."""
-    replay = tiny(background=True, preset=ENDLESS)
-    replay.add(**numbered(0, 50))
-    assert not replay._due()
-    replay.refresh()
-    replay.save(tmp_path / "replay")
-    copied = copy.deepcopy(replay)
-    replay.close()
-    for one in (replay, copied, SyntheticReplay.load(tmp_path / "replay", device="cpu", progress=False)):
+    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu", progress=False)
+    expected = replay.sample(20).reward
+    for one in (*copies, loaded):
+        assert torch.equal(one.sample(20).reward, expected)
+    for one in (replay, *copies, loaded):
+        assert one._running is None
         assert one._due()
-        one.add(**numbered(50, 1))
+        one.add(**numbered(rows, 1))
         assert one._running is not None
         assert not one._owed
         one.close()
@@ -248,30 +227,7 @@ def test_what_is_over_is_seen_by_whoever_looks(look, tmp_path, monkeypatch):
         assert SyntheticReplay.load(tmp_path / "replay", device="cpu").model is not None
 
 
-def test_a_copy_has_a_refresh_due_and_none_under_way():
-    replay = tiny(background=True, preset=ENDLESS)
-    replay.add(**numbered(0, 100))
-    copies = copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))
-    assert replay._running is not None
-    replay.close()
-    for one in copies:
-        assert one._running is None
-        assert one._due()
-    batches = [one.sample(20).reward for one in (replay, *copies)]
-    assert torch.equal(batches[0], batches[1])
-    assert torch.equal(batches[0], batches[2])
-
-
-def test_the_process_ends_with_the_replay():
-    replay = tiny(background=True, preset=ENDLESS)
-    replay.add(**numbered(0, 100))
-    process, folder = replay._running[1]._process, replay._running[1]._folder
-    del replay
-    assert process.poll() is not None
-    assert not folder.exists()
-
-
-def test_a_fork_ends_nothing(monkeypatch):
+def test_the_process_ends_with_the_replay_but_not_with_a_fork_of_it(monkeypatch):
     replay = tiny(background=True, preset=ENDLESS)
     replay.add(**numbered(0, 100))
     process, folder = replay._running[1]._process, replay._running[1]._folder
@@ -281,7 +237,8 @@ def test_a_fork_ends_nothing(monkeypatch):
         how(*given)
     assert process.poll() is None
     assert folder.exists()
-    replay.close()
+    del replay
+    assert process.poll() is not None
     assert not folder.exists()
 
 

@@ -41,8 +41,7 @@ def rewrite(tmp_path, **changes) -> None:
     save_file(load_file(path), path, {**metadata, "replay": json.dumps(described)})
 
 
-@pytest.mark.parametrize("saved_at", [0, 90, 180, 270])
-@pytest.mark.parametrize("discrete", [False, True], ids=["real", "discrete"])
+@pytest.mark.parametrize(("saved_at", "discrete"), [(0, False), (90, True), (270, False)])
 def test_it_goes_on_as_if_nothing_had_been(saved_at, discrete, tmp_path):
     spaces = {"action_space": (Discrete(4),) if discrete else (Box.uniform(-1, 1, 2),)}
     options = {"capacity": 130, "replace": 0.5, "ratio": 0.3, "seed": 5, **spaces}
@@ -61,48 +60,37 @@ def test_it_goes_on_as_if_nothing_had_been(saved_at, discrete, tmp_path):
     assert len(told[0]) == 3
 
 
-def test_timeouts_that_nobody_knew_are_not_known_later(tmp_path):
+def test_saving_again_replaces_a_replay_but_no_file(tmp_path):
     replay = tiny()
-    replay.add(**numbered(0, 10))
+    for first in (0, 10):
+        replay.add(**numbered(first, 10))
+        replay.save(tmp_path / "replay")
+    (tmp_path / "replay" / "replay.safetensors").write_bytes(b"half of it")  # a damaged one is replaced too
     replay.save(tmp_path / "replay")
-    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
-    loaded.add(**numbered(10, 10), timeout=np.zeros(10, bool))
-    assert loaded.transitions().timeout is None
-
-
-def test_options_of_numpy_can_be_saved(tmp_path):
-    options = {"ratio": np.float32(0.5), "replace": np.float64(0.5), "seed": np.int64(3), "shuffled": np.bool_(True)}
-    replay = tiny(capacity=np.int64(50), background=np.bool_(False), **options)
-    replay.save(tmp_path / "replay")
-    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
-    assert (loaded.capacity, loaded.mixture.ratio, loaded.replace, loaded.seed) == (50, 0.5, 0.5, 3)
-
-
-def test_saving_again_replaces(tmp_path):
-    replay = tiny()
-    replay.add(**numbered(0, 10))
-    replay.save(tmp_path / "replay")
-    replay.add(**numbered(10, 10))
-    replay.save(tmp_path / "replay")
-    assert len(SyntheticReplay.load(tmp_path / "replay", device="cpu")) == 20
     assert [entry.name for entry in tmp_path.iterdir()] == ["replay"]
-
-
-def test_a_damaged_one_is_replaced_too(tmp_path):
-    replay = tiny()
-    replay.add(**numbered(0, 100))
-    replay.save(tmp_path / "replay")
-    (tmp_path / "replay" / "replay.safetensors").write_bytes(b"half of it")
-    replay.save(tmp_path / "replay")
     loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
-    assert all(map(torch.equal, loaded.sample(50), replay.sample(50)))
-
-
-def test_a_file_is_no_folder(tmp_path):
+    assert len(loaded) == 20
+    loaded.add(**numbered(20, 10), timeout=np.zeros(10, bool))
+    assert loaded.transitions().timeout is None  # of earlier rows nobody knew them
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(FormatError, match=r"thesis\.tex is a file: expected the name of a folder"):
-        tiny().save(tmp_path / "thesis.tex")
+    with pytest.raises(FormatError, match=r"thesis\.tex"):
+        replay.save(tmp_path / "thesis.tex")
     assert (tmp_path / "thesis.tex").read_text() == "x"
+
+
+def test_options_come_back_at_home_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    options = {"ratio": np.float32(0.5), "replace": np.float64(0.5), "seed": np.int64(3), "shuffled": np.bool_(True)}
+    options |= {"refit": "scratch", "precision": "tf32", "preset": TINY.changed(fit={"steps": 7})}
+    replay = tiny(capacity=np.int64(50), background=np.bool_(False), refresh_every=20, **options)
+    for rows in (0, 20):  # an empty one is saved too
+        replay.add(**numbered(0, rows)) if rows else None
+        replay.save("~/replay")
+        loaded = SyntheticReplay.load("~/replay", device="cpu")
+        assert (loaded.capacity, loaded.mixture.ratio, loaded.replace, loaded.seed) == (50, 0.5, 0.5, 3)
+        assert (len(loaded), loaded.refit, loaded.settings.fit.steps) == (rows, "scratch", 7)
+    assert (tmp_path / "replay").is_dir()
+    assert loaded.model.precision == loaded.precision == replay.model.precision == "tf32"
 
 
 def test_killed_while_it_is_saved_the_one_before_is_there(tmp_path, monkeypatch):
@@ -125,16 +113,6 @@ def test_killed_while_it_is_saved_the_one_before_is_there(tmp_path, monkeypatch)
     assert len(list((tmp_path / "replay").iterdir())) == 2
 
 
-def test_at_home_and_with_the_precision_it_had(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    replay = tiny(precision="tf32")
-    replay.add(**numbered(0, 100))
-    replay.save("~/replay")
-    assert (tmp_path / "replay").is_dir()
-    loaded = SyntheticReplay.load("~/replay", device="cpu")
-    assert loaded.model.precision == loaded.precision == replay.model.precision == "tf32"
-
-
 def test_another_kind_of_device_goes_on_with_other_numbers(tmp_path):
     replay = tiny(precision="tf32")
     replay.add(**numbered(0, 50))
@@ -146,26 +124,20 @@ def test_another_kind_of_device_goes_on_with_other_numbers(tmp_path):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(FormatError, match="no such replay"):
+    with pytest.raises(FormatError, match="absent"):
         SyntheticReplay.load(tmp_path / "absent")
     replay = tiny()
     replay.add(**numbered(0, 20))
     replay.save(tmp_path / "replay")
-    with pytest.raises(ConfigError, match="device must be"):
+    with pytest.raises(ConfigError, match="device"):
         SyntheticReplay.load(tmp_path / "replay", device="tpu")
     rewrite(tmp_path, store={})
     with pytest.raises(FormatError, match="damaged replay"):
         SyntheticReplay.load(tmp_path / "replay", device="cpu")
     path = tmp_path / "replay" / "replay.safetensors"
     save_file({"x": torch.zeros(1)}, path, {"format": "other"})
-    with pytest.raises(FormatError, match="expected format 'synther-replay-1', got 'other'"):
+    with pytest.raises(FormatError, match="'synther-replay-1'"):
         SyntheticReplay.load(tmp_path / "replay", device="cpu")
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(FormatError, match="truncated"):
         SyntheticReplay.load(tmp_path / "replay", device="cpu")
-
-
-def test_an_empty_replay_is_saved_too(tmp_path):
-    tiny(refit="scratch", preset=TINY.changed(fit={"steps": 7})).save(tmp_path / "replay")
-    loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu")
-    assert (len(loaded), loaded.refit, loaded.settings.fit.steps) == (0, "scratch", 7)

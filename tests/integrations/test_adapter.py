@@ -1,10 +1,14 @@
-"""A replay that travels as bytes comes back where it was, or where it can be."""
+"""What the integrations share: replays that travel as bytes, and libraries that are not installed."""
 
 from __future__ import annotations
+
+import importlib
+import sys
 
 import pytest
 import torch
 
+from synther.errors import MissingExtra
 from synther.integrations.adapter import packed, unpacked
 from synther.replay.synthetic import SyntheticReplay
 
@@ -24,3 +28,14 @@ def test_the_files_are_those_that_were_saved():
     files = packed(SyntheticReplay(10, device="cpu", seed=3))
     assert list(files) == ["replay.safetensors"]
     assert unpacked(files, "cpu").seed == 3
+
+
+@pytest.mark.parametrize(
+    ("extra", "library"),
+    [("sb3", "stable_baselines3.common.buffers"), ("torchrl", "torchrl.data"), ("d3rlpy", "d3rlpy.constants")],
+)
+def test_an_absent_library_names_its_extra(extra, library, monkeypatch):
+    monkeypatch.delitem(sys.modules, f"synther.integrations.{extra}", raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtra, match=rf"synther\[{extra}\]"):
+        importlib.import_module(f"synther.integrations.{extra}")
