@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rows", type=int, help="of each arm; 1,000,000 on a GPU, else 10,000")
     parser.add_argument("--seconds", type=float, default=4.0, help="of updates that are timed for every line")
-    parser.add_argument("--only", nargs="*", choices=ALGORITHMS, default=list(ALGORITHMS))
+    parser.add_argument("--only", nargs="*", choices=ALGORITHMS.names(), default=ALGORITHMS.names())
     parser.add_argument("--precision", default="auto")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
@@ -65,7 +65,7 @@ def _line(
     name: str, change: dict[str, Any], members: int, seeds: int, rows: Rows, seconds: float, precision: Any
 ) -> list[str]:
     """Each arm has rows of its own and the same seeds."""
-    config = ALGORITHMS[name][0](**change)
+    config = ALGORITHMS.get(name).config_class(**change)
     everybody = [Member(index % seeds, Arm((index // seeds,))) for index in range(members)]
     update = _seconds_an_update(Agent(config, rows, everybody, precision=precision), seconds)
     print(f"{name} {members}: {1e6 * update:.0f} us an update", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -15,35 +15,30 @@ from numpy.typing import ArrayLike, NDArray
 from synther import compute
 from synther.agents import policy
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
-from synther.agents.bc import BC, BCConfig
-from synther.agents.cql import CQL, CQLConfig
-from synther.agents.drq_bc import DrQBC, DrQBCConfig
-from synther.agents.drq_v2 import DrQv2, DrQv2Config
-from synther.agents.edac import EDAC, EDACConfig
-from synther.agents.iql import IQL, IQLConfig
-from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
+from synther.agents.bc import BC
+from synther.agents.cql import CQL
+from synther.agents.drq_bc import DrQBC
+from synther.agents.drq_v2 import DrQv2
+from synther.agents.edac import EDAC
+from synther.agents.iql import IQL
+from synther.agents.noisy_bc import NoisyBC
 from synther.agents.policy import Policy, Scales
 from synther.agents.rounds import RandomNumbers, Rounds, precision_for
 from synther.agents.rows import Member, Rows
 from synther.agents.stacked import Networks
-from synther.agents.td3_bc import TD3BC, TD3BCConfig
+from synther.agents.td3_bc import TD3BC
 from synther.errors import ConfigError
+from synther.registry import Registry
 
-Registry = dict[str, tuple[type[AgentConfig], Callable[[Any, Shape], Algorithm]]]
+ALGORITHMS: Registry[type[Algorithm]] = Registry(
+    "algorithm",
+    "synther.algorithms",
+    type,
+    {"bc": BC, "td3_bc": TD3BC, "iql": IQL, "edac": EDAC, "cql": CQL},
+)
+"""Algorithms that learn from data. Register another one with `ALGORITHMS.register("mine", Mine)`."""
 
-ALGORITHMS: Registry = {
-    "bc": (BCConfig, BC),
-    "td3_bc": (TD3BCConfig, TD3BC),
-    "iql": (IQLConfig, IQL),
-    "edac": (EDACConfig, EDAC),
-    "cql": (CQLConfig, CQL),
-}
-
-HEADS: Registry = {
-    "drq_bc": (DrQBCConfig, DrQBC),
-    "drq_v2": (DrQv2Config, DrQv2),
-    "noisy_bc": (NoisyBCConfig, NoisyBC),
-}
+HEADS: dict[str, type[Algorithm]] = {"drq_bc": DrQBC, "drq_v2": DrQv2, "noisy_bc": NoisyBC}
 """Heads of pixel agents. They are trained on features (latents) and are not meant for other observations."""
 
 _ROUND_UPDATES = 20  # enough to hide the cost of drawing random numbers member by member
@@ -63,17 +58,13 @@ class Agent(Rounds):
         *,
         precision: Literal["auto", "float32", "tf32"] = "auto",
     ) -> None:
-        known = HEADS | ALGORITHMS
-        names = [name for name, (kind, _) in known.items() if kind is type(config)]
-        if not names:
-            every = f"{', '.join(HEADS)}, or one of {', '.join(ALGORITHMS)}"
-            raise ConfigError(f"expected the config of {every}, got {type(config).__name__}")
+        self.name, kind = _algorithm_of(config)
         if not members:
             raise ConfigError("an agent needs at least one member, got none")
-        self.name, self.config, self.rows, self.members = names[0], config, rows, tuple(members)
+        self.config, self.rows, self.members = config, rows, tuple(members)
         self.precision = precision_for(precision, rows.device)
         shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), rows.device)
-        algorithm = known[self.name][1](config, shape)
+        algorithm = kind(config, shape)
         scales = _scales(config, rows, self.members)
         self._policy = Policy(algorithm.actor, _first(scales, algorithm.actor), algorithm.squash)
         super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch_size, scales), rows.device)
@@ -118,6 +109,15 @@ class Agent(Rounds):
         advice = "train fewer members together, or lower agent.batch_size, agent.width or the number of rows"
         with compute.matmul_precision(self.precision), compute.working_on(self.device, advice):
             yield
+
+
+def _algorithm_of(config: AgentConfig) -> tuple[str, type[Algorithm]]:
+    """The algorithm whose options `config` is, and its name."""
+    for name, kind in (*HEADS.items(), *ALGORITHMS.items()):
+        if kind.config_class is type(config):
+            return name, kind
+    known = f"{', '.join(HEADS)}, or one of {', '.join(ALGORITHMS.names())}"
+    raise ConfigError(f"expected the config of {known}, got {type(config).__name__}")
 
 
 class _Round:

@@ -107,6 +107,23 @@ class StateAgentConfig(AgentConfig):
 
 
 @dataclass(frozen=True)
+class OnlineConfig(StateAgentConfig):
+    """Options that all online agents share."""
+
+    normalize: bool = field(default=False, init=False)  # there is no data yet to compute a mean from
+    discount: float = 0.99
+    tau: float = 0.005
+    """Fraction by which the target networks move per update."""
+    utd: int = 1
+    """Critic updates per environment step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._share("discount", "tau")
+        self._at_least(1, "utd")
+
+
+@dataclass(frozen=True)
 class Shape:
     """Sizes, seeds and device of an algorithm's networks."""
 
@@ -177,8 +194,13 @@ class Noise(NamedTuple):
 
 
 class Algorithm(ABC):
-    """Base class of algorithms. Attributes of type Tensor, `Networks` and `Adam` are its state."""
+    """Base class of algorithms: a class that is built from a config and a `Shape`, and has `update`.
 
+    Attributes of type Tensor, `Networks` and `Adam` are its state.
+    """
+
+    config_class: ClassVar[type[AgentConfig]]
+    """The dataclass of its options."""
     losses: ClassVar[tuple[str, ...]]
     """Names of the losses that `update` returns."""
     squash: Squash = "tanh"
@@ -186,13 +208,35 @@ class Algorithm(ABC):
     normals: int = 0
     uniforms: int = 0
     """Random numbers per row of a batch."""
+    exploration_noise: float = 0.0
+    """Standard deviation of the noise that online agents add to their actions."""
     period: int = 1
     """Number of updates after which their pattern repeats."""
     actor: Networks
 
+    def __init__(self, config: Any, shape: Shape) -> None:
+        raise NotImplementedError
+
     @abstractmethod
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
         """One update of all members; return each member's losses (S,). `step` counts from the start of a period."""
+
+    def updates(self, batches: Batch, noise: Noise) -> dict[str, Tensor]:
+        """The updates of one environment step, from batches (S, updates, B, ...)."""
+        losses: dict[str, Tensor] = {}
+        for number in range(batches.reward.shape[1]):
+            batch = Batch(*(part[:, number] for part in batches))
+            losses |= self.update(batch, Noise(*(part[:, number] for part in noise)), number)
+        return losses
+
+    def explore(self, observation: Tensor, noise: Tensor) -> Tensor:
+        """Actions (S, B, A) within [-1, 1] to explore with. Zero noise gives the policy's own actions.
+
+        `noise` (S, B, A) is standard normal. By default it is added with the config's `exploration_noise`.
+        """
+        output = self.actor(observation, training=False)[..., : noise.shape[-1]]
+        action = output.tanh() if self.squash == "tanh" else output.clamp(-1, 1)
+        return (action + self.exploration_noise * noise).clamp(-1, 1)
 
     def state(self) -> dict[str, Tensor]:
         """All tensors that change during training, by their names in files."""

@@ -23,6 +23,7 @@ def imitation_loss(action: Tensor, data_action: Tensor) -> Tensor:
 
 
 class BC(Algorithm):
+    config_class = BCConfig
     losses: ClassVar[tuple[str, ...]] = ("actor",)
 
     def __init__(self, config: BCConfig, shape: Shape) -> None:

@@ -56,6 +56,7 @@ def value_gap(drawn: Tensor, log_density: Tensor, data: Tensor) -> Tensor:
 
 
 class CQL(Algorithm):
+    config_class = CQLConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "gap", "actor", "temperature")
 
     def __init__(self, config: CQLConfig, shape: Shape) -> None:

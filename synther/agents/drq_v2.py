@@ -29,5 +29,7 @@ def value_loss(value: Tensor) -> Tensor:
 
 
 class DrQv2(DrQBC):
+    config_class = DrQv2Config
+
     def _policy_loss(self, value: Tensor, action: Tensor, batch: Batch) -> Tensor:
         return value_loss(value)

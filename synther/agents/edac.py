@@ -48,6 +48,7 @@ def similarity(gradients: Tensor) -> Tensor:
 
 
 class EDAC(Algorithm):
+    config_class = EDACConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "similarity", "actor", "temperature")
 
     def __init__(self, config: EDACConfig, shape: Shape) -> None:

@@ -57,6 +57,7 @@ def advantage_weights(advantage: Tensor, beta: float) -> Tensor:
 
 
 class IQL(Algorithm):
+    config_class = IQLConfig
     losses: ClassVar[tuple[str, ...]] = ("value", "critic", "actor")
 
     def __init__(self, config: IQLConfig, shape: Shape) -> None:

@@ -1,4 +1,4 @@
-"""The online learner (SAC, REDQ): after every environment step, one captured round of updates of all members.
+"""The online learner: after every environment step, one captured round of updates of all members.
 
 All random numbers of a step depend only on (member's seed, step number). So a member learns the same alone as together
 with others, and a resumed training gives the same result as an uninterrupted one.
@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,15 +20,49 @@ from torch import Tensor
 
 from synther import compute
 from synther.agents import policy
-from synther.agents.algorithm import Noise, Shape
+from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape
 from synther.agents.policy import Policy, Scales
 from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
 from synther.agents.rounds import RandomNumbers, precision_for
-from synther.agents.sac import SAC, SACConfig
+from synther.agents.sac import REDQ_CONFIG, SAC, SAC_CONFIG
 from synther.errors import ConfigError, DataError, FormatError
+from synther.registry import Registry
 
 _ACTING = 2  # a stream beside those of algorithm.py
 _ACTING_STEPS = 1_000  # steps whose random numbers are drawn together
+
+
+@dataclass(frozen=True)
+class OnlineAgent:
+    """An algorithm that acts and learns, with its defaults under a name."""
+
+    algorithm: type[Algorithm]
+    config: OnlineConfig
+
+    @classmethod
+    def of(cls, algorithm: type[Algorithm]) -> OnlineAgent:
+        """An algorithm with its own defaults."""
+        config = algorithm.config_class()
+        if not isinstance(config, OnlineConfig):
+            raise ConfigError(f"{algorithm.__name__}.config_class must be an OnlineConfig to learn online")
+        return cls(algorithm, config)
+
+
+ONLINE_AGENTS: Registry[OnlineAgent] = Registry(
+    "online agent",
+    "synther.online_agents",
+    OnlineAgent,
+    {"sac": OnlineAgent(SAC, SAC_CONFIG), "redq": OnlineAgent(SAC, REDQ_CONFIG)},
+)
+"""Agents of `synther online`. Register another one with `ONLINE_AGENTS.register("mine", OnlineAgent.of(Mine))`."""
+
+
+def _algorithm_of(config: OnlineConfig) -> tuple[str, type[Algorithm]]:
+    """The algorithm whose options `config` is, and the first name that it has."""
+    for name, agent in ONLINE_AGENTS.items():
+        if type(agent.config) is type(config):
+            return name, agent.algorithm
+    raise ConfigError(f"expected the config of {', '.join(ONLINE_AGENTS.names())}, got {type(config).__name__}")
 
 
 class Learner:
@@ -39,7 +74,7 @@ class Learner:
 
     def __init__(
         self,
-        config: SACConfig,
+        config: OnlineConfig,
         seeds: Sequence[int],
         observation: int,
         low: ArrayLike,
@@ -62,10 +97,10 @@ class Learner:
                 len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device
             )
             shape = Shape(observation, self.rows.action_size, self.seeds, device)
-            self.algorithm = SAC(config, shape)
-            self._round = _Round(
-                self.algorithm, self.rows, BatchSampler(self.rows, config.batch_size, ratio), self.seeds
-            )
+            self.name, kind = _algorithm_of(config)
+            self.algorithm = kind(config, shape)
+            places = BatchSampler(self.rows, config.batch_size, ratio)
+            self._round = _Round(self.algorithm, self.rows, places, self.seeds, config)
             self._actor = _Actor(self.algorithm, shape)
         low_high = (torch.from_numpy(bound).to(device) for bound in (self.rows.low, self.rows.high))
         size = len(self.seeds), observation
@@ -159,7 +194,7 @@ class Learner:
         """Properties that must match when training resumes from a file."""
         environment = {"observation": self.rows.observation_size, "low": self.rows.low, "high": self.rows.high}
         plain = {name: np.asarray(value).tolist() for name, value in environment.items()}
-        return {"algorithm": "sac", "config": self.config.described(), "seeds": self.seeds, "environment": plain}
+        return {"algorithm": self.name, "config": self.config.described(), "seeds": self.seeds, "environment": plain}
 
     def _scaled(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scale actions from [-1, 1] to their bounds."""
@@ -177,10 +212,17 @@ class Learner:
 class _Round:
     """The updates of one step, with their random numbers in tensors with fixed addresses."""
 
-    def __init__(self, algorithm: SAC, rows: SeedReplayBuffer, places: BatchSampler, seeds: Sequence[int]) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        rows: SeedReplayBuffer,
+        places: BatchSampler,
+        seeds: Sequence[int],
+        config: OnlineConfig,
+    ) -> None:
         self.algorithm, self.rows, self.places = algorithm, rows, places
         self.losses = {name: torch.zeros(len(seeds), device=rows.device) for name in algorithm.losses}
-        self._numbers = RandomNumbers(seeds, algorithm.config.utd, algorithm.config.batch_size, algorithm, rows.device)
+        self._numbers = RandomNumbers(seeds, config.utd, config.batch_size, algorithm, rows.device)
         self._drawn: int | None = None
 
     def draw(self, number: int) -> None:
@@ -199,7 +241,7 @@ class _Round:
 class _Actor:
     """All members' actions in one captured forward pass."""
 
-    def __init__(self, algorithm: SAC, shape: Shape) -> None:
+    def __init__(self, algorithm: Algorithm, shape: Shape) -> None:
         self.algorithm, self.shape = algorithm, shape
         self._given = torch.zeros(len(shape.seeds), shape.observation + shape.action, device=shape.device)
         self._action = torch.zeros(len(shape.seeds), shape.action, device=shape.device)
@@ -216,7 +258,7 @@ class _Actor:
     @torch.no_grad()
     def _forward(self) -> None:
         given, size = self._given.unsqueeze(1), self.shape.observation
-        self._action.copy_(self.algorithm.act(given[..., :size], given[..., size:])[0].squeeze(1))
+        self._action.copy_(self.algorithm.explore(given[..., :size], given[..., size:]).squeeze(1))
 
 
 class _Draws:

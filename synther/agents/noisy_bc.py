@@ -23,6 +23,7 @@ class NoisyBCConfig(HeadsConfig):
 
 
 class NoisyBC(Algorithm):
+    config_class = NoisyBCConfig
     losses: ClassVar[tuple[str, ...]] = ("actor",)
 
     def __init__(self, config: NoisyBCConfig, shape: Shape) -> None:

@@ -7,14 +7,14 @@ SAC has two critics and uses their minimum. REDQ has ten and uses the minimum of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
 from synther.agents.gaussian import squashed
 from synther.agents.networks import Initial
@@ -26,21 +26,14 @@ LOG_STD = (-20.0, 2.0)
 
 
 @dataclass(frozen=True)
-class SACConfig(StateAgentConfig):
-    normalize: bool = field(default=False, init=False)  # there is no data yet to compute a mean from
-    discount: float = 0.99
-    tau: float = 0.005
-    """Fraction by which the target critics move per update."""
+class SACConfig(OnlineConfig):
     num_critics: int = 2
     num_min_critics: int = 2
     """Size of the random subset of critics whose minimum is the target. Drawn for every update."""
-    utd: int = 1
-    """Critic updates per environment step. The policy is updated with the last of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._share("discount", "tau")
-        self._at_least(1, "num_critics", "num_min_critics", "utd")
+        self._at_least(1, "num_critics", "num_min_critics")
         if self.num_min_critics > self.num_critics:
             limit = f"agent.num_critics, {self.num_critics}"
             raise ConfigError(f"agent.num_min_critics must be at most {limit}, got {self.num_min_critics}")
@@ -63,6 +56,7 @@ class _Glorot(Initial):
 
 
 class SAC(Algorithm):
+    config_class = SACConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor", "temperature", "entropy")
 
     def __init__(self, config: SACConfig, shape: Shape) -> None:
@@ -102,9 +96,12 @@ class SAC(Algorithm):
             losses |= self._update_policy(batch, here[:, -1])
         return losses
 
-    def act(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def explore(self, observation: Tensor, noise: Tensor) -> Tensor:
+        return self.act(observation, noise, training=False)[0]
+
+    def act(self, observation: Tensor, noise: Tensor, *, training: bool = True) -> tuple[Tensor, Tensor]:
         """Actions (S, B, A) within [-1, 1] and their log-probability (S, B). Zero noise gives the mean action."""
-        mean, log_std = self.actor(observation).chunk(2, -1)
+        mean, log_std = self.actor(observation, training=training).chunk(2, -1)
         return squashed(mean, log_std.clamp(*LOG_STD), noise)
 
     def _update_critics(self, batch: Batch, next_action: Tensor, cost: Tensor, subset: Tensor) -> Tensor:

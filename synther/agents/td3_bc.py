@@ -41,6 +41,7 @@ def policy_loss(value: Tensor, action: Tensor, data_action: Tensor, alpha: float
 
 
 class TD3BC(Algorithm):
+    config_class = TD3BCConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
 
     def __init__(self, config: TD3BCConfig, shape: Shape) -> None:

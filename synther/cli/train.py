@@ -32,7 +32,7 @@ class Train(OfflineOptions, options.Named):
     """
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
-    """One of bc, td3_bc, iql, edac, cql."""
+    """One of bc, td3_bc, iql, edac, cql, or your own as module:Class."""
     data: options.Data = tyro.MISSING
     out: options.Results = tyro.MISSING
     synthetic: str | None = None
@@ -87,12 +87,13 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
         options.parse("train", Train, arguments)  # prints help and exits, without importing PyTorch
     from synther.agents.agent import ALGORITHMS
 
-    config = ALGORITHMS[options.positional(Train, arguments, ALGORITHMS, "td3_bc")][0]
-    chosen, agent = options.parse_with_agent("train", Train, arguments, config())
+    options.register_typed(arguments)
+    name = options.positional(Train, arguments, ALGORITHMS.names(), "td3_bc")
+    chosen, agent = options.parse_with_agent("train", Train, arguments, ALGORITHMS.get(name).config_class())
     if chosen.algorithm not in ALGORITHMS:
         raise ConfigError(
-            f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS)}; pixel agents are "
-            "trained with `synther pixels train`"
+            f"unknown algorithm {chosen.algorithm!r}: expected one of {', '.join(ALGORITHMS.names())}, or your own as "
+            "module:Class; pixel agents are trained with `synther pixels train`"
         )
     given = options.named(arguments)
     return chosen, {name: value for name, value in agent.items() if f"--agent.{name.replace('_', '-')}" in given}

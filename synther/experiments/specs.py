@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError, SyntherError
@@ -77,8 +77,8 @@ class OfflineRun(OfflineOptions, RunSpec):
     def config(self) -> AgentConfig:
         from synther.agents.agent import ALGORITHMS
 
-        check_one_of("algorithm", self.algorithm, ALGORITHMS)
-        kind = ALGORITHMS[self.algorithm][0]
+        check_one_of("algorithm", self.algorithm, ALGORITHMS.names())
+        kind = ALGORITHMS.get(self.algorithm).config_class
         check_options(self.algorithm, self.agent, (option.name for option in fields(kind)))
         return kind(**self.agent)
 
@@ -130,9 +130,6 @@ class OfflineRun(OfflineOptions, RunSpec):
         if self.algorithm in dataset.rewards:
             others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
         return TrainingData(dataset.rows_for(self.algorithm, rows), others, self.arms)
-
-
-OnlineAlgorithm = Literal["sac", "redq"]
 
 
 @dataclass(frozen=True)
@@ -189,8 +186,6 @@ class OnlineRun(OnlineOptions, RunSpec):
     """
 
     shown = "returns"
-    algorithms: ClassVar[tuple[str, ...]] = get_args(OnlineAlgorithm)
-
     name: str
     env_id: str
     algorithm: str = "sac"
@@ -206,7 +201,6 @@ class OnlineRun(OnlineOptions, RunSpec):
     """Passed to `gymnasium.make`."""
 
     def __post_init__(self) -> None:
-        check_one_of("agent", self.algorithm, self.algorithms)
         check_least(self, utd=1, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
         check_least(self, evaluate_every=1, episodes=1, workers=1)
         check_env_options(self.env_options or {})
@@ -218,9 +212,10 @@ class OnlineRun(OnlineOptions, RunSpec):
 
     @property
     def config(self) -> Any:
-        from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG
+        from synther.agents.learner import ONLINE_AGENTS
 
-        default = REDQ_CONFIG if self.algorithm == "redq" else SAC_CONFIG
+        check_one_of("agent", self.algorithm, ONLINE_AGENTS.names())
+        default = ONLINE_AGENTS.get(self.algorithm).config
         known = (option.name for option in fields(default) if option.init and option.name != "utd")
         check_options(self.algorithm, self.agent, known)
         return replace(default, **self.agent, utd=self.utd)
@@ -298,8 +293,6 @@ class OnlinePixelRun(OnlineRun):
     A step is one decision in the environment of every seed, whose action is repeated `repeat` times.
     """
 
-    algorithms = ("drq_v2",)
-
     algorithm: str = "drq_v2"
     synthetic: SyntheticLatents | None = None
     learning_starts: int = field(default=2_000, kw_only=True)
@@ -313,6 +306,7 @@ class OnlinePixelRun(OnlineRun):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_one_of("agent", self.algorithm, ["drq_v2"])
         check_least(self, update_every=1, repeat=1, size=1)
         nstep = self.config.nstep
         if min(self.learning_starts, self.segment_after(0)) < nstep < self.steps:

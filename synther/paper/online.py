@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from synther.experiments.specs import OnlineAlgorithm, OnlineRun, Synthetic
+from synther.experiments.specs import OnlineRun, Synthetic
 from synther.paper.experiment import Cell, Experiment
 from synther.paper.published import HOURS, NEIGHBOURS
 
@@ -25,7 +25,7 @@ class Method:
 
     name: str
     """In the names of runs."""
-    algorithm: OnlineAlgorithm
+    algorithm: str
     utd: int
     synthetic: Synthetic | None = None
 

@@ -45,7 +45,7 @@ def usual(config) -> Agent:
 
 
 def test_every_algorithm_is_here():
-    assert {type(config) for config in CONFIGS.values()} == {kind for kind, _ in ALGORITHMS.values()}
+    assert {type(config) for config in CONFIGS.values()} == {kind.config_class for _, kind in ALGORITHMS.items()}
 
 
 @every

@@ -52,7 +52,7 @@ def trained(config: HeadsConfig, members=MEMBERS, updates: int = 22) -> Agent:
 
 
 def test_every_head_is_here():
-    assert {type(config) for config in CONFIGS.values()} == {kind for kind, _ in HEADS.values()}
+    assert {type(config) for config in CONFIGS.values()} == {kind.config_class for kind in HEADS.values()}
 
 
 @every

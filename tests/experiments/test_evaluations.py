@@ -81,9 +81,9 @@ def test_written_down_in_order_and_never_waited_for(tmp_path):
         evaluations.wait(0)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_a_diverged_member_spoils_no_other(name):
-    config = ALGORITHMS[name][0](width=8, depth=1, batch_size=8)
+    config = ALGORITHMS.get(name).config_class(width=8, depth=1, batch_size=8)
     fine, poisoned = agent_of(config), agent_of(config)
     with torch.no_grad():
         poisoned.algorithm.actor.weights[0] = np.nan

@@ -68,7 +68,7 @@ def test_the_last_step_is_measured_too():
 )
 def test_what_cannot_be(part, change, named):
     with pytest.raises(ConfigError, match=named):
-        replace(part, **change)
+        replace(part, **change).config  # noqa: B018
 
 
 def test_rewards_of_the_suite_are_not_scaled_unless_they_are_residuals():
