@@ -12,8 +12,13 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions, write
+from synther import report as experiment
+from synther.assess import learners
 from synther.cli import main
 from synther.data.spaces import Box
+from synther.envs import evaluation, recording
+
+from ..here import Here
 
 TINY = [
     *("--network.width", "16", "--network.depth", "1", "--network.embedding", "8"),
@@ -117,6 +122,25 @@ def model(rows, tmp_path_factory) -> Path:
     settings = {"network": {"width": 16, "depth": 1, "embedding": 8}, "fit": {"steps": 20, "evaluate_every": 10}}
     Synthesizer("laptop", **settings, sampler={"steps": 2}).fit(rows, progress=False).save(path)
     return path
+
+
+@pytest.fixture
+def no_processes(monkeypatch) -> None:
+    """Episodes are played in this one."""
+    for module in (evaluation, recording):
+        monkeypatch.setattr(module, "Workers", Here)
+
+
+@pytest.fixture(scope="module")
+def quick_report() -> Iterator[None]:
+    """Where nothing depends on how well networks learn, on what samplers of many steps make, or on the picture."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learners, "FEWEST_STEPS", 3)
+        patch.setattr(learners, "MOST_STEPS", 3)
+        patch.setattr(experiment, "CALLS", (4,))
+        patch.setattr(experiment, "EFFORT", {"cpu": 0.0, "cuda": 0.0})
+        patch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+        yield
 
 
 @pytest.fixture

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from synther import Synthesizer, Transitions, read, write
-from synther import report as experiment
-from synther.assess import learners
+from synther import Synthesizer, read, write
 from synther.data import shipped
-from synther.data.spaces import Discrete
 
-
-@pytest.fixture(scope="module", autouse=True)
-def quick() -> Iterator[None]:
-    """Nothing here depends on how well networks learn, or on what samplers of many steps make."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learners, "FEWEST_STEPS", 3)
-        patch.setattr(learners, "MOST_STEPS", 3)
-        patch.setattr(experiment, "CALLS", (4,))
-        patch.setattr(experiment, "EFFORT", {"cpu": 0.0, "cuda": 0.0})
-        yield
+pytestmark = pytest.mark.usefixtures("quick_report")
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +55,11 @@ class TestAnswer:
         assert all(f"note: {note}" in out for note in found["notes"])
         assert lines[-2:] == [str(tmp_path / "r" / "report.html"), str(tmp_path / "r" / "assessment.json")]
         assert "assess: 100 %" in err
+        assert (found["process"], found["efforts"], found["cloud"]["judge"]) == (
+            None,
+            [],
+            "3 networks fitted on real rows",
+        )
         assert (found["real_name"], found["synthetic_name"]) == ("my_replay.npz", "fake.npz")
 
     def test_it_fits_a_terminal(self, synther, data, fake, tmp_path, monkeypatch):
@@ -78,40 +69,26 @@ class TestAnswer:
         [header] = [line for line in text if "synthetic " in line and "better" in line]
         assert header.split() == ["synthetic", "real", "rows", "better"]
 
-    def test_a_machine_reads_one_object(self, synther, data, fake, tmp_path):
-        answer = synther("assess", data, fake, "--out", tmp_path / "r", "--json", "--quiet")
+    def test_a_machine_reads_one_object(self, synther, data, fake, rows, model, tmp_path):
+        write(rows[:40], tmp_path / "more.npz")
+        options = ("--held-out", tmp_path / "more.npz", "--model", model, "--json", "--quiet")
+        answer = synther("assess", data, fake, "--out", tmp_path / "r", *options)
         assert (answer.code, answer.err) == (0, "")
+        assert answer == synther("assess", data, fake, "--out", tmp_path / "r", *options)
+        assert len(kept(tmp_path / "r")["efforts"]) == 2
         found, whole = answer.json, kept(tmp_path / "r")
         assert found["verdict"] == whole["verdict"]
         assert found["notes"] == whole["notes"]
-        assert (found["rows_real"], found["rows_synthetic"], found["rows_held_out"]) == (300, 150, 60)
+        assert (found["rows_real"], found["rows_synthetic"], found["rows_held_out"]) == (300, 150, 40)
         assert found["measures"] == {
             entry["name"]: {"value": entry["value"], "real": entry["real"]} for entry in whole["measures"]
         }
         assert list(found["columns"].values()) == sorted(column["similarity"] for column in whole["columns"])
-        assert {name: Path(path).is_file() for name, path in found["files"].items()} == {
-            "report": True, "figures": True,
-        }  # fmt: skip
-
-    def test_again_into_the_same_folder_with_progress_beside_the_answer(self, synther, data, fake, tmp_path):
-        command = ("assess", data, fake, "--out", tmp_path, "--json")
-        first = synther(*command)
-        assert first.json == synther(*command, "--quiet").json
-        assert "assess: 100 %" in first.err
-
-    def test_held_out_rows(self, synther, data, fake, rows, tmp_path):
-        write(rows[:40], tmp_path / "more.npz")
-        options = ("--held-out", tmp_path / "more.npz", "--json", "--quiet")
-        found = synther("assess", data, fake, "--out", tmp_path / "r", *options).json
-        assert (found["rows_real"], found["rows_held_out"]) == (300, 40)
+        assert all(Path(found["files"][name]).is_file() for name in ("report", "figures"))
 
 
 class TestModels:
-    def test_rows_alone_know_of_none(self, synther, data, fake, tmp_path):
-        assert synther("assess", data, fake, "--out", tmp_path, "--quiet").code == 0
-        assert (kept(tmp_path)["process"], kept(tmp_path)["efforts"]) == (None, [])
-
-    @pytest.mark.parametrize("spelling", ["m.safetensors", "./m.safetensors", "~/m.safetensors"])
+    @pytest.mark.parametrize("spelling", ["m.safetensors", "~/m.safetensors"])
     def test_a_model_makes_the_rows(self, synther, data, model, spelling, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -124,8 +101,6 @@ class TestModels:
         assert found["synthetic_name"] == "m.safetensors"
 
     def test_it_is_found_beside_the_rows_of_a_run(self, synther, data, tiny, tmp_path, monkeypatch):
-        picture = "synther.upsample.draw"
-        monkeypatch.setattr(picture, lambda real, fake, path, found: path.write_bytes(b""))
         folder = tmp_path / "run"
         assert synther("upsample", data, "--samples", 150, "--out", folder, "--format", "npz", *tiny).code == 0
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -135,10 +110,6 @@ class TestModels:
         assert synther("assess", data, folder / "synthetic.npz", "--out", tmp_path / "r", "--quiet").code == 0
         assert kept(tmp_path / "r")["efforts"] == []
 
-    def test_one_that_is_named(self, synther, data, fake, model, tmp_path):
-        assert synther("assess", data, fake, "--model", model, "--out", tmp_path, "--quiet").code == 0
-        assert len(kept(tmp_path)["efforts"]) == 2
-
     def test_one_of_other_rows(self, synther, hopper, model, tmp_path):
         code, out, err = synther("assess", hopper, hopper, "--model", model, "--out", tmp_path, "--quiet")
         assert (code, err) == (0, "")
@@ -147,7 +118,7 @@ class TestModels:
 
     def test_one_that_cannot_make_such_rows(self, refused, hopper, model, tmp_path):
         err = refused("assess", hopper, model, "--out", tmp_path / "r", "--samples", 50, "--quiet")
-        assert "observation has row shape (2,) in the synthetic data, (11,)" in err
+        assert "observation" in err
 
 
 class TestJudges:
@@ -166,37 +137,19 @@ class TestJudges:
         assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r") is None
         assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r", "--env-id", "Hopper-v5") == "Hopper-v5 in MuJoCo"
 
-    def test_an_environment_that_nobody_simulates(self, synther, data, tmp_path):
-        assert self.judge(synther, data, tmp_path) == "3 networks fitted on real rows"
-
-    def test_discrete_actions(self, synther, rows, tmp_path):
-        steps = Transitions(
-            rows.observation, np.arange(300) % 3, rows.reward, rows.next_observation, rows.terminal,
-            action_space=(Discrete(3),),
-        )  # fmt: skip
-        write(steps, tmp_path / "x.npz")
-        assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r") == "3 networks fitted on real rows"
-        assert kept(tmp_path / "r")["measures"][2]["name"] == "policy_score"
-        assert 0 <= kept(tmp_path / "r")["measures"][2]["value"] <= 1
-
 
 REFUSED = {
-    "good.npz good.npz --out thesis.tex": "thesis.tex is a file: choose a folder for the report",
-    "good.npz good.npz --out r --env-id Nowhere-v0": "cannot set 'Nowhere-v0' to a recorded state",
-    "good.npz good.npz --out r --env-id Hopper-v5": "Hopper-v5: expected observations of shape (rows, 11), got (1, 2)",
-    "good.npz good.npz --out r --env-id cheetah-run": "'dm_control/cheetah-run-v0'",
-    "good.npz hopper.npz --out r": "observation has row shape (11,) in the synthetic data, (2,) in the real",
-    "good.npz good.npz --held-out hopper.npz --out r": "observation has row shape (11,)",
-    "absent.npz good.npz --out r": "absent.npz: no such file",
-    "good.npz absent.npz --out r": "absent.npz: no such file",
-    "good.npz absent.safetensors --out r": "absent.safetensors: no such file; expected a model",
+    "good.npz good.npz --out thesis.tex": "thesis.tex",
+    "good.npz good.npz --out r --env-id Nowhere-v0": "Nowhere-v0",
+    "good.npz good.npz --out r --env-id Hopper-v5": "Hopper-v5",
+    "good.npz good.npz --held-out hopper.npz --out r": "observation",
+    "good.npz absent.safetensors --out r": "absent.safetensors",
     "good.npz truncated.npz --out r": "truncated.npz",
-    "good.npz good.npz --held-out truncated.npz --out r": "truncated.npz",
-    "good.npz good.npz --model good.npz --out r": "good.npz is no safetensors file",
-    "good.npz m.safetensors --model m.safetensors --out r": "m.safetensors is a model itself: leave --model out",
-    "good.npz m.safetensors --samples 0 --out r": "must be a whole number and at least 1, got 0",
-    "good.npz good.npz --device tpu --out r": "device must be auto, cpu, cuda or cuda:N, got 'tpu'",
-    "good.npz good.npz --seed -1 --out r": "--seed must be at least 0, got -1",
+    "good.npz good.npz --model good.npz --out r": "good.npz",
+    "good.npz m.safetensors --model m.safetensors --out r": "--model",
+    "good.npz m.safetensors --samples 0 --out r": "samples",
+    "good.npz good.npz --device tpu --out r": "device",
+    "good.npz good.npz --seed -1 --out r": "--seed",
 }
 
 

@@ -112,35 +112,6 @@ def test_frames(run, monkeypatch, tmp_path):
     assert len(read_frames("c.hdf5")) == 13
 
 
-def test_interrupted_the_same_command_goes_on(synther, monkeypatch, tmp_path, caplog):
-    """And one with another seed does not."""
-    made = [frames(5), frames(5), frames(3)]
-    patience = 2
-
-    def record_frames(*given, seed, **named):
-        def after(done):
-            yield from made[len(done) : patience]
-            if patience < len(made):
-                raise KeyboardInterrupt
-
-        return FrameRecorder({"seed": seed}, after)
-
-    monkeypatch.setattr("synther.collect.frames.record_frames", record_frames)
-    command = ("collect", "dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5")
-    code, out, err = synther(*command)
-    assert (code, out) == (1, "")
-    assert err == "synther: interrupted; the same command resumes from what was saved, or starts again\n"
-    assert not Path("a.hdf5").exists()
-    patience = 3
-    code, out, err = synther(*command, "--seed", 1)
-    assert (code, out) == (2, "")
-    assert err.startswith("synther: a.hdf5.partial holds a run with another seed (")
-    code, out, err = synther(*command, "--json")
-    assert (code, json.loads(out)["episodes"], len(read_frames("a.hdf5"))) == (0, 3, 13)
-    assert "resuming after 8 decisions in a.hdf5.partial" in caplog.text
-    assert [file.name for file in tmp_path.iterdir()] == ["a.hdf5"]
-
-
 def frames(records: int) -> Frames:
     """One episode, a reward of 1 for every decision."""
     first = np.arange(records) == 0

@@ -9,7 +9,7 @@ import pytest
 QUICK = ("--device", "cpu", "--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "8", "--seeds", "2")
 
 
-def test_a_table_for_a_person_and_an_object_for_a_machine(synther, tmp_path):
+def test_a_table_for_a_person_and_an_object_for_a_machine(synther, no_processes, tmp_path):
     command = ("train", "bc", "hopper-sac", "--fraction", "0.05", "--updates", "20", "--no-evaluate", *QUICK)
     assert synther(*command, "--out", tmp_path / "run").code == 0
     short = ("--env-id", "Hopper-v5", "--env-options", '{"max_episode_steps": 4}')

@@ -22,6 +22,8 @@ import gymnasium
 Path(__file__).with_suffix(".imported").touch()
 gymnasium.register("ForeignOfACommand-v0", "gymnasium.envs.classic_control.pendulum:PendulumEnv", max_episode_steps=5)
 """
+pytestmark = pytest.mark.usefixtures("quick_report")
+
 AGENT = ("--device", "cpu", "--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "8", "--seeds", "1")
 SHORT = ("--updates", "10", "--evaluate-every", "10", "--episodes", "1", "--workers", "1")
 
@@ -59,9 +61,8 @@ def test_a_minari_spec_with_entry_point_and_wrappers(foreign, marker, tmp_path):
     told = json.loads(place.read_text())
     del told["synther_metadata"]
     wrapper = {"name": "W", "entry_point": f"{NAME}:W", "kwargs": None}
-    told["env_spec"] = json.dumps(
-        {**json.loads(told["env_spec"]), "entry_point": f"{NAME}:Env", "additional_wrappers": [wrapper]}
-    )
+    changed = {"entry_point": f"{NAME}:Env", "additional_wrappers": [wrapper]}
+    told["env_spec"] = json.dumps({**json.loads(told["env_spec"]), **changed})
     place.write_text(json.dumps(told))
     assert read(folder).env_id == "Pendulum-v1"
     assert not marker.exists()
@@ -76,9 +77,8 @@ def test_commands_on_rows(synther, foreign, marker, tiny, tmp_path):
     assert Synthesizer.load(tmp_path / "m.safetensors").layout.env_id == ENV_ID
     assert synther("inspect", tmp_path / "m.safetensors").code == 0
     assert synther("sample", tmp_path / "m.safetensors", "--samples", "20", "--out", tmp_path / "s.npz").code == 0
-    assert (
-        synther("assess", foreign, tmp_path / "m.safetensors", "--samples", "50", "--out", tmp_path / "two").code == 0
-    )
+    drawn = (tmp_path / "m.safetensors", "--samples", "50")
+    assert synther("assess", foreign, *drawn, "--out", tmp_path / "two").code == 0
     assert not marker.exists()
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
 import synther as package
 from synther.cli import VERBS, options
+from synther.cli.answer import over, say, standing, table
 from synther.cli.models import Fit, Sample, Upsample
+from synther.experiments.results import EvalPoint
 from synther.presets import PRESETS
 
 
@@ -22,16 +23,7 @@ def test_help_lists_every_verb(synther):
         assert re.search(rf"^  {verb} +{re.escape(about)}$", out, re.MULTILINE)
     assert synther("-h").out == out
     assert synther() == (2, out, "")
-
-
-def test_version(synther):
     assert synther("--version") == (0, f"synther {package.__version__}\n", "")
-
-
-def test_an_unknown_verb(synther):
-    code, out, err = synther("upsampel", "x.npz")
-    assert (code, out) == (2, "")
-    assert err == f"synther: unknown command 'upsampel': expected one of {', '.join(VERBS)}\n"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -40,14 +32,14 @@ def test_every_verb_explains_itself(synther, verb, monkeypatch):
     code, out, err = synther(verb, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"usage: synther {verb} ")
+    assert "{None}|" not in out
     for flag in ("--json", "--quiet"):
         assert re.search(rf"{flag} [^(]*\(default:[\s│]+False\)", out)
 
 
-@pytest.mark.parametrize("verb", ["fit", "upsample"])
-def test_the_defaults_shown_are_those_of_the_preset(synther, verb, monkeypatch):
+def test_the_defaults_shown_are_those_of_the_preset(synther, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")  # in a wide terminal the help has two columns
-    for name in ("paper", "fast", "laptop"):
+    for verb, name in (("fit", "paper"), ("upsample", "laptop")):
         _, out, _ = synther(verb, "--preset", name, "--help")
         shown = {
             option: re.search(rf"--{re.escape(option)} .*?\(default:[\s│]+(\S+)\)", out, re.DOTALL)[1]
@@ -63,24 +55,15 @@ def test_the_defaults_shown_are_those_of_the_preset(synther, verb, monkeypatch):
         }
 
 
-def test_help_answers_at_once():
-    script = (
-        "import sys; from synther.cli import main; code = main(['--help']);"
-        "print([name for name in ('torch', 'tyro', 'numpy', 'h5py') if name in sys.modules], file=sys.stderr);"
-        "sys.exit(code)"
-    )
-    seconds = []
-    for _ in range(3):  # the quickest of three, since a machine may be busy
-        began = time.monotonic()
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-        seconds.append(time.monotonic() - began)
-        assert (done.returncode, done.stderr) == (0, "[]\n")
-        assert done.stdout.startswith("usage: synther COMMAND")
-    assert min(seconds) < 1
-
-
 def test_help_and_lists_do_not_wait_for_torch():
-    commands = ["train --help", "online --help", "pixels --help", "pixels train --help", "pixels retrain --help"]
+    commands = [
+        "--help",
+        "train --help",
+        "online --help",
+        "pixels --help",
+        "pixels train --help",
+        "pixels retrain --help",
+    ]
     commands += ["paper run --help", "paper list"]
     script = f"""
 import sys
@@ -98,18 +81,12 @@ print([main(command.split()) for command in {commands}], 'torch' in sys.modules)
     ("text", "number"),
     [
         ("42", 42),
-        ("5M", 5_000_000),
         ("5m", 5_000_000),
-        ("100K", 100_000),
-        ("1.5M", 1_500_000),
         ("1e6", 1_000_000),
         ("4.1M", 4_100_000),
-        ("2.01K", 2_010),
         ("1.001M", 1_001_000),
         ("2B", 2_000_000_000),
-        ("2_000", 2_000),
         ("1_000K", 1_000_000),
-        ("0", 0),
         ("-3", -3),
         (" 7 ", 7),
         ("9007199254740993", 9_007_199_254_740_993),
@@ -119,9 +96,7 @@ def test_counts_as_people_write_them(text, number):
     assert options.parse_count(text) == number
 
 
-@pytest.mark.parametrize(
-    "text", ["5X", "M", "", "five", "1.5", "0.0001K", "1e", "1e-3", "5 M", "5MM", "1,000", "0x10", "--5"]
-)
+@pytest.mark.parametrize("text", ["5X", "M", "", "1.5", "0.0001K", "1e", "5 M", "1,000", "0x10", "--5"])
 def test_what_is_no_count(text):
     with pytest.raises(ValueError, match=f"expected a whole number such as 5M, 100K or 1_000, got {text!r}"):
         options.parse_count(text)
@@ -138,14 +113,18 @@ def test_every_whole_number_option_understands_them():
 
 
 def test_single_options_change_the_preset_and_nothing_else():
-    chosen = options.parse(
-        "fit", Fit, ["x", "--out", "m.safetensors", "--preset=fast", "--fit.steps", "7", "--data.threshold", "half"]
-    )
-    assert chosen.settings() == PRESETS["fast"].changed(fit={"steps": 7}, data={"threshold": "half"})
-    chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", "--preset", "paper", "--minutes", "2.5"])
-    assert chosen.settings() == PRESETS["paper"].changed(fit={"minutes": 2.5})
-    chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", "--device", "cpu"])
-    assert chosen.settings() == PRESETS["laptop"]
+    scaling = {"default": "minmax", "reward": "quantile"}
+    for words, expected in (
+        ("--preset=fast --fit.steps 7", PRESETS["fast"].changed(fit={"steps": 7})),
+        ("--preset paper --minutes 2.5", PRESETS["paper"].changed(fit={"minutes": 2.5})),
+        ("--device cpu", PRESETS["laptop"]),
+        (
+            "--preset best --data.threshold half --data.scaling default minmax reward quantile",
+            PRESETS["best"].changed(data={"threshold": "half", "scaling": scaling}),
+        ),
+    ):
+        chosen = options.parse("fit", Fit, ["x", "--out", "m.safetensors", *words.split()])
+        assert chosen.settings() == expected
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -158,25 +137,49 @@ def test_a_flag_is_called_the_same_whatever_the_preset_says(preset):
 
 
 def test_what_may_be_left_out_is_shown_as_what_it_takes(synther):
-    for verb in VERBS:
-        assert "{None}|" not in synther(verb, "--help").out
     _, out, _ = synther("sample", "--help")
     assert re.search(r"--steps INT ", out)
     assert re.search(r"--samples INT\b[^-]*\(default: 1M\)", out)
-    chosen = options.parse(
-        "fit", Fit, ["x", "--out", "m.safetensors", "--fraction", "None", "--fit.batch-size", "None"]
-    )
+    words = ["x", "--out", "m.safetensors", "--fraction", "None", "--fit.batch-size", "None"]
+    chosen = options.parse("fit", Fit, words)
     assert (chosen.fraction, chosen.fit.batch_size) == (None, None)
 
 
-@pytest.mark.parametrize("number", [0, 7, 999, 1_000, 5_500, 10_000, 1_000_000, 2_500_000, -3_000])
-def test_a_default_is_shown_as_it_could_be_typed(number):
-    assert options.parse_count(options._shown(number)) == number
+@pytest.fixture
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
 
 
-def test_scalings_column_by_column():
-    words = "x --out m.safetensors --data.scaling default minmax reward quantile"
-    assert options.parse("fit", Fit, words.split()).settings().data.scaling == {
-        "default": "minmax",
-        "reward": "quantile",
-    }
+def test_numbers_stand_at_their_right_edge_and_nothing_follows_a_line(capsys):
+    table(("name", "value", "share", "better"), [("a", "-1,000.5", "5 %", "higher"), ("[red]", "2e-05", "-", "")])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines if line] == [
+        ["name", "value", "share", "better"],
+        ["\u2500" * len(lines[2].strip())],
+        ["a", "-1,000.5", "5", "%", "higher"],
+        ["[red]", "2e-05", "-"],
+    ]
+    assert lines == [line.rstrip() for line in lines]
+    header, _, first, second = (line for line in lines if line)
+    ends = [line.index(word) + len(word) for line, word in ((header, "value"), (first, "-1,000.5"), (second, "2e-05"))]
+    assert len(set(ends)) == 1
+    assert header.index("better") == first.index("higher")
+
+
+def test_a_paragraph_is_as_wide_as_the_terminal_and_breaks_no_name(narrow, capsys):
+    say("- the rows were read from the file cheetah-run-collected.hdf5 of this machine")
+    assert capsys.readouterr().out.splitlines() == [
+        "- the rows were read from the file",
+        "  cheetah-run-collected.hdf5 of this",
+        "  machine",
+    ]
+
+
+def test_one_seed_has_no_std():
+    alone, two = EvalPoint(300, (-1260.04,), None), EvalPoint(300, (1_000.0, 1_010.0), (1.0, None))
+    assert standing("final", alone, "steps") == [("final return", "-1,260.0 after 300 steps")]
+    assert standing("best", two, "updates") == [
+        ("best score", "1.0 after 300 updates"),
+        ("best return", "1,005.0 ± 5.0 after 300 updates"),
+    ]
+    assert (over(1), over(2)) == ("1 seed", "2 seeds: mean ± std")

@@ -101,16 +101,12 @@ def test_options_of_agents_that_see(planned):
     [
         (("--pixels", "--utd", "3"), "--utd is for state-based agents"),
         (("--pixels", "--agent=sac"), "--agent is for state-based agents"),
-        (("--pixels",), "dm_control suite: .* got 'Pendulum-v1'"),
-        (("--pixels", "--synthetic", "--updates-per-refresh", "0"), "updates, of the heads after a refresh"),
+        (("--pixels",), "dm_control suite"),
         (("--ratio", "0.5"), "--ratio is for --synthetic"),
         (("--pixels", "--refresh_every=9"), "--refresh-every is for --synthetic"),
         (("--fit.steps", "9"), r"--fit\.steps is for --synthetic"),
-        (("--steps", "0"), "steps must be at least 1"),
-        (("--synthetic", "--ratio", "2"), "ratio"),
-        (("--utd", "0"), "utd must be at least 1"),
-        (("--seed", "-1"), "--seed must be at least 0"),
-        (("--synthetic", "--fit.minutes", "3"), "set fit.steps"),
+        (("--utd", "0"), "utd"),
+        (("--seed", "-1"), "--seed"),
     ],
     ids=str,
 )
@@ -120,20 +116,20 @@ def test_what_is_refused(run, arguments, says, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_help_for_an_environment_has_the_agents_options(run, capsys):
+@pytest.mark.parametrize(
+    ("words", "has", "hides"),
+    [
+        (["Pendulum-v1"], ["--agent.num-critics"], ["--agent.utd", "normalize"]),
+        (
+            ["dm_control/walker-walk-v0", "--pixels"],
+            ["--agent.stddev-updates", "--updates-per-refresh"],
+            ["--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.num-critics", "normalize"],
+        ),
+    ],
+)
+def test_help_has_the_options_of_the_agent(run, capsys, words, has, hides):
     with pytest.raises(SystemExit):
-        run("Pendulum-v1", "--help")
+        run(*words, "--help")
     shown = capsys.readouterr().out
-    assert "--agent.num-critics" in shown
-    assert "--agent.utd" not in shown
-    assert "normalize" not in shown
-
-
-def test_help_for_agents_that_see_has_theirs(run, capsys):
-    with pytest.raises(SystemExit):
-        run("dm_control/walker-walk-v0", "--pixels", "--help")
-    shown = capsys.readouterr().out
-    assert "--agent.stddev-updates" in shown
-    assert "--updates-per-refresh" in shown
-    for hidden in ("--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.num-critics", "normalize"):
-        assert hidden not in shown
+    assert all(option in shown for option in has)
+    assert not any(option in shown for option in hides)

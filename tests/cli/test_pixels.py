@@ -6,57 +6,26 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from synther.agents.drq_bc import DrQBCConfig
-from synther.agents.noisy_bc import NoisyBCConfig
 from synther.cli import pixels
 from synther.cli.online import OnlinePixels
 from synther.cli.options import parse
 from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments.specs import PixelRun
 from synther.pixels import evaluation, files
-from synther.pixels.frames import Frames
 from synther.presets import preset
+
+from ..experiments import seeing
 
 VERB = pixels.pixels
 AGENT = ("--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "4")
 QUICK = ("--updates", "4", "--measure-every", "2", "--episodes", "2", "--device", "cpu", "--tensorboard", "off")
 
 
-class Wall:
-    """In the place of a `PixelEnv`: two decisions in front of a grey wall."""
-
-    def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
-        self.seen, self.low = np.full((3 * stack, size, size), 99, np.uint8), np.full(2, -1.0, np.float32)
-
-    def reset(self, seed: int) -> np.ndarray:
-        self.left = 2
-        return self.seen
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        self.left -= 1
-        return self.seen, float(action[0]), False, self.left == 0
-
-    def close(self) -> None:
-        pass
-
-
-def _play_here(policy, env_id, seeds, *, episodes, done, **options):
-    for member in range(len(seeds)):
-        for episode in range(episodes):
-            place = evaluation.Place(member, episode)
-            if place not in done:
-                start = evaluation._start(seeds[member], 0, episode)
-                frozen = evaluation.pickle.dumps(policy.member(member))
-                yield place, evaluation._played(Wall, env_id, options["repeat"], frozen, start)
-
-
 @pytest.fixture
-def drawable(monkeypatch) -> None:
-    monkeypatch.setattr(evaluation, "play", _play_here)
-    monkeypatch.setattr(evaluation, "obstacle", lambda env_id: None)
+def playing(monkeypatch) -> None:
+    seeing.play_here(monkeypatch)
 
 
 @pytest.fixture
@@ -66,15 +35,12 @@ def dark(monkeypatch) -> None:
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory) -> Path:
-    draw, first = np.random.default_rng(0), np.arange(24) % 8 == 0
     path = tmp_path_factory.mktemp("data") / "frames.hdf5"
-    image, action = draw.integers(0, 256, (24, 3, 16, 16), np.uint8), draw.uniform(-1, 1, (24, 2))
-    made = Frames(image, action.astype(np.float32), draw.normal(size=24), np.ones(24), first, "dm_control/a-b-v0", 2)
-    files.write(made, path)
+    files.write(seeing.frames(env_id="dm_control/a-b-v0"), path)
     return path
 
 
-def test_the_whole_road(run, drawable, frames, tiny, tmp_path):
+def test_the_whole_road(run, playing, frames, tiny, tmp_path):
     one, latents, made, two = (tmp_path / name for name in ("one", "latents", "synthetic", "two"))
     text = run("train", "drq_bc", frames, "--out", one, "--seeds", 2, *QUICK, *AGENT, "--quiet")
     assert text.startswith("drq_bc on frames: mean ± std")
@@ -122,9 +88,9 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("env_id", "says"),
     [
-        ("walker-walk", "expected dm_control/walker-walk-v0, got 'walker-walk'"),
-        ("dm_control/walker-swim-v0", "has no task 'dm_control/walker-swim-v0': those of walker are"),
-        ("dm_control/walker-walk-v0", "has 6 actions, but the frames have 2"),
+        ("walker-walk", "'walker-walk'"),
+        ("dm_control/walker-swim-v0", "has no task"),
+        ("dm_control/walker-walk-v0", "has 6 actions"),
     ],
 )
 def test_an_environment_that_cannot_be_theirs_is_told_before_they_are_trained(run, frames, env_id, says, tmp_path):
@@ -141,19 +107,12 @@ def test_auto_suits_latents_and_a_name_is_what_it_says(kind):
     assert parse("verb", kind, [*needed, "--preset", "laptop"]).settings() == preset("laptop")
 
 
-def test_the_home_of_a_path_is_found(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert parse("verb", pixels.Upsample, ["~/latents", "--out=~/out"]).out == tmp_path / "out"
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("train", "sac", "{frames}", "--out", "{out}"), "unknown algorithm 'sac': expected one of drq_bc, bc"),
+        (("train", "sac", "{frames}", "--out", "{out}"), "unknown algorithm 'sac'"),
         (("train", "bc", "absent.hdf5", "--out", "{out}"), "no such file"),
         (("train", "bc", "{frames}", "--out", "{out}", "--updates", "0"), "updates must be at least 1"),
-        (("train", "bc", "{frames}", "--out", "{out}", "--episodes", "0"), "episodes must be at least 1, got 0"),
-        (("train", "bc", "{frames}", "--out", "{out}", "--workers", "0"), "workers must be at least 1, got 0"),
         (("train", "bc", "{frames}", "--out", "{out}", "--agent.tau", "1"), None),
         (("encode", "{empty}", "{frames}", "--out", "{out}"), "holds no finished training"),
         (("upsample", "{empty}", "--out", "{out}"), "holds no latents"),
@@ -171,22 +130,6 @@ def test_what_is_refused(run, words, says, frames, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--only", "walker-walk-collected-bc"), "no frames of walker-walk-collected in "),
-        (("--evaluate-every", "5"), "leave --evaluate-every out"),
-    ],
-)
-def test_experiments_that_cannot_begin(synther, words, says, tmp_path):
-    (tmp_path / "data").mkdir()
-    command = ("paper", "run", "pixels", "--out", tmp_path / "paper", "--data", tmp_path / "data", "--device", "cpu")
-    code, out, err = synther(*command, *words, "--quiet")
-    assert code == 2
-    assert says in out + err
-    assert not list(tmp_path.glob("paper/runs/*/*"))
-
-
 def test_help_for_an_algorithm_has_its_options(run, capsys):
     with pytest.raises(SystemExit):
         run("train", "drq_bc", "--help")
@@ -195,16 +138,3 @@ def test_help_for_an_algorithm_has_its_options(run, capsys):
     assert re.search(r"--no-evaluate .*\(default: False\)", shown)
     assert "--agent.features" not in shown
     assert "normalize" not in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "config"),
-    [
-        ("--out bc drq_bc F", DrQBCConfig()),
-        ("--out drq_bc bc F", NoisyBCConfig()),
-        ("--no-evaluate --quiet bc drq_bc --out=drq_bc", NoisyBCConfig()),
-        ("--wandb bc --out x drq_bc bc --agent.alpha 1", DrQBCConfig(alpha=1)),
-    ],
-)
-def test_the_algorithm_is_no_value_of_an_option(arguments, config):
-    assert type(config)(**pixels._parse_train(arguments.split())[1]) == config

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from synther import Synthesizer
+from synther.cli import VERBS
 from synther.errors import Failed
 
 COMMAND = [sys.executable, "-c", "from synther.cli import entry; entry()"]
@@ -36,13 +37,19 @@ class TestTrouble:
 
         return fail_with
 
-    def test_a_defect_is_one_line(self, synther, failing):
-        failing(RuntimeError("the cat sat on it"))
-        code, out, err = synther("presets")
-        assert (code, out) == (1, "")
-        assert err == (
-            "synther: RuntimeError: the cat sat on it (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)\n"
-        )
+    @pytest.mark.parametrize(
+        ("error", "line"),
+        [
+            (RuntimeError("the cat"), "RuntimeError: the cat (a bug in SynthER; SYNTHER_DEBUG=1 shows the traceback)"),
+            (OSError(28, "No space left on device", "x.hdf5"), "[Errno 28] No space left on device: 'x.hdf5'"),
+            (Failed("a process died"), "a process died"),
+            (KeyboardInterrupt(), "interrupted; the same command resumes from what was saved, or starts again"),
+        ],
+        ids=str,
+    )
+    def test_it_is_one_line(self, synther, failing, error, line):
+        failing(error)
+        assert synther("presets") == (1, "", f"synther: {line}\n")
 
     @pytest.mark.parametrize("error", [RuntimeError("the cat"), OSError("the disk")])
     def test_a_defect_can_be_looked_at(self, synther, failing, monkeypatch, error):
@@ -51,30 +58,13 @@ class TestTrouble:
         with pytest.raises(type(error), match=str(error)):
             synther("presets")
 
-    def test_a_full_disk_is_no_defect(self, synther, failing):
-        failing(OSError(28, "No space left on device", "x.hdf5"))
-        assert synther("presets") == (1, "", "synther: [Errno 28] No space left on device: 'x.hdf5'\n")
-
-    def test_what_may_succeed_another_time_is_not_the_users_fault(self, synther, failing):
-        failing(Failed("a process died"))
-        assert synther("presets") == (1, "", "synther: a process died\n")
-
-    def test_an_interrupt_says_how_to_go_on(self, synther, failing):
-        failing(KeyboardInterrupt())
-        assert synther("presets") == (
-            1,
-            "",
-            "synther: interrupted; the same command resumes from what was saved, or starts again\n",
-        )
-
 
 class TestProcesses:
     def test_a_refusal(self, tmp_path):
-        process = start("inspect", "absent.npz", cwd=tmp_path)
+        process = start("upsampel", "x.npz", cwd=tmp_path)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (2, "")
-        assert err.startswith("synther: absent.npz: no such file")
-        assert err.count("\n") == 1
+        assert err == f"synther: unknown command 'upsampel': expected one of {', '.join(VERBS)}\n"
 
     def test_a_reader_that_went_away(self):
         process = start("presets")
@@ -87,18 +77,8 @@ class TestProcesses:
     def test_interrupted_the_same_command_goes_on(self, synther, data, tiny, tmp_path, caplog):
         """And ends with the model of a fit that nobody interrupted."""
         path, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
-        options = [
-            *tiny,
-            "--fit.steps",
-            "2K",
-            "--fit.batch-size",
-            16,
-            "--fit.evaluate-every",
-            50,
-            "--fit.checkpoint-every",
-            100,
-        ]
-        command = ("fit", data, *options, "--out")
+        often = ("--fit.evaluate-every", 50, "--fit.checkpoint-every", 50)
+        command = ("fit", data, *tiny, "--fit.steps", 500, "--fit.batch-size", 16, *often, "--out")
         process = start(*command, path)
         deadline = time.monotonic() + 60
         while not Path(f"{path}.checkpoint").exists():
@@ -108,10 +88,7 @@ class TestProcesses:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
-        assert (
-            err.splitlines()[-1]
-            == "synther: interrupted; the same command resumes from what was saved, or starts again"
-        )
+        assert err.splitlines()[-1].startswith("synther: interrupted; the same command resumes")
         assert "Traceback" not in err
         assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors.checkpoint"]
 
