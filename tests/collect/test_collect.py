@@ -7,7 +7,6 @@ import logging
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,22 +17,24 @@ import torch
 
 from synther import Transitions, read, write
 from synther.agents.agent import Agent
+from synther.agents.bc import BCConfig
+from synther.agents.cql import CQLConfig
+from synther.agents.edac import EDACConfig
+from synther.agents.iql import IQLConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.collect.rows import Summary, buffer_of, frozen, roll_out, target_of
-from synther.data.formats import minari as storage
 from synther.data.spaces import Box
 from synther.datasets.rollouts import regenerate
 from synther.datasets.tasks import returns
 from synther.envs import evaluation, recording, vector_env
-from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import online as training
 
 from ..experiments.online.runs import PLAN
 from ..experiments.online.runs import run as train_online
 from ..experiments.pendulum import Guess, swings
 from ..here import Here
-from ..support.watch import Stopped, Watch
 
 LEGS = [14, 29, 44, 54]
 """Last rows of the episodes of each seed of the online run: a pendulum's own time limit is far off."""
@@ -88,7 +89,7 @@ def known(rows: Transitions) -> tuple[object, ...]:
     return rows.action_space, rows.observation_space, rows.env_id
 
 
-@pytest.mark.parametrize("out", ["a.npz", "new/folder", "minari:mine/hopper/random-v0"])
+@pytest.mark.parametrize("out", ["new/folder", "minari:mine/hopper/random-v0"])
 def test_round_trip(here: None, out: str) -> None:
     rows = roll_out("Hopper-v4", "random", 150, seed=3)
     target = target_of(out)
@@ -254,44 +255,6 @@ def test_where_nothing_may_go(out, says, tmp_path) -> None:
     assert not list(tmp_path.rglob("new*"))
 
 
-@pytest.mark.parametrize(
-    ("out", "library", "says"),
-    [
-        ("minari:mine/new-v0", "minari", r"synther\[minari\]"),
-        ("folder", "minari", r"synther\[minari\]"),
-        ("new.parquet", "pyarrow", r"synther\[parquet\]"),
-    ],
-)
-def test_what_is_not_installed(out, library, says, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(MissingExtra, match=says):
-        target_of(out)
-    assert target_of("new.npz") == Path("new.npz")
-
-
-def test_stopped_while_it_writes(here, monkeypatch) -> None:
-    rows = roll_out("Hopper-v4", "random", 150)
-
-    def stopped(stream: object) -> Iterator[object]:
-        yield next(whole(stream))
-        raise KeyboardInterrupt
-
-    whole = storage.episodes
-    with monkeypatch.context() as patched:
-        patched.setattr(storage, "episodes", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            write(rows, target_of("minari:mine/rows-v0"))
-    assert not list(Path("store").rglob("*.hdf5"))
-    write(rows, target_of("minari:mine/rows-v0"))
-    assert read("mine/rows-v0").equals(rows)
-
-
-def test_stopped_while_it_plays(here, tmp_path) -> None:
-    with pytest.raises(Stopped):
-        write(roll_out("Hopper-v4", "random", 150, progress=Watch(0)), target_of("rows.npz"))
-    assert not list(tmp_path.iterdir())
-
-
 def lives(*lengths: int, terminal: tuple[int, ...] = (), env_id: str | None = None) -> Transitions:
     """Episodes that pay 1 a step, those of some numbers ending in a terminal state."""
     count, ends = sum(lengths), np.cumsum(lengths) - 1
@@ -317,3 +280,35 @@ def test_cut_episodes_count_in_no_mean() -> None:
     assert [Summary.of(lives(length, env_id=suite)).whole for length in (999, 1_000)] == [0, 1]
     score = 100 * (400 + 20.272305) / (3234.3 + 20.272305)
     assert Summary.of(lives(400, 3, terminal=(0,), env_id="Hopper-v4")).score == pytest.approx(score)
+
+
+SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
+CONFIGS = {
+    "bc": BCConfig(**SMALL, depth=1),
+    "td3_bc": TD3BCConfig(**SMALL, depth=3),
+    "iql": IQLConfig(**SMALL),
+    "edac": EDACConfig(**SMALL, num_critics=2),
+    "cql": CQLConfig(**SMALL, actions=2),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def agent(request) -> Agent:
+    """Two members that scale by different rows."""
+    rows = Rows([swings(), swings(seed=1, shift=3.0)], device=torch.device("cpu"), low=[-3.0], high=[2.5])
+    agent = Agent(CONFIGS[request.param], rows, [Member(0), Member(1, Arm((1,), (1.0,), real=1))])
+    agent.train(25)
+    return agent
+
+
+def test_it_acts_as_the_agent_does(agent):
+    seen = np.random.default_rng(2).normal(0, 3, (50, 3)).astype(np.float32)
+    expected = agent.act(seen)
+    policies = frozen(agent.policy())
+    assert len(policies) == 2
+    assert not np.allclose(expected[0], expected[1])
+    for policy, actions in zip(policies, expected, strict=True):
+        np.testing.assert_allclose(policy.act(seen), actions, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(policy.act(seen[0]), actions[0], rtol=0, atol=1e-5)
+        assert policy.act(1e6 * seen).min() >= -3
+        assert policy.act(1e6 * seen).max() <= 2.5

@@ -25,14 +25,6 @@ def path(tmp_path):
     return log.path
 
 
-def test_what_was_appended_comes_back(path):
-    assert len(path.read_text().splitlines()) == 3
-    before = path.read_bytes(), path.stat().st_mtime_ns
-    log = Log(path, [5, 10, 12])
-    assert log.measurements == [measured(updates, [[1.0], [2.0]]) for updates in (5, 10, 12)]
-    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
-
-
 @pytest.mark.parametrize(("expected", "kept"), [([], 0), ([5, 10], 2), ([5, 10, 12, 15], 3)])
 def test_what_came_after_the_checkpoint_is_forgotten(path, expected, kept):
     lines = path.read_text().splitlines(keepends=True)

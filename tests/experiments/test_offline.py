@@ -17,28 +17,19 @@ from synther.agents.agent import Agent
 from synther.agents.policy import load_policy
 from synther.data.spaces import Box
 from synther.errors import ConfigError, DataError, FormatError
-from synther.experiments import offline
+from synther.experiments import loop, offline
+from synther.experiments.loop import MOST_UNDER_WAY
+from synther.experiments.record import Checkpoints
+from synther.experiments.results import Log
 from synther.experiments.sources import Given, Sampled, TrainingData
 from synther.experiments.specs import OfflineRun
+from synther.folder import RunFolder
 
 from ..support.watch import Stopped, Watch
-from .pendulum import Guessed, swings
-from .trainings import FILES, PLAN, SMALL, TIMES, files, logged, run, same
+from .pendulum import Guess, Guessed, swings
+from .trainings import FILES, PLAN, SMALL, TIMES, files, logged, run, same, stop, stop_at_each
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
-
-
-def test_options_of_the_environment(tmp_path):
-    plan = replace(PLAN, updates=10, episodes=1, workers=1, env_options={"max_episode_steps": 5, "g": 0.0})
-    run(tmp_path / "run", plan)
-    (line,) = logged(tmp_path / "run")
-    # Without gravity, five steps cost at most pi^2 + 0.1 * 8^2 + 0.001 * 2^2 each.
-    assert all(-5 * 16.3 < total <= 0 for (total,) in line["returns"])
-    for other in ({}, {"max_episode_steps": 6, "g": 0.0}):
-        with pytest.raises(ConfigError, match="holds a run with another env_options"):
-            run(tmp_path / "run", replace(plan, env_options=other))
-    with pytest.raises(ConfigError, match="env_options must be what JSON can hold"):
-        replace(plan, env_options={"maze": {1, 2}})
 
 
 def test_options_of_the_environment_that_the_data_tells(tmp_path, quick):
@@ -88,28 +79,6 @@ def test_same_seed_same_result_and_others_differ(done, tmp_path):
     one, other = logged(done)[-1], logged(tmp_path / "next")[-1]
     np.testing.assert_allclose(other["returns"], one["returns"][1:], rtol=1e-4)
     assert not np.allclose(one["returns"][0], one["returns"][1])
-
-
-@pytest.mark.parametrize(
-    ("plan", "material", "named"),
-    [
-        ({"updates": 75, "seeds": 3}, {}, "updates .*, seeds"),
-        ({"evaluate": False}, {}, "env_id"),
-        ({"algorithm": "iql", "agent": {"width": 8}}, {}, "algorithm .*, agent"),
-        ({}, {"real": swings(seed=1)}, "data"),
-        ({}, {"synthetic": Given(swings(seed=1))}, "synthetic, arms"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_other_options_are_refused(done, plan, material, named):
-    with pytest.raises(ConfigError, match=f"another {named}.*: choose another --out"):
-        run(done, replace(PLAN, **plan), TrainingData.mixed(**{"real": swings(), **material}))
-
-
-@pytest.mark.parametrize("every", [9, 100])
-def test_how_often_it_was_evaluated_changes_nothing_of_the_end(done, every, tmp_path, quick):
-    run(tmp_path / "run", replace(PLAN, evaluate_every=every))
-    assert logged(tmp_path / "run")[-1] == logged(done)[-1]
 
 
 def test_synthetic_rows_are_scaled_by_the_real_ones(tmp_path, quick):
@@ -210,3 +179,89 @@ def test_what_cannot_succeed_does_not_begin(tmp_path):
 def test_plans_out_of_range(name):
     with pytest.raises(ConfigError, match=f"{name} must be at least"):
         OfflineRun(**{name: -1})
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize(("places", "kept", "kept_slow"), [([8, 28], 24, 20), ([18, 45], 44, 40)], ids=str)
+def test_stopped_between_measurements(done, places, kept, kept_slow, slow, tmp_path, monkeypatch):
+    """A checkpoint there waits until evaluations are over, or for the next measurement."""
+    monkeypatch.setitem(loop.SHOWN_UPDATES, "cpu", 4)
+    monkeypatch.setattr(Guess, "slow", slow)
+    for place in places:
+        with pytest.raises(Stopped):
+            run(tmp_path / "run", progress=Watch(("train", place)))
+    rest = Watch()
+    run(tmp_path / "run", progress=rest)
+    assert (rest.start, rest.done) == (kept_slow if slow else kept, 45)
+    assert same(done, tmp_path / "run")
+
+
+SAVED = (Agent, "save", True, 1)
+STOPS = [
+    (Guessed, "result", False, 1),  # a checkpoint is there, and nothing in the log
+    (Log, "append", False, 1),
+    (Log, "append", True, 1),
+    (Agent, "save", False, 1),
+    SAVED,
+    (Guessed, "result", False, 2),
+    SAVED,
+    (Log, "append", False, 1),
+    (Log, "append", True, 1),
+    (Agent, "save", False, 1),
+    SAVED,  # the last update
+    (Log, "append", False, 1),
+    (Log, "append", True, 1),
+    (RunFolder, "finish", False, 1),  # all is done but the result
+]
+"""Whose call, by number, a run is stopped before or after, in the order of time."""
+
+
+def test_stopped_again_and_again(done, tmp_path):
+    assert list(stop_at_each(STOPS, run, tmp_path)) == STOPS
+    run(tmp_path)
+    assert same(done, tmp_path)
+
+
+def test_stopped_with_several_evaluations_under_way(done, tmp_path, monkeypatch):
+    """Three are when the first checkpoint is due."""
+    trained, train = [0], Agent.train
+
+    def counted(agent: Agent, updates: int) -> None:
+        train(agent, updates)
+        trained[0] = agent.updates
+
+    monkeypatch.setattr(Guess, "slow", True)
+    monkeypatch.setattr(Agent, "train", counted)
+    monkeypatch.setattr(Checkpoints, "are_due", lambda own: trained[0] == 30)
+    known = []
+    for place in (
+        (Guessed, "result", False, 1),
+        (Guessed, "result", False, 2),
+        (Log, "append", True, 1),
+        (Log, "append", True, 2),
+        (Agent, "save", False, 1),
+        SAVED,
+        (Guessed, "result", False, 1),
+        (Log, "append", True, 1),
+        (Agent, "save", False, 1),
+        SAVED,
+        (Guessed, "result", False, 1),
+        (Log, "append", True, 1),
+    ):
+        stop(lambda: run(tmp_path), *place)
+        known.append(((tmp_path / "checkpoint.safetensors").exists(), len(logged(tmp_path))))
+    assert known == [(False, lines) for lines in (0, 1, 1, 2, 2)] + [(True, lines) for lines in (2, 2, 3, 4, 4, 4, 5)]
+    run(tmp_path)
+    assert same(done, tmp_path)
+
+
+def test_training_waits_for_players_only_when_they_are_far_behind(done, tmp_path, monkeypatch):
+    begun, waited = [], []
+    start, result = Guess.start, Guessed.result
+    monkeypatch.setattr(Guess, "slow", True)
+    monkeypatch.setattr(Guess, "start", lambda *given: (begun.append(given[2]), start(*given))[1])
+    monkeypatch.setattr(Guessed, "result", lambda own: (waited.append((own.number, len(begun))), result(own))[1])
+    run(tmp_path / "run", replace(PLAN, checkpoint_seconds=1e9))
+    assert begun == TIMES
+    assert waited == [(TIMES[0], MOST_UNDER_WAY), *((number, 5) for number in TIMES[1:])]
+    assert same(done, tmp_path / "run")

@@ -54,16 +54,6 @@ def test_it_becomes_the_result(copied, playing):
         evaluate(copied, episodes=3, progress=False)
 
 
-def test_an_environment_that_the_frames_do_not_name(copied, playing):
-    wanted = evaluate(copied, episodes=1, progress=False)
-    about = json.loads((copied / "run.json").read_text())
-    (copied / "run.json").write_text(json.dumps({**about, "env_id": None}))
-    (copied / "result.json").unlink()
-    assert evaluate(copied, episodes=1, env_id=about["env_id"], progress=False) == wanted
-    other = evaluate(copied, episodes=1, env_id="Elsewhere-v0", progress=False)
-    assert (wanted.final("frames").scores is None, other.final("frames").scores is None) == (False, True)
-
-
 def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, monkeypatch):
     whole = evaluate(copied, episodes=3, progress=False)
     kept = (copied / "episodes.jsonl").read_text()
@@ -88,19 +78,6 @@ def test_episodes_of_another_environment_or_repetition_do_not_count(copied, play
     (copied / "run.json").write_text(json.dumps({**about, "action_repeat": None}))
     assert evaluate(copied, episodes=1, progress=False) == found
     assert "--repeat" in caplog.text
-
-
-def test_episodes_of_another_policy_do_not_count(copied, playing):
-    """And are kept: they took minutes."""
-    before, first = evaluate(copied, episodes=1, progress=False), (copied / "policy.safetensors").read_bytes()
-    policy = load_pixel_policy(copied / "policy.safetensors")
-    policy.actor.weights.neg_()
-    policy.save(copied / "policy.safetensors")
-    assert evaluate(copied, episodes=1, progress=False).curves != before.curves
-    assert len((copied / "episodes.jsonl").read_text().splitlines()) == 4
-    (copied / "policy.safetensors").write_bytes(first)
-    assert evaluate(copied, episodes=1, progress=False) == before
-    assert len((copied / "episodes.jsonl").read_text().splitlines()) == 4
 
 
 def test_a_policy_that_diverged_in_one_episode_has_no_return(copied, playing, monkeypatch):
@@ -132,3 +109,16 @@ def test_where_it_cannot_be(copied, run, monkeypatch, tmp_path):
         evaluate(copied, progress=False)
     with pytest.raises(ConfigError, match="holds no finished training"):
         evaluate(tmp_path, progress=False)
+
+
+def test_episodes_of_another_policy_do_not_count(copied, playing):
+    """And are kept: they took minutes."""
+    before, first = evaluate(copied, episodes=1, progress=False), (copied / "policy.safetensors").read_bytes()
+    policy = load_pixel_policy(copied / "policy.safetensors")
+    policy.actor.weights.neg_()
+    policy.save(copied / "policy.safetensors")
+    assert evaluate(copied, episodes=1, progress=False).curves != before.curves
+    assert len((copied / "episodes.jsonl").read_text().splitlines()) == 4
+    (copied / "policy.safetensors").write_bytes(first)
+    assert evaluate(copied, episodes=1, progress=False) == before
+    assert len((copied / "episodes.jsonl").read_text().splitlines()) == 4

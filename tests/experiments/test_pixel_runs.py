@@ -154,13 +154,6 @@ def test_stopped_on_a_gpu_it_comes_to_the_same_result(place, playing, tmp_path):
     assert finals(tmp_path / "run") == finals(tmp_path / "whole")
 
 
-def test_the_folder_of_another_run_is_refused(place, dark, tmp_path):
-    with pytest.raises(SyntherError, match="trained"):
-        replace(RUN, arms={}).execute(tmp_path / "run", place, Silent())
-    with pytest.raises(ConfigError, match="another arms"):
-        RUN.execute(tmp_path / "run", place, Silent())
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from synther.experiments.pixels import (
     train_to,
     upsample,
 )
-from synther.experiments.sources import Given, Sampled
+from synther.experiments.sources import Given
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
 from synther.pixels.latents import encode
@@ -72,11 +71,6 @@ class TestStageOne:
         seen = np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16), np.uint8)
         kept = load_pixel_policy(run / "policy.safetensors")
         np.testing.assert_array_equal(kept.act(seen), agent.policy().act(seen))
-
-    def test_other_agents_and_data_are_refused(self, run):
-        for plan, seed, other in ((PLAN_BC, 0, "agent"), (PLAN, 1, "data")):
-            with pytest.raises(ConfigError, match=f"another {other}"):
-                train_to(plan, frames(seed=seed), run, progress=False)
 
     def test_frames_too_few_or_too_small_leave_no_folder(self, tmp_path):
         small = replace(frames(), image=frames().image[..., :9, :9])
@@ -145,17 +139,6 @@ class TestLatents:
         features, sources = stored(tmp_path / "latents", identity(tmp_path / "run"))
         heads = retrain_to(PLAN_BC, tmp_path / "run", sources, tmp_path / "two", features=features, progress=False)
         assert heads.updates == PLAN_BC.updates
-
-    def test_models_appear_together_and_give_the_same_rows(self, latents, tmp_path):
-        models = fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
-        assert files(tmp_path / "models") == ["seed-3.safetensors", "seed-4.safetensors"]
-        drawn = Sampled(models[0], 20, 3, "cpu")
-        assert drawn.rows(None, Silent()).equals(drawn.rows(None, Silent()))
-        assert drawn.rows(None, Silent()).action_space == latents[0].action_space
-        assert drawn.size() == 20 * 4 * (4 * 50 + 2 + 1)
-        before = models[0].stat().st_mtime_ns
-        fit_to(tmp_path / "models", latents, [3, 4], SETTINGS, device="cpu", progress=False)
-        assert models[0].stat().st_mtime_ns == before
 
     def test_models_that_were_being_fitted_are_taken_up(self, latents, tmp_path, monkeypatch):
         monkeypatch.setattr(fitting, "SAVE_SECONDS", 0)
@@ -229,21 +212,6 @@ class TestStageTwo:
         self.retrain(run, latents, tmp_path / "stopped")
         assert same_tensors(tmp_path / "alone", tmp_path / "stopped", "policy.safetensors")
         assert files(tmp_path / "alone") == files(tmp_path / "stopped")
-
-    def test_rows_of_one_seed_are_in_memory_at_a_time(self, run, latents, tmp_path):
-        alive: list[weakref.ref] = []
-
-        class Made(Given):
-            """Rows that are made when they are asked for, while none of another seed are left."""
-
-            def rows(self, file, progress):
-                assert all(rows() is None for rows in alive)
-                seen = self.given.observation.copy()
-                alive.append(weakref.ref(seen))
-                return replace(self.given, observation=seen)
-
-        retrain_to(PLAN, run, list(map(Made, latents)), tmp_path / "heads", features="both", progress=False)
-        assert len(alive) == 2
 
     def test_a_seed_that_diverged_is_told_by_its_place_among_all(self, run, latents, tmp_path, monkeypatch):
         monkeypatch.setattr(retraining, "_CPU_BYTES", 1)

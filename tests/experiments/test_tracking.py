@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
-import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -94,39 +94,39 @@ def test_where_tensorboard_is_not_installed(done, tmp_path, monkeypatch, caplog)
     assert same(done, tmp_path / "run")
 
 
-def history(folder: Path) -> list[dict[str, float]]:
-    """Of the offline run in `folder`: a file in the format of LevelDB's log, with a record of theirs each."""
-    from wandb.proto.wandb_internal_pb2 import Record
+def test_weights_and_biases_get_every_measurement_once(tmp_path, quick, monkeypatch):
+    import wandb
 
-    (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
-    content = file.read_bytes()
-    assert len(content) < 32_768
-    at, lines = 7, []
-    while at < len(content):
-        _, length, kind = struct.unpack_from("<IHB", content, at)
-        assert kind == 1  # a record in one piece
-        record = Record.FromString(content[at + 7 : at + 7 + length])
-        at += 7 + length
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            lines.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return lines
+    begun, lines, signature = [], [], inspect.signature(wandb.init)
 
+    class Run:
+        step = 0
+        """The next number that they would take."""
 
-def test_weights_and_biases_offline(tmp_path, quick, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
+        def log(self, figures: dict[str, float], step: int, commit: bool) -> None:
+            lines.append((step, figures))
+            Run.step = step + 1
+
+        def finish(self, exit_code: int) -> None:
+            pass
+
+    def init(**given) -> Run:
+        signature.bind(**given)
+        begun.append(given)
+        return Run()
+
+    monkeypatch.setattr(wandb, "init", init)
     followed = replace(PLAN, wandb="pendulum")
     with pytest.raises(Stopped):
         run(tmp_path / "run", followed, progress=Watch(("train", 30)))
-    before = json.loads((tmp_path / "run" / "wandb.json").read_text())
+    left = tmp_path / "run" / "wandb" / "offline-run-1"
+    left.mkdir(parents=True)
     run(tmp_path / "run", followed)
-    assert json.loads((tmp_path / "run" / "wandb.json").read_text()) == before
-    (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
-    assert (before["project"], file.name) == ("pendulum", f"run-{before['id']}.wandb")
-    lines = history(tmp_path / "run")
-    assert [line["_step"] for line in lines] == TIMES
+    assert not left.exists()
+    assert begun[0] == begun[1]
+    assert begun[0]["project"] == "pendulum"
     for name, values in expected(tmp_path / "run", ["real"]).items():
-        assert [(line["_step"], line[name]) for line in lines] == values
+        assert [(step, figures[name]) for step, figures in lines] == values
 
 
 def test_weights_and_biases_without_a_key_a_network_or_the_library(done, tmp_path, monkeypatch, caplog):

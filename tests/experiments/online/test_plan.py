@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from synther.errors import ConfigError
+from synther.experiments.experience import Experience
 from synther.experiments.record import Schedule
 from synther.experiments.refresh import for_environment
 from synther.experiments.specs import OnlineRun, Synthetic
 from synther.presets import PRESETS
+from synther.replay.columns import Columns
 
 from .runs import LEGS, PLAN, SYNTHETIC, TIMES
 
@@ -88,3 +92,32 @@ def test_the_defaults_are_the_papers():
     assert found == (100_000, 6, 5_000, 10**6, 10)
     assert (plan.arm, replace(plan, algorithm="redq", synthetic=None).arm) == ("sac_synther", "redq")
     assert (plan.synthetic.refresh_every, plan.synthetic.samples, plan.synthetic.ratio) == (10_000, 10**6, 0.5)
+
+
+COLUMNS = Columns(1, 1)
+
+
+def step(number: int) -> np.ndarray:
+    """Of two seeds: observation, action, reward, terminal, next observation."""
+    return np.array([[number, 0, 0, number == 3, number + 1], [100 + number, 0, 0, 0, 101 + number]], np.float32)
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Experience:
+    """Steps, of which the first two are in a file."""
+    found = Experience(tmp_path, COLUMNS)
+    for number in range(5):
+        found.append(step(number), np.array([False, number == 1]))
+        if number == 1:
+            found.save()
+    return found
+
+
+def test_an_end_in_a_terminal_state_is_no_cut(five: Experience) -> None:
+    rows = five.transitions("Made-v0")
+    assert rows.observation[:, 0].tolist() == [0, 1, 2, 3, 4, 100, 101, 102, 103, 104]  # seed after seed
+    assert rows.timeout is not None
+    assert np.flatnonzero(rows.timeout).tolist() == [4, 6, 9]
+    terminal = Experience(five.folder, COLUMNS)
+    terminal.append(step(3), np.array([False, False]))
+    assert terminal.transitions("Made-v0").timeout.tolist() == [False, True]

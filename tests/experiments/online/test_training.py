@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,17 +16,19 @@ from synther.agents.learner import Learner
 from synther.agents.policy import load_policy
 from synther.data import formats
 from synther.diffusion.fit import Diverged
+from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.experiments import online as training
+from synther.experiments.experience import Experience
 from synther.experiments.refresh import Generators
-from synther.experiments.results import Result
+from synther.experiments.results import Log, Result
 from synther.experiments.specs import OnlineRun
+from synther.folder import RunFolder
 from synther.replay import refit as refitting
 from synther.synthesizer.together import fit_models
 
 from .. import pendulum
-from ..stopping import stop
-from ..trainings import files, logged
+from ..pendulum import Guessed
+from ..trainings import files, logged, stop, stop_at_each
 from .runs import LEGS, PLAN, SMALL, SYNTHETIC, TIMES, refreshes, run, same
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -65,18 +66,6 @@ def test_what_a_run_leaves_behind(finished):
     found = [(entry["seed"], entry["added"], entry["rows"], entry["steps"]) for entry in refreshes(finished)]
     assert found == [(3, 20, 20, 20), (4, 20, 20, 20), (3, 40, 40, 4), (4, 40, 40, 4)]  # the second fits are warm
     assert all(entry["kept"] and entry["held_out"] > 0 for entry in refreshes(finished))
-
-
-def test_another_process_has_just_come_to_the_end(tmp_path, monkeypatch):
-    whole, results = training._learner, []
-
-    def slowly(*given):
-        monkeypatch.setattr(training, "_learner", whole)
-        results.append(run(tmp_path / "run", POINT))
-        return whole(*given)
-
-    monkeypatch.setattr(training, "_learner", slowly)
-    assert [run(tmp_path / "run", POINT)] == results
 
 
 def test_rows_are_those_of_the_environment_in_order(finished):
@@ -150,13 +139,6 @@ def spoil(monkeypatch):
         return fitted
 
     return spoiling
-
-
-def test_a_first_fit_that_diverges_leaves_the_seed_without_a_generator(tmp_path, spoil):
-    spoil({20: [0]})
-    run(tmp_path)
-    kept = [(entry["seed"], entry["added"], entry["kept"]) for entry in refreshes(tmp_path)]
-    assert kept == [(3, 20, False), (4, 20, True), (3, 40, True), (4, 40, True)]
 
 
 def test_a_refit_that_diverges_keeps_the_old_generator_also_in_a_stopped_run(tmp_path, spoil, monkeypatch, caplog):
@@ -248,9 +230,50 @@ def test_learns_to_bring_a_point_to_the_origin(tmp_path):
     assert (((found - best) ** 2).mean(1) < 0.1 * (best**2).mean()).all()
 
 
-def test_real_evaluations(tmp_path: Path, monkeypatch):
-    monkeypatch.undo()
-    plan = replace(POINT, env_id="Pendulum-v1", workers=1)
-    result = run(tmp_path, plan)
-    assert [standing.updates for standing in result.curves["sac"]] == [10, 20]
-    assert all(-2_000 < value < 0 for standing in result.curves["sac"] for value in standing.returns)
+STOPS = [
+    (VectorEnv, "step", False, 8),  # before there is a checkpoint
+    (Learner, "train", True, 5),  # after the first one
+    (refitting, "fit_models", False, 1),
+    (Synthesizer, "save", True, 1),  # one of two generators is kept,
+    (Synthesizer, "save", True, 2),  # both are,
+    (Synthesizer, "sample_blocks", False, 2),  # and the rows of one are drawn
+    (Experience, "save", True, 1),  # rows are there, and no checkpoint
+    (Guessed, "result", False, 1),
+    (Log, "append", True, 1),
+    (Learner, "save", True, 1),  # of a leg that no refresh follows
+    (Learner, "save", True, 1),  # a refresh is due
+    (refitting, "fit_models", True, 1),  # generators were fitted from those before, and not kept
+    (Synthesizer, "save", True, 1),
+    (Synthesizer, "sample_blocks", False, 2),
+    (Generators, "tidy", True, 1),
+    (VectorEnv, "step", False, 4),
+    (Learner, "save", True, 1),
+    (Learner, "save", True, 1),  # the last step
+    (formats, "write", True, 1),
+    (RunFolder, "finish", False, 1),  # all is done but the result
+]
+"""Whose call, by number, a run is stopped before or after, in the order of time."""
+
+
+def test_stopped_again_and_again(finished, tmp_path):
+    reached = []
+    for _ in stop_at_each(STOPS, run, tmp_path):
+        reached.append(max((int(file.stem) for file in (tmp_path / "experience").glob("0*")), default=0))
+    assert reached == [0, 15, *[20] * 4, *[30] * 4, *[40] * 6, 45, *[55] * 3]
+    run(tmp_path)
+    assert same(finished, tmp_path)
+
+
+def test_stopped_after_the_buffer_has_wrapped_around(tmp_path):
+    plan = replace(PLAN, capacity=18)
+    run(tmp_path / "whole", plan)
+    stop(lambda: run(tmp_path / "run", plan), VectorEnv, "step", False, 44)
+    run(tmp_path / "run", plan)
+    assert same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_first_fit_that_diverges_leaves_the_seed_without_a_generator(tmp_path, spoil):
+    spoil({20: [0]})
+    run(tmp_path)
+    kept = [(entry["seed"], entry["added"], entry["kept"]) for entry in refreshes(tmp_path)]
+    assert kept == [(3, 20, False), (4, 20, True), (3, 40, True), (4, 40, True)]

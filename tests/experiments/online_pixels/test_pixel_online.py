@@ -32,8 +32,7 @@ from synther.synthesizer.together import fit_models
 from ...pixels.lamps import Lamps
 from ..online.runs import refreshes
 from ..seeing import files
-from ..stopping import stop, stop_at_each
-from ..trainings import logged
+from ..trainings import logged, stop, stop_at_each
 from .runs import LEGS, PLAN, SYNTHETIC, TIMES, run, same
 
 
