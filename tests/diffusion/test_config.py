@@ -47,18 +47,12 @@ def test_an_option_out_of_range_is_named(config, part, name, value):
         config(**{name: value})
 
 
-def test_patience_needs_held_out_rows():
-    with pytest.raises(ConfigError, match=r"fit\.patience .* fit\.holdout"):
-        FitConfig(patience=3, holdout=0)
-
-
-def test_the_ends_of_the_ranges_are_allowed():
+def test_the_ends_of_the_ranges_and_the_batch_of_the_reference():
     FitConfig(steps=1, batch_size=1, holdout=0, ema_decay=0, beta1=0, beta2=0, ema_every=1, minutes=1e-9)
     SamplerConfig(steps=1, s_churn=0, s_noise=0)
     NetworkConfig(width=1, depth=1, embedding=1, frequencies=1)
-
-
-def test_batch_follows_the_references_rule():
+    with pytest.raises(ConfigError, match=r"fit\.patience .* fit\.holdout"):
+        FitConfig(patience=3, holdout=0)
     assert FitConfig().batch_for(799_999) == 256
     assert FitConfig().batch_for(800_000) == 1024
     assert FitConfig(batch_size=77).batch_for(5) == FitConfig(batch_size=77).batch_for(10**7) == 77

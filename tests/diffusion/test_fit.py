@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import math
+import random
+import time
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +19,9 @@ from synther.diffusion.fit import Diverged, FitResult, Member, State, Trainer, f
 from synther.diffusion.gradient import FlatWeights
 from synther.errors import ConfigError
 from synther.progress import Lines
+
+from ..slow import SLOW, killed
+from ..support.watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 NOISE = NoiseConfig()
@@ -49,14 +55,16 @@ def test_learns_a_correlated_gaussian():
     assert drawn.mean(0).abs().max() < 0.14
 
 
-def test_same_seed_same_weights():
+def test_the_seed_decides_and_measurements_do_not():
     one, same, other = tiny_fit(seed=1), tiny_fit(seed=1), tiny_fit(seed=2)
     assert torch.equal(weights(one), weights(same))
     assert [entry["loss"] for entry in one.history] == [entry["loss"] for entry in same.history]
     assert not torch.isclose(weights(one), weights(other)).any(dim=0).all()
+    often, never = tiny_fit(evaluate_every=10), tiny_fit(evaluate_every=1000)
+    assert torch.equal(weights(often), weights(never))
 
 
-def test_history_records_every_measurement():
+def test_history_records_every_measurement_as_a_mean_since_the_last():
     result = tiny_fit(steps=45)
     assert [entry["step"] for entry in result.history] == [10, 20, 30, 40, 45]
     assert result.steps == 45
@@ -64,9 +72,6 @@ def test_history_records_every_measurement():
     seconds = [entry["seconds"] for entry in result.history]
     assert seconds == sorted(seconds)
     assert result.seconds == seconds[-1] > 0
-
-
-def test_a_loss_is_the_mean_since_the_last_measurement():
     options = {"steps": 15, "ema_every": 5}
     often, seldom = ([e["loss"] for e in tiny_fit(evaluate_every=n, **options).history] for n in (5, 10))
     assert seldom == pytest.approx([(often[0] + often[1]) / 2, often[2]], rel=1e-6)
@@ -81,22 +86,11 @@ def test_any_number_of_steps_moves_the_averaged_weights(steps):
     assert 1e-5 < moved < steps * 3e-3
 
 
-def test_measurements_do_not_change_the_fit():
-    often, never = tiny_fit(evaluate_every=10), tiny_fit(evaluate_every=1000)
-    assert torch.equal(weights(often), weights(never))
-
-
 def trainer(**options) -> Trainer:
     config = FitConfig(**options)
     member = Member.begin(rows(), TINY, config, seed=0)
     weights = FlatWeights(member.result.network).gather(member.result.network)
     return Trainer([member], State.initial(weights[None]), config, NOISE)
-
-
-def test_a_round_that_is_cut_short_takes_so_many_steps():
-    made = trainer(batch_size=4, ema_every=10)
-    made.run(0, torch.full((14,), 1e-3))
-    assert float(made.state.adam_step) == 14
 
 
 def test_average_is_exponential_once_warm():
@@ -111,19 +105,22 @@ def test_average_is_exponential_once_warm():
     assert not torch.isclose(made.state.average, made.state.weights).all()
 
 
-def test_no_held_out_row_is_fitted():
+def test_held_out_rows():
     data = rows(100)
     fitted, held_out = split(data, 0.3, seed=4)
     assert held_out is not None
     assert (len(fitted), len(held_out)) == (70, 30)
     both = torch.cat([data[fitted], held_out])
     assert torch.equal(both.sort(0).values, data.sort(0).values)
-
-
-def test_no_more_than_10_000_rows_are_held_out():
-    fitted, held_out = split(torch.zeros(300_000, 1), 0.05, seed=0)
-    assert held_out is not None
-    assert (len(fitted), len(held_out)) == (290_000, 10_000)
+    for count in (1, 2, 3):
+        assert tiny_fit(rows(count), holdout=0.9).steps == 40
+    with pytest.raises(ConfigError, match=r"fit\.patience .* fit\.holdout"):
+        tiny_fit(rows(3), patience=2)
+    # So that the loss on three rows is near its expectation: by other noise it is about the same.
+    network = tiny_fit().network
+    one, other = (held_out_loss(network, rows(3), NOISE, seed) for seed in (0, 1))
+    assert one != other
+    assert one == pytest.approx(other, rel=0.1)
 
 
 def test_no_two_draws_share_a_stream(monkeypatch):
@@ -141,16 +138,6 @@ def test_no_two_draws_share_a_stream(monkeypatch):
     assert len(keys) == len(set(keys)) == 11
     assert {key[0] for key in keys} == {0}  # the seed
     assert len({key[1] for key in keys}) == 5
-
-
-def test_few_rows_leave_at_least_one_to_fit_on():
-    for count in (1, 2, 3):
-        assert tiny_fit(rows(count), holdout=0.9).steps == 40
-
-
-def test_patience_without_held_out_rows_is_refused():
-    with pytest.raises(ConfigError, match=r"fit\.patience .* fit\.holdout"):
-        tiny_fit(rows(3), patience=2)
 
 
 # Twenty rows to learn by heart and twenty to notice by.
@@ -189,18 +176,6 @@ def test_a_loss_that_has_risen_a_little_ends_no_fit():
     assert limited.steps == 600
     assert loss_of_few(limited) == losses[-1] > min(losses)
     assert torch.equal(weights(limited), weights(plain))
-
-
-def test_without_held_out_rows_nobody_can_tell_what_is_learned_by_heart():
-    assert tiny_fit(rows(40), overfit=0.1, holdout=0).steps == 40
-
-
-def test_few_held_out_rows_are_measured_with_many_draws_of_noise():
-    """So that the loss on three rows is near its expectation: by other noise it is about the same."""
-    network = tiny_fit().network
-    one, other = (held_out_loss(network, rows(3), NOISE, seed) for seed in (0, 1))
-    assert one != other
-    assert one == pytest.approx(other, rel=0.1)
 
 
 def test_learning_rate_falls_along_a_cosine():
@@ -245,3 +220,112 @@ def test_the_batch_follows_from_all_rows_not_from_the_fitted_ones(monkeypatch):
     monkeypatch.setattr(FitConfig, "batch_for", lambda self, count: asked.append(count) or 4)
     tiny_fit(steps=10, holdout=0.5)
     assert set(asked) == {len(rows())}
+
+
+OPTIONS = {"steps": 205, "batch_size": 16, "evaluate_every": 10, "checkpoint_every": 30}
+ROWS = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+
+
+def run(checkpoint: Path | None = None, progress=None, rows: Tensor = ROWS, seed: int = 0, **options) -> FitResult:
+    config = FitConfig(**{**OPTIONS, **options})
+    return fit(rows, TINY, config, NoiseConfig(), seed=seed, checkpoint=checkpoint, progress=progress)
+
+
+def assert_same(one: FitResult, other: FitResult) -> None:
+    for (name, a), b in zip(one.network.named_parameters(), other.network.parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert torch.equal(one.network.frequencies, other.network.frequencies)
+    assert one.steps == other.steps
+    without_time = [[{k: v for k, v in e.items() if k != "seconds"} for e in r.history] for r in (one, other)]
+    assert without_time[0] == without_time[1]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted() -> FitResult:
+    return run()
+
+
+def test_a_checkpoint_changes_nothing_and_a_finished_fit_is_not_run_again(tmp_path, uninterrupted):
+    assert_same(run(tmp_path / "fit"), uninterrupted)
+    assert_same(run(tmp_path / "fit", Watch(0)), uninterrupted)
+
+
+@pytest.mark.parametrize("killed_at", [[10], [100], [205], [60, 130, 140]])
+def test_killed_between_rounds(killed_at, tmp_path, uninterrupted):
+    for step in killed_at:
+        with pytest.raises(Stopped):
+            run(tmp_path / "fit", Watch(step))
+    watch = Watch()
+    result = run(tmp_path / "fit", watch)
+    assert_same(result, uninterrupted)
+    seconds = [entry["seconds"] for entry in result.history]
+    assert seconds == sorted(seconds)
+    # A checkpoint is written after the report of every third measurement, so the one under way is lost.
+    assert watch.start == (killed_at[-1] - 1) // 30 * 30
+
+
+def test_early_stop_is_remembered(tmp_path):
+    options = {"patience": 1, "learning_rate": 0.05, "holdout": 0.5, "steps": 5000}
+    stopped = run(**options)
+    assert stopped.steps < 5000
+    with pytest.raises(Stopped):
+        run(tmp_path / "fit", Watch(stopped.steps), **options)
+    assert_same(run(tmp_path / "fit", **options), stopped)
+    assert_same(run(tmp_path / "fit", Watch(0), **options), stopped)
+
+
+OTHER = {
+    "rows": {"rows": ROWS + 1},
+    "order of rows": {"rows": ROWS.flip(0)},
+    "order of columns": {"rows": ROWS.flip(1)},
+    "number of rows": {"rows": ROWS[:-1]},
+    "seed": {"seed": 1},
+    "steps": {"steps": 206},
+    "learning rate": {"learning_rate": 1e-3},
+}
+
+
+@pytest.mark.parametrize("other", OTHER.values(), ids=OTHER)
+def test_anothers_checkpoint_is_refused(other, tmp_path):
+    run(tmp_path / "fit", steps=20)
+    kept = (tmp_path / "fit").read_bytes()
+    with pytest.raises(ConfigError, match="delete"):
+        run(tmp_path / "fit", **{"steps": 20, **other})
+    assert (tmp_path / "fit").read_bytes() == kept
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_refused(share, tmp_path):
+    path = tmp_path / "fit"
+    run(path, steps=20)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ConfigError, match="delete"):
+        run(path, steps=20)
+
+
+VICTIM = (
+    SLOW
+    + """
+import sys
+from pathlib import Path
+import torch
+from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
+from synther.diffusion.fit import fit
+
+torch.set_num_threads({threads})
+rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+config = FitConfig(**{{**{options}, "checkpoint_every": 10}})
+fit(rows, {network}, config, NoiseConfig(), checkpoint=Path(sys.argv[1]), progress=Slow(0.05))
+"""
+)
+
+
+def test_killed_by_the_system_at_any_moment(tmp_path, uninterrupted):
+    path = tmp_path / "fit"
+    script = VICTIM.format(threads=torch.get_num_threads(), options=OPTIONS, network=TINY)
+    wait = random.uniform(
+        0, 0.3
+    )  # after the first checkpoint the fit has 1 s left, and a checkpoint every 0.05 s of it
+    killed(script, path, once=lambda: path.exists() and (time.sleep(wait) or True))
+    assert_same(run(path, checkpoint_every=10), uninterrupted)

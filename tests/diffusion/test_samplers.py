@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.polynomial import Polynomial
 
-from synther.diffusion.config import NoiseConfig, SamplerConfig
+from synther.diffusion.config import SAMPLERS, NoiseConfig, Sampler, SamplerConfig
 from synther.diffusion.edm import geometric_sigmas, karras_sigmas
 from synther.diffusion.samplers import (
     euler,
@@ -143,16 +143,13 @@ def test_sample_runs_the_sampler_of_that_name_and_leaves_its_start_alone(kind, g
     assert torch.equal(x, before)
 
 
-def test_restarts_have_their_calls_and_their_levels(generator):
+def test_restarts_have_their_calls_levels_and_noise(generator):
     config = SamplerConfig("unipc", 5, restarts=2, restart_steps=4, restart_from=0.08, restart_to=0.01)
     denoise = Recorder()
     sample(config, denoise, torch.ones(2, 3), karras_sigmas(5, NoiseConfig()), generator)
     assert denoise.levels[5:] == pytest.approx([0.08, 0.04, 0.02, 0.01] * 2)
     assert len(denoise.levels) == config.network_calls == 13
-
-
-def test_a_restart_raises_rows_by_noise_of_its_first_level(generator):
-    """A denoiser that finds no noise leaves rows with all that they were given."""
+    # A denoiser that finds no noise leaves rows with all that they were given.
     x = restart(Recorder(), torch.zeros(50_000, 1), [0.5, 0.1, 0.0], generator, times=3)
     assert float(x.var()) / (3 * 0.25) == pytest.approx(1, abs=5 * math.sqrt(2 / 50_000))
 
@@ -208,6 +205,29 @@ def deviation(settings: Settings, scale: float, monkeypatch: pytest.MonkeyPatch)
         came = sample(config, lambda x, sigma: scale**2 / (scale**2 + sigma**2) * x, factors, sigmas, generator)
     assert next(drawn, None) is None
     return float(came.norm())
+
+
+def test_a_stochastic_sampler_from_outside_gets_random_numbers_and_its_options(gaussian, generator):
+    def ancestral(denoise, x, sigmas, generator, config):
+        """Denoise, and noise again to the next level."""
+        for sigma, sigma_next in pairwise(sigmas):
+            eps = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+            x = denoise(x, sigma) + config.s_noise * sigma_next * eps
+        return x
+
+    def few_levels(steps: int, noise: NoiseConfig) -> list[float]:
+        return [noise.sigma_max / 2**i for i in range(steps)] + [0.0]
+
+    SAMPLERS.register("ancestral", Sampler(ancestral, stochastic=True, sigmas=few_levels, calls_per_step=2))
+    config = SamplerConfig("ancestral", steps=6, s_noise=0.5)
+    try:
+        sigmas = sigmas_of(config, NoiseConfig())
+        assert (sigmas, config.network_calls) == (few_levels(6, NoiseConfig()), 11)
+        x = gaussian.draw(10, sigmas[0], generator)
+        drawn = sample(config, gaussian.denoise, x, sigmas, generator.manual_seed(1))
+        assert torch.equal(drawn, ancestral(gaussian.denoise, x, sigmas, generator.manual_seed(1), config))
+    finally:
+        SAMPLERS.remove("ancestral")
 
 
 SCALES = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02]

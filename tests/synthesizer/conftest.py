@@ -9,8 +9,7 @@ import pytest
 from synther import Synthesizer, Transitions
 
 from ..support.watch import Watch
-from .rows import made
-from .settings import QUICK, TINY
+from .rows import QUICK, TINY, made
 
 
 @pytest.fixture(scope="session")

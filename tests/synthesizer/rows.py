@@ -46,3 +46,16 @@ def plain(count: int = 300, columns: int = 1, **changes) -> Transitions:
     draw = np.random.default_rng(0)
     fields = {name: draw.normal(size=(count, columns)) for name in ("observation", "action", "next_observation")}
     return Transitions(**{**fields, "reward": draw.normal(size=count), **changes})
+
+
+TINY = {
+    "network": {"width": 32, "depth": 2, "embedding": 16},
+    "fit": {"steps": 300, "evaluate_every": 50, "checkpoint_every": 50},
+    "sampler": {"steps": 16},
+}
+SHORT = {
+    **TINY,
+    "fit": {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10},
+    "sampler": {"steps": 4},
+}
+QUICK = {**SHORT, "sampler": {"steps": 2}}

@@ -12,7 +12,7 @@ from synther.data import termination
 from synther.diffusion.config import SamplerConfig
 
 from ..support.watch import Watch
-from .settings import SHORT
+from .rows import SHORT
 
 SAMPLER = {"kind": "unipc", "steps": 8, "matched": True, "restarts": 1, "restart_steps": 4}
 DATA = {"scaling": "blend", "spikes": True, "terminals": "decided"}
@@ -56,40 +56,20 @@ def test_clipped_speeds_come_back_exactly_clipped(best):
             assert np.mean(np.abs(speeds - limit) < 0.02) < 1.3 * share
 
 
-def test_the_end_of_episodes_is_learned_from_the_rows_alone(best):
+def test_terminals_are_where_the_limit_is_learned_from_the_rows_alone(best):
     assert best[0]._model.ending == termination.learn(falling())
-
-
-def test_terminals_are_where_the_limit_is(best):
     fake = best[0].sample(4_000, seed=0, progress=False)
     assert np.mean(fake.terminal == (fake.next_observation[:, 0] < 0)) > 0.995
     assert fake.terminal.mean() == pytest.approx(falling().terminal.mean(), rel=0.2)
 
 
-def test_the_moments_are_matched(best):
-    """Of a sampler that makes rows too wide: thirty steps of Euler's method."""
-    model, real = best[0], falling()
-    coarse = {"kind": "euler", "steps": 30}
-    matched = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse, matched=True), progress=False)
-    plain = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse), progress=False)
-
-    def off(fake: Transitions) -> float:
-        return float(np.abs(fake.observation.std(0) / real.observation.std(0) - 1).max())
-
-    assert off(matched) < 0.5 * off(plain)
-    assert off(matched) < 0.04
-
-
-def test_matching_is_a_phase_of_the_fit_and_of_another_sampler(best):
+def test_matching_is_a_phase_and_as_brief_as_the_fit(best):
     assert [name for name, *_ in best[1].phases] == ["fit", "match", "calibrate"]
     watch = Watch()
     other = SamplerConfig(**SAMPLER | {"steps": 4})
     best[0].sample(10, sampler=other, progress=watch)
     best[0].sample(10, sampler=other, progress=watch)
     assert [name for name, *_ in watch.phases] == ["match", "calibrate", "sample", "sample"]
-
-
-def test_a_trial_of_a_few_steps_is_matched_as_briefly(best):
     watch = Watch()
     settings = best[0].settings.changed(fit={"steps": 10, "evaluate_every": 10})
     Synthesizer(settings).fit(falling(), progress=watch)
@@ -114,3 +94,17 @@ def test_terminals_that_no_limit_explains_are_generated(caplog):
         model.fit(rows, progress=False)
     assert "no thresholds explain the terminals" in caplog.text
     assert model.sample(2_000, seed=0, progress=False).terminal.mean() == pytest.approx(rows.terminal.mean(), rel=0.5)
+
+
+def test_the_moments_are_matched(best):
+    """Of a sampler that makes rows too wide: thirty steps of Euler's method."""
+    model, real = best[0], falling()
+    coarse = {"kind": "euler", "steps": 30}
+    matched = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse, matched=True), progress=False)
+    plain = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse), progress=False)
+
+    def off(fake: Transitions) -> float:
+        return float(np.abs(fake.observation.std(0) / real.observation.std(0) - 1).max())
+
+    assert off(matched) < 0.5 * off(plain)
+    assert off(matched) < 0.04

@@ -10,8 +10,7 @@ import torch
 
 from synther import Synthesizer, Transitions
 
-from .rows import plain
-from .settings import QUICK
+from .rows import QUICK, plain
 
 
 @pytest.fixture(scope="module")
@@ -39,25 +38,19 @@ def nats(gaussian, fitted) -> np.ndarray:
     return fitted.log_likelihood(gaussian[0][:500], steps=32)
 
 
-def test_it_is_the_density_of_the_data(gaussian, nats):
+def test_it_is_the_density_of_the_data_and_knows_which_rows_are_rare(gaussian, nats, fitted):
     """Within 0.05 nats of the truth on average, in the rows' own units, and it knows which rows are rare."""
     truth = gaussian[1]
     assert nats.shape == (500,)
     assert nats.dtype == np.float64
     assert nats.mean() == pytest.approx(truth[:500].mean(), abs=0.05)
     assert np.corrcoef(nats, truth[:500])[0, 1] > 0.98
-
-
-def test_noisy_rows_and_rows_that_could_not_be_are_less_likely(gaussian, fitted, nats):
     rows = gaussian[0][:200]
     noise = np.random.default_rng(1).normal(size=rows.reward.shape) * 3
     noisy = Transitions(rows.observation, rows.action, rows.reward + noise, rows.next_observation)
     moved = Transitions(rows.observation, rows.action, rows.reward, rows.next_observation[::-1])
     for other, less in ((noisy, 2), (moved, 3)):
         assert fitted.log_likelihood(other, steps=32).mean() < nats[:200].mean() - less
-
-
-def test_rows_stand_alone(gaussian, fitted):
     rows = gaussian[0][:6]
     together = fitted.log_likelihood(rows, steps=8)
     alone = np.concatenate([fitted.log_likelihood(rows[i : i + 1], steps=8) for i in range(6)])
@@ -87,16 +80,3 @@ def test_modes_of_the_caller_change_nothing(tmp_path):
     np.testing.assert_array_equal(inside, expected)
     for one in (model, loaded):
         np.testing.assert_array_equal(one.log_likelihood(rows[:5], steps=4), expected)
-
-
-def test_the_default_type_of_the_caller_changes_nothing():
-    rows, found = plain(60), []
-    for default in (torch.float32, torch.float64):
-        torch.set_default_dtype(default)
-        try:
-            model = Synthesizer("laptop", **QUICK).fit(rows, progress=False)
-            found.append((model.sample(20, seed=0, progress=False), model.log_likelihood(rows[:5], steps=4)))
-        finally:
-            torch.set_default_dtype(torch.float32)
-    assert found[0][0].equals(found[1][0])
-    np.testing.assert_array_equal(found[0][1], found[1][1])

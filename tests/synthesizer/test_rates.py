@@ -18,8 +18,7 @@ from synther.progress import Silent
 from synther.synthesizer import drawing
 
 from ..support.watch import Watch
-from .rows import made
-from .settings import QUICK, SHORT
+from .rows import QUICK, SHORT, made
 
 
 def test_flags_are_as_frequent_as_in_the_real_rows(watched_fit, real, fake):
@@ -50,18 +49,6 @@ def test_every_sampler_is_calibrated_once(real, saved):
     model.sample(10, sampler=coarse, progress=again)
     model.sample(10, progress=again)
     assert [phase[0] for phase in again.phases] == ["sample", "sample"]
-
-
-@pytest.mark.parametrize(("steps", "blocks"), [(1, 1), (32, 6), (256, 39)])
-def test_calibration_takes_no_longer_than_the_fit(steps, blocks):
-    """A step costs three evaluations of its 256 rows, a sampled row 8: 3 x 32 x 256 / 8 rows are 6 blocks of 512.
-    After 256 steps one can afford 48, but a quarter of 39 blocks are 5,000 events, and more are not needed."""
-    watch = Watch()
-    Synthesizer("laptop", **{**SHORT, "fit": {"steps": steps}}, device="cpu").fit(
-        made(320, terminal=np.arange(320) % 4 == 0), progress=watch
-    )
-    (drawn,) = [total for name, total, *_ in watch.phases if name == "calibrate"]
-    assert drawn == blocks * 512
 
 
 def test_what_is_found_out_before_is_found_out_on_rows_that_nobody_is_given(monkeypatch):

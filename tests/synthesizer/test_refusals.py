@@ -9,8 +9,7 @@ from synther import Synthesizer
 from synther.errors import ConfigError, DataError, FormatError
 from synther.presets import PRESETS
 
-from .rows import plain
-from .settings import SHORT
+from .rows import SHORT, plain
 
 
 @pytest.mark.parametrize(
@@ -33,9 +32,10 @@ def test_not_fitted(use, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_rows_are_enough():
+def test_few_and_odd_numbers_of_rows_are_enough(quick):
     model = Synthesizer("laptop", **SHORT).fit(plain(2), progress=False)
     assert len(model.sample(3, progress=False)) == 3
+    assert quick.sample(5e2, seed=0, progress=False).equals(quick.sample(500, seed=0, progress=False))
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,13 @@ def test_files_that_cannot_take_rows(model, name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rows_of_another_kind_have_no_likelihood(model):
+def test_other_refusals(model, real):
     with pytest.raises(DataError, match="observation"):
         model.log_likelihood(plain())
-
-
-def test_changes_apply_to_settings_as_to_presets():
+    with pytest.raises(ConfigError, match=r"Synthesizer\.load"):
+        Synthesizer("laptop", **SHORT).fit(plain(), start="m.safetensors", progress=False)
+    with pytest.raises(ConfigError, match="steps"):
+        model.log_likelihood(real[:2], steps=0)
     named = Synthesizer("paper", fit={"steps": 5}, device="cpu")
     assert named.settings == Synthesizer(PRESETS["paper"], fit={"steps": 5}, device="cpu").settings
     with pytest.raises(ConfigError, match=r"unknown option fit\.stepps"):
@@ -85,10 +86,6 @@ def test_a_number_of_rows_that_is_none(quick, count, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_five_e_two_is_a_number_of_rows(quick):
-    assert quick.sample(5e2, seed=0, progress=False).equals(quick.sample(500, seed=0, progress=False))
-
-
 @pytest.mark.parametrize("seed", [-1, 1.5, "3", None])
 def test_seeds_that_are_none(model, seed, tmp_path):
     for use in (
@@ -100,13 +97,3 @@ def test_seeds_that_are_none(model, seed, tmp_path):
         with pytest.raises(ConfigError, match="seed"):
             use()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_fit_cannot_start_from():
-    with pytest.raises(ConfigError, match=r"Synthesizer\.load"):
-        Synthesizer("laptop", **SHORT).fit(plain(), start="m.safetensors", progress=False)
-
-
-def test_steps_of_a_likelihood(model, real):
-    with pytest.raises(ConfigError, match="steps"):
-        model.log_likelihood(real[:2], steps=0)

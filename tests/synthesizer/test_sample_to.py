@@ -13,7 +13,6 @@ import torch
 
 import synther.synthesizer
 from synther import Synthesizer, compute, read
-from synther.data.spool import Spool
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 
@@ -71,26 +70,6 @@ def test_the_first_rows_come_back(quick, small_blocks, suffix, preview, tmp_path
     assert first.equals(quick.sample(preview, seed=0, progress=False))
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
-def test_progress_counts_every_row_once_and_no_shard_is_too_large(quick, small_blocks, suffix, tmp_path, monkeypatch):
-    sizes: list[int] = []
-    append = Spool.append
-    monkeypatch.setattr(Spool, "append", lambda self, rows: (sizes.append(len(rows)), append(self, rows)))
-    watch = Watch()
-    quick.sample_to(tmp_path / f"x{suffix}", COUNT, progress=watch)
-    assert watch.phases == [["sample", COUNT, 0, COUNT], ["write", COUNT, 0, COUNT]]
-    assert sizes == [BLOCK * SHARD] * 5 + [10]
-
-
-def test_a_file_of_the_home_folder(quick, small_blocks, tmp_path, monkeypatch):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "work").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path / "work")
-    quick.sample_to("~/x.npz", 10, progress=False)
-    assert sorted(file.name for file in tmp_path.rglob("*")) == ["home", "work", "x.npz"]
-
-
 @pytest.mark.parametrize(
     ("stop", "finished", "suffix"),
     [
@@ -117,19 +96,6 @@ def test_interrupted_work_goes_on(quick, small_blocks, stop, finished, suffix, t
     assert watch.phases[0] == ["sample", COUNT, min(finished * SHARD * BLOCK, COUNT), COUNT]
     assert read(path).equals(quick.sample(COUNT, seed=0, progress=False))
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])
-def test_nothing_has_the_final_name_before_it_is_whole(quick, small_blocks, suffix, tmp_path):
-    path = tmp_path / f"fake{suffix}"
-    seen: list[bool] = []
-    quick.sample_to(path, COUNT, progress=Watch(at_every=lambda: seen.append(path.exists())))
-    assert len(seen) >= 11 + 6
-    assert not any(seen)
-    older = path.read_bytes()
-    with pytest.raises(Stopped):
-        quick.sample_to(path, COUNT, seed=1, progress=Watch(("write", COUNT)))
-    assert path.read_bytes() == older
 
 
 @pytest.mark.parametrize("change", ["seed", "count", "sampler", "sampler alone", "model", "thresholds"])
