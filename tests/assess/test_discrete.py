@@ -8,16 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synther.assess.discrete import States, figures, frequency_error, known_observations, possible_transitions
+from synther.assess.discrete import States, figures, frequency_error, possible_transitions
 from synther.data.transitions import Transitions
 
 from .worlds import linear, slippery_line
-
-
-def test_shares_of_known_observations() -> None:
-    assert known_observations({b"a", b"b"}, [b"a", b"b", b"c", b"a"]) == 0.75
-    assert known_observations({b"a"}, [b"a"]) == 1
-    assert known_observations({b"a"}, [b"c"]) == 0
 
 
 def test_transitions_count_where_the_state_and_the_action_are_known() -> None:

@@ -77,21 +77,6 @@ def test_marginal_is_the_mean_over_columns() -> None:
 
 
 class TestCorrelation:
-    def test_equals_numpy(self) -> None:
-        rng = np.random.default_rng(0)
-        real = (rng.normal(size=(300, 5)) @ rng.normal(size=(5, 5)) + 50).astype(np.float32)
-        synthetic = (rng.normal(size=(100, 5)) @ rng.normal(size=(5, 5)) - 50).astype(np.float32)
-        first, second = np.corrcoef(real.T.astype(float)), np.corrcoef(synthetic.T.astype(float))
-        np.testing.assert_allclose(pearson(real), first, atol=1e-12)
-        pairs = [1 - abs(first[i, j] - second[i, j]) / 2 for i in range(5) for j in range(i + 1, 5)]
-        assert correlation(real, synthetic) == pytest.approx(np.mean(pairs), abs=1e-12)
-
-    def test_best_and_worst(self) -> None:
-        x = np.random.default_rng(0).normal(size=50)
-        together, opposed = np.column_stack([x, 2 * x]), np.column_stack([x, -x])
-        assert correlation(together, together) == pytest.approx(1)
-        assert correlation(together, opposed) == pytest.approx(0)
-
     def test_constant_columns_are_left_out(self) -> None:
         rng = np.random.default_rng(0)
         real, synthetic = rng.normal(size=(2, 50, 3))

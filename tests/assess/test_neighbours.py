@@ -63,17 +63,9 @@ class TestNearest:
 
 
 class TestNovelty:
-    def test_equals_brute_force(self) -> None:
-        real, synthetic = rows(300, 0), rows(90, 1)
-        a, b = (
-            np.column_stack([t.observation, t.action, t.reward, t.next_observation, t.terminal])
-            for t in (real, synthetic)
-        )
-        mean, std = a.mean(0, dtype=float), a.std(0, dtype=float)
-        expected = np.median(brute_force((a - mean) / std, (b - mean) / std, 1))
-        assert novelty(real, synthetic) == pytest.approx(expected, rel=1e-4)
-        assert novelty(real, real[::7]) == 0
-        assert novelty(real[:1], real[:1]) == 0
+    def test_copies_are_at_zero(self) -> None:
+        real = rows(300)
+        assert novelty(real, real[::7]) == novelty(real[:1], real[:1]) == 0
 
     def test_far_rows_are_far_and_a_draw_is_repeatable(self) -> None:
         real, far = rows(500), rows(500, 1, shift=100.0)

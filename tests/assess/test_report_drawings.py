@@ -7,20 +7,22 @@ import re
 import struct
 import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synther.assess.assessment import Cloud, Measure
-from synther.assess.report.axes import Axis, linear, logarithmic, spread
-from synther.assess.report.chart import points
+from synther.assess.assessment import Measure
+from synther.assess.fidelity import column_names, compare
+from synther.assess.picture import MAX_PANELS, _panels, draw
+from synther.assess.report.axes import Axis, linear, logarithmic
 from synther.assess.report.correlations import MOST_CELLS, png, pooled
-from synther.assess.report.diversity import _axis, section
-from synther.assess.report.histogram import histogram, limit
+from synther.assess.report.histogram import histogram
 from synther.assess.report.markup import Markup, number, power, share, tag
 from synther.assess.report.measures import distance
+from synther.data.transitions import Transitions
 
 from .example import example
 
@@ -56,23 +58,6 @@ def test_pooling_keeps_means_and_needs_no_even_blocks() -> None:
     assert pooled(matrix, 1).tolist() == [[12.0]]
     assert pooled(matrix, 2).tolist() == [[3.0, 5.5], [15.5, 18.0]]
     assert np.allclose(pooled(np.ones((MOST_CELLS + 1,) * 2), MOST_CELLS), np.ones((MOST_CELLS,) * 2))
-
-
-def heights(*values: float) -> tuple[np.ndarray, np.ndarray]:
-    shares = np.tile(np.array(values) / sum(values), (2, 1))
-    return shares * len(values), shares
-
-
-def test_a_spike_is_cut_off_only_where_there_is_something_beside_it() -> None:
-    flat = [1.0] * 18
-    assert limit(*heights(*flat, 1.0, 1.0)) == pytest.approx(1.0)
-    spiked, shares = heights(*flat, 1.0, 20.0)
-    assert limit(spiked, shares) == pytest.approx(1.4 * spiked[0, 0])
-    nearly_constant, shares = heights(*flat, 1.0, 200.0)
-    assert limit(nearly_constant, shares) == pytest.approx(nearly_constant.max())
-    two, shares = heights(0.99, 0.01)
-    assert limit(two, shares) == pytest.approx(two.max())
-    assert limit(np.zeros((2, 3)), np.zeros((2, 3))) == 1.0
 
 
 def test_a_histogram_tells_of_what_it_cuts_and_of_whole_numbers() -> None:
@@ -126,30 +111,6 @@ def test_distance_is_on_the_wrong_side_only(better, value, real, expected) -> No
     assert distance(measure) == (None if expected is None else pytest.approx(expected))
 
 
-def test_a_cloud_is_logarithmic_where_its_values_are_far_apart() -> None:
-    assert not _axis(np.linspace(0.5, 3, 50), 0, 1).log
-    assert _axis(np.geomspace(1e-6, 1, 50), 0, 1).log
-    assert not _axis(np.zeros(3), 0, 1).log
-    mostly_exact = _axis(np.append(np.zeros(50), np.geomspace(1e-4, 1, 50)), 0, 1)
-    assert mostly_exact.log
-    assert mostly_exact(0.0) == 0
-
-
-def test_points_that_would_cover_each_other_are_drawn_once() -> None:
-    drawn = points(np.array([1.0, 1.01, 2.55]), np.array([3.0, 3.01, 4.0]), "real")
-    assert drawn == '<path d="M1 3h0M2.5 4h0" class="dots real"></path>'
-
-
-@pytest.mark.parametrize(("error", "told"), [(6.4e-15, "dynamics error 0;"), (3e-4, "dynamics error 0.0003;")])
-def test_errors_below_the_axis_are_told_as_the_measures_tell_them(error: float, told: str) -> None:
-    real = tuple((1.0 + number / 9, error) for number in range(9))
-    synthetic = tuple((1.5 + number / 9, 10.0 ** -(number % 3)) for number in range(9))
-    text = section(replace(example(), cloud=Cloud("a judge", synthetic, real)))
-    assert told in text
-    assert ("is drawn on its edge" in text) == (error < 1e-8)
-    assert "in stds" in text
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -186,11 +147,6 @@ def test_powers_of_ten_and_decimals() -> None:
 )
 def test_shares(value: float, text: str) -> None:
     assert share(value) == f"{text}\u2009%"
-
-
-@given(st.floats())
-def test_every_number_is_short(value: float) -> None:
-    assert 0 < len(number(value)) <= 11
 
 
 def test_tags() -> None:
@@ -247,8 +203,34 @@ def test_a_logarithmic_axis_takes_whole_decades_but_not_too_many() -> None:
     assert (deep.low, deep.high) == (1e-8, 1.0)
 
 
-def test_labels_are_moved_apart_only_as_far_as_they_must() -> None:
-    assert spread([10, 50, 90], 11, 0, 100) == [10, 50, 90]
-    assert spread([10, 12, 50], 11, 0, 100) == [10, 21, 50]
-    assert spread([50, 98, 99], 11, 0, 100) == [50, 89, 100]
-    assert spread([], 11, 0, 100) == []
+def rows(count: int, width: int, seed: int, discrete: bool = False) -> Transitions:
+    rng = np.random.default_rng(seed)
+    return Transitions(
+        observation=rng.normal(size=(count, width)),
+        action=rng.integers(0, 3, count) if discrete else rng.uniform(-1, 1, (count, 2)),
+        reward=np.ones(count),
+        next_observation=rng.normal(size=(count, width)),
+        env_id="Hopper-v5",
+    )
+
+
+@pytest.mark.parametrize(("width", "discrete", "count"), [(40, True, 200), (1, True, 1)])
+def test_a_picture_is_written_whole(tmp_path: Path, width: int, discrete: bool, count: int) -> None:
+    target = tmp_path / "new" / "likeness.png"
+    draw(rows(count, width, 0, discrete), rows(count, width, 1, discrete), target)
+    data = target.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    assert data.rstrip().endswith(b"IEND\xaeB`\x82")
+    assert [path.name for path in target.parent.iterdir()] == ["likeness.png"]
+
+
+def test_the_least_alike_columns_come_first_when_there_are_many() -> None:
+    real, synthetic = rows(100, 40, 0), rows(100, 40, 1)
+    found, names = compare(real, synthetic), column_names(real)
+    chosen = _panels(names, found)
+    likeness = [found.columns[names[at]] for at in chosen]
+    assert len(chosen) == MAX_PANELS
+    assert likeness == sorted(likeness)
+    assert not any(names[at].startswith(("next", "terminal")) for at in chosen)
+    few = rows(100, 3, 0)
+    assert [column_names(few)[at] for at in _panels(column_names(few), compare(few, few))][-1] == "reward"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from synther.assess import report
 
 from .chromium import BINARY, Browser, Page
-from .example import example, without_figures
+from .example import example
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="no Chromium here: apt-get install chromium")
 
@@ -86,18 +85,6 @@ def test_it_loads_without_a_word_and_fits(browser: Browser, file: Path, width: i
         assert page.run(OVERFLOWING) == []
 
 
-def test_the_checks_can_fail(browser: Browser, file: Path) -> None:
-    with browser.page(file, width=375) as page:
-        page.run("""document.body.insertAdjacentHTML("beforeend",
-            '<p style="width: 500px; color: #999">wide and pale</p><img src="https://example.invalid/x.png">')""")
-        page.run('console.error("trouble")')
-        assert page.run("document.documentElement.scrollWidth") > 375
-        assert ["wide and pale" in text for text in page.run(OVERFLOWING)] == [True]
-        assert any("wide and pale" in text for text in page.run(UNREADABLE))
-        assert any("trouble" in text for text in page.complaints())
-        assert any("Content Security Policy" in text for text in page.complaints())
-
-
 def test_a_click_sorts_and_a_second_one_turns_the_order(page: Page) -> None:
     columns = example().columns
     order = range(len(columns))
@@ -114,20 +101,6 @@ def test_a_click_sorts_and_a_second_one_turns_the_order(page: Page) -> None:
     assert page.complaints() == []
 
 
-def test_measures_are_sorted_within_their_groups_and_unknown_ones_stay_last(page: Page) -> None:
-    script = """[...document.querySelectorAll("table.measures tbody")].map(
-        body => [...body.rows].map(row => row.querySelector("strong")?.textContent ?? row.textContent))"""
-    groups: dict[str, list[tuple[float, str]]] = {}
-    for measure in example().measures:
-        key = float("inf") if measure.value is None else measure.value
-        groups.setdefault(measure.group, []).append((key, measure.label))
-    page.click(heading(2, "measures"))
-    page.click(heading(2, "measures"))
-    assert page.run(script) == [[name, *(label for _, label in sorted(found))] for name, found in groups.items()]
-    page.click(heading(2, "measures"))
-    assert page.run(script)[2] == ["Are they more than copies?", "Novelty", "Compression"]
-
-
 def test_the_filter_shows_columns_by_name(page: Page) -> None:
     names = [column.name for column in example().columns]
     page.click("#filter")
@@ -139,23 +112,6 @@ def test_the_filter_shows_columns_by_name(page: Page) -> None:
         page.press("Backspace", 8)
     assert len(page.run(PLACES)) == len(names)
     assert page.run('document.querySelector(".filter output").value') == f"{len(names)} columns"
-
-
-def test_a_cell_under_the_pointer_tells_its_pair(page: Page) -> None:
-    names = [column.name for column in example().columns]
-    row, column = names.index("observation[1]"), names.index("next_observation[1]")
-    corner = page.run("""(() => { const picture = document.querySelector(".maps image");
-        picture.scrollIntoView({block: "center", behavior: "instant"});
-        const box = picture.getBoundingClientRect(); return [box.x, box.y, box.width]; })()""")
-    cell = corner[2] / len(names)
-    x, y = corner[0] + (column + 0.5) * cell, corner[1] + (row + 0.5) * cell
-    page.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    told = page.run('document.querySelector(".told").value')
-    matrices = example().correlations
-    real, synthetic = matrices.real[row][column], matrices.synthetic[row][column]
-    assert told.startswith("observation[1] with next_observation[1]: real ")
-    figures = [float(word.strip(",").replace("\u2212", "-")) for word in told.split() if word.strip(",")[-1].isdigit()]
-    assert figures == pytest.approx([real, synthetic, synthetic - real], abs=0.011)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -176,30 +132,3 @@ def test_it_reads_without_scripts(browser: Browser, file: Path) -> None:
         assert page.run('getComputedStyle(document.querySelector(".filter")).display') == "none"
         assert len(page.run(PLACES)) == len(example().columns)
         assert page.run(OVERFLOWING) == []
-
-
-def test_figures_that_are_none_draw_nothing_the_browser_minds(browser: Browser, tmp_path: Path) -> None:
-    report.write(without_figures(float("nan")), tmp_path / "report.html")
-    with browser.page(tmp_path / "report.html") as page:
-        assert page.complaints() == []
-
-
-def test_names_without_a_place_to_break_fit_a_phone(browser: Browser, tmp_path: Path) -> None:
-    long = "x" * 300
-    whole = example()
-    sick = replace(
-        whole,
-        real_name=long,
-        env_id=long,
-        notes=(long,),
-        verdict=replace(whole.verdict, sentence=long),
-        measures=tuple(replace(measure, label=long, group=long, about=long) for measure in whole.measures),
-        columns=tuple(replace(column, name=f"{long}[{at}]") for at, column in enumerate(whole.columns)),
-        cloud=replace(whole.cloud, judge=long),
-        efforts=tuple(replace(effort, sampler=long) for effort in whole.efforts),
-    )
-    report.write(sick, tmp_path / "report.html")
-    for width in (375, 1280):
-        with browser.page(tmp_path / "report.html", width=width) as page:
-            assert page.run("document.documentElement.scrollWidth") <= width
-            assert page.run(OVERFLOWING) == []

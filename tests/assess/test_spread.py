@@ -59,18 +59,10 @@ class TestWorlds:
         assert not against(seen)
 
     @pytest.mark.slow
-    def test_noise_that_depends_on_the_state(self) -> None:
-        assert "outcome_spread" in against(found(worlds.heteroscedastic, 0.65))
-
-    @pytest.mark.slow
     def test_the_column_is_named(self) -> None:
         seen = found(worlds.one_random_column, 0.65, 6_000)
         assert seen["outcome_spread"].detail == "next_observation[2]"
         assert "outcome_spread" in against(seen)
-
-    @pytest.mark.slow
-    def test_steps_that_go_the_other_way_too_rarely(self) -> None:
-        assert "outcome_spread" in against(found(worlds.slippery_plane, 0.1))
 
     def test_where_nothing_is_random_there_is_no_spread(self) -> None:
         assert found(worlds.deterministic, 1.0) == {}
@@ -84,10 +76,6 @@ class TestRatio:
         np.testing.assert_allclose(ratio, [0.5, 1.0, 2.0], rtol=0.03)
         np.testing.assert_allclose(error, np.sqrt(1 / 40_000 + 1 / 10_000), rtol=0.1)
         assert furthest(np.array([0.9, 1.3, 0.75]), np.array([0.0, 0.0, 0.2])) == 1
-
-    def test_constant_columns_and_one_row(self) -> None:
-        ratio, error = spread_ratio(np.zeros((5, 1)), np.zeros((1, 1)))
-        assert (ratio[0], error[0]) == (1.0, 0.0)
 
 
 class TestBands:
