@@ -108,21 +108,6 @@ def test_other_processes_give_the_same_table(monkeypatch):
     np.testing.assert_array_equal(here.place, there.place)
 
 
-def test_overlapping_gaussians_are_shared_out_by_seed():
-    still = np.zeros((60, 1))
-    rows = Transitions(still, still, np.random.default_rng(0).standard_cauchy(60), still)
-    first, other = (Table.of(rows, seed=seed) for seed in (0, 1))
-    assert not np.array_equal(first.code, other.code)
-
-
-def test_a_column_that_varies_among_next_observations_alone():
-    rows = mixed(60)
-    still = replace(rows, observation=np.zeros_like(rows.observation))
-    table = Table.of(still)
-    back = table.decoded(table.encoded())
-    np.testing.assert_allclose(back.observation, 0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("rows", "text"),
     [(mixed()[:1], "1 row"), (mixed()[[3, 3, 3]], "3 rows are equal")],

@@ -117,12 +117,6 @@ def test_frames_are_no_rows(data: Path) -> None:
         datasets.read("seen", data=data)
 
 
-def test_what_ships() -> None:
-    found = datasets.read("hopper-sac")
-    assert len(found.rows) == 20_000
-    assert (found.env_id, found.agent, found.origin) == ("Hopper-v5", {}, "shipped with the package")
-
-
 @pytest.mark.filterwarnings("ignore")  # Minari's, of data sets without an environment
 def test_minari_and_policies(policies: Path, data: Path) -> None:
     install_hopper("mujoco/hopper/medium-v0", 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from synther.errors import ConfigError, MissingExtra
 from synther.experiments.results import EvalPoint, Result
 from synther.experiments.spec import ChangeOptions, Place, Recipe
 from synther.experiments.specs import OfflineRun
-from synther.folder import Difference, write_object
+from synther.folder import write_object
 from synther.paper import findings
 from synther.paper.experiment import Average, Cell, Experiment, Figure, Lines
 from synther.paper.findings import Entry, average
@@ -87,7 +86,7 @@ def test_mean_and_std_beside_the_papers_figure(out):
     assert not any("not as the experiment asks" in note for note in notes)
 
 
-def test_an_average_is_that_of_means_and_stds_of_as_many_seeds_as_each_line_has():
+def test_averages_best_evaluations_and_heads():
     entries = {
         "a": {"x": Entry(mean=10.0, std=2.0, seeds=3, diverged=1), "y": Entry(mean=1.0, std=0.0, seeds=4)},
         "b": {"x": Entry(mean=40.0, std=5.0, seeds=4, departed=True), "y": Entry()},
@@ -96,6 +95,12 @@ def test_an_average_is_that_of_means_and_stds_of_as_many_seeds_as_each_line_has(
     wanted = Average("mean", ("a", "b"), {})
     assert average(wanted, "x", entries) == Entry(None, 25.0, 3.5, seeds=3, diverged=1, departed=True)
     assert average(wanted, "y", entries) == Entry()
+    once = Result(100, 60.0, {"real": (EvalPoint(100, (10.0,), (1.0,)),), "synthetic": ()})
+    found = findings.Finding({"real": (1.0,)}, result=once)
+    assert found.peak("real") is found.peak("synthetic") is None  # evaluated at the end alone
+    assert head({"command": "table", "trained by": "one\nother", "python": "3"}) == [
+        "    command:    table", "    trained by: one", "                other", "    python:     3"
+    ]  # fmt: skip
 
 
 def test_one_column_over_the_other_as_counted_by_hand(finished):
@@ -150,19 +155,10 @@ def test_one_seed_is_told_as_one_and_decides_nothing(tmp_path):
     assert table.notes()[0] == "Mean ± standard deviation of the final score over 1 seed after 1,000,000 updates."
 
 
-def test_a_comparison_has_as_many_seeds_as_each_of_its_tasks(out):
-    finish(out, RUNS_OF_IT[1], [40.0, None, 40.0], [39.0, 45.0, 50.0])
-    (found,) = Table.of(EXAMPLE, out).comparisons
-    assert (found.tasks, found.seeds) == (2, 2)
-
-
-def test_a_damaged_result_is_named(out):
-    RUNS_OF_IT[0].result(out / RUNS / RUNS_OF_IT[0].name).write_text("{}")
-    with pytest.raises(ConfigError, match=r"result\.json is not a result"):
-        Table.of(EXAMPLE, out)
-
-
 def test_seeds_that_diverged_are_left_out_and_told(out):
+    finish(out, RUNS_OF_IT[1], [40.0, None, 40.0], [39.0, 45.0, 50.0])
+    assert Table.of(EXAMPLE, out).comparisons[0].seeds == 2  # as many as each of its tasks has
+    finish(out, RUNS_OF_IT[1], [40.0, 40.0], [39.0, 45.0])
     finish(out, RUNS_OF_IT[2], [5.0, None], [None, None])
     table = Table.of(EXAMPLE, out)
     assert table.lines()[3] == ["c", "5.0 (10.0 ± 1.0)", "diverged"]
@@ -171,12 +167,9 @@ def test_seeds_that_diverged_are_left_out_and_told(out):
     assert table.rows["c"]["original"].seeds == 1
     assert table.comparisons[0].tasks == 2
     assert str(table.comparisons[0]).endswith("Excludes c, where all seeds of one column diverged.")
-
-
-def test_many_commands_stand_below_each_other():
-    assert head({"command": "table", "trained by": "one\nother", "python": "3"}) == [
-        "    command:    table", "    trained by: one", "                other", "    python:     3"
-    ]  # fmt: skip
+    RUNS_OF_IT[0].result(out / RUNS / RUNS_OF_IT[0].name).write_text("{}")
+    with pytest.raises(ConfigError, match=r"result\.json"):
+        Table.of(EXAMPLE, out)
 
 
 def test_files_and_pictures(out):
@@ -213,24 +206,6 @@ def test_where_each_stood_highest_on_its_way(out):
     assert "| b               | 100.0 after 500K | 105.0 after 500K |\n\nThe best evaluation" in written
 
 
-def test_what_was_evaluated_at_the_end_alone_has_no_way(tmp_path):
-    once = EvalPoint(100, (10.0,), (1.0,))
-    result = Result(100, 60.0, {"real": (once,), "synthetic": ()})
-    found = findings.Finding({"real": (1.0,)}, result=result)
-    assert found.peak("real") is None
-    assert found.peak("synthetic") is None
-
-
-def test_rows_of_shares_of_one_set_are_told_in_one_line(out):
-    facts = {"command": "synther paper run example", "data": "made up", "rows": 99}
-    shares = [replace(one, data="whole") for one in RUNS_OF_IT]
-    for share, rows in zip(shares, (99, 1_234, 99), strict=True):
-        finish(out, share, [1.0, 2.0], [3.0, 4.0])
-        write_object(out / RUNS / share.name / "provenance.json", facts | {"rows": rows})
-    notes = Table.of(replace(EXAMPLE, jobs=tuple(shares)), out).notes()
-    assert [note for note in notes if "made up" in note] == ["whole: 99 or 1,234 rows, made up."]
-
-
 def test_nothing_is_finished_yet(tmp_path):
     table = Table.of(EXAMPLE, tmp_path)
     assert table.peaks() == []
@@ -248,21 +223,10 @@ def test_without_rliable_the_table_goes_without_comparisons(out, monkeypatch, ca
     assert "comparing needs rliable" in caplog.text
 
 
-def test_how_a_departure_is_told():
-    numbers = Difference(("fit", "steps"), 2_000, 1_000_000)
-    assert findings.described(numbers) == "fit.steps 2,000 instead of 1,000,000"
-    assert findings.described(Difference(("preset",), "laptop", None)) == "preset laptop instead of none"
-
-
 def test_numbers_in_data_and_in_the_network(tmp_path):
-    rows = Transitions(
-        np.zeros((100, 17), np.float32),
-        np.zeros((100, 6), np.float32),
-        np.zeros(100, np.float32),
-        np.zeros((100, 17), np.float32),
-        np.zeros(100, bool),
-    )
-    write(replace(rows, reward=np.arange(100, dtype=np.float32)), tmp_path / "data" / "walker.npz")
+    seen = np.zeros((100, 17), np.float32)
+    rows = Transitions(seen, seen[:, :6], np.arange(100, dtype=np.float32), seen, np.zeros(100, bool))
+    write(rows, tmp_path / "data" / "walker.npz")
     job = Sizes("walker-sizes", "walker", Recipe())
     job.execute(tmp_path / RUNS / job.name, Place(tmp_path, tmp_path / "data"), Silent())
     cells = {name: Cell(job.name, name, Figure(6.5)) for name in ("numbers", "parameters", "ratio")}

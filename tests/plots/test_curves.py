@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -26,25 +24,6 @@ def curve(level: float, places: int = 50) -> Curve:
 
 def legend(figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
-
-
-def assert_nothing_covered(figure) -> None:
-    """The legend lies beside the panel and below the title, all on the sheet; labels of an axis do not touch."""
-    figure.draw_without_rendering()
-    axes, box = figure.axes[0], figure.legends[0].get_window_extent()
-    assert box.x0 >= axes.get_window_extent().x1
-    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1 + 1
-    title = figure._suptitle
-    top = figure.bbox.y1 if title is None else title.get_window_extent().y0
-    assert figure.bbox.y0 <= box.y0 < box.y1 <= top
-    labels = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
-    assert len(labels) > 1
-    assert all(left.x1 < right.x0 for left, right in pairwise(sorted(labels, key=lambda label: label.x0)))
-
-
-def test_mean_and_std_of_the_seeds():
-    found = Curve.of([5, 10], [[1.0, 3.0], [4.0, 4.0]])
-    assert [np.asarray(part).tolist() for part in found] == [[5, 10], [2, 4], [1, 4], [3, 4]]
 
 
 @pytest.mark.parametrize("scores", [[1.0, 2.0], [[1.0, 2.0]], [[], []]])
@@ -70,29 +49,17 @@ def test_learning_curves(drawn):
     for band, expected in zip(axes.collections, found.values(), strict=True):
         heights = band.get_paths()[0].vertices[:, 1]
         assert (heights.min(), heights.max()) == (expected.low.min(), expected.high.max())
-    assert_nothing_covered(drawn[0])
 
 
 def test_a_picture_says_what_its_bands_and_bars_are(drawn):
-    plot({"a": curve(1.0)}, "x.png")
+    plot({"a": curve(1.0)}, "x.png", title="hopper", note="shorter runs")
     lines({"a": curve(1.0)}, "x.png")
     bars({"g": {"a": Bar(1.0, 0.5)}}, "x.png")
     for figure, first in zip(drawn, ("line", "mark", "bar"), strict=True):
         assert figure.get_supxlabel().startswith(f"{first}: mean over the seeds")
         assert "one standard deviation" in figure.get_supxlabel()
-
-
-def test_one_arm_has_a_legend_only_where_no_title_says_what_it_is(drawn):
-    plot({"real": curve(1.0)}, "x.png", title="hopper-medium, real rows")
-    plot({"real": curve(1.0)}, "x.png")
-    assert [len(figure.legends) for figure in drawn] == [0, 1]
-
-
-def test_large_and_negative_returns(drawn):
-    plot({"a": Curve.of([1, 2], [[-1500.0, -1500.0], [12_000.0, 12_000.0]])}, "x.png")
-    drawn[0].draw_without_rendering()
-    labels = [label.get_text() for label in drawn[0].axes[0].get_yticklabels()]
-    assert {"\N{MINUS SIGN}2,000", "10,000"} <= set(labels)
+    assert (drawn[0].get_suptitle(), drawn[0].get_supxlabel().splitlines()[-1]) == ("hopper", "shorter runs")
+    assert [len(figure.legends) for figure in drawn[:2]] == [0, 1]  # of one arm only where no title says what it is
 
 
 def test_shares_on_a_logarithmic_axis(drawn):
@@ -109,23 +76,6 @@ def test_shares_on_a_logarithmic_axis(drawn):
     assert [segment[:, 1].tolist() for segment in axes.collections[0].get_segments()] == [
         [value - 1, value + 2] for value in mean
     ]
-    assert_nothing_covered(drawn[0])
-
-
-def test_places_too_close_to_be_labelled(drawn):
-    at = np.geomspace(50_000, 5_000_000, 60)
-    lines({"SynthER": Curve(at, at, at, at)}, "x.png", tick=count, xlabel="synthetic rows")
-    labels = [label.get_text() for label in drawn[0].axes[0].get_xticklabels()]
-    assert (labels[0], labels[-1]) == ("50K", "5M")
-    assert 8 <= len(labels) <= 12
-    assert_nothing_covered(drawn[0])
-
-
-def test_one_place(drawn):
-    lines({name: Curve([0.15], [1], [0], [2]) for name in "ab"}, "x.png")
-    axes = drawn[0].axes[0]
-    low, high = axes.get_xlim()
-    assert low < axes.lines[0].get_xdata()[0] < 0.15 < axes.lines[1].get_xdata()[0] < high
 
 
 def test_groups_of_bars(drawn):
@@ -135,7 +85,9 @@ def test_groups_of_bars(drawn):
     }
     bars(groups, "x.png", title="15 % of the rows")
     axes = drawn[0].axes[0]
+    bars({"x": {"a": Bar(1), "b": Bar(2)}, "y": {"a": Bar(1)}}, "x.png")
     assert legend(drawn[0]) == ["real subset", "SynthER", "noise", "the paper"]
+    assert legend(drawn[1]) == ["a", "b"]  # no reference, no mark
     middles = {round(bar.get_x() + bar.get_width() / 2, 9): bar.get_height() for bar in axes.patches}
     assert middles == {0: 20, 1: 75, 2: -4, 5: 80}
     assert [label.get_text() for label in axes.get_xticklabels()] == list(groups)
@@ -144,24 +96,6 @@ def test_groups_of_bars(drawn):
     assert np.abs(diamonds.get_xdata() - [0, 1]).max() < 0.44  # each within its own bar
     spans = [segment[:, 1].tolist() for stems in axes.collections for segment in stems.get_segments() if len(segment)]
     assert [span for span in spans if np.isfinite(span).all()] == [[17, 23], [75, 85], [-6, -2]]
-    assert_nothing_covered(drawn[0])
-
-
-def test_many_groups_keep_to_a_sheet(drawn):
-    names = [f"{task}-v2 {level}" for task in ("halfcheetah", "walker2d", "hopper", "maze2d") for level in "abcd"]
-    bars({name: {str(arm): Bar(50, 5, 45.0) for arm in range(6)} for name in names}, "x.png", title="word " * 80)
-    figure = drawn[0]
-    figure.draw_without_rendering()
-    assert figure.get_figwidth() < 16
-    assert figure._suptitle.get_window_extent().x1 <= figure.bbox.x1
-    # Slanted names stand side by side when their ends are a line's height apart.
-    ends = [label.get_window_extent().x1 for label in figure.axes[0].get_xticklabels()]
-    assert np.diff(ends).min() > 2 * figure.dpi * 9 / 72
-
-
-def test_no_reference_no_mark(drawn):
-    bars({"x": {"a": Bar(1), "b": Bar(2)}, "y": {"a": Bar(1)}}, "x.png")
-    assert legend(drawn[0]) == ["a", "b"]
 
 
 NAN = float("nan")
@@ -207,10 +141,3 @@ def test_a_method_has_the_same_colour_in_every_picture(drawn):
     assert len(set(first.values())) == len(set(second.values())) == len(set(third.values())) == 3
     for looks in zip(*curves._STYLES, strict=True):
         assert len(set(looks)) == len(looks) == 8
-
-
-def test_a_note_stands_below_and_not_in_the_title(drawn):
-    plot({"original": curve(1.0), "SynthER": curve(2.0)}, "x.png", title="hopper", note="shorter runs")
-    assert drawn[0].get_suptitle() == "hopper"
-    assert drawn[0].get_supxlabel().endswith("\nshorter runs")
-    assert_nothing_covered(drawn[0])

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.plots import statistics
-from synther.plots.statistics import Aggregate, Interval, aggregate, improvement, plot, plot_improvement
+from synther.plots.statistics import Interval, aggregate, improvement, plot, plot_improvement
 
 HAND = np.array([[0.0, 50, 120], [20, 70, 160]])
 """Two seeds, three tasks, with the means 10, 60 and 140."""
@@ -28,19 +27,19 @@ def test_by_hand():
     assert found.median.value == pytest.approx(60)
     assert found.iqm.value == pytest.approx((20 + 50 + 70 + 120) / 4)  # a quarter of six runs is one at either end
     assert found.optimality_gap.value == pytest.approx(1 - (0 + 0.5 + 1 + 0.2 + 0.7 + 1) / 6)
+    expert = aggregate({"expert": np.full((3, 2), 130.0)}, samples=5)["expert"]
+    assert expert.optimality_gap == Interval(0, 0, 0)
 
 
-def test_iqm_is_the_trimmed_mean_of_all_runs():
+def test_iqm_is_the_trimmed_mean_of_all_runs_and_the_seed_decides_its_interval():
     from scipy.stats import trim_mean
 
     scores = normal(0)
-    assert aggregate({"a": scores}, samples=5)["a"].iqm.value == pytest.approx(trim_mean(scores.ravel(), 0.25))
-
-
-def test_an_expert_lacks_nothing_and_a_random_policy_everything():
-    found = aggregate({"expert": np.full((3, 2), 130.0), "random": np.zeros((3, 2))}, samples=5)
-    assert found["expert"].optimality_gap == Interval(0, 0, 0)
-    assert found["random"].optimality_gap == Interval(1, 1, 1)
+    found = aggregate({"a": scores, "b": normal(7, seeds=3, tasks=1)}, samples=50)
+    assert found["a"].iqm.value == pytest.approx(trim_mean(scores.ravel(), 0.25))
+    assert found["a"] == aggregate({"a": scores}, samples=50)["a"] != aggregate({"a": scores}, samples=50, seed=1)["a"]
+    assert found["b"].mean == found["b"].median  # of one task
+    assert found["b"].mean.low < found["b"].mean.value < found["b"].mean.high
 
 
 def brute(one, other) -> float:
@@ -61,6 +60,8 @@ def test_improvement_counts_pairs(rounded):
     found = improvement(one, other, samples=20).value
     assert found == pytest.approx(brute(one, other))
     assert found == pytest.approx(probability_of_improvement(one, other))
+    assert improvement(one, other, samples=20) == improvement(one, other, samples=20)
+    assert improvement(one, other, samples=20) != improvement(one, other, samples=20, seed=1)
     assert improvement(other, one, samples=20).value == pytest.approx(1 - found)
 
 
@@ -89,32 +90,6 @@ def test_the_seeds_of_a_task_are_drawn_apart_from_those_of_the_others():
     found = [improvement(np.tile(wins, tasks), np.zeros((2, tasks)), samples=400) for tasks in (1, 16)]
     alone, together = (interval.high - interval.low for interval in found)
     assert together == pytest.approx(alone / 4, rel=0.25)
-
-
-def test_intervals_cover_the_truth_about_as_often_as_they_say():
-    rng = np.random.default_rng(5)
-    pairs = rng.normal(size=(60, 2, 8, 6))
-    found = [improvement(one, other, samples=150, confidence=0.8) for one, other in pairs]
-    covering = np.mean([interval.low <= 0.5 <= interval.high for interval in found])
-    assert 0.65 <= covering <= 0.93
-
-
-def test_same_input_same_interval():
-    scores, others = normal(6), normal(7, seeds=3)
-    both = aggregate({"a": scores, "b": others}, samples=50)
-    assert both == aggregate({"a": scores, "b": others}, samples=50)
-    assert both["b"] == aggregate({"b": others}, samples=50)["b"]
-    assert both["a"] != aggregate({"a": scores}, samples=50, seed=1)["a"]
-    kept = improvement(scores, others, samples=50)
-    assert kept == improvement(scores, others, samples=50)
-    assert kept != improvement(scores, others, samples=50, seed=1)
-
-
-def test_one_task():
-    scores = normal(8, tasks=1)
-    found = aggregate({"a": scores}, samples=50)["a"]
-    assert found.mean == found.median
-    assert found.mean.low < found.mean.value < found.mean.high
 
 
 def test_one_seed_has_no_width_and_is_said_to(caplog):
@@ -164,44 +139,6 @@ def test_without_rliable(monkeypatch):
     monkeypatch.setitem(sys.modules, "rliable", None)
     with pytest.raises(MissingExtra, match=r"rliable.*synther\[stats\]"):
         aggregate({"a": HAND})
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that would be written."""
-    figures = []
-    monkeypatch.setattr(statistics, "write", lambda figure, path: figures.append(figure))
-    return figures
-
-
-def made(value: float) -> Aggregate:
-    points = Interval(value, value - 3, value + 2)
-    return Aggregate(points, points, points, Interval(1 - value / 100, 0.1, 0.9))
-
-
-def test_a_row_a_method(drawn):
-    plot({"original": made(50), "a rather long name": made(60)}, "x.png", title="Twelve tasks")
-    figure = drawn[0]
-    assert [panel.get_title("left") for panel in figure.axes] == ["Median", "IQM", "Mean", "Optimality gap"]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["original", "a rather long name"]
-    first, second = figure.axes[1].patches
-    assert (first.get_x(), first.get_width()) == (47, 5)
-    assert (second.get_x(), second.get_width()) == (57, 5)
-    assert figure.axes[1].get_ylim()[0] > figure.axes[1].get_ylim()[1]  # the first method is on top
-    lowest, highest = figure.axes[1].get_xlim()
-    assert lowest < 47 < 62 < highest
-    assert figure.get_suptitle() == "Twelve tasks"
-
-
-def test_a_row_a_comparison(drawn):
-    plot_improvement({("SynthER", "original"): Interval(0.6, 0.5, 0.75), ("a", "b"): Interval(1, 1, 1)}, "x.png")
-    left, right = drawn[0].axes
-    assert [label.get_text() for label in left.get_yticklabels()] == ["SynthER", "a"]
-    assert [label.get_text() for label in right.get_yticklabels()] == ["original", "b"]
-    assert left.get_ylim() == right.get_ylim()
-    low, high = left.get_xlim()
-    assert -0.05 < low < 0 < 1 < high < 1.05  # a line at certainty is whole
-    assert left.patches[0].get_width() == pytest.approx(0.25)
 
 
 def test_nothing_to_draw(tmp_path):
