@@ -87,13 +87,6 @@ def test_main_memory_that_does_not_suffice_is_told_with_advice():
         raise RuntimeError("something else")
 
 
-def test_capture_on_a_cpu_is_the_function_itself():
-    def update() -> None:
-        raise AssertionError("not rehearsed on a CPU")
-
-    assert compute.capture(update, CPU, []) is update
-
-
 @pytest.mark.cuda
 def test_capture_leaves_the_state_and_replays_the_update():
     device = torch.device("cuda")
@@ -147,13 +140,6 @@ def test_work_aside_begins_after_what_came_before_and_is_done_when_joined():
         out.zero_()
         replay()
         assert torch.equal(out, torch.full_like(out, 100.0))
-
-
-def test_fetched_on_a_cpu_is_the_tensor_itself():
-    tensor = torch.arange(6.0).reshape(2, 3)
-    fetched = compute.fetch(tensor)()
-    tensor[0, 0] = 7
-    assert fetched.tolist() == [[7, 1, 2], [3, 4, 5]]
 
 
 @pytest.mark.cuda

@@ -44,22 +44,6 @@ def test_fast_differs_from_the_paper_in_the_sampler_alone():
     assert fast.sampler.network_calls * 7 < paper.sampler.network_calls < fast.sampler.network_calls * 9
 
 
-def test_best_has_the_network_of_the_paper_and_an_eighth_of_its_calls():
-    paper, best = PRESETS["paper"], PRESETS["best"]
-    assert best.network == paper.network
-    assert best.sampler.network_calls <= 32
-
-
-def test_laptop_is_smaller_in_every_respect_that_costs_time():
-    paper, laptop = PRESETS["paper"], PRESETS["laptop"]
-    assert laptop.network.width < paper.network.width
-    assert laptop.fit.steps < paper.fit.steps
-    assert laptop.sampler.network_calls < paper.sampler.network_calls
-    assert laptop.noise == replace(paper.noise, sigma_max=20)
-    # A small network is spared the curves of the dynamics and the shapes of the columns.
-    assert laptop.data == replace(PRESETS["best"].data, scaling="quantile", residuals="bent")
-
-
 def test_latents_of_agents_that_see_are_generated_as_they_are():
     """In `best` and `laptop`, with noise levels that lie higher."""
     for name in ("best", "laptop"):

@@ -122,13 +122,6 @@ class TestReport:
             assert effort.seconds > 0
         assert any(note.startswith("network calls: each sampler made 500 rows") for note in done.assessment.notes)
 
-    def test_the_same_seed_gives_the_same_figures(self, done, pair, tmp_path):
-        def timeless(assessed: Assessed):
-            efforts = tuple(replace(effort, seconds=0.0) for effort in assessed.assessment.efforts)
-            return replace(assessed.assessment, efforts=efforts)
-
-        assert timeless(run(tmp_path, pair)) == timeless(done)
-
 
 class TestModels:
     def test_one_of_other_data(self, pair, hopper, monkeypatch, tmp_path):
@@ -187,11 +180,6 @@ class TestProcess:
 
 
 class TestEfforts:
-    def test_how_to_read_them_is_said(self, hopper):
-        note = module._ceiling(hopper, 500, 0)
-        assert note.startswith("network calls: each sampler made 500 rows; 200 real ones reach marginal 0.9")
-        assert module._ceiling(hopper[:1], 500, 0) == "network calls: each sampler made 500 rows"
-
     def test_nothing_twice_and_no_simulator(self, hopper):
         model = small(**{**PLAIN, "sampler": {"steps": 8, "restarts": 0, "matched": False}}).fit(hopper, progress=False)
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())
@@ -215,21 +203,6 @@ class TestEfforts:
         ours, its = module._drawn(model, sampler, 600, 3), model.sample(600, seed=3, sampler=sampler, progress=False)
         for name, array in its.arrays().items():
             np.testing.assert_array_equal(getattr(ours, name), array, err_msg=name)
-
-    @pytest.mark.parametrize(("effort", "rows"), [(0.0, 500), (600.5, 600), (1e30, 50_000)])
-    def test_large_networks_make_fewer_rows(self, model, hopper, effort, rows, monkeypatch):
-        counts = []
-
-        def drawn(model, sampler, count, seed):
-            counts.append(count)
-            return hopper
-
-        calls = sum(module.CALLS) + 5
-        parameters = sum(weights.numel() for weights in model.network.parameters())
-        monkeypatch.setattr(module, "EFFORT", {"cpu": effort * calls * parameters})
-        monkeypatch.setattr(module, "_drawn", drawn)
-        module._efforts(model, hopper, None, 0, Silent())
-        assert counts == [rows] * 6
 
 
 class TestJudges:

@@ -10,12 +10,10 @@ import pytest
 
 from synther import Synthesizer, Transitions, read
 from synther.assess.fidelity import Comparison
-from synther.durable import _HOST
 from synther.errors import ConfigError, DataError, FormatError
 from synther.upsample import fit_to, upsample
 
 from .small_job import made, model
-from .support.watch import Stopped, Watch
 
 SAMPLES = 3000
 FILES = ["comparison.json", "comparison.png", "model.safetensors", "run.json", "synthetic.npz"]
@@ -57,14 +55,6 @@ def test_the_files_hold_the_rows_of_the_model_and_their_figures(done):
     assert rows.equals(Synthesizer.load(done.model).sample(SAMPLES, seed=0, progress=False))
     assert rows.equals(model().fit(made(), progress=False).sample(SAMPLES, seed=0, progress=False))
     assert rows.env_id == "Made-v0"
-
-
-@pytest.mark.parametrize("suffix", [".hdf5", ".parquet"])
-def test_other_formats(done, suffix, tmp_path):
-    other = run(tmp_path, suffix=suffix)
-    assert other.data.name == f"synthetic{suffix}"
-    assert read(other.data).equals(read(done.data))
-    assert other.comparison == done.comparison
 
 
 @pytest.mark.parametrize(
@@ -131,24 +121,6 @@ def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
     assert (tmp_path / "run").read_text() == "mine"
 
 
-def test_a_folder_that_was_claimed_only_half_can_be_claimed_again(done, tmp_path):
-    """Killed in the very first moment, while the description was being written."""
-    (tmp_path / f".run.{_HOST}-{2**22 + 1}.writing.json").write_text("{")
-    assert read(run(tmp_path).data).equals(read(done.data))
-    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
-
-
-def test_stopped_anywhere_it_goes_on(done, tmp_path):
-    for stop in (("fit", 30), ("calibrate", 1), ("sample", 2000), ("write", 1)):
-        with pytest.raises(Stopped):
-            run(tmp_path, progress=Watch(stop))
-        assert not (tmp_path / "synthetic.npz").exists()
-    again = run(tmp_path)
-    assert read(again.data).equals(read(done.data))
-    assert again.comparison == done.comparison
-    assert sorted(file.name for file in tmp_path.iterdir()) == FILES
-
-
 @pytest.mark.parametrize("lost", ["comparison.json", "comparison.png"])
 def test_stopped_while_comparing_the_rows_are_not_written_again(done, lost, tmp_path):
     run(tmp_path)
@@ -169,18 +141,6 @@ def test_a_model_is_fitted_into_its_file_once(tmp_path, monkeypatch):
     assert Synthesizer.load(path).record == fitted.record
     monkeypatch.setattr(Synthesizer, "fit", None)
     assert fit_to(path, made(), model(), False).record == fitted.record
-
-
-def test_another_process_may_have_cleared_the_checkpoint_away(tmp_path, monkeypatch):
-    path = tmp_path / "m.safetensors"
-    save = Synthesizer.save
-
-    def meanwhile(self: Synthesizer, path: Path) -> None:
-        save(self, path)
-        path.with_name("m.safetensors.checkpoint").unlink()
-
-    monkeypatch.setattr(Synthesizer, "save", meanwhile)
-    assert fit_to(path, made(), model(), False).record == Synthesizer.load(path).record
 
 
 def test_a_model_of_something_else_is_refused(done):
