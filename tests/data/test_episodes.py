@@ -36,7 +36,6 @@ def numbered(*lengths: int) -> NDArray[np.int64]:
 @pytest.mark.parametrize("marks", [{}, {"timeouts": True}, {"marked": False}], ids=["terminals", "timeouts", "breaks"])
 def test_terminals_timeouts_and_breaks_each_end_an_episode(marks) -> None:
     ids = episode_ids(episodes(4, 1, 7, **marks))
-    assert ids is not None
     assert ids.dtype == np.int64
     np.testing.assert_array_equal(ids, numbered(4, 1, 7))
 

@@ -60,7 +60,6 @@ def test_compact_npz_is_expanded(tmp_path: Path) -> None:
     assert rows.observation[:, 0].tolist() == [0, 1, 2, 4, 6, 7]
     assert rows.next_observation[:, 0].tolist() == [1, 2, 3, 5, 7, 8]
     assert np.flatnonzero(rows.terminal).tolist() == [2]
-    assert rows.timeout is not None
     assert np.flatnonzero(rows.timeout).tolist() == [3, 5]
     assert rows.env_id == "Walker2d-v5"
     assert rows.action_space is None
@@ -126,7 +125,6 @@ def test_hdf5_rows_are_paired_in_blocks(tmp_path, monkeypatch, caplog, block_byt
     assert rows.observation[:, 0].tolist() == kept
     assert rows.reward.tolist() == kept
     assert rows.next_observation[:, 0].tolist() == [row if row in (9, 19) else row + 1 for row in kept]
-    assert rows.timeout is not None
     assert rows.observation[rows.timeout, 0].tolist() == [13, 28, 38]
     assert rows.observation[rows.terminal, 0].tolist() == [9, 19]
     assert "left out 3 rows" in caplog.text

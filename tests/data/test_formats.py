@@ -178,7 +178,6 @@ def test_without_next_observations_rows_are_paired_within_episodes(path: Path, t
     assert rows.observation[:, 0].tolist() == rows.reward.tolist() == [0, 1, 2, 3, 4, 5]
     assert rows.next_observation[:, 0].tolist() == [1, 2, 2, 4, 5, 6]
     assert np.flatnonzero(rows.terminal).tolist() == [2]
-    assert rows.timeout is not None
     assert np.flatnonzero(rows.timeout).tolist() == [5]
     store(path, {**arrays, **flags, "next_observations": states + 1})
     assert np.flatnonzero(read(path).terminal).tolist() == [2]

@@ -89,7 +89,6 @@ def test_observations_are_flattened_as_gymnasium_does(name: str) -> None:
     spaces.check(rows.observation_space, rows.observation.astype(float), "observation")
     assert rows.reward.tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
     assert np.flatnonzero(rows.terminal).tolist() == [2, 3]
-    assert rows.timeout is not None
     assert np.flatnonzero(rows.timeout).tolist() == [7]
     assert rows.env_id is None
     way_back = gym_spaces.unflatten(space, rows.observation.astype(np.float64))

@@ -188,7 +188,6 @@ def test_workers_leave_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
         word, *workers = parent.stdout.readline().split()
         assert word == "playing"
         assert len(workers) == 1

@@ -105,7 +105,6 @@ def test_a_wanderer_goes_to_cell_after_cell(umaze: Maze, balls: list[Any]) -> No
     wanderer = Wanderer(Guide(umaze, PointReacher()))
     headings, cells = set(), set()
     for slot, step in play(balls, "PointMaze", wanderer, [(1, seed) for seed in range(2)]):
-        assert wanderer._heading is not None
         headings.add((slot, *wanderer._heading[slot].tolist()))
         cells.add(int(umaze.numbers(step.observation[None, POSITION])[0]))
         assert (step.observation[GOAL] == step.next_observation[GOAL]).all()  # the task's goal is another matter

@@ -117,7 +117,6 @@ def test_rewards_at_states_whose_reward_is_known(name: str, observation: list[fl
         still = np.zeros(task.action_shape)
         assert task.place(np.array(observation), still)
         answer = task.step(still)
-    assert answer is not None
     assert answer[1:] == (pytest.approx(reward, abs=1e-3), False)
 
 

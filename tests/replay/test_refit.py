@@ -122,7 +122,6 @@ def test_a_column_that_begins_to_vary_joins_a_warm_fit():
     rows = numbered(0, 100)
     rows["terminal"][:] = False
     replay.add(**rows)
-    assert replay.model is not None
     assert "terminal" not in replay.model.layout.names
     replay.add(**numbered(100, 100))
     assert replay.history[-1].kept

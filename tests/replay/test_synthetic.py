@@ -135,7 +135,6 @@ def test_a_refresh_replaces_all_or_the_oldest(replace, drawn):
     assert len(before) == len(after) == 300
     assert torch.equal(after[: 300 - drawn], before[drawn:])
     model = replay.model
-    assert model is not None
     fresh = model.sample(drawn, seed=model.seed, progress=False)
     assert np.array_equal(after[300 - drawn :].numpy(), replay.store.columns.pack(fresh))
 
