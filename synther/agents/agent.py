@@ -23,6 +23,7 @@ from synther.agents.edac import EDAC
 from synther.agents.iql import IQL
 from synther.agents.noisy_bc import NoisyBC
 from synther.agents.policy import Policy, Scales
+from synther.agents.rebrac import ReBRAC
 from synther.agents.rounds import RandomNumbers, Rounds, precision_for
 from synther.agents.rows import Member, Rows
 from synther.agents.stacked import Networks
@@ -34,7 +35,7 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry(
     "algorithm",
     "synther.algorithms",
     type,
-    {"bc": BC, "td3_bc": TD3BC, "iql": IQL, "edac": EDAC, "cql": CQL},
+    {"bc": BC, "td3_bc": TD3BC, "iql": IQL, "edac": EDAC, "cql": CQL, "rebrac": ReBRAC},
 )
 """Algorithms that learn from data. Register another one with `ALGORITHMS.register("mine", Mine)`."""
 
@@ -61,6 +62,8 @@ class Agent(Rounds):
         self.name, kind = _algorithm_of(config)
         if not members:
             raise ConfigError("an agent needs at least one member, got none")
+        if kind.needs_next_action and not rows.next_actions:
+            raise ConfigError(f"{self.name} needs the data's next actions: build the rows with next_actions=True")
         self.config, self.rows, self.members = config, rows, tuple(members)
         self.precision = precision_for(precision, rows.device)
         shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), rows.device)

@@ -102,7 +102,7 @@ class StateAgentConfig(AgentConfig):
 
     def described(self) -> dict[str, Any]:
         """Without those of these options that are at their default: earlier versions did not have them."""
-        own = {option.name: option.default for option in fields(StateAgentConfig) if option.kw_only}
+        own = {option.name: option.default for option in fields(self) if option.kw_only}
         return {name: value for name, value in asdict(self).items() if name not in own or value != own[name]}
 
 
@@ -116,6 +116,8 @@ class OnlineConfig(StateAgentConfig):
     """Fraction by which the target networks move per update."""
     utd: int = 1
     """Critic updates per environment step."""
+    running_norm: bool = field(default=False, kw_only=True)
+    """Normalize observations by the running mean and standard deviation of the real ones, as in SimBa."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,6 +207,8 @@ class Algorithm(ABC):
     """Names of the losses that `update` returns."""
     squash: Squash = "tanh"
     """How the actor's first outputs become an action."""
+    needs_next_action: ClassVar[bool] = False
+    """Whether batches must have the data's next actions."""
     normals: int = 0
     uniforms: int = 0
     """Random numbers per row of a batch."""
@@ -221,12 +225,12 @@ class Algorithm(ABC):
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
         """One update of all members; return each member's losses (S,). `step` counts from the start of a period."""
 
-    def updates(self, batches: Batch, noise: Noise) -> dict[str, Tensor]:
-        """The updates of one environment step, from batches (S, updates, B, ...)."""
+    def updates(self, batches: Batch, noise: Noise, step: int = 0) -> dict[str, Tensor]:
+        """The updates of one environment step, from batches (S, updates, B, ...). `step` is the number of the first."""
         losses: dict[str, Tensor] = {}
         for number in range(batches.reward.shape[1]):
-            batch = Batch(*(part[:, number] for part in batches))
-            losses |= self.update(batch, Noise(*(part[:, number] for part in noise)), number)
+            own = Noise(*(part[:, number] for part in noise))
+            losses |= self.update(batches.at(number), own, (step + number) % self.period)
         return losses
 
     def explore(self, observation: Tensor, noise: Tensor) -> Tensor:

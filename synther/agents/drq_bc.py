@@ -96,7 +96,7 @@ def disturbed(action: Tensor, normal: Tensor, std: Tensor, clip: float) -> Tenso
 
 
 class DrQBC(Algorithm):
-    config_class = DrQBCConfig
+    config_class: ClassVar[type[AgentConfig]] = DrQBCConfig
     losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
 
     def __init__(self, config: DrQBCConfig, shape: Shape) -> None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,10 +22,12 @@ from torch import Tensor
 from synther import compute
 from synther.agents import policy
 from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape
+from synther.agents.crossq import CrossQ, CrossQConfig
 from synther.agents.policy import Policy, Scales
 from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
 from synther.agents.rounds import RandomNumbers, precision_for
-from synther.agents.sac import REDQ_CONFIG, SAC, SAC_CONFIG
+from synther.agents.sac import DROQ_CONFIG, REDQ_CONFIG, RLPD_CONFIG, SAC, SAC_CONFIG, SIMBA_CONFIG
+from synther.agents.td3 import TD3, TD3Config
 from synther.errors import ConfigError, DataError, FormatError
 from synther.registry import Registry
 
@@ -52,7 +55,15 @@ ONLINE_AGENTS: Registry[OnlineAgent] = Registry(
     "online agent",
     "synther.online_agents",
     OnlineAgent,
-    {"sac": OnlineAgent(SAC, SAC_CONFIG), "redq": OnlineAgent(SAC, REDQ_CONFIG)},
+    {
+        "sac": OnlineAgent(SAC, SAC_CONFIG),
+        "redq": OnlineAgent(SAC, REDQ_CONFIG),
+        "droq": OnlineAgent(SAC, DROQ_CONFIG),
+        "rlpd": OnlineAgent(SAC, RLPD_CONFIG),
+        "simba": OnlineAgent(SAC, SIMBA_CONFIG),
+        "crossq": OnlineAgent(CrossQ, CrossQConfig()),
+        "td3": OnlineAgent(TD3, TD3Config()),
+    },
 )
 """Agents of `synther online`. Register another one with `ONLINE_AGENTS.register("mine", OnlineAgent.of(Mine))`."""
 
@@ -100,14 +111,15 @@ class Learner:
             self.name, kind = _algorithm_of(config)
             self.algorithm = kind(config, shape)
             places = BatchSampler(self.rows, config.batch_size, ratio)
-            self._round = _Round(self.algorithm, self.rows, places, self.seeds, config)
-            self._actor = _Actor(self.algorithm, shape)
+            self._norm = RunningNorm(self.rows) if config.running_norm else None
+            self._round = _Round(self.algorithm, self.rows, places, self.seeds, config, self._norm)
+            self._actor = _Actor(self.algorithm, shape, self._norm)
         low_high = (torch.from_numpy(bound).to(device) for bound in (self.rows.low, self.rows.high))
-        size = len(self.seeds), observation
-        scales = Scales(torch.zeros(size, device=device), torch.ones(size, device=device), *low_high)
+        norm = self._norm or RunningNorm(self.rows)  # without updates it changes nothing
+        scales = Scales(norm.mean, norm.std, *low_high)
         self._policy = Policy(self.algorithm.actor, scales, self.algorithm.squash)
         self._draws = _Draws(self.seeds, self.rows.action_size)
-        self._train: Callable[[], None] | None = None
+        self._trainings: dict[int, Callable[[], None]] = {}
 
     @property
     def updates(self) -> int:
@@ -133,7 +145,10 @@ class Learner:
 
     def add(self, rows: NDArray[np.float32]) -> None:
         """Add the rows of one step (S, width), or of several (S, N, width). See `SeedReplayBuffer`."""
-        self.rows.add(rows[:, None] if rows.ndim == 2 else rows)
+        several = rows[:, None] if rows.ndim == 2 else rows
+        self.rows.add(several)
+        if self._norm is not None:
+            self._norm.add(several[..., : self.rows.observation_size], self.rows.added)
 
     def generate(self, member: int, rows: NDArray[np.float32]) -> None:
         """Replace a member's synthetic rows by new ones (samples, width)."""
@@ -146,9 +161,11 @@ class Learner:
             raise DataError("there are no rows to learn from: add some first")
         with self._working():
             self._round.draw(self.rounds)
-            if self._train is None:
-                self._train = compute.capture(self._round.run, self.device, list(self.state().values()))
-            self._train()
+            phase = self.updates % self.algorithm.period  # of a policy that is updated less often than every step
+            if phase not in self._trainings:
+                run = partial(self._round.run, phase)
+                self._trainings[phase] = compute.capture(run, self.device, list(self.state().values()))
+            self._trainings[phase]()
             self.rounds += 1
             self._round.draw(self.rounds)  # for the next step, while the GPU is busy
 
@@ -162,7 +179,8 @@ class Learner:
 
     def state(self) -> dict[str, Tensor]:
         """All tensors that change during training, without the rows."""
-        return self.algorithm.state() | {f"losses.{name}": tensor for name, tensor in self._round.losses.items()}
+        own = {} if self._norm is None else {"norm.sums": self._norm.sums}
+        return self.algorithm.state() | own | {f"losses.{name}": loss for name, loss in self._round.losses.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file for `load` and `load_policy`. It does not contain the rows."""
@@ -188,6 +206,8 @@ class Learner:
         for name, tensor in state.items():
             tensor.copy_(tensors[name])
         self.rounds = rounds
+        if self._norm is not None:
+            self._norm.settle()
         return added
 
     def _described(self) -> dict[str, Any]:
@@ -209,6 +229,51 @@ class Learner:
             yield
 
 
+class RunningNorm:
+    """Mean and standard deviation of each member's real observations so far, as in SimBa (Lee et al. 2025).
+
+    Rows are stored as they are and normalized when they are drawn, with the statistics of that moment.
+    """
+
+    def __init__(self, rows: SeedReplayBuffer) -> None:
+        members, size = len(rows.matrix), rows.observation_size
+        self.mean = torch.zeros(members, size, device=rows.device)
+        self.std = torch.ones(members, size, device=rows.device)
+        self._shift = torch.zeros(members, 1, 1, rows.width, device=rows.device)
+        self._scale = torch.ones(members, 1, 1, rows.width, device=rows.device)
+        self._places = slice(0, size), slice(rows.width - size, rows.width)
+        self.sums = torch.zeros(3, members, size, dtype=torch.float64)
+        """Number of observations, their mean, and the sum of squared distances from it."""
+
+    def add(self, observations: NDArray[np.float32], added: int) -> None:
+        """Take in the observations (S, N, O) of new rows, `added` being all so far. Known ones are left alone."""
+        new = min(observations.shape[1], added - int(self.sums[0, 0, 0]))
+        if new <= 0:
+            return
+        seen = torch.from_numpy(observations[:, -new:].astype(np.float64))
+        count, mean, squares = self.sums
+        own_mean = seen.mean(1)
+        apart, total = own_mean - mean, count + new
+        squares += (seen - own_mean.unsqueeze(1)).square().sum(1) + apart.square() * count * new / total
+        mean += apart * new / total
+        count += new
+        self.settle()
+
+    def settle(self) -> None:
+        """Make the current statistics those that rows are normalized with."""
+        count, mean, squares = self.sums
+        if not bool(count.any()):
+            return
+        self.mean.copy_(mean)
+        self.std.copy_((squares / count + 1e-8).sqrt())
+        for place in self._places:
+            self._shift[:, 0, 0, place], self._scale[:, 0, 0, place] = self.mean, self.std
+
+    def applied(self, rows: Tensor) -> Tensor:
+        """Rows (S, updates, B, width) with normalized observations."""
+        return (rows - self._shift) / self._scale
+
+
 class _Round:
     """The updates of one step, with their random numbers in tensors with fixed addresses."""
 
@@ -219,8 +284,9 @@ class _Round:
         places: BatchSampler,
         seeds: Sequence[int],
         config: OnlineConfig,
+        norm: RunningNorm | None,
     ) -> None:
-        self.algorithm, self.rows, self.places = algorithm, rows, places
+        self.algorithm, self.rows, self.places, self.norm = algorithm, rows, places, norm
         self.losses = {name: torch.zeros(len(seeds), device=rows.device) for name in algorithm.losses}
         self._numbers = RandomNumbers(seeds, config.utd, config.batch_size, algorithm, rows.device)
         self._drawn: int | None = None
@@ -231,18 +297,22 @@ class _Round:
             self._numbers.draw(number)
             self._drawn = number
 
-    def run(self) -> None:
+    def run(self, step: int) -> None:
+        """Run the updates, the first of which is number `step` of a period."""
         numbers = self._numbers
-        batches = self.rows.batch(self.places.fill(numbers.random))
-        for name, loss in self.algorithm.updates(batches, Noise(numbers.normal, numbers.uniform)).items():
+        rows = self.places.fill(numbers.random)
+        if self.norm is not None:
+            rows = self.norm.applied(rows)
+        batches = self.rows.batch(rows)
+        for name, loss in self.algorithm.updates(batches, Noise(numbers.normal, numbers.uniform), step).items():
             self.losses[name].copy_(loss)
 
 
 class _Actor:
     """All members' actions in one captured forward pass."""
 
-    def __init__(self, algorithm: Algorithm, shape: Shape) -> None:
-        self.algorithm, self.shape = algorithm, shape
+    def __init__(self, algorithm: Algorithm, shape: Shape, norm: RunningNorm | None) -> None:
+        self.algorithm, self.shape, self.norm = algorithm, shape, norm
         self._given = torch.zeros(len(shape.seeds), shape.observation + shape.action, device=shape.device)
         self._action = torch.zeros(len(shape.seeds), shape.action, device=shape.device)
         self._run: Callable[[], None] | None = None
@@ -258,7 +328,10 @@ class _Actor:
     @torch.no_grad()
     def _forward(self) -> None:
         given, size = self._given.unsqueeze(1), self.shape.observation
-        self._action.copy_(self.algorithm.explore(given[..., :size], given[..., size:]).squeeze(1))
+        observation, noise = given[..., :size], given[..., size:]
+        if self.norm is not None:
+            observation = (observation - self.norm.mean.unsqueeze(1)) / self.norm.std.unsqueeze(1)
+        self._action.copy_(self.algorithm.explore(observation, noise).squeeze(1))
 
 
 class _Draws:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -46,18 +46,35 @@ class Batch(NamedTuple):
     """(S, B), 0 or 1"""
     pair: Tensor
     """(S, B, O + A): observation and action side by side"""
+    next_action: Tensor | None = None
+    """(S, B, A): the data's action in the next row, if the algorithm needs it"""
+    next_known: Tensor | None = None
+    """(S, B), 1 where the next action is known, else 0"""
+
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with each of its parts changed."""
+        return Batch(*(None if part is None else function(part) for part in self))  # type: ignore[arg-type]
+
+    def at(self, number: int) -> Batch:
+        """One of the batches of (S, updates, B, ...)."""
+        return self.apply(lambda part: part[:, number])
 
     @classmethod
     def of(cls, rows: Tensor, observation: int, action: int) -> Batch:
-        """Split rows (..., width) of observation, action, reward, terminal, next observation."""
+        """Split rows (..., width) of observation, action, reward, terminal, next observation, and where rows have
+        them, next action and whether that is known."""
         pair = observation + action
+        end = pair + 2 + observation
+        more = rows.shape[-1] > end
         return cls(
             observation=rows[..., :observation],
             action=rows[..., observation:pair],
             reward=rows[..., pair],
             terminal=rows[..., pair + 1],
-            next_observation=rows[..., pair + 2 :],
+            next_observation=rows[..., pair + 2 : end],
             pair=rows[..., :pair],
+            next_action=rows[..., end:-1] if more else None,
+            next_known=rows[..., -1] if more else None,
         )
 
 
@@ -99,6 +116,7 @@ class Member:
 class Rows:
     """Tables with the same columns in one matrix: observation, action, reward, terminal, next observation.
 
+    With `next_actions` there follow the next row's action and whether that row belongs to the same episode.
     `low` and `high` (A,) are the action bounds (default: -1 and 1). Actions are stored scaled to [-1, 1]. `tables` may
     be a generator; then only one table is in memory at a time. `count` is the number of tables to expect: if all are as
     long as the first, memory is allocated once. `names` are the tables' names in error messages (default: numbers).
@@ -113,8 +131,9 @@ class Rows:
         high: ArrayLike | None = None,
         count: int = 1,
         names: Sequence[str] = (),
+        next_actions: bool = False,
     ) -> None:
-        self.device, self._names = device, names
+        self.device, self._names, self.next_actions = device, names, next_actions
         self.starts: list[int] = []
         self.lengths: list[int] = []
         room = sum(len(table.reward) for table in tables) if isinstance(tables, Sequence) else 0
@@ -122,6 +141,8 @@ class Rows:
             if not self.lengths:
                 self._measure(table, low, high)
                 width = 2 * self.observation_size + self.action_size + 2
+                if next_actions:
+                    width += self.action_size + 1
                 self.matrix = torch.empty(room or count * len(table.reward), width, device=device)
             self._append(table)
             del table  # free it before the next one is made
@@ -155,7 +176,8 @@ class Rows:
         """A row (S, 1, width) with `observation` (S, O) as both observations, and `elsewhere` in the other columns."""
         row = observation.new_full((len(observation), 1, self.width), elsewhere)
         row[:, 0, : self.observation_size] = observation
-        row[:, 0, -self.observation_size :] = observation
+        following = self.observation_size + self.action_size + 2
+        row[:, 0, following : following + self.observation_size] = observation
         return row
 
     def batch(self, rows: Tensor) -> Batch:
@@ -206,6 +228,16 @@ class Rows:
                 f"actions of {called} leave the bounds {bounds}: clip them, or set the right bounds with low and high, "
                 "an action space in the data, or an environment id"
             )
+
+        if into.next_action is not None and into.next_known is not None:
+            linked = (into.next_observation[:-1] == into.observation[1:]).all(1) & (into.terminal[:-1] == 0)
+            timeout = getattr(table, "timeout", None)
+            if timeout is not None:
+                linked &= _column(timeout).to(self.device)[:-1] == 0
+            into.next_action.zero_()
+            into.next_action[:-1] = into.action[1:] * linked.unsqueeze(1)
+            into.next_known.zero_()
+            into.next_known[:-1] = linked.float()
 
     def _check(self, *tables: int) -> None:
         for table in tables:

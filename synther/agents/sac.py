@@ -7,8 +7,8 @@ SAC has two critics and uses their minimum. REDQ has ten and uses the minimum of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,10 +30,25 @@ class SACConfig(OnlineConfig):
     num_critics: int = 2
     num_min_critics: int = 2
     """Size of the random subset of critics whose minimum is the target. Drawn for every update."""
+    policy_delay: int | None = field(default=None, kw_only=True)
+    """Critic updates per update of the policy and the temperature. Default: `utd`."""
+    policy_value: Literal["mean", "min"] = field(default="mean", kw_only=True)
+    """What the policy maximises: the mean of all critics, as in REDQ, or their minimum, as in SAC."""
+    target_entropy: float = field(default=-1.0, kw_only=True)
+    """Target entropy per action dimension."""
+    first_temperature: float = field(default=1.0, kw_only=True)
+    log_std: Literal["clamp", "tanh"] = field(default="clamp", kw_only=True)
+    """How the policy's log std is kept within bounds: clamped to [-20, 2], or by -10 + 6 (1 + tanh x) as in SimBa."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._at_least(1, "num_critics", "num_min_critics")
+        if self.policy_delay is not None:
+            self._at_least(1, "policy_delay")
+        self._positive("first_temperature")
+        for name, known in (("policy_value", ("mean", "min")), ("log_std", ("clamp", "tanh"))):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"agent.{name} must be {' or '.join(known)}, got {getattr(self, name)!r}")
         if self.num_min_critics > self.num_critics:
             limit = f"agent.num_critics, {self.num_critics}"
             raise ConfigError(f"agent.num_min_critics must be at most {limit}, got {self.num_min_critics}")
@@ -44,6 +59,28 @@ class SACConfig(OnlineConfig):
 
 
 SAC_CONFIG, REDQ_CONFIG = SACConfig(), SACConfig(num_critics=10, utd=20)
+DROQ_CONFIG = SACConfig(utd=20, critic_network="layer_norm", dropout=0.01)
+"""DroQ (Hiraoka et al. 2022). Its authors tuned the dropout rate for each task, from 0.0001 to 0.1."""
+RLPD_CONFIG = SACConfig(num_critics=10, utd=20, critic_network="layer_norm", target_entropy=-0.5)
+"""RLPD (Ball et al. 2023), to be used with prior data."""
+SIMBA_CONFIG = SACConfig(
+    width=128,
+    depth=1,
+    learning_rate=1e-4,
+    utd=2,
+    actor_network="simba",
+    critic_network="simba",
+    critic_width=512,
+    critic_depth=2,
+    weight_decay=1e-2,
+    policy_delay=1,
+    policy_value="min",
+    target_entropy=-0.5,
+    first_temperature=0.01,
+    log_std="tanh",
+    running_norm=True,
+)
+"""SimBa (Lee et al. 2025) with SAC."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +98,35 @@ class SAC(Algorithm):
 
     def __init__(self, config: SACConfig, shape: Shape) -> None:
         self.config, self.shape = config, shape
-        self.normals, self.uniforms, self.period = 2 * shape.action, 1, config.utd
+        self.normals, self.uniforms = 2 * shape.action, 1
+        self.period = config.policy_delay or config.utd
         self.actor = shape.actor(config, 2 * shape.action, initial=_Glorot())
         self.critics = shape.critics(config, config.num_critics, initial=_Glorot())
         self.target_critics = self.critics.clone()
-        self.log_temperature = torch.zeros(len(shape.seeds), device=shape.device)
+        first = math.log(config.first_temperature)
+        self.log_temperature = torch.full((len(shape.seeds),), first, device=shape.device)
         self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
         self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
         self.temperature_adam = Adam(self.log_temperature, config.learning_rate)
 
     def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        alone = Batch(*(part.unsqueeze(1) for part in batch))
+        alone = batch.apply(lambda part: part.unsqueeze(1))
         return self.updates(alone, Noise(*(part.unsqueeze(1) for part in noise)), step)
 
     def updates(self, batches: Batch, noise: Noise, step: int = 0) -> dict[str, Tensor]:
-        """Several consecutive updates, from batches (S, updates, B, ...), at most up to the next policy update.
+        losses: dict[str, Tensor] = {}
+        count, first = batches.reward.shape[1], 0
+        while first < count:
+            last = min(count, first + self.period - (step + first) % self.period)
+            part = slice(first, last)
+            own = Noise(noise.normal[:, part], noise.uniform[:, part])
+            some = Batch(*(None if each is None else each[:, part] for each in batches))  # type: ignore[arg-type]
+            losses |= self._updates_until_policy(some, own, (step + last) % self.period == 0)
+            first = last
+        return losses
+
+    def _updates_until_policy(self, batches: Batch, noise: Noise, is_policy_updated: bool) -> dict[str, Tensor]:
+        """Updates of the critics, at most up to the next policy update.
 
         Policy and temperature do not change before that, so all next actions are computed at once.
         """
@@ -90,9 +141,9 @@ class SAC(Algorithm):
         subsets = noise.uniform[:, :, : c.num_critics, 0].topk(c.num_min_critics, sorted=False).indices
         losses: dict[str, Tensor] = {}
         for number in range(count):
-            batch = Batch(*(part[:, number] for part in batches))
+            batch = batches.at(number)
             losses["critic"] = self._update_critics(batch, next_action[:, number], cost[:, number], subsets[:, number])
-        if (step + count) % c.utd == 0:
+        if is_policy_updated:
             losses |= self._update_policy(batch, here[:, -1])
         return losses
 
@@ -102,7 +153,8 @@ class SAC(Algorithm):
     def act(self, observation: Tensor, noise: Tensor, *, training: bool = True) -> tuple[Tensor, Tensor]:
         """Actions (S, B, A) within [-1, 1] and their log-probability (S, B). Zero noise gives the mean action."""
         mean, log_std = self.actor(observation, training=training).chunk(2, -1)
-        return squashed(mean, log_std.clamp(*LOG_STD), noise)
+        bounded = log_std.clamp(*LOG_STD) if self.config.log_std == "clamp" else -10 + 6 * (1 + log_std.tanh())
+        return squashed(mean, bounded, noise)
 
     def _update_critics(self, batch: Batch, next_action: Tensor, cost: Tensor, subset: Tensor) -> Tensor:
         """`next_action` (S, B, A) is the policy's, `cost` is temperature * log pi (S, B)."""
@@ -124,17 +176,18 @@ class SAC(Algorithm):
         return every.gather(1, subset.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
     def _update_policy(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """Update the policy, then the temperature, which rises when the entropy is below its target, -A.
+        """Update the policy, then the temperature, which rises when the entropy is below its target.
 
-        NOTE[paper]: the policy maximises the mean of all critics, as in REDQ. The paper's SAC, which is REDQ's code
-        with two critics, does the same; the original SAC uses the minimum.
+        NOTE[paper]: by default the policy maximises the mean of all critics, as in REDQ. The paper's SAC, which is
+        REDQ's code with two critics, does the same; the original SAC uses the minimum.
         """
         temperature = self.log_temperature.exp()
         action, log_probability = self.act(batch.observation, noise)
-        value = values(self.critics.fixed(), batch.observation, action).mean(1)
+        each = values(self.critics.fixed(), batch.observation, action)
+        value = each.mean(1) if self.config.policy_value == "mean" else min_over_critics(each)
         loss = (temperature.unsqueeze(1) * log_probability - value).mean(1)
         self.actor_adam.minimise(loss)
         entropy = -log_probability.detach().mean(1)
-        # The loss log_temperature (entropy - target) is linear, and the target is -A.
-        self.temperature_adam.step(entropy + self.shape.action)
+        # The loss log_temperature (entropy - target) is linear.
+        self.temperature_adam.step(entropy - self.config.target_entropy * self.shape.action)
         return {"actor": loss.detach(), "temperature": temperature, "entropy": entropy}

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
-from synther.agents.agent import Agent
+from synther.agents.agent import ALGORITHMS, Agent
+from synther.agents.algorithm import Shape
 from synther.agents.rounds import precision_for
 from synther.agents.rows import Member, Rows
 from synther.data.formats import gym_spaces
@@ -60,7 +61,10 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     for arm in material.agent_arms():
         arm.counts(config.batch_size)
     for name, table in material.at_hand().items():  # wrong ones are refused before there is a folder
-        _rows_of([table], [name], bounds, torch.device("cpu"))
+        _rows_of([table], [name], bounds, torch.device("cpu"), False)
+    algorithm = ALGORITHMS.get(spec.algorithm)
+    sizes = material.real.observation.shape[1], material.real.action.shape[1]
+    algorithm(config, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # likewise networks that do not fit
     check_trackers(spec)
     described = {
         "algorithm": spec.algorithm,
@@ -73,7 +77,8 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     run = RunFolder(folder, growth=spec.growth)
     with run.work(described, lambda: Result.after(spec.updates, run.result) is not None) as unfinished:
         if unfinished:
-            rows = _rows_of(material.tables(folder, progress), material.names, bounds, device)
+            tables, following = material.tables(folder, progress), algorithm.needs_next_action
+            rows = _rows_of(tables, material.names, bounds, device, following)
             members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
             agent = Agent(config, rows, members, precision=spec.precision)
             with _players(spec, env_id, members) as evaluator:
@@ -85,9 +90,11 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     return Result.read(run.result)
 
 
-def _rows_of(tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds | None, device: torch.device) -> Rows:
+def _rows_of(
+    tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds | None, device: torch.device, following: bool
+) -> Rows:
     low, high = bounds or (None, None)
-    return Rows(tables, device=device, low=low, high=high, names=names)
+    return Rows(tables, device=device, low=low, high=high, names=names, next_actions=following)
 
 
 def _players(spec: OfflineRun, env_id: str | None, members: list[Member]) -> AbstractContextManager[Evaluator | None]:

@@ -11,7 +11,7 @@ from torch.nn.functional import relu
 from synther.agents.adam import Adam
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
 from synther.agents.rows import Batch
-from synther.agents.stacked import Stack
+from synther.agents.stacked import ModuleStack, Networks
 
 
 class Network(nn.Module):
@@ -43,9 +43,44 @@ class Network(nn.Module):
         return torch.cat([*parts, self.free]).detach()
 
 
-def networks(stack: Stack, member: int) -> nn.Module:
+class Modular(nn.Module):
+    """One network of a `ModuleStack`."""
+
+    def __init__(self, stack: ModuleStack, *place: int) -> None:
+        super().__init__()
+        self.module = stack.spec.build().double().train()
+        views = stack._parameters.views(stack.weights.detach())
+        if stack.buffers is not None:
+            views |= stack._buffers.views(stack.buffers)
+        self.module.load_state_dict({name: view[place].clone() for name, view in views.items()})
+        self.flat = stack._parameters
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.module(torch.cat(inputs, -1))
+
+    def row(self) -> Tensor:
+        parameters = {name: value.detach() for name, value in self.module.named_parameters()}
+        row = torch.zeros(self.flat.size, dtype=torch.float64)
+        for name, view in self.flat.views(row).items():
+            view.copy_(parameters[name])
+        return row
+
+
+def used(stack: ModuleStack) -> Tensor:
+    """1 where a row holds a parameter, 0 where it holds padding."""
+    row = torch.zeros(stack._parameters.size)
+    for view in stack._parameters.views(row).values():
+        view.fill_(1)
+    return row
+
+
+def networks(stack: Networks, member: int) -> nn.Module:
     """A member's network, or the list of its ensemble."""
     rows = stack.weights[member]
+    if isinstance(stack, ModuleStack):
+        if rows.dim() == 1:
+            return Modular(stack, member)
+        return nn.ModuleList(Modular(stack, member, number) for number in range(len(rows)))
     if rows.dim() == 1:
         return Network(rows, stack.sizes, stack.free_size)
     return nn.ModuleList(Network(row, stack.sizes, stack.free_size) for row in rows)
@@ -58,7 +93,7 @@ class Plain:
         self.config, parts = config, vars(algorithm).items()
         slow = getattr(config, "policy_rate", config.learning_rate)
         for name, part in parts:
-            if isinstance(part, Stack):
+            if isinstance(part, Networks):
                 setattr(self, name, networks(part, member))
             elif isinstance(part, Tensor):
                 setattr(self, name, part[member].clone().requires_grad_())
@@ -68,7 +103,8 @@ class Plain:
                 own = getattr(self, stem) if hasattr(self, stem) else getattr(self, f"log_{stem}")
                 weights = [own] if isinstance(own, Tensor) else list(own.parameters())
                 rate = slow if stem in ("actor", "temperature") else config.learning_rate
-                setattr(self, name, torch.optim.Adam(weights, rate))
+                decay = config.weight_decay if stem != "temperature" and part.decay else 0.0
+                setattr(self, name, torch.optim.AdamW(weights, rate, part.betas, weight_decay=decay))
 
 
 def in_float64(algorithm: Algorithm) -> Algorithm:
@@ -76,17 +112,18 @@ def in_float64(algorithm: Algorithm) -> Algorithm:
     moved: dict[int, Tensor] = {}
     parts = list(vars(algorithm).items())
     for name, part in parts:
-        if isinstance(part, Stack):
+        if isinstance(part, Networks):
             trained = part.weights.requires_grad
             weights = part.weights.detach().double() * (1.0 if trained else 1.25)
             moved[id(part.weights)] = weights.requires_grad_(trained)
-            setattr(algorithm, name, Stack(weights, part.sizes, part.free_size))
+            buffers = None if part.buffers is None else part.buffers.double()
+            setattr(algorithm, name, part._with(weights, buffers))
         elif isinstance(part, Tensor):
             moved[id(part)] = part.double()
             setattr(algorithm, name, moved[id(part)])
     for name, part in parts:
         if isinstance(part, Adam):
-            adam = Adam(moved[id(part.weights)], part.rate.item())
+            adam = Adam(moved[id(part.weights)], part.rate.item(), decay=part.decay, betas=part.betas)
             adam.rate, adam.count = adam.rate.double(), adam.count.double()
             setattr(algorithm, name, adam)
     return algorithm
@@ -102,5 +139,8 @@ def drawn(algorithm: Algorithm, shape: Shape, rows: int, generator: torch.Genera
     here, there, action = normal(size), normal(size), normal(shape.action).tanh()
     terminal = (torch.rand(members, rows, generator=generator) < 0.3).double()
     batch = Batch(here, action, normal(), there, terminal, torch.cat([here, action], -1))
+    if algorithm.needs_next_action:
+        known = (torch.rand(members, rows, generator=generator) < 0.7).double()
+        batch = batch._replace(next_action=normal(shape.action).tanh(), next_known=known)
     uniform = torch.rand(members, rows, algorithm.uniforms, generator=generator, dtype=torch.float64) * 2 - 1
     return batch, Noise(normal(algorithm.normals), uniform)

@@ -87,9 +87,9 @@ def test_every_step_learns_with_random_numbers_of_its_own():
     agent.add(experience(400, 0, 3))
     updates, seen = agent.algorithm.updates, []
 
-    def watched(batches, noise):
+    def watched(batches, noise, step):
         seen.append([part.flatten().clone() for part in (batches.reward, noise.normal, noise.uniform)])
-        return updates(batches, noise)
+        return updates(batches, noise, step)
 
     agent.algorithm.updates = watched
     for _ in range(6):

@@ -29,7 +29,7 @@ def test_updates_in_a_row_are_the_same_one_by_one(generator):
     for step, (batch, noise) in enumerate(drawn_ones):
         last = single.update(batch, noise, step)
     batches, noises = zip(*drawn_ones, strict=True)
-    stacked = Batch(*(torch.stack(parts, 1) for parts in zip(*batches, strict=True)))
+    stacked = Batch(*(torch.stack(parts, 1) for parts in zip(*(batch[:6] for batch in batches), strict=True)))
     losses = together.updates(stacked, Noise(*(torch.stack(parts, 1) for parts in zip(*noises, strict=True))))
     for name, tensor in single.state().items():
         torch.testing.assert_close(together.state()[name], tensor, rtol=1e-12, atol=1e-13, msg=name)
@@ -38,7 +38,7 @@ def test_updates_in_a_row_are_the_same_one_by_one(generator):
 
 
 def test_every_pair_of_critics_is_as_likely(generator, monkeypatch):
-    algorithm = in_float64(SAC(SACConfig(**SMALL, num_critics=4), SHAPE))
+    algorithm = in_float64(SAC(SACConfig(**SMALL, num_critics=4, utd=300), SHAPE))
     picked: list[frozenset[int]] = []
 
     def noted(own, batch, next_action, cost, subset):
@@ -47,9 +47,9 @@ def test_every_pair_of_critics_is_as_likely(generator, monkeypatch):
 
     monkeypatch.setattr(SAC, "_update_critics", noted)
     batch, noise = drawn(algorithm, SHAPE, B, generator)
-    many = [part[:, None].expand(-1, 300, *part.shape[1:]) for part in batch]
+    many = batch.apply(lambda part: part[:, None].expand(-1, 300, *part.shape[1:]))
     uniform = torch.rand(S, 300, B, 1, generator=generator, dtype=torch.float64) * 2 - 1
-    algorithm.updates(Batch(*many), Noise(noise.normal[:, None].expand(-1, 300, -1, -1), uniform))
+    algorithm.updates(many, Noise(noise.normal[:, None].expand(-1, 300, -1, -1), uniform))
     counts = Counter(picked)
     assert sorted(map(len, counts)) == [2] * 6
     assert max(abs(count - 100) for count in counts.values()) < 5 * math.sqrt(100)
@@ -64,8 +64,8 @@ def test_temperature_rises_where_the_entropy_is_too_low(std, rises, generator):
         algorithm.actor.weights.zero_()
         algorithm.actor.weights[:, used - A : used] = std
     batch, noise = drawn(algorithm, SHAPE, B, generator)
-    batch, noise = (kind(*(part.float() for part in given)) for kind, given in ((Batch, batch), (Noise, noise)))
-    losses = algorithm.update(batch, noise, 0)
+    single = Noise(*(part.float() for part in noise))
+    losses = algorithm.update(batch.apply(torch.Tensor.float), single, 0)
     assert ((losses["entropy"] < -A) == rises).all()
     assert ((algorithm.log_temperature > 0) == rises).all()
     assert losses["temperature"].tolist() == [1.0, 1.0]  # as it was before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,14 +11,17 @@ from synther.agents.agent import ALGORITHMS, HEADS
 from synther.agents.algorithm import Algorithm, Noise, Shape
 from synther.agents.bc import BC, BCConfig
 from synther.agents.cql import CQL, CQLConfig
+from synther.agents.crossq import CrossQ, CrossQConfig
 from synther.agents.drq_bc import DrQBC, DrQBCConfig
 from synther.agents.drq_v2 import DrQv2, DrQv2Config
 from synther.agents.edac import EDAC, EDACConfig
 from synther.agents.iql import IQL, IQLConfig
+from synther.agents.learner import ONLINE_AGENTS
 from synther.agents.noisy_bc import NoisyBC, NoisyBCConfig
-from synther.agents.rows import Batch
+from synther.agents.rebrac import ReBRAC, ReBRACConfig
 from synther.agents.sac import SAC, SACConfig
-from synther.agents.stacked import Stack
+from synther.agents.stacked import ModuleStack, Networks, Stack
+from synther.agents.td3 import TD3, TD3Config
 from synther.agents.td3_bc import TD3BC, TD3BCConfig
 
 from . import plain, textbook
@@ -29,6 +34,11 @@ NEAR = {"rtol": 1e-6, "atol": 1e-7}  # Adam makes steps of 1e-9 of gradients tha
 # Numbers that float32 has too, and no two alike, so that none stands in for another.
 SMALL = {"width": 6, "depth": 2, "batch_size": B, "learning_rate": 2.0**-7}
 VALUES = {**SMALL, "discount": 0.875, "tau": 0.125}
+SIMBA: dict[str, Any] = {
+    "actor_network": "simba", "critic_network": "simba", "critic_width": 4, "critic_depth": 1, "weight_decay": 0.25,
+    "policy_delay": 1, "policy_value": "min", "target_entropy": -0.5, "first_temperature": 0.25, "log_std": "tanh",
+    "utd": 2,
+}  # fmt: skip
 GAUSSIAN = {"expectile": 0.75, "beta": 96.0, "decay_updates": 4}
 FORMS = {
     "bc": (BC, BCConfig(**SMALL), textbook.bc),
@@ -42,6 +52,15 @@ FORMS = {
     "sac": (SAC, SACConfig(**VALUES), textbook.sac),
     "redq": (SAC, SACConfig(**VALUES, num_critics=5, utd=3), textbook.sac),
     "one of three critics": (SAC, SACConfig(**VALUES, num_critics=3, num_min_critics=1, utd=2), textbook.sac),
+    "simba": (SAC, SACConfig(**VALUES, **SIMBA), textbook.sac),
+    "rlpd": (
+        SAC,
+        SACConfig(**VALUES, num_critics=4, utd=2, critic_network="layer_norm"),
+        textbook.sac,
+    ),
+    "crossq": (CrossQ, CrossQConfig(**SMALL, discount=0.875, critic_width=5), textbook.crossq),
+    "td3": (TD3, TD3Config(**VALUES, target_noise=0.375, policy_delay=3), textbook.td3),
+    "rebrac": (ReBRAC, ReBRACConfig(**VALUES, actor_penalty=0.75, critic_penalty=1.25), textbook.rebrac),
     "drq_bc": (DrQBC, DrQBCConfig(**VALUES, nstep=2, stddev_updates=4), textbook.drq_bc),
     "drq_bc shared": (DrQBC, DrQBCConfig(**VALUES, stddev_updates=8, features="shared"), textbook.drq_bc),
     "drq_v2": (DrQv2, DrQv2Config(**VALUES, stddev_updates=4), textbook.drq_bc),
@@ -51,7 +70,7 @@ FORMS = {
 
 def test_every_algorithm_is_here():
     known = {algorithm for _, algorithm in (*ALGORITHMS.items(), *HEADS.items())}
-    assert {kind for kind, _, _ in FORMS.values()} == known | {SAC}
+    assert {kind for kind, _, _ in FORMS.values()} == known | {agent.algorithm for _, agent in ONLINE_AGENTS.items()}
 
 
 def prepared(algorithm: Algorithm, generator: torch.Generator) -> Algorithm:
@@ -59,11 +78,13 @@ def prepared(algorithm: Algorithm, generator: torch.Generator) -> Algorithm:
     algorithm = plain.in_float64(algorithm)
     with torch.no_grad():
         for part in vars(algorithm).values():
-            if isinstance(part, Stack):
+            if isinstance(part, Networks):
                 part.weights += 0.3 * torch.randn(part.weights.shape, generator=generator, dtype=torch.float64)
+            if isinstance(part, ModuleStack):
+                part.weights *= plain.used(part)
         if isinstance(algorithm, IQL) and algorithm.actor.free_size:
             algorithm.actor.free[:] = torch.tensor([[0.3, 5.0], [-9.0, 0.0]])
-        elif algorithm.actor.sizes[-1] == 2 * A:
+        elif isinstance(algorithm.actor, Stack) and algorithm.actor.sizes[-1] == 2 * A:
             used = len(plain.networks(algorithm.actor, 0).row()) - algorithm.actor.free_size
             algorithm.actor.weights[:, used - 2 : used] += torch.tensor([[3.0, 0.0], [-7.0, 0.0]])
             algorithm.log_temperature.copy_(torch.tensor([-1.0, 0.5]))
@@ -81,7 +102,7 @@ def test_as_written_for_one_member_in_plain_pytorch(form, generator):
         losses = algorithm.update(batch, noise, number % algorithm.period)
         names |= losses.keys()
         for s, member in enumerate(members):
-            own = Batch(*(part[s] for part in batch)), Noise(*(part[s] for part in noise))
+            own = batch.apply(lambda part, s=s: part[s]), Noise(*(part[s] for part in noise))
             expected = update(member, *own, number)
             assert expected.keys() == losses.keys()
             for name, loss in expected.items():
@@ -89,7 +110,7 @@ def test_as_written_for_one_member_in_plain_pytorch(form, generator):
     assert names == set(kind.losses)
     for name, part in vars(algorithm).items():
         for s, member in enumerate(members):
-            if isinstance(part, Stack):
+            if isinstance(part, Networks):
                 rows = part.weights.detach()[s]
                 theirs = getattr(member, name)
                 pairs = [(rows, theirs)] if rows.dim() == 1 else list(zip(rows, theirs, strict=True))

@@ -87,6 +87,60 @@ def td3_bc(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Ten
     return losses
 
 
+def td3(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor]:
+    here, action, reward, there, terminal = batch[:5]
+    c = own.config
+    with torch.no_grad():
+        disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
+        next_action = (own.target_actor(there).tanh() + disturbance).clamp(-1, 1)
+        y = reward + c.discount * (1 - terminal) * lowest(own.target_critics, there, next_action)
+    losses = {"critic": step(own.critics_adam, errors(own.critics, y, here, action).sum())}
+    if (number + 1) % c.policy_delay == 0:
+        losses["actor"] = step(own.actor_adam, -own.critics[0](here, own.actor(here).tanh()).mean())
+        follow(own.target_critics, own.critics, c.tau)
+        follow(own.target_actor, own.actor, c.tau)
+    return losses
+
+
+def rebrac(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor]:
+    here, action, reward, there, terminal = batch[:5]
+    c = own.config
+    with torch.no_grad():
+        disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
+        next_action = (own.target_actor(there).tanh() + disturbance).clamp(-1, 1)
+        penalty = c.critic_penalty * ((next_action - batch.next_action) ** 2).sum(-1)
+        worth = lowest(own.target_critics, there, next_action) - torch.where(batch.next_known == 1, penalty, 0.0)
+        y = reward + c.discount * (1 - terminal) * worth
+    losses = {"critic": step(own.critics_adam, errors(own.critics, y, here, action).sum())}
+    if (number + 1) % c.policy_delay == 0:
+        pi = own.actor(here).tanh()
+        q = lowest(own.critics, here, pi)
+        loss = (c.actor_penalty * ((pi - action) ** 2).sum(-1) - q / q.abs().mean().detach()).mean()
+        losses["actor"] = step(own.actor_adam, loss)
+        follow(own.target_critics, own.critics, c.tau)
+        follow(own.target_actor, own.actor, c.tau)
+    return losses
+
+
+def crossq(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor]:
+    here, action, reward, there, terminal = batch[:5]
+    c, (here_noise, there_noise) = own.config, noise.normal.chunk(2, -1)
+    alpha = own.log_temperature.exp().detach()
+    with torch.no_grad():
+        next_action, next_log_pi = gaussian(own.actor.eval(), there, there_noise, -20)
+    seen, done = torch.cat([here, there]), torch.cat([action, next_action])
+    both = every(own.critics.train(), seen, done)
+    q, next_q = both.chunk(2, 1)
+    y = reward + c.discount * (1 - terminal) * (next_q.min(0).values.detach() - alpha * next_log_pi)
+    losses = {"critic": step(own.critics_adam, 0.5 * sum(mse_loss(each, y) for each in q))}
+    if (number + 1) % c.policy_delay == 0:
+        pi, log_pi = gaussian(own.actor.train(), here, here_noise, -20)
+        losses["actor"] = step(own.actor_adam, (alpha * log_pi - lowest(own.critics.eval(), here, pi)).mean())
+        step(own.temperature_adam, -(own.log_temperature * (log_pi.detach() - action.shape[1])).mean())
+        losses |= {"temperature": alpha, "entropy": -log_pi.mean()}
+    return losses
+
+
 def iql(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor]:
     here, action, reward, there, terminal = batch[:5]
     c = own.config
@@ -178,18 +232,28 @@ def sac(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor
     here, action, reward, there, terminal = batch[:5]
     c, (here_noise, there_noise) = own.config, noise.normal.chunk(2, -1)
     alpha = own.log_temperature.exp().detach()
+
+    def act(seen: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+        if c.log_std == "clamp":
+            return gaussian(own.actor, seen, normal, -20)
+        mean, output = own.actor(seen).chunk(2, -1)
+        return squashed(mean, -10 + 6 * (1 + output.tanh()), normal)
+
     keys = noise.uniform[: c.num_critics, 0].tolist()
     subset = sorted(range(c.num_critics), key=lambda index: -keys[index])[: c.num_min_critics]
     with torch.no_grad():
-        next_action, log_pi = gaussian(own.actor, there, there_noise, -20)
+        next_action, log_pi = act(there, there_noise)
         worth = lowest([own.target_critics[index] for index in subset], there, next_action) - alpha * log_pi
         y = reward + c.discount * (1 - terminal) * worth
     losses = {"critic": step(own.critics_adam, errors(own.critics, y, here, action).sum())}
     follow(own.target_critics, own.critics, c.tau)
-    if (number + 1) % c.utd == 0:
-        pi, log_pi = gaussian(own.actor, here, here_noise, -20)
-        losses["actor"] = step(own.actor_adam, (alpha * log_pi - every(own.critics, here, pi).mean(0)).mean())
-        step(own.temperature_adam, -(own.log_temperature * (log_pi.detach() - action.shape[1])).mean())
+    if (number + 1) % (c.policy_delay or c.utd) == 0:
+        pi, log_pi = act(here, here_noise)
+        q = every(own.critics, here, pi)
+        worth = q.mean(0) if c.policy_value == "mean" else q.min(0).values
+        losses["actor"] = step(own.actor_adam, (alpha * log_pi - worth).mean())
+        wanted = c.target_entropy * action.shape[1]
+        step(own.temperature_adam, -(own.log_temperature * (log_pi.detach() + wanted)).mean())
         losses |= {"temperature": alpha, "entropy": -log_pi.mean()}
     return losses
 

@@ -1,0 +1,127 @@
+"""Every online agent: it learns, resumes, and updates its policy when it should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from synther.agents.algorithm import Shape
+from synther.agents.learner import ONLINE_AGENTS, Learner, OnlineAgent, RunningNorm
+from synther.agents.policy import load_policy
+from synther.agents.replay_buffer import SeedReplayBuffer
+from synther.agents.td3 import TD3, TD3Config
+from synther.agents.td3_bc import TD3BC
+from synther.errors import ConfigError
+
+from .steps import HIGH, LOW, WIDE, A, experience
+from .tables import CPU
+
+SMALL = {"width": 8, "critic_width": 8, "batch_size": 16}
+every = pytest.mark.parametrize("name", ONLINE_AGENTS.names())
+
+
+def learner(name: str, seeds: tuple[int, ...] = (0, 1), **change: object) -> Learner:
+    config = ONLINE_AGENTS.get(name).config
+    config = replace(config, **{**SMALL, "utd": min(config.utd, 2), **change})
+    return Learner(config, seeds, WIDE, LOW, HIGH, capacity=200, device=CPU)
+
+
+@every
+def test_it_acts_learns_and_resumes(name, tmp_path):
+    whole, first = learner(name), learner(name)
+    rows = experience(40, 0, 2)
+    for agent in (whole, first):
+        agent.add(rows[:, :30])
+        for _ in range(3):
+            agent.train()
+    first.save(tmp_path / "agent.safetensors")
+    resumed = learner(name)
+    assert resumed.load(tmp_path / "agent.safetensors") == 30
+    resumed.add(rows[:, :30])
+    for agent in (whole, resumed):
+        agent.add(rows[:, 30:])
+        for _ in range(3):
+            agent.train()
+    for key, tensor in whole.state().items():
+        assert torch.equal(tensor, resumed.state()[key]), key
+        assert tensor.isfinite().all()
+    seen = experience(2, 1, 2)[:, 0, :WIDE]
+    np.testing.assert_array_equal(whole.act(seen), resumed.act(seen))
+    assert (whole.act(seen) >= LOW).all()
+    assert (whole.act(seen) <= HIGH).all()
+    resumed.save(tmp_path / "agent.safetensors")
+    kept = load_policy(tmp_path / "agent.safetensors")
+    np.testing.assert_allclose(kept.act(seen[:, None])[:, 0], whole.act(seen, stochastic=False), atol=1e-5)
+
+
+@every
+def test_a_member_learns_alone_as_together(name):
+    together, alone = learner(name), learner(name, seeds=(1,))
+    rows = experience(30, 0, 2)
+    together.add(rows)
+    alone.add(rows[1:])
+    for _ in range(2):
+        together.train()
+        alone.train()
+    for key, tensor in alone.state().items():
+        own = together.state()[key]
+        if own.dim() and len(own) == 2:
+            torch.testing.assert_close(tensor[0], own[1], rtol=1e-3, atol=1e-5, msg=key)
+
+
+@pytest.mark.parametrize(
+    ("name", "utd", "delay", "moved"),
+    [("td3", 1, 2, [False, True]), ("td3", 3, 2, [True, True]), ("crossq", 1, 3, [False, False, True]),
+     ("sac", 1, 2, [False, True]), ("sac", 4, 2, [True, True]), ("redq", 2, None, [True, True])],
+)  # fmt: skip
+def test_the_policy_is_updated_with_its_delay(name, utd, delay, moved):
+    agent = learner(name, utd=utd, policy_delay=delay)
+    agent.add(experience(40, 0, 2))
+    for expected in (*moved, *moved):
+        before, critics = (agent.state()[key].clone() for key in ("actor", "critics"))
+        agent.train()
+        assert bool((agent.state()["actor"] != before).any()) == expected
+        assert (agent.state()["critics"] != critics).any()
+
+
+@torch.no_grad()
+def test_noise_explores_around_the_policy(generator):
+    config = TD3Config(width=8, exploration_noise=0.3)
+    algorithm = TD3(config, Shape(WIDE, A, (0,), CPU))
+    seen = torch.randn(1, 4000, WIDE, generator=generator)
+    own = algorithm.explore(seen, torch.zeros(1, 4000, A))
+    torch.testing.assert_close(own, algorithm.actor(seen).tanh())
+    moved = algorithm.explore(seen, torch.randn(1, 4000, A, generator=generator)) - own
+    inside = (own.abs() < 0.1) & (moved.abs() < 0.9)
+    assert abs(float(moved[inside].std()) - 0.3) < 0.02
+    assert float(algorithm.explore(seen, torch.full((1, 4000, A), 9.0)).max()) == 1
+
+
+def test_the_running_mean_is_that_of_all_rows(generator):
+    store = SeedReplayBuffer(2, WIDE, LOW, HIGH, capacity=10, samples=0, device=CPU)
+    norm, rows = RunningNorm(store), experience(50, 3, 2)
+    for start, stop in ((0, 1), (1, 2), (2, 30), (30, 50)):
+        norm.add(rows[:, start:stop, :WIDE], stop)
+    seen = rows[..., :WIDE].astype(np.float64)
+    np.testing.assert_allclose(norm.mean.numpy(), seen.mean(1), rtol=1e-5)
+    np.testing.assert_allclose(norm.std.numpy(), seen.std(1), rtol=1e-5)
+    before = norm.sums.clone()
+    norm.add(rows[:, :50, :WIDE], 50)  # given again after a resumption
+    assert torch.equal(norm.sums, before)
+    whole = torch.from_numpy(rows).unsqueeze(1)
+    found = norm.applied(whole)
+    for place in (slice(0, WIDE), slice(found.shape[-1] - WIDE, None)):
+        expected = (rows[..., place] - seen.mean(1)[:, None]) / seen.std(1)[:, None]
+        np.testing.assert_allclose(found[:, 0, :, place].numpy(), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(found[..., WIDE : WIDE + A + 2], whole[..., WIDE : WIDE + A + 2])
+
+
+def test_what_cannot_learn_online_is_refused():
+    with pytest.raises(ConfigError, match="OnlineConfig"):
+        OnlineAgent.of(TD3BC)
+    with pytest.raises(ConfigError, match="TD3BCConfig"):
+        Learner(TD3BC.config_class(), [0], WIDE, LOW, HIGH, capacity=10, device=CPU)
+    assert OnlineAgent.of(TD3).config == TD3Config()
