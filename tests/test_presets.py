@@ -116,11 +116,7 @@ def test_a_change_changes_that_option_alone():
 
 NAN = float("nan")
 WRONG = {
-    "fit": {
-        "step": [5],
-        "steps": [0, 1.5, "100", True, None, np.array([3])],
-        "learning_rate": [0.0],
-    },
+    "fit": {"step": [5], "steps": [0, 1.5, "100", True, None, np.array([3])], "learning_rate": [0.0]},
     "noise": {"p_mean": [NAN], "rho": [-1.0]},
     "network": {"kind": ["unet"]},
     "sampler": {"kind": ["ddim"]},

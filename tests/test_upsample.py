@@ -105,11 +105,7 @@ def test_a_model_that_cannot_be_written_is_not_fitted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("change", "error"),
-    [
-        ({"samples": 0}, ConfigError),
-        ({"suffix": ".pkl"}, FormatError),
-        ({"rows": made(1)}, DataError),
-    ],
+    [({"samples": 0}, ConfigError), ({"suffix": ".pkl"}, FormatError), ({"rows": made(1)}, DataError)],
 )
 def test_what_cannot_succeed_does_not_begin(change, error, tmp_path):
     with pytest.raises(error):

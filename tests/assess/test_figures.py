@@ -94,10 +94,7 @@ def test_every_figure_without_networks_is_what_arithmetic_says(drawn: bool) -> N
             outside(reference, held_out, "observation", "next_observation"),
         ),
         "terminal_rate": (synthetic.terminal.mean(), real.terminal.mean()),
-        "terminal_correctness": (
-            np.mean(ends == split.synthetic.terminal),
-            np.mean(ends_real == held_out.terminal),
-        ),
+        "terminal_correctness": (np.mean(ends == split.synthetic.terminal), np.mean(ends_real == held_out.terminal)),
         "novelty": (np.median(near), np.median(near_real)),
         "memorisation": (np.mean(near <= close), np.mean(near_real <= close)),
         "coverage": tuple(np.mean(distances(kept, part)[:, 0] <= balls) for part in (made[:few], known[few : 2 * few])),

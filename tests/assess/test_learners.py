@@ -7,7 +7,6 @@ import torch
 from synther.assess import learners, usefulness
 from synther.assess.classifier import auc, tell_apart
 from synther.assess.features import Features
-from synther.assess.neighbours import nearest
 from synther.data.transitions import Transitions
 
 
@@ -38,20 +37,6 @@ class TestFit:
         assert torch.get_num_threads() == 2
         assert torch.equal(state, torch.random.get_rng_state())
         torch.set_num_threads(1)
-
-    def test_modes_and_types_of_the_caller_change_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(learners, "FEWEST_STEPS", 3)
-        inputs, draws, found = normal(50, 3, 0), [[np.arange(50)]], []
-        for mode, default in ((True, torch.float32), (False, torch.float64)):
-            torch.set_default_dtype(default)
-            try:
-                with torch.set_grad_enabled(mode), torch.inference_mode(not mode):
-                    networks = learners.fit(inputs, inputs, draws, learners.squared, seed=0)
-                    found.append((networks.predict(inputs), nearest(inputs, inputs[:4] + 1)))
-            finally:
-                torch.set_default_dtype(torch.float32)
-        for one, other in zip(*found, strict=True):
-            assert np.array_equal(one, other)
 
     def test_the_descent_is_adams_along_a_cosine(self) -> None:
         target, weight = torch.tensor([3.0, -1e-3]), torch.zeros(2)
@@ -95,12 +80,7 @@ def rows(count: int, seed: int, *, obeys: bool = True, discrete: bool = False) -
     state = rng.normal(size=(count, 2)).astype(np.float32)
     knows = state if obeys else rng.normal(size=(count, 2)).astype(np.float32)
     action = (knows[:, 0] > 0).astype(int) if discrete else np.tanh(knows[:, :1])
-    return Transitions(
-        observation=state,
-        action=action,
-        reward=knows[:, 1],
-        next_observation=state + 0.1 * knows,
-    )
+    return Transitions(observation=state, action=action, reward=knows[:, 1], next_observation=state + 0.1 * knows)
 
 
 @pytest.mark.parametrize("discrete", [False, True])

@@ -36,16 +36,6 @@ def test_places_are_distances_from_the_mean_along_the_directions() -> None:
     assert found.frames == ()
 
 
-def test_one_column_has_no_second_place_and_equal_rows_lie_on_one() -> None:
-    found = project([[1.0], [3.0]], [[[4.0]]], [1.0])
-    assert (found.real, found.steps) == (((-1.0, 0.0), (1.0, 0.0)), (((2.0, 0.0),),))
-    assert found.explained == 1.0
-    for rows in (1, 5):
-        found = project(np.full((rows, 3), 2.0), np.zeros((1, 2, 3)), [1.0])
-        assert set(found.real) == {(0.0, 0.0)}
-        assert found.explained == 1.0
-
-
 def test_what_is_shown_is_limited_and_keeps_both_ends() -> None:
     levels, rows = 3 * MAX_LEVELS + 1, MAX_ROWS + 50
     sigmas = np.linspace(80, 0, levels)

@@ -109,9 +109,7 @@ def test_other_processes_give_the_same_table(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("rows", "text"),
-    [(mixed()[:1], "1 row"), (mixed()[[3, 3, 3]], "3 rows are equal")],
-    ids=["one", "equal"],
+    ("rows", "text"), [(mixed()[:1], "1 row"), (mixed()[[3, 3, 3]], "3 rows are equal")], ids=["one", "equal"]
 )
 def test_what_cannot_be_learnt_is_refused(rows, text):
     with pytest.raises(DataError, match=text):

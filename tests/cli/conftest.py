@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
-from synther import Synthesizer, Transitions, write
+from synther import Transitions, write
 from synther import report as experiment
 from synther.assess import learners
 from synther.cli import main
-from synther.data.spaces import Box
 from synther.envs import evaluation, recording
 
+from .. import small_job
 from ..here import Here
 
 TINY = [
@@ -96,17 +95,7 @@ def run(request, capsys, monkeypatch) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def rows() -> Transitions:
-    draw = np.random.default_rng(0)
-    observation = draw.normal(size=(300, 2)).astype(np.float32)
-    return Transitions(
-        observation,
-        draw.uniform(-1, 1, (300, 1)).astype(np.float32),
-        draw.normal(size=300).astype(np.float32),
-        observation + np.float32(0.1),
-        np.arange(300) % 10 == 0,
-        action_space=(Box.uniform(-1, 1, 1),),
-        env_id="Made-v0",
-    )
+    return small_job.made()
 
 
 @pytest.fixture(scope="session")
@@ -119,8 +108,8 @@ def data(rows, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def model(rows, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "model.safetensors"
-    settings = {"network": {"width": 16, "depth": 1, "embedding": 8}, "fit": {"steps": 20, "evaluate_every": 10}}
-    Synthesizer("laptop", **settings, sampler={"steps": 2}).fit(rows, progress=False).save(path)
+    fit = {"steps": 20, "evaluate_every": 10}
+    small_job.model(fit=fit, sampler={"steps": 2}).fit(rows, progress=False).save(path)
     return path
 
 

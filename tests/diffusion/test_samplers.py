@@ -12,15 +12,7 @@ from numpy.polynomial import Polynomial
 
 from synther.diffusion.config import SAMPLERS, NoiseConfig, Sampler, SamplerConfig
 from synther.diffusion.edm import geometric_sigmas, karras_sigmas
-from synther.diffusion.samplers import (
-    euler,
-    heun,
-    restart,
-    sample,
-    sigmas_of,
-    stochastic_heun,
-    unipc,
-)
+from synther.diffusion.samplers import euler, heun, restart, sample, sigmas_of, stochastic_heun, unipc
 from synther.errors import ConfigError
 from synther.presets import PRESETS, Settings
 
@@ -171,8 +163,7 @@ def test_restarts_bring_rows_onto_the_surface_of_the_data(generator):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"restarts": -1}, {"restart_steps": 0}, {"restart_from": 0.001}, {"restart_to": 0.0}, {"restart_to": 0.2}],
+    "wrong", [{"restarts": -1}, {"restart_steps": 0}, {"restart_from": 0.001}, {"restart_to": 0.0}, {"restart_to": 0.2}]
 )
 def test_restarts_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ConfigError, match="restart"):

@@ -21,14 +21,7 @@ ENV_ID = "dm_control/point_mass-easy-v0"
 BC = {"width": 8, "depth": 1, "batch_size": 4}
 DRQ = {**BC, "nstep": 2, "stddev_updates": 10}
 PLAN = PixelRun(
-    agent=DRQ,
-    updates=12,
-    seeds=2,
-    seed=3,
-    measure_every=5,
-    device="cpu",
-    checkpoint_seconds=0,
-    tensorboard="off",
+    agent=DRQ, updates=12, seeds=2, seed=3, measure_every=5, device="cpu", checkpoint_seconds=0, tensorboard="off"
 )
 PLAN_BC = replace(PLAN, algorithm="bc", agent=BC)
 TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 8, "evaluate_every": 4}}

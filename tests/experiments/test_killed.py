@@ -19,7 +19,7 @@ from ..slow import SLOW
 from . import seeing, trainings
 from .pendulum import swings
 
-OFFLINE = replace(trainings.PLAN, evaluate=False, updates=60, tensorboard="on")
+OFFLINE = replace(trainings.PLAN, evaluate=False, updates=150, tensorboard="on")
 SAMPLES = 3000
 
 KILLER = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -39,26 +38,6 @@ def test_options_of_the_environment_that_the_data_tells(tmp_path, quick):
     for number, (changes, expected) in enumerate([*asked, ({"env_id": "Pendulum-v1"}, {})]):
         run(tmp_path / str(number), replace(PLAN, updates=1, **changes), given)
         assert json.loads((tmp_path / str(number) / "run.json").read_text())["env_options"] == expected
-
-
-def test_what_the_time_went_into_and_where(tmp_path, quick, monkeypatch):
-    for owner, name in ((Guessed, "result"), (Agent, "save")):
-        whole = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given, whole=whole: (time.sleep(0.02), whole(*given))[1])
-    with pytest.raises(Stopped):
-        run(tmp_path / "run", progress=Watch(("train", 30)))  # two checkpoints, and an evaluation or two
-    result = run(tmp_path / "run")
-    parts = result.seconds_of
-    assert sum(parts.values()) == pytest.approx(result.seconds)
-    assert 0.1 <= parts["checkpoints"] <= 0.4  # of both lives
-    assert parts["training"] > 0
-    assert result.updates_per_second == pytest.approx(45 / result.seconds)
-    kept = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert kept["seconds_of"] == parts
-    assert kept["origin"].keys() == {"synther", "machine", "python"}
-    seconds = [json.loads(line)["seconds"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert seconds == sorted(seconds)
-    assert seconds[-1] < result.seconds
 
 
 def test_it_trains_as_the_agent_alone_does(done):

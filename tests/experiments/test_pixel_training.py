@@ -17,16 +17,7 @@ from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop
 from synther.experiments import pixels as retraining
-from synther.experiments.pixels import (
-    encode_to,
-    fit_to,
-    frames_of,
-    identity,
-    retrain_to,
-    stored,
-    train_to,
-    upsample,
-)
+from synther.experiments.pixels import encode_to, fit_to, frames_of, identity, retrain_to, stored, train_to, upsample
 from synther.experiments.sources import Given
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent

@@ -19,14 +19,10 @@ from synther.experiments.specs import OfflineRun
 from synther.progress import Silent
 from synther.synthesizer import Synthesizer
 
+from . import trainings
 from .pendulum import swings
 
-TINY = {
-    "network": {"width": 16, "depth": 1, "embedding": 8},
-    "fit": {"steps": 20, "evaluate_every": 10},
-    "sampler": {"steps": 2},
-    "data": {"threshold": "half"},
-}
+TINY = {**trainings.TINY, "data": {"threshold": "half"}}
 RUN = OfflineRun(
     "swings-td3_bc",
     "swings",

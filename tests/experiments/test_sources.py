@@ -17,15 +17,10 @@ from synther.experiments.sources import Augmented, Generated, Given, Rewarded, S
 from synther.presets import preset
 from synther.progress import Silent
 
+from . import trainings
 from .pendulum import swings
 
-TINY = preset(
-    "laptop",
-    network={"width": 16, "depth": 1, "embedding": 8},
-    fit={"steps": 20, "evaluate_every": 10},
-    sampler={"steps": 2},
-    data={"threshold": "half"},
-)
+TINY = preset("laptop", **trainings.TINY, data={"threshold": "half"})
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from synther.experiments.specs import OfflineRun
 
 from .pendulum import swings
 
+TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 20, "evaluate_every": 10}}
+TINY |= {"sampler": {"steps": 2}}
+"""A generator that takes no time."""
 OPTIONS = {"width": 8, "depth": 1, "batch_size": 8, "learning_rate": 1e-2}
 SMALL = TD3BCConfig(**OPTIONS)
 PLAN = OfflineRun(

@@ -39,10 +39,7 @@ EXAMPLE = Experiment(
     "three data sets",
     RUNS_OF_IT,
     {
-        one.name: {
-            "original": Cell(one.name, "real", Figure(10.0, 1.0)),
-            "SynthER": Cell(one.name, "synthetic"),
-        }
+        one.name: {"original": Cell(one.name, "real", Figure(10.0, 1.0)), "SynthER": Cell(one.name, "synthetic")}
         for one in RUNS_OF_IT
     },
     (Average("average of two", ("a", "b"), {"original": Figure(20.0, 2.0)}), Average("of all", ("a", "b", "c"), {})),

@@ -53,9 +53,5 @@ TINY = {
     "fit": {"steps": 300, "evaluate_every": 50, "checkpoint_every": 50},
     "sampler": {"steps": 16},
 }
-SHORT = {
-    **TINY,
-    "fit": {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10},
-    "sampler": {"steps": 4},
-}
+SHORT = {**TINY, "fit": {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10}, "sampler": {"steps": 4}}
 QUICK = {**SHORT, "sampler": {"steps": 2}}

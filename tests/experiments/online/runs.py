@@ -12,11 +12,7 @@ from synther.experiments.specs import OnlineRun, Synthetic
 from .. import trainings
 
 SMALL = {"width": 8, "depth": 1, "batch_size": 8, "learning_rate": 1e-2}
-TINY = {
-    "network": {"width": 8, "depth": 1, "embedding": 8},
-    "fit": {"steps": 20, "evaluate_every": 10, "holdout": 0.2},
-    "sampler": {"steps": 2},
-}
+TINY = {**trainings.TINY, "fit": {**trainings.TINY["fit"], "holdout": 0.2}}
 SYNTHETIC = Synthetic("laptop", changes=TINY, refresh_every=20, samples=30)
 PLAN = OnlineRun(
     "pendulum",

@@ -14,13 +14,10 @@ from synther.experiments.results import Result
 from synther.experiments.spec import ChangeOptions, Place, execute_all
 from synther.experiments.specs import OnlineRun, Synthetic
 
+from ..trainings import TINY
+
 pytestmark = pytest.mark.usefixtures("quick")
 
-TINY = {
-    "network": {"width": 8, "depth": 1, "embedding": 8},
-    "fit": {"steps": 10, "evaluate_every": 10},
-    "sampler": {"steps": 2},
-}
 RUN = OnlineRun(
     "pendulum-synther",
     "Pendulum-v1",

@@ -9,17 +9,14 @@ from synther.experiments.specs import OnlinePixelRun, SyntheticLatents
 from synther.pixels.files import read
 
 from ...pixels.lamps import Doors
+from .. import trainings
 from ..online.runs import refreshes
 from ..seeing import files
 from ..trainings import logged, same_tensors
 
 AGENT = {"width": 8, "depth": 1, "batch_size": 4, "nstep": 2, "stddev_updates": 20, "learning_rate": 1e-2}
-TINY = {
-    "network": {"width": 8, "depth": 1, "embedding": 8},
-    "fit": {"steps": 10, "evaluate_every": 5, "holdout": 0.2},
-    "sampler": {"steps": 2},
-    "data": {"scaling": "standard"},
-}
+FIT = {"steps": 10, "evaluate_every": 5, "holdout": 0.2}
+TINY = {**trainings.TINY, "fit": FIT, "data": {"scaling": "standard"}}
 SYNTHETIC = SyntheticLatents("laptop", changes=TINY, refresh_every=12, samples=20, updates=5)
 PLAN = OnlinePixelRun(
     "walker",
