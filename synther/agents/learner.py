@@ -80,7 +80,8 @@ class Learner:
     """`learner.act(observations)`, `learner.add(rows)`, `learner.train()`, for S environments at once, step by step.
 
     `low` and `high` (A,) are the action bounds. The fraction `ratio` of each batch is synthetic, once a member has its
-    `samples` synthetic rows. With precision `auto`, a GPU multiplies in tf32.
+    `samples` synthetic rows. `prior` (P, width) are rows of earlier data: half of the real rows of each batch are drawn
+    from them. With precision `auto`, a GPU multiplies in tf32.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Learner:
         ratio: float = 0.5,
         device: torch.device,
         precision: Literal["auto", "float32", "tf32"] = "auto",
+        prior: NDArray[np.float32] | None = None,
     ) -> None:
         if not seeds:
             raise ConfigError("a learner needs at least one seed, got none")
@@ -105,7 +107,7 @@ class Learner:
         """Number of finished `train` calls."""
         with self._working():
             self.rows = SeedReplayBuffer(
-                len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device
+                len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device, prior=prior
             )
             shape = Shape(observation, self.rows.action_size, self.seeds, device)
             self.name, kind = _algorithm_of(config)

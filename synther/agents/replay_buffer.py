@@ -23,7 +23,8 @@ class SeedReplayBuffer:
     """The newest `capacity` real rows of each of S members, and `samples` synthetic rows once they are generated.
 
     A row is observation, action, reward, terminal, next observation, in the units of the environment. `low` and `high`
-    (A,) are the action bounds. Actions are stored scaled to [-1, 1].
+    (A,) are the action bounds. Actions are stored scaled to [-1, 1]. `prior` (P, width) are rows that all members share
+    from the start.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class SeedReplayBuffer:
         capacity: int,
         samples: int,
         device: torch.device,
+        prior: NDArray[np.float32] | None = None,
     ) -> None:
         if capacity < 1 or samples < 0:
             raise ConfigError(f"expected capacity >= 1 and samples >= 0, got {capacity} and {samples}")
@@ -50,6 +52,13 @@ class SeedReplayBuffer:
         self.generated = [False] * members
         """Which members have synthetic rows."""
         self.filled = torch.zeros((), dtype=torch.int64, device=device)
+        self.prior: Tensor | None = None
+        if prior is not None:
+            if prior.ndim != 2 or prior.shape[1] != self.width:
+                found = f"{observation} observation and {self.action_size} action columns"
+                raise DataError(f"prior rows have shape {prior.shape}: expected (rows, {self.width}), for {found}")
+            scaled = self._scaled(np.array(prior, np.float32), self.low, self.high, prior.shape)
+            self.prior = torch.from_numpy(scaled).to(device)
 
     @property
     def width(self) -> int:
@@ -102,7 +111,8 @@ class SeedReplayBuffer:
 class BatchSampler:
     """Draws batches: real rows first, then the synthetic fraction `ratio`.
 
-    A member without synthetic rows gets only real rows.
+    A member without synthetic rows gets only real rows. Where there are prior rows, they are half of the real ones, as
+    in RLPD (Ball et al. 2023).
     """
 
     def __init__(self, rows: SeedReplayBuffer, batch: int, ratio: float) -> None:
@@ -110,6 +120,7 @@ class BatchSampler:
             raise ConfigError(f"ratio, the synthetic fraction of a batch, must lie in [0, 1], got {ratio}")
         self.rows = rows
         self.real = Arm((0, 1), (1 - ratio, ratio)).counts(batch)[0] if rows.samples else batch
+        self.prior = 0 if rows.prior is None else self.real // 2
         members, length = rows.matrix.shape[:2]
         self._first = torch.arange(0, members * length, length, device=rows.device).view(-1, 1, 1)
         self._synthetic = torch.zeros(members, 1, batch, dtype=torch.bool, device=rows.device)
@@ -127,8 +138,13 @@ class BatchSampler:
         rows = self.rows
         lengths = torch.where(self._synthetic, self._samples, rows.filled)
         places = self._first + self._synthetic * rows.capacity + random % lengths
-        picked = rows.matrix.view(-1, rows.width).index_select(0, places.flatten())
-        return picked.view(*places.shape, rows.width)
+        picked = rows.matrix.view(-1, rows.width).index_select(0, places.flatten()).view(*places.shape, rows.width)
+        if rows.prior is not None and self.prior:
+            chosen = (random[..., : self.prior] % len(rows.prior)).flatten()
+            picked[..., : self.prior, :] = torch.unflatten(
+                rows.prior.index_select(0, chosen), 0, (*places.shape[:-1], self.prior)
+            )
+        return picked
 
 
 def _apart(low: NDArray[np.float32], high: NDArray[np.float32]) -> bool:

@@ -20,11 +20,13 @@ import torch
 from synther import compute
 from synther.agents.learner import Learner
 from synther.data import formats
+from synther.data.fingerprint import fingerprint
+from synther.data.transitions import Transitions
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
 from synther.envs.pixels import PixelEnv
 from synther.envs.vector_env import VectorEnv
-from synther.errors import DataError, SyntherError
+from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.evaluation import evaluate_pixels
 from synther.experiments.experience import Experience, FrameExperience, replayed
 from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
@@ -48,17 +50,27 @@ _COLOURS = 3
 
 
 def train_to(
-    spec: OnlineRun, folder: Path, *, progress: Progress | bool = True, make_env: Callable[..., PixelEnv] = PixelEnv
+    spec: OnlineRun,
+    folder: Path,
+    *,
+    prior: Transitions | None = None,
+    progress: Progress | bool = True,
+    make_env: Callable[..., PixelEnv] = PixelEnv,
 ) -> Result:
     """Let every seed act and learn. `folder` receives log, agents, `result.json`, and `replay.npz` or frames.
 
     Started again it resumes, and with more steps it continues where it ended. With other options, or while another
-    process trains there, it refuses to touch the folder. Its log and result count in `env_steps`. `make_env` makes the
-    environments of pixel agents, in other processes.
+    process trains there, it refuses to touch the folder. Its log and result count in `env_steps`. `prior` is earlier
+    data, whose rows are half of the real rows of every batch. `make_env` makes the environments of pixel agents, in
+    other processes.
     """
+    if (prior is None) != (spec.prior is None):
+        raise ConfigError("prior data needs both a name (prior of the run) and its rows (prior of train_to)")
     spec = replace(spec, env_id=Trusted(spec.env_id))
     device = compute.pick_device(spec.device)
     described = spec.description() | {"device": device.type}
+    if prior is not None:
+        described["prior"] = fingerprint(prior)
     run = RunFolder(folder, growth=spec.growth)
 
     def finished() -> bool:
@@ -72,7 +84,7 @@ def train_to(
         log.warning(doubt)
     check_trackers(spec)
     with _environments(spec, make_env) as envs:
-        learner = _learner(spec, envs, device)  # settings that cannot work are refused before there is a folder
+        learner = _learner(spec, envs, device, prior)  # settings that cannot work are refused before there is a folder
         with run.work(described, finished) as unfinished:
             if unfinished:
                 acting: RowActing | PixelActing
@@ -94,13 +106,20 @@ def _environments(spec: OnlineRun, make_env: Callable[..., PixelEnv]) -> Any:
     return PixelVectorEnv(spec.env_id, spec.all_seeds, **how)
 
 
-def _learner(spec: OnlineRun, envs: Any, device: torch.device) -> Any:
+def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transitions | None) -> Any:
     how: dict[str, Any] = {"device": device, "precision": spec.precision}
     if isinstance(spec, OnlinePixelRun):
         frame = (_COLOURS, spec.size, spec.size)
         return PixelLearner(spec.config, spec.all_seeds, frame, envs.low, envs.high, capacity=spec.frames, **how)
     if spec.synthetic is not None:
         how |= {"samples": spec.synthetic.samples, "ratio": spec.synthetic.ratio}
+    if prior is not None:
+        found = prior.observation.shape[1:], prior.action.shape[1:]
+        expected = (envs.observation_size,), envs.low.shape
+        if found != expected:
+            raise DataError(f"prior data has observations and actions of shape {found}, {spec.env_id} {expected}")
+        numbers = prior.reward[:, None], prior.terminal[:, None]
+        how["prior"] = np.hstack([prior.observation, prior.action, *numbers, prior.next_observation], dtype=np.float32)
     size, capacity = envs.observation_size, min(spec.capacity, spec.steps)
     return Learner(spec.config, spec.all_seeds, size, envs.low, envs.high, capacity=capacity, **how)
 

@@ -199,6 +199,8 @@ class OnlineRun(OnlineOptions, RunSpec):
     """Real rows of each seed that are kept."""
     env_options: dict[str, Any] | None = None
     """Passed to `gymnasium.make`."""
+    prior: str | None = None
+    """Earlier data, a name that `datasets.read` knows: half of the real rows of every batch are drawn from it."""
 
     def __post_init__(self) -> None:
         check_least(self, utd=1, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
@@ -278,7 +280,15 @@ class OnlineRun(OnlineOptions, RunSpec):
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
         with opened(self.env_id):
             pass
-        return {}, lambda folder, progress: train_to(run, folder / "training", progress=progress)
+        if self.prior is None:
+            return {}, lambda folder, progress: train_to(run, folder / "training", progress=progress)
+        from synther import datasets
+
+        dataset = datasets.read(self.prior, data=place.data, policies=place.policies, progress=progress)
+        origin = {"prior": dataset.origin.replace(f"{place.data}/", "")}
+        return origin, lambda folder, progress: train_to(
+            run, folder / "training", prior=dataset.rows, progress=progress
+        )
 
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         trained = _training_of(folder)

@@ -11,10 +11,10 @@ import torch
 from synther.agents.algorithm import Shape
 from synther.agents.learner import ONLINE_AGENTS, Learner, OnlineAgent, RunningNorm
 from synther.agents.policy import load_policy
-from synther.agents.replay_buffer import SeedReplayBuffer
+from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
 from synther.agents.td3 import TD3, TD3Config
 from synther.agents.td3_bc import TD3BC
-from synther.errors import ConfigError
+from synther.errors import ConfigError, DataError
 
 from .steps import HIGH, LOW, WIDE, A, experience
 from .tables import CPU
@@ -125,3 +125,30 @@ def test_what_cannot_learn_online_is_refused():
     with pytest.raises(ConfigError, match="TD3BCConfig"):
         Learner(TD3BC.config_class(), [0], WIDE, LOW, HIGH, capacity=10, device=CPU)
     assert OnlineAgent.of(TD3).config == TD3Config()
+
+
+def test_half_of_the_real_rows_are_prior(generator):
+    prior, own = experience(500, 5), experience(40, 6, 2)
+    for samples, parts in ((0, (8, 8, 0)), (30, (4, 4, 8))):
+        how = {"capacity": 50, "samples": samples, "device": CPU, "prior": prior}
+        config = replace(ONLINE_AGENTS.get("rlpd").config, width=8, batch_size=16)
+        store = SeedReplayBuffer(2, WIDE, LOW, HIGH, **how)
+        store.add(own)
+        sampler = BatchSampler(store, config.batch_size, 0.5)
+        if samples:
+            for member in range(2):
+                store.generate(member, experience(samples, 7))
+            sampler.settle()
+        rewards = sampler.fill(torch.randint(1 << 40, (2, 300, 16), generator=generator))[..., WIDE + A]
+        sources = [prior[:, WIDE + A], *own[..., WIDE + A], experience(30, 7)[:, WIDE + A]]
+        for member in range(2):
+            drawn = rewards[member].numpy()
+            for place, (source, count) in enumerate(
+                zip((sources[0], sources[1 + member], sources[3]), parts, strict=True)
+            ):
+                start = sum(parts[:place])
+                part = drawn[:, start : start + count]
+                assert np.isin(part, source).all()
+                assert not count or len(np.unique(part)) > 0.9 * min(len(source), 500)
+    with pytest.raises(DataError, match="prior"):
+        SeedReplayBuffer(2, WIDE + 1, LOW, HIGH, capacity=50, samples=0, device=CPU, prior=prior)

@@ -11,7 +11,7 @@ import pytest
 from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
 from synther.cli import online
-from synther.errors import ConfigError
+from synther.errors import ConfigError, SyntherError
 from synther.experiments.specs import OnlinePixelRun, OnlineRun, Synthetic, SyntheticLatents
 from synther.presets import PRESETS
 
@@ -31,7 +31,7 @@ def planned(monkeypatch, tmp_path) -> Callable[..., OnlineRun]:
     """The plan that would have been run."""
     found: list[OnlineRun] = []
 
-    def kept(plan, folder, progress):
+    def kept(plan, folder, prior, progress):
         found.append(plan)
         raise KeyboardInterrupt
 
@@ -101,6 +101,9 @@ def test_options_of_agents_that_see(planned):
     [
         (("--pixels", "--utd", "3"), "--utd is for state-based agents"),
         (("--pixels", "--agent=sac"), "--agent is for state-based agents"),
+        (("--pixels", "--prior", "hopper-sac"), "--prior is for state-based agents"),
+        (("--prior", "hopper-sac"), "prior data has observations"),
+        (("--agent", "ppo"), "--agent must be one of sac, redq"),
         (("--pixels",), "dm_control suite"),
         (("--ratio", "0.5"), "--ratio is for --synthetic"),
         (("--pixels", "--refresh_every=9"), "--refresh-every is for --synthetic"),
@@ -111,7 +114,7 @@ def test_options_of_agents_that_see(planned):
     ids=str,
 )
 def test_what_is_refused(run, arguments, says, tmp_path):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(SyntherError, match=says):
         run("Pendulum-v1", "--out", tmp_path / "run", *arguments)
     assert not (tmp_path / "run").exists()
 

@@ -42,7 +42,7 @@ class Guess:
         assert len(policies) == len(self.members)
         returns = []
         for seed, policy in zip(self.members, policies, strict=True):
-            size = self.episodes, len(policy.layers[0][0])
+            size = self.episodes, policy.inputs
             returns.append(policy.act(np.random.default_rng((seed, number)).normal(size=size))[:, 0])
         return Guessed(number, returns, not self.slow)
 

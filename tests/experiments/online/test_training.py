@@ -19,6 +19,7 @@ from synther.diffusion.fit import Diverged
 from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.experience import Experience
+from synther.experiments.online import train_to
 from synther.experiments.refresh import Generators
 from synther.experiments.results import Log, Result
 from synther.experiments.specs import OnlineRun
@@ -277,3 +278,26 @@ def test_a_first_fit_that_diverges_leaves_the_seed_without_a_generator(tmp_path,
     run(tmp_path)
     kept = [(entry["seed"], entry["added"], entry["kept"]) for entry in refreshes(tmp_path)]
     assert kept == [(3, 20, False), (4, 20, True), (3, 40, True), (4, 40, True)]
+
+
+@pytest.mark.parametrize("algorithm", ["simba", "crossq", "td3"])
+def test_other_agents_with_prior_data_and_synthetic_rows_resume(algorithm, tmp_path):
+    plan = replace(PLAN, algorithm=algorithm, agent={**SMALL, "critic_width": 8}, prior="swings", steps=30)
+    prior = pendulum.swings()
+    result = train_to(plan, tmp_path / "whole", prior=prior, progress=False)
+    assert result.curves.keys() == {f"{algorithm}_synther"}
+    stop(lambda: train_to(plan, tmp_path / "run", prior=prior, progress=False), VectorEnv, "step", False, 25)
+    train_to(plan, tmp_path / "run", prior=prior, progress=False)
+    assert same(tmp_path / "whole", tmp_path / "run")
+    with pytest.raises(ConfigError, match="prior"):  # other data
+        train_to(replace(plan, steps=45), tmp_path / "run", prior=pendulum.swings(seed=1), progress=False)
+
+
+def test_prior_data_of_another_task_leaves_nothing_behind(tmp_path):
+    wide = pendulum.swings()
+    wide = replace(wide, observation=np.tile(wide.observation, 2), next_observation=np.tile(wide.next_observation, 2))
+    with pytest.raises(DataError, match="prior"):
+        train_to(replace(PLAN, prior="wide"), tmp_path / "run", prior=wide, progress=False)
+    with pytest.raises(ConfigError, match="prior"):
+        train_to(replace(PLAN, prior="nothing"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
