@@ -56,7 +56,11 @@ class Game:
 
 
 def agent_of(config=SMALL) -> Agent:
-    return Agent(config, Rows([swings()], device=torch.device("cpu"), low=[-2.0], high=[2.0]), [Member(0), Member(1)])
+    return Agent(
+        config,
+        Rows([swings()], device=torch.device("cpu"), low=[-2.0], high=[2.0], next_actions=True),
+        [Member(0), Member(1)],
+    )
 
 
 def test_written_down_in_order_and_never_waited_for(tmp_path):
