@@ -172,6 +172,11 @@ class TestProcess:
 
 
 class TestEfforts:
+    def test_how_to_read_them_is_said(self, hopper):
+        note = module._ceiling(hopper, 500, 0)
+        assert note.startswith("network calls: each sampler made 500 rows; 200 real ones reach marginal 0.9")
+        assert module._ceiling(hopper[:1], 500, 0) == "network calls: each sampler made 500 rows"
+
     def test_nothing_twice_and_no_simulator(self, hopper):
         model = small(**{**PLAIN, "sampler": {"steps": 8, "restarts": 0, "matched": False}}).fit(hopper, progress=False)
         efforts, _ = module._efforts(model, hopper, None, 0, Silent())

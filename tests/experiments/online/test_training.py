@@ -301,3 +301,11 @@ def test_prior_data_of_another_task_leaves_nothing_behind(tmp_path):
     with pytest.raises(ConfigError, match="prior"):
         train_to(replace(PLAN, prior="nothing"), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_stopped_again_and_again_while_evaluations_are_slow(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(pendulum.Guess, "slow", True)
+    for call in (17, 18, 12, 3):
+        stop(lambda: run(tmp_path), VectorEnv, "step", True, call)
+    run(tmp_path)
+    assert same(finished, tmp_path)
