@@ -9,8 +9,11 @@ import torch
 
 from synther.agents.bc import BCConfig
 from synther.agents.cql import CQLConfig
+from synther.agents.drq_bc import DrQBCConfig
+from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.edac import EDACConfig
 from synther.agents.iql import IQLConfig
+from synther.agents.noisy_bc import NoisyBCConfig
 from synther.agents.rows import Rows
 from synther.agents.td3_bc import TD3BCConfig
 
@@ -26,6 +29,13 @@ CONFIGS = {
     "cql lagrange": CQLConfig(**SMALL, actions=3, policy_rate=1e-2, target_action_gap=0.5),
 }
 """Every algorithm in each of its forms, small."""
+HEAD_CONFIGS = {
+    "both": DrQBCConfig(**SMALL),
+    "shared": DrQBCConfig(**SMALL, features="shared"),
+    "drq_v2": DrQv2Config(**SMALL),
+    "noisy_bc": NoisyBCConfig(**SMALL),
+}
+"""Every algorithm of the heads of pixel agents, likewise."""
 
 
 class Table(NamedTuple):

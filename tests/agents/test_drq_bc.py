@@ -1,4 +1,4 @@
-"""The heads of pixel agents: their noise, and what holds for every algorithm. `test_updates.py` has their losses."""
+"""The heads of pixel agents. `test_updates.py` has their losses, `test_contract.py` what holds for every algorithm."""
 
 from __future__ import annotations
 
@@ -9,73 +9,33 @@ import numpy as np
 import pytest
 import torch
 
-from synther.agents.agent import HEADS, Agent
-from synther.agents.drq_bc import DrQBCConfig, HeadsConfig, disturbed, stddev
+from synther.agents.agent import Agent
+from synther.agents.drq_bc import DrQBCConfig, disturbed, stddev
 from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.noisy_bc import NoisyBCConfig
-from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member
 from synther.errors import ConfigError, DataError
 
-from ..support.states import assert_member, assert_same
 from .plain import networks
+from .tables import HEAD_CONFIGS as CONFIGS
 from .tables import rows, table
 
-SMALL = {"width": 6, "batch_size": 6, "learning_rate": 1e-2}
-CONFIGS = {
-    "both": DrQBCConfig(**SMALL),
-    "shared": DrQBCConfig(**SMALL, features="shared"),
-    "drq_v2": DrQv2Config(**SMALL),
-    "noisy_bc": NoisyBCConfig(**SMALL),
-}
 TABLES = (table(40, observations=4), table(25, 1, observations=4))
 MEMBERS = [Member(3), Member(4, Arm((0, 1), (0.5, 0.5)))]
-every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
 
-@pytest.mark.parametrize(("updates", "expected"), [(0, 1.0), (62_500, 0.55), (125_000, 0.1), (1_000_000, 0.1)])
-def test_the_deviation_falls_on_a_line_and_stays(updates, expected):
-    assert stddev(DrQBCConfig(), torch.tensor(float(updates))).item() == pytest.approx(expected)
-
-
-def test_noise_is_held_and_gradients_are_not():
+def test_noise_falls_and_is_held_and_gradients_are_not():
+    for updates, expected in ((0, 1.0), (62_500, 0.55), (125_000, 0.1), (1_000_000, 0.1)):
+        assert stddev(DrQBCConfig(), torch.tensor(float(updates))).item() == pytest.approx(expected)
     action = torch.tensor([0.0, 0.0, 0.9, -0.9], requires_grad=True)
     moved = disturbed(action, torch.tensor([0.5, 9.0, 9.0, -9.0]), torch.tensor(0.2), clip=0.3)
     torch.testing.assert_close(moved, torch.tensor([0.1, 0.3, 1.0, -1.0]))
     assert torch.equal(torch.autograd.grad(moved.sum(), action)[0], torch.ones(4))
 
 
-def trained(config: HeadsConfig, members=MEMBERS, updates: int = 22) -> Agent:
-    agent = Agent(config, rows(*TABLES), members)
-    agent.train(updates)
-    return agent
-
-
-def test_every_head_is_here():
-    assert {type(config) for config in CONFIGS.values()} == {kind.config_class for kind in HEADS.values()}
-
-
-@every
-def test_members_together_equal_each_alone(config):
-    together = trained(config)
-    for index, member in enumerate(MEMBERS):
-        assert_member(together, index, trained(config, [member]))
-
-
-@every
-def test_resumed_equals_uninterrupted(config, tmp_path):
-    whole, first, second = trained(config), trained(config, updates=19), trained(config, updates=0)
-    first.save(tmp_path / "agent.safetensors")
-    second.load(tmp_path / "agent.safetensors")
-    second.train(3)
-    assert_same(whole, second)
-    seen = TABLES[0].observation[:, : whole.algorithm.actor.sizes[0]]
-    np.testing.assert_array_equal(second.act(seen), whole.act(seen))
-    np.testing.assert_array_equal(load_policy(tmp_path / "agent.safetensors").act(seen), first.act(seen))
-
-
 def test_an_actor_sees_its_own_features():
-    agent = trained(CONFIGS["both"])
+    agent = Agent(CONFIGS["both"], rows(*TABLES), MEMBERS)
+    agent.train(22)
     seen = TABLES[0].observation[:, :2]
     expected = networks(agent.algorithm.actor, 1)(torch.from_numpy(seen).float()).tanh().detach()
     np.testing.assert_allclose(agent.act(seen)[1], expected, atol=1e-5)
@@ -106,7 +66,7 @@ def test_reference_settings():
 
 
 def test_refusals():
-    with pytest.raises(DataError, match=r"actor and critic features, got 3 columns: set agent.feat"):
+    with pytest.raises(DataError, match=r"agent\.features"):
         Agent(CONFIGS["both"], rows(), MEMBERS[:1])
     for options in ({"features": "none"}, {"nstep": 0}, {"discount": 0.0}, {"tau": 2.0}, {"noise_clip": -1.0}):
         (name,) = options

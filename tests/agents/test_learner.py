@@ -62,6 +62,9 @@ def test_resumed_equals_uninterrupted(config, tmp_path):
     whole = lived(config, steps=12)
     first = lived(config, steps=5)
     first.save(tmp_path / "agent.safetensors")
+    seen = experience(3, 7)[:, :WIDE]
+    acted = load_policy(tmp_path / "agent.safetensors").act(seen[:, None])[:, 0]
+    np.testing.assert_allclose(acted, first.act(seen, stochastic=False), rtol=1e-5, atol=1e-6)
     second = learner(config)
     second.add(np.stack([np.concatenate([experience(1, 1_000 * seed + t) for t in range(5)]) for seed in (3, 4, 8)]))
     second.train()  # has drawn and learned something else before
@@ -69,7 +72,6 @@ def test_resumed_equals_uninterrupted(config, tmp_path):
     assert (second.rounds, second.rows.added) == (5, 5)
     lived(config, steps=7, own=second)
     assert_same(whole, second)
-    seen = experience(3, 7)[:, :WIDE]
     np.testing.assert_array_equal(whole.act(seen), second.act(seen))
 
 
@@ -80,6 +82,11 @@ def test_a_round_has_utd_updates_of_the_critics_and_one_of_the_policy():
     }
     assert counts == {"critics": 20, "actor": 4, "temperature": 4}
     assert (agent.rounds, agent.updates) == (4, 20)
+    assert set(agent.losses()) == {"critic", "actor", "temperature", "entropy"}
+    for values in agent.losses().values():
+        assert values.shape == (3,)
+        assert np.isfinite(values).all()
+        assert (values != 0).all()
 
 
 def test_every_step_learns_with_random_numbers_of_its_own():
@@ -97,15 +104,6 @@ def test_every_step_learns_with_random_numbers_of_its_own():
     for drawn in zip(*seen, strict=True):
         alike = torch.corrcoef(torch.stack(drawn)).fill_diagonal_(0).abs().max()
         assert alike < 5 / drawn[0].numel() ** 0.5
-
-
-def test_losses_are_those_of_the_last_update():
-    losses = lived(FORMS["redq"]).losses()
-    assert set(losses) == {"critic", "actor", "temperature", "entropy"}
-    for values in losses.values():
-        assert values.shape == (3,)
-        assert np.isfinite(values).all()
-        assert (values != 0).all()
 
 
 def test_actions_stay_in_their_bounds_and_have_the_policys_distribution():
@@ -142,15 +140,7 @@ def test_guesses_are_uniform_and_every_members_own():
         assert np.abs(np.corrcoef(one.reshape(len(one), -1)[:, 0], other.reshape(len(one), -1)[:, 0])[0, 1]) < 0.2
 
 
-def test_a_file_acts_without_its_learner(tmp_path):
-    agent = lived(FORMS["sac"])
-    agent.save(tmp_path / "agent.safetensors")
-    seen = experience(3, 7)[:, :WIDE]
-    policy = load_policy(tmp_path / "agent.safetensors")
-    np.testing.assert_allclose(policy.act(seen[:, None])[:, 0], agent.act(seen, stochastic=False), rtol=1e-5, atol=1e-6)
-
-
-def test_files_of_others_are_refused(tmp_path):
+def test_refusals(tmp_path):
     file = tmp_path / "agent.safetensors"
     lived(FORMS["sac"], steps=2).save(file)
     wider = Learner(FORMS["sac"], (3, 4, 8), WIDE + 1, LOW, HIGH, capacity=4, device=CPU)
@@ -162,9 +152,6 @@ def test_files_of_others_are_refused(tmp_path):
     Agent(CONFIGS["td3_bc"], some_rows(table()), [Member(3)]).save(file)
     with pytest.raises(ConfigError, match="another algorithm, config, seeds"):
         learner().load(file)
-
-
-def test_what_cannot_be():
     for options in ({"seeds": ()}, {"precision": "bf16"}, {"ratio": 1.5}, {"capacity": 0}):
         (name,) = options
         with pytest.raises(ConfigError, match=name.removesuffix("s")):

@@ -24,12 +24,19 @@ def drawn(data: Rows, members: list[Member], batch: int, rounds: int = 1, **opti
     return torch.cat(parts)
 
 
-def test_columns_come_back_by_name():
+def test_columns_come_back_by_name_and_actions_in_the_unit_box():
     source = table(9)
     batch = rows(source).batch(rows(source).matrix.unsqueeze(0))
     for name in ("observation", "action", "reward", "next_observation", "terminal"):
         np.testing.assert_allclose(getattr(batch, name)[0], getattr(source, name), rtol=1e-6)
     np.testing.assert_allclose(batch.pair[0], np.hstack([source.observation, source.action]), rtol=1e-6)
+    wide = rows(source._replace(action=np.linspace([-2, 0], [2, 10], 9)), low=[-2, 0], high=[2, 10])
+    np.testing.assert_allclose(wide.batch(wide.matrix).action, np.linspace([-1, -1], [1, 1], 9), atol=1e-6)
+    fixed = Table(*(np.asarray(part, np.float32) for part in source))
+    for part in fixed:  # PyTorch warns of arrays that nobody may write to, and warnings are errors here
+        part.flags.writeable = False
+    assert torch.equal(rows(fixed).matrix, rows(source).matrix)
+    Agent(BCConfig(width=4), rows(fixed), [Member(0)]).act(fixed.observation)
 
 
 def test_a_member_draws_all_of_its_own_table_evenly():
@@ -47,24 +54,11 @@ def test_a_member_draws_all_of_its_own_table_evenly():
 
 def test_a_mixture_has_exact_counts_in_every_batch():
     tables = [table(5, seed)._replace(reward=np.full(5, float(seed))) for seed in range(3)]
-    arm = Arm((0, 2), (0.3, 0.7))
-    seen = drawn(rows(*tables), [Member(0, arm), Member(0, Arm((1,)))], 10)
-    assert (seen[..., 5] == torch.tensor([[0.0] * 3 + [2.0] * 7, [1.0] * 10])).all()
-
-
-@pytest.mark.parametrize(
-    ("shares", "batch", "counts"),
-    [((1.0,), 7, [7]), ((0.5, 0.5), 256, [128, 128]), ((0.5, 0.5), 7, [4, 3]), ((1 / 3,) * 3, 256, [85, 86, 85])],
-)
-def test_counts_fill_the_batch(shares, batch, counts):
-    assert Arm(tuple(range(len(shares))), shares).counts(batch) == counts
-
-
-def test_a_share_of_zero_is_never_drawn():
-    arm = Arm((0, 1), (0.0, 1.0))
-    assert arm.counts(6) == [0, 6]
-    other = table(5)._replace(reward=np.full(5, 9.0))
-    assert (drawn(rows(table(5), other), [Member(0, arm)], 6)[..., 5] == 9).all()
+    arms = [Arm((0, 2), (0.3, 0.7)), Arm((1,)), Arm((0, 2), (0.0, 1.0))]
+    seen = drawn(rows(*tables), [Member(0, arm) for arm in arms], 10)
+    assert (seen[..., 5] == torch.tensor([[0.0] * 3 + [2.0] * 7, [1.0] * 10, [2.0] * 10])).all()
+    for shares, batch, counts in (((0.5, 0.5), 7, [4, 3]), ((1 / 3,) * 3, 256, [85, 86, 85]), ((0.0, 1.0), 6, [0, 6])):
+        assert Arm(tuple(range(len(shares))), shares).counts(batch) == counts
 
 
 def test_observations_are_scaled_by_the_members_own_real_data():
@@ -84,72 +78,34 @@ def test_observations_are_scaled_by_the_members_own_real_data():
         assert set(seen[:, member, :, 6].unique().tolist()) == {0.0, 1.0}
 
 
-def test_a_constant_observation_is_scaled_by_a_thousand():
-    source = table(5)
-    source.observation[:, 1] = 7.0
-    mean, std = rows(source).standard(0)
-    assert mean[1] == 7.0
-    assert std[1].item() == pytest.approx(1e-3)
-
-
-def test_a_large_offset_does_not_drown_the_deviation():
+def test_scales_of_large_offsets_constants_and_numbers_that_are_too_large():
     source = table(2_000)
     shifted = source._replace(observation=source.observation + 1e4)
     mean, std = rows(shifted).standard(0)
     np.testing.assert_allclose(mean, source.observation.mean(0) + 1e4, rtol=1e-6)
     np.testing.assert_allclose(std, source.observation.std(0) + 1e-3, rtol=1e-3)
-
-
-def test_what_is_too_large_to_be_scaled_is_not_scaled_to_nothing():
-    source = table(5)
-    source.observation[:, 1] *= 1e25
-    with pytest.raises(DataError, match="too large to be normalized"):
+    source.observation[:, 1] = 7.0
+    mean, std = rows(source).standard(0)
+    assert (mean[1], std[1].item()) == (7.0, pytest.approx(1e-3))
+    source.observation[0, 1] *= 1e25
+    with pytest.raises(DataError, match="too large"):
         rows(source).standard(0)
 
 
-def test_arrays_that_nobody_may_write_to_are_read():
-    """PyTorch warns of them, and warnings are errors here."""
-    source = Table(*(np.asarray(part, np.float32) for part in table(9)))
-    for part in source:
-        part.flags.writeable = False
-    assert torch.equal(rows(source).matrix, rows(table(9)).matrix)
-    Agent(BCConfig(width=4), rows(source), [Member(0)]).act(source.observation)
-
-
-def test_errors_call_tables_by_their_names():
-    wrong = GOOD._replace(reward=np.full(4, 1e39))
-    with pytest.raises(DataError, match="reward of the synthetic rows"):
-        Rows([GOOD, wrong], device=CPU, names=["real", "synthetic"])
-
-
-def test_actions_are_brought_into_the_unit_box():
-    source = table(9)._replace(action=np.linspace([-2, 0], [2, 10], 9))
-    data = rows(source, low=[-2, 0], high=[2, 10])
-    np.testing.assert_allclose(data.batch(data.matrix).action, np.linspace([-1, -1], [1, 1], 9), atol=1e-6)
-
-
 GOOD = table(4)
-WRONG = {
-    "reward of table 0": {"reward": GOOD.reward[:, None]},
-    "terminal of table 0": {"terminal": GOOD.terminal[:, None]},
-    "got (4, 2)": {"next_observation": GOOD.next_observation[:, :2]},
-    "got (4, 3)": {"reward": GOOD.reward[:3]},
-    "got (4,) and (4, 2)": {"observation": GOOD.observation[:, 0]},
-    "got (4, 3) and (4,)": {"action": GOOD.action[:, 0]},
-    "reward of table 0 has values that are not finite": {"reward": np.array([0, 1, np.nan, 2])},
-    "terminal of table 0 must be 0 or 1": {"terminal": np.array([0, 1, 0.5, 0])},
-    "leave the bounds": {"action": 1.1 * np.sign(GOOD.action)},
-}
-
-
-@pytest.mark.parametrize(("message", "change"), WRONG.items(), ids=WRONG)
-def test_wrong_tables_are_refused(message, change):
-    with pytest.raises(DataError) as error:
-        rows(GOOD._replace(**change))
-    assert message in str(error.value)
 
 
 REFUSED = {
+    "reward of table 0, ": lambda: rows(GOOD._replace(reward=GOOD.reward[:, None])),
+    "terminal of table 0, ": lambda: rows(GOOD._replace(terminal=GOOD.terminal[:, None])),
+    r"got \(4, 2\)": lambda: rows(GOOD._replace(next_observation=GOOD.next_observation[:, :2])),
+    r"got \(4, 3\)": lambda: rows(GOOD._replace(reward=GOOD.reward[:3])),
+    r"got \(4,\) and \(4, 2\)": lambda: rows(GOOD._replace(observation=GOOD.observation[:, 0])),
+    r"got \(4, 3\) and \(4,\)": lambda: rows(GOOD._replace(action=GOOD.action[:, 0])),
+    "reward of table 0 .*finite": lambda: rows(GOOD._replace(reward=np.array([0, 1, np.nan, 2]))),
+    "terminal of table 0 must": lambda: rows(GOOD._replace(terminal=np.array([0, 1, 0.5, 0]))),
+    "leave the bounds": lambda: rows(GOOD._replace(action=1.1 * np.sign(GOOD.action))),
+    "reward of the fake rows": lambda: Rows([GOOD._replace(reward=np.full(4, 1e39))], device=CPU, names=["fake"]),
     "at least one table": lambda: Rows([], device=CPU),
     "no rows in table 1": lambda: rows(GOOD, table(0)),
     "low must be 2": lambda: rows(GOOD, low=[-1]),
@@ -163,7 +119,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("named", "call"), REFUSED.items(), ids=REFUSED)
-def test_other_refusals(named, call):
+def test_refusals(named, call):
     with pytest.raises((DataError, ConfigError), match=named):
         call()
 
