@@ -159,7 +159,7 @@ def test_foreign_names_are_understood(path: Path) -> None:
     ids=["nan", "unknown", "missing", "nothing", "twice"],
 )
 def test_problems_of_the_data_name_file_and_field(path: Path, arrays, error, text: str) -> None:
-    store(path, {name: array for name, array in {**foreign(), **arrays}.items() if array is not None})
+    store(path, {**foreign(), **arrays})
     with pytest.raises(error, match=text):
         read(path)
 

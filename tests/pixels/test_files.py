@@ -20,6 +20,7 @@ from synther.pixels.files import read, write
 from synther.pixels.formats import hdf5
 from synther.pixels.frames import Frames
 
+from ..support.files import store
 from ..support.watch import Watch
 
 
@@ -65,12 +66,7 @@ def shard(path: Path | str, data: Frames, **changed: object) -> Path:
         "discount": data.discount,
         "step_type": step_type,
     }
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with h5py.File(path, "w") as file:
-        for name, array in (arrays | changed).items():
-            if array is not None:
-                file[name] = array
-    return Path(path)
+    return store(Path(path), arrays | changed)
 
 
 def episode(path: Path | str, data: Frames, **changed: object) -> Path:
@@ -84,9 +80,7 @@ def episode(path: Path | str, data: Frames, **changed: object) -> Path:
         "is_last": np.arange(len(data)) == len(data) - 1,
         "is_terminal": data.discount == 0,
     }
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(path, **{name: array for name, array in (arrays | changed).items() if array is not None})
-    return Path(path)
+    return store(Path(path), arrays | changed)
 
 
 def minari_set(data: Frames, observation: gym.Space, entry: str | None = None, last: bool = True) -> None:

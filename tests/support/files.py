@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -10,8 +11,10 @@ import pyarrow
 import pyarrow.parquet
 
 
-def store(path: Path, arrays: dict[str, np.ndarray]) -> Path:
-    """Write arrays under the names given, in the format of the suffix: npz, HDF5 or Parquet."""
+def store(path: Path, arrays: dict[str, Any]) -> Path:
+    """Write arrays under the names given, but for None, in the format of the suffix: npz, HDF5 or Parquet."""
+    arrays = {key: array for key, array in arrays.items() if array is not None}
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
         np.savez(path, **arrays)
     elif path.suffix in (".hdf5", ".h5"):
