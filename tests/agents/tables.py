@@ -14,6 +14,7 @@ from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.edac import EDACConfig
 from synther.agents.iql import IQLConfig
 from synther.agents.noisy_bc import NoisyBCConfig
+from synther.agents.rebrac import ReBRACConfig
 from synther.agents.rows import Rows
 from synther.agents.td3_bc import TD3BCConfig
 
@@ -22,6 +23,7 @@ SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
 CONFIGS = {
     "bc": BCConfig(**SMALL),
     "td3_bc": TD3BCConfig(**SMALL, policy_delay=3),
+    "rebrac": ReBRACConfig(**SMALL),
     "iql": IQLConfig(**SMALL, decay_updates=50),
     "iql deterministic": IQLConfig(**SMALL, deterministic=True),
     "edac": EDACConfig(**SMALL, num_critics=4),

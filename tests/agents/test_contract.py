@@ -17,12 +17,13 @@ from synther.agents.cql import CQLConfig
 from synther.agents.edac import EDACConfig
 from synther.agents.iql import IQLConfig
 from synther.agents.policy import load_policy
-from synther.agents.rows import Arm, Member
+from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.errors import ConfigError, DataError
 
 from ..support.states import assert_member, assert_same
-from .tables import CONFIGS, HEAD_CONFIGS, rows, table
+from . import tables
+from .tables import CONFIGS, HEAD_CONFIGS, table
 
 TABLES = (table(40, observations=4), table(25, 1, observations=4))
 MEMBERS = [Member(3), Member(4, Arm((1,), real=1)), Member(3, Arm((0, 1), (0.5, 0.5)))]
@@ -33,6 +34,11 @@ UPDATES = 22
 EVERY = CONFIGS | HEAD_CONFIGS
 every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 every_and_heads = pytest.mark.parametrize("config", EVERY.values(), ids=EVERY)
+
+
+def rows(*given: tables.Table, **options: object) -> Rows:
+    """With next actions, which one algorithm needs and the others overlook."""
+    return tables.rows(*given, next_actions=True, **options)
 
 
 def trained(config, members=MEMBERS, updates=UPDATES, data=None) -> Agent:

@@ -31,7 +31,7 @@ every_learner = pytest.mark.parametrize("config", LEARNERS.values(), ids=LEARNER
 
 
 def fresh(config, members=MEMBERS, updates: int = 0) -> Agent:
-    agent = Agent(config, Rows(TABLES, device=CUDA), members, precision="float32")
+    agent = Agent(config, Rows(TABLES, device=CUDA, next_actions=True), members, precision="float32")
     agent.train(updates)
     return agent
 
