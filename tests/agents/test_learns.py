@@ -14,6 +14,7 @@ from synther.agents.bc import BCConfig
 from synther.agents.cql import CQLConfig
 from synther.agents.edac import EDACConfig
 from synther.agents.iql import IQLConfig
+from synther.agents.rebrac import ReBRACConfig
 from synther.agents.rows import Arm, Member
 from synther.agents.td3_bc import TD3BCConfig
 
@@ -25,6 +26,7 @@ QUICK = {**SMALL, "discount": 0.5, "tau": 0.02}
 FAST = {**QUICK, "learning_rate": 2e-2}
 LEARNERS = {
     "td3_bc": (TD3BCConfig(**{**QUICK, "learning_rate": 1e-2}, alpha=10.0), 80),
+    "rebrac": (ReBRACConfig(**{**QUICK, "learning_rate": 1e-2, "critic_penalty": 0.1}), 80),
     "iql": (IQLConfig(**QUICK, beta=10.0, decay_updates=140), 140),
     "iql deterministic": (IQLConfig(**QUICK, beta=10.0, deterministic=True, decay_updates=140), 140),
     "edac": (EDACConfig(**FAST, num_critics=4, eta=0.1), 120),
@@ -61,7 +63,7 @@ NOTHING = returns(np.zeros_like)
 
 @pytest.mark.parametrize(("config", "updates"), LEARNERS.values(), ids=LEARNERS)
 def test_learns_from_real_synthetic_and_mixed_rows(config, updates):
-    agent = Agent(config, rows(REAL, SYNTHETIC), MEMBERS)
+    agent = Agent(config, rows(REAL, SYNTHETIC, next_actions=True), MEMBERS)
     agent.train(updates)
     regret = (BEST - returns(agent.act)) / (BEST - NOTHING)
     assert (regret < 0.15).all(), dict(zip(ARMS, regret, strict=True))

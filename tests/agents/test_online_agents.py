@@ -152,3 +152,40 @@ def test_half_of_the_real_rows_are_prior(generator):
                 assert not count or len(np.unique(part)) > 0.9 * min(len(source), 500)
     with pytest.raises(DataError, match="prior"):
         SeedReplayBuffer(2, WIDE + 1, LOW, HIGH, capacity=50, samples=0, device=CPU, prior=prior)
+
+
+POINT = {"width": 16, "critic_width": 16, "batch_size": 32, "learning_rate": 3e-2, "discount": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "steps"),
+    [
+        ("td3", {"tau": 0.1, "exploration_noise": 0.3}, 200),
+        pytest.param("droq", {"tau": 0.1, "utd": 2}, 150, marks=pytest.mark.slow),
+        pytest.param(
+            "simba",
+            {"tau": 0.1, "utd": 1, "critic_depth": 1, "learning_rate": 1e-2, "first_temperature": 0.1},
+            150,
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("crossq", {"utd": 4, "policy_delay": 1}, 150, marks=pytest.mark.slow),
+    ],
+)
+def test_learns_to_bring_a_point_to_the_origin(name, change, steps):
+    """x' = x + a / 2, r = -x'^2: the best action is clip(-2 x), and random actions are far from it."""
+    config = replace(ONLINE_AGENTS.get(name).config, **{**POINT, **change})
+    agent = Learner(config, (0, 1), 1, [-1.0], [1.0], capacity=200, device=CPU)
+    draw, here = np.random.default_rng(0), np.zeros((2, 1))
+    for step in range(steps):
+        if step % 5 == 0:
+            here = draw.uniform(-1, 1, (2, 1))
+        action = agent.random_action() if step < 50 else agent.act(here)
+        there = here + action / 2
+        agent.add(np.hstack([here, action, -(there**2), np.zeros((2, 1)), there]).astype(np.float32))
+        here = there
+        if step >= 50:
+            agent.train()
+    starts = np.linspace(-1, 1, 21, dtype=np.float32)[:, None]
+    best = np.clip(-2 * starts[:, 0], -1, 1)
+    errors = ((agent.policy().act(starts)[..., 0] - best) ** 2).mean(1)
+    assert (errors < 0.15 * (best**2).mean()).all()
