@@ -54,7 +54,8 @@ class EDAC(Algorithm):
     def __init__(self, config: EDACConfig, shape: Shape) -> None:
         self.config, self.shape = config, shape
         self.normals = 2 * shape.action
-        actor, critic = Initial(hidden_bias=0.1, last=1e-3), Initial(hidden_bias=0.1, last=3e-3)
+        # The reference hands the critics' matrices to PyTorch's initialisation transposed.
+        actor, critic = Initial(hidden_bias=0.1, last=1e-3), Initial(hidden_bias=0.1, last=3e-3, by_outputs=True)
         self.actor = shape.actor(config, 2 * shape.action, initial=actor)
         self.critics = shape.critics(config, config.num_critics, initial=critic)
         self.target_critics = self.critics.clone()

@@ -36,12 +36,16 @@ class Initial:
     """Value of all biases of hidden layers."""
     last: float | None = None
     """Bound of the last layer's uniform weights and biases."""
+    by_outputs: bool = False
+    """Take the bound from a layer's outputs instead of its inputs, 1 / sqrt(outputs)."""
 
     def layer(self, inputs: int, outputs: int, is_last: bool, source: torch.Generator) -> tuple[Tensor, Tensor]:
         """Weights (inputs, outputs) and biases (outputs,)."""
         if self.orthogonal:
             return math.sqrt(2) * _orthogonal(inputs, outputs, source), torch.zeros(outputs)
-        bound = self.last if is_last and self.last is not None else 1 / math.sqrt(inputs)
+        bound = 1 / math.sqrt(outputs if self.by_outputs else inputs)
+        if is_last and self.last is not None:
+            bound = self.last
         weights = torch.empty(inputs, outputs).uniform_(-bound, bound, generator=source)
         biases = torch.empty(outputs).uniform_(-bound, bound, generator=source)
         if self.hidden_bias is not None and not is_last:

@@ -141,10 +141,10 @@ class SAC(Algorithm):
         subsets = noise.uniform[:, :, : c.num_critics, 0].topk(c.num_min_critics, sorted=False).indices
         losses: dict[str, Tensor] = {}
         for number in range(count):
-            batch = batches.at(number)
+            batch, is_last = batches.at(number), number == count - 1
+            if is_last and is_policy_updated:  # as in REDQ's code, the critics take their last step afterwards
+                losses |= self._update_policy(batch, here[:, number])
             losses["critic"] = self._update_critics(batch, next_action[:, number], cost[:, number], subsets[:, number])
-        if is_policy_updated:
-            losses |= self._update_policy(batch, here[:, -1])
         return losses
 
     def explore(self, observation: Tensor, noise: Tensor) -> Tensor:

@@ -65,6 +65,7 @@ _AGENT: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 _REWARDS: tuple[tuple[str, str, Change], ...] = (
     (r"hopper-(medium|medium-replay)", "iql", by_returns),
+    (r"hopper-medium", "cql", by_returns),
     *((r"antmaze-.+", algorithm, less_one) for algorithm in ("td3_bc", "iql", "cql")),
 )
 

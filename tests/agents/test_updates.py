@@ -139,6 +139,8 @@ def test_edac_begins_with_the_references_weights():
             assert len(hidden) == 3
             assert all((layer.bias == 0.1).all() for layer in hidden)
             assert 0.9 * bound < last.weight.abs().max() <= bound
+            size = hidden[0].in_features if name == "actor" else hidden[0].out_features
+            assert 0.9 * size**-0.5 < hidden[0].weight.abs().max() <= size**-0.5
             assert last.bias.abs().max() <= bound
     assert algorithm.log_temperature.tolist() == [0, 0]
 

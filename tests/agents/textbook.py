@@ -245,8 +245,7 @@ def sac(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor
         next_action, log_pi = act(there, there_noise)
         worth = lowest([own.target_critics[index] for index in subset], there, next_action) - alpha * log_pi
         y = reward + c.discount * (1 - terminal) * worth
-    losses = {"critic": step(own.critics_adam, errors(own.critics, y, here, action).sum())}
-    follow(own.target_critics, own.critics, c.tau)
+    losses = {}
     if (number + 1) % (c.policy_delay or c.utd) == 0:
         pi, log_pi = act(here, here_noise)
         q = every(own.critics, here, pi)
@@ -255,6 +254,8 @@ def sac(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor
         wanted = c.target_entropy * action.shape[1]
         step(own.temperature_adam, -(own.log_temperature * (log_pi.detach() + wanted)).mean())
         losses |= {"temperature": alpha, "entropy": -log_pi.mean()}
+    losses["critic"] = step(own.critics_adam, errors(own.critics, y, here, action).sum())
+    follow(own.target_critics, own.critics, c.tau)
     return losses
 
 

@@ -34,6 +34,7 @@ AGENT: dict[str, dict[str, dict[str, Any]]] = {
 
 REWARDS: dict[str, dict[str, Change]] = {
     **{name: {"iql": by_returns} for name in SCALED},
+    "hopper-medium": {"iql": by_returns, "cql": by_returns},
     **{name: dict.fromkeys(("td3_bc", "iql", "cql"), less_one) for name in ANTS},
 }
 
