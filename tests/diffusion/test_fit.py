@@ -105,7 +105,10 @@ def test_average_is_exponential_once_warm():
     assert not torch.isclose(made.state.average, made.state.weights).all()
 
 
-def test_held_out_rows():
+def test_some_rows_are_held_out_and_none_of_them_is_fitted():
+    fitted, held_out = split(torch.zeros(300_000, 1), 0.05, seed=0)
+    assert (len(fitted), len(held_out)) == (290_000, 10_000)  # and never more
+    assert tiny_fit(rows(40), overfit=0.1, holdout=0).steps == 40  # nobody can tell what is learned by heart
     data = rows(100)
     fitted, held_out = split(data, 0.3, seed=4)
     assert held_out is not None
