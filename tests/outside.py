@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from synther import Transitions
+from synther.agents.adam import Adam
+from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.learner import OnlineAgent
+from synther.agents.networks import NetworkFactory, NetworkOptions
+from synther.agents.rows import Batch
+from synther.agents.td3 import TD3, TD3Config
 from synther.assess.metrics import Metric, compared
 from synther.data.formats import Format
 from synther.data.transitions import RowSource
@@ -56,3 +63,37 @@ JUMP = Sampler(jump)
 CSV = Format(read_csv, write_csv, suffixes=(".csv",))
 REWARD_GAP = Metric("Reward gap", "Likeness", "lower", 0, None, "Difference of the mean rewards.", compared(reward_gap))
 CIRCLES = NamedDataset(circles, agent={"td3_bc": {"alpha": 1.0}}, episodes=3)
+
+
+@dataclass(frozen=True)
+class MirrorConfig(StateAgentConfig):
+    sign: float = -1.0
+
+
+class Mirror(Algorithm):
+    """Learns to do the opposite of the data."""
+
+    config_class = MirrorConfig
+    losses = ("actor",)
+
+    def __init__(self, config: MirrorConfig, shape: Shape) -> None:
+        self.config, self.actor = config, shape.actor(config, shape.action)
+        self.adam = Adam(self.actor.weights, config.learning_rate)
+
+    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
+        loss = (self.actor(batch.observation).tanh() - self.config.sign * batch.action).square().mean((1, 2))
+        self.adam.minimise(loss)
+        return {"actor": loss.detach()}
+
+
+def sine(inputs: int, outputs: int, options: NetworkOptions) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, options.width), Sine(), nn.Linear(options.width, outputs))
+
+
+class Sine(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+SINE = NetworkFactory(sine)
+CALM = OnlineAgent(TD3, TD3Config(exploration_noise=0.01))

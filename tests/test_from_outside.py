@@ -1,4 +1,4 @@
-"""Somebody else's sampler, format, metric and data set work like ours, by one call or one line of an entry point."""
+"""Somebody else's sampler, format, metric, data set, network and agent work like ours, by one call or one line of an entry point."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, datasets, preset, read, write
+from synther.agents.agent import ALGORITHMS
+from synther.agents.learner import ONLINE_AGENTS
+from synther.agents.networks import NETWORKS
+from synther.agents.policy import load_policy
 from synther.assess import learners
 from synther.assess.judge import assess
 from synther.assess.metrics import METRICS
@@ -25,7 +29,8 @@ from synther.registry import Registry
 from . import outside
 
 MINE = {"jump": (SAMPLERS, "JUMP"), "csv": (FORMATS, "CSV"), "reward_gap": (METRICS, "REWARD_GAP")}
-MINE |= {"circles": (DATASETS, "CIRCLES")}
+MINE |= {"circles": (DATASETS, "CIRCLES"), "sine": (NETWORKS, "SINE"), "mirror": (ALGORITHMS, "Mirror")}
+MINE |= {"calm": (ONLINE_AGENTS, "CALM")}
 TINY = {"network": {"width": 16, "depth": 1, "embedding": 8}, "fit": {"steps": 10, "holdout": 0.0}}
 OPTIONS = [f"--{group}.{name}={value}" for group, some in TINY.items() for name, value in some.items()]
 
@@ -116,6 +121,16 @@ def test_the_command_line(capsys):
     kept = json.loads(Path("report/assessment.json").read_text())
     assert [one["label"] for one in kept["measures"] if one["name"] == "reward_gap"] == ["Reward gap"]
     assert "Reward gap" in Path("report/report.html").read_text()
+    small = ["--agent.width=8", "--agent.batch-size=8", "--seeds=1", "--device=cpu", "--quiet", "--json"]
+    train = ["train", "mirror", "circles", "--out=run", "--no-evaluate", "--updates=200", "--agent.learning-rate=0.05"]
+    assert main([*train, "--agent.actor-network=sine", *small]) == 0
+    rows = datasets.read("circles").rows
+    np.testing.assert_allclose(
+        load_policy("run/checkpoint.safetensors").act(rows.observation)[0], -rows.action, atol=0.05
+    )
+    online = ["--steps=12", "--learning-starts=4", "--evaluate-every=12", "--episodes=1", "--workers=1", "--out=online"]
+    assert main(["online", "Pendulum-v1", "--agent=calm", *online, *small]) == 0
+    assert json.loads(Path("online/run.json").read_text())["agent"]["exploration_noise"] == 0.01
 
 
 @pytest.fixture
