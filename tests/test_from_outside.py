@@ -1,4 +1,4 @@
-"""Somebody else's sampler, format, metric, data set, network and agent work like ours, by one call or one line of an entry point."""
+"""Somebody else's sampler, format, metric, data set, network and agent work like ours, by one call or entry point."""
 
 from __future__ import annotations
 
