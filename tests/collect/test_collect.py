@@ -28,7 +28,7 @@ from synther.data.spaces import Box
 from synther.datasets.rollouts import regenerate
 from synther.datasets.tasks import returns
 from synther.envs import evaluation, recording, vector_env
-from synther.errors import ConfigError, DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.experiments import online as training
 
 from ..experiments.online.runs import PLAN
@@ -253,6 +253,13 @@ def test_where_nothing_may_go(out, says, tmp_path) -> None:
     with pytest.raises((ConfigError, FormatError), match=says):
         target_of(out)
     assert not list(tmp_path.rglob("new*"))
+
+
+def test_what_is_not_installed(monkeypatch) -> None:
+    for out, library in (("minari:mine/new-v0", "minari"), ("new.parquet", "pyarrow")):
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(MissingExtra):
+            target_of(out)
 
 
 def lives(*lengths: int, terminal: tuple[int, ...] = (), env_id: str | None = None) -> Transitions:

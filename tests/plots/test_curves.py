@@ -78,6 +78,14 @@ def test_shares_on_a_logarithmic_axis(drawn):
     ]
 
 
+def test_places_too_close_to_be_labelled(drawn):
+    at = np.geomspace(50_000, 5_000_000, 60)
+    lines({"SynthER": Curve(at, at, at, at)}, "x.png", tick=count, xlabel="synthetic rows")
+    labels = [label.get_text() for label in drawn[0].axes[0].get_xticklabels()]
+    assert (labels[0], labels[-1]) == ("50K", "5M")
+    assert 8 <= len(labels) <= 12
+
+
 def test_groups_of_bars(drawn):
     groups = {
         "TD3+BC": {"real subset": Bar(20, 3, 22.0), "SynthER": Bar(75, 0, 70.0), "noise": Bar(-4, 2)},
