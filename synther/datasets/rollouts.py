@@ -37,6 +37,9 @@ CHANCE = "random"
 ANT_POLICY = "ant", "goal"
 """Name, in a file of policies, of the one that an ant follows: it walks to the goal of AntMaze's flat observation."""
 
+D4RL_BODIES = {"capsules": "old"}
+"""Options of the environments: bodies that weigh as D4RL's do. See `envs/bodies.py`."""
+
 _ROWS = 1_000_000
 """Of each policy, and of an ant, as in D4RL."""
 _MAZE_ROWS = {"umaze": 1_000_000, "medium": 2_000_000, "large": 4_000_000}
@@ -87,7 +90,7 @@ class RollOut:
             options, walker = self.task.maze.options(anywhere=True), self.task.maze.wanderer(reach)
             rows = record(self.task.maze.env_id, [walker], count, options=options, name=self.task.name, **how)
         else:
-            rows = regenerate(self.policies, self.task.env, self.task.level, count, **how)
+            rows = regenerate(self.policies, self.task.env, self.task.level, count, options=D4RL_BODIES, **how)
         formats.write(rows, file)
         log.info("%s is kept as %s", self.task.name, file)
         return rows
@@ -111,6 +114,8 @@ class RollOut:
     def _digest(self) -> str:
         known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
         known["synther"] = __version__  # another may collect in another way
+        if not self.task.maze:
+            known["options"] = D4RL_BODIES
         if self.policies is not None and self._needed():
             known["policies"] = digest_of(self.policies)
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]

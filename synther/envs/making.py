@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
+from synther.envs import bodies
 from synther.errors import ConfigError, DataError, MissingExtra
 
 _MAZES = ("PointMaze_", "AntMaze_")
@@ -33,6 +34,8 @@ class Trusted(str):
 def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
     """Open the environment `env_id`, and close it when the block ends; `options` go to `gymnasium.make`.
 
+    The option `capsules="old"` is our own: see `bodies.py`.
+
     An id that is not `Trusted` may come from a file that somebody else wrote: it is refused if it names a module, or if
     its options contain text that may name a file or code.
 
@@ -46,6 +49,7 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
         raise MissingExtra("gymnasium", "gym", f"running {env_id}") from None
     if not isinstance(env_id, Trusted):
         _check_untrusted(env_id, options)
+    options, old_capsules = bodies.split(options)
     if env_id.startswith("dm_control/"):
         _register_suite(env_id)
     maze = env_id.rpartition(":")[2].startswith(_MAZES)
@@ -65,6 +69,8 @@ def opened(env_id: str, /, **options: Any) -> Iterator[Any]:
             except Exception as error:  # whatever somebody's environment raises
                 raise DataError(f"{env_id} cannot be made here: {type(error).__name__}: {error}") from error
         try:
+            if old_capsules:
+                bodies.reweigh(env, env_id)
             yield env
         finally:
             env.close()

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from synther.envs import bodies
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -66,6 +68,7 @@ def reference(env_id: str, options: Mapping[str, Any] | None = None) -> Referenc
 
 
 def _is_published(name: str, options: Mapping[str, Any]) -> bool:
+    options, _ = bodies.split(dict(options))  # D4RL's own bodies are those that the values were published for
     for maze, wanted in _TASK.items():
         if name.startswith(maze):
             return all(options.get(option) == value for option, value in wanted.items())
