@@ -210,7 +210,7 @@ def rows(count: int, width: int, seed: int, discrete: bool = False) -> Transitio
     )
 
 
-@pytest.mark.parametrize(("width", "discrete", "count"), [(40, True, 200), (1, True, 1)])
+@pytest.mark.parametrize(("width", "discrete", "count"), [(6, True, 200), (1, True, 1)])
 def test_a_picture_is_written_whole(tmp_path: Path, width: int, discrete: bool, count: int) -> None:
     target = tmp_path / "new" / "likeness.png"
     draw(rows(count, width, 0, discrete), rows(count, width, 1, discrete), target)

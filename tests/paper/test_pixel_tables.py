@@ -8,8 +8,9 @@ import pytest
 
 from synther.experiments.spec import ChangeOptions
 from synther.experiments.specs import STAGE_ONE, PixelRun
+from synther.folder import read_object, write_object
 from synther.paper import find, findings
-from synther.paper.tables import Table
+from synther.paper.tables import RUNS, Table
 
 from .conftest import finish as finish_run
 
@@ -53,6 +54,22 @@ def test_original_against_synther(out):
     departures = "updates 7 instead of 550,000, arms.synthetic.recipe.samples 9 instead of 5,000,000"
     assert any(departures in note for note in table.notes())
     assert table.lines()[-1][1:] == ["- (51.7 ± 5.7)", "- (56.5 ± 5.4)", "- (49.8 ± 4.2)", "- (53.2 ± 4.1)"]
+
+
+def test_a_preset_that_was_another_then_is_told(out):
+
+    wanted = find("representation")
+    (run,) = wanted.jobs
+    assert isinstance(run, PixelRun)
+    finish(out, run, {STAGE_ONE: 30.0, "synthetic": 50.0, "actor": 40.0, "critic": 10.0})
+    recipe = run.arms["actor"].recipe
+    assert recipe is not None
+    facts = out / RUNS / run.name / "provenance.json"
+    then = {"actor": recipe.settings().changed(fit={"steps": 7}).to_json(), "critic": recipe.settings().to_json()}
+    write_object(facts, {**read_object(facts), "generators": then})
+    table = Table.of(wanted, out)
+    assert [row[1].partition(" (")[0] for row in table.lines()[1:]] == ["50.5 ± 0.5", "40.5 ± 0.5*", "10.5 ± 0.5"]
+    assert any("arms.actor created with an older version of preset paper" in note for note in table.notes())
 
 
 def test_our_own_is_written_with_its_pictures(out):
