@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from synther.agents.agent import ALGORITHMS, HEADS, Agent
 from synther.agents.bc import BCConfig
@@ -19,9 +20,9 @@ from synther.agents.iql import IQLConfig
 from synther.agents.policy import load_policy
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
-from synther.errors import ConfigError, DataError
+from synther.errors import ConfigError, DataError, FormatError
 
-from ..support.states import assert_member, assert_same
+from ..support.states import assert_member, assert_same, assert_sound
 from . import tables
 from .tables import CONFIGS, HEAD_CONFIGS, table
 
@@ -62,16 +63,8 @@ def test_every_algorithm_is_here():
 def test_members_together_equal_each_alone(config):
     together = usual(config)
     assert together.updates == UPDATES
-    losses = together.losses()
-    assert set(losses) == set(together.algorithm.losses)
-    for loss in losses.values():
-        assert loss.shape == (3,)
-        assert np.isfinite(loss).all()
-        assert (loss != 0).all()
-    for name, tensor in together.state().items():
-        assert tensor.isfinite().all(), name
-        assert tensor.dtype == torch.float32, name
-        assert tensor.shape[:1] in ((3,), ()), name
+    assert set(together.losses()) == set(together.algorithm.losses)
+    assert_sound(together, 3)
     for index, member in enumerate(MEMBERS):
         assert_member(together, index, trained(config, [member]))
     weights = together.state()["actor"]
@@ -91,7 +84,7 @@ def test_resumed_or_cut_equals_uninterrupted(config, tmp_path):
     policy, acted = first.policy(), first.act(seen)
     for found in (second, load_policy(tmp_path / "agent.safetensors")):
         np.testing.assert_array_equal(found.act(seen), acted)
-    losses = first.losses()["actor"]
+    losses, state = first.losses()["actor"], {name: tensor.clone() for name, tensor in first.state().items()}
     before = losses.copy()
     for updates in (13, 1, 0, 1):
         second.train(updates)
@@ -102,8 +95,8 @@ def test_resumed_or_cut_equals_uninterrupted(config, tmp_path):
     np.testing.assert_array_equal(losses, before)
     np.testing.assert_array_equal(policy.act(seen), acted)
     assert not np.allclose(second.act(seen), acted)
-    second.load_state(trained(config, updates=7).state(), 7)
-    assert_same(trained(config, updates=7), second)
+    second.load_state(state, 7)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in second.state().items())
 
 
 def test_every_update_has_random_numbers_of_its_own():
@@ -254,3 +247,47 @@ def test_other_refusals():
     for shape in ((2,), (5, 2), (2, 5, 4), (3, 5, 2), (1, 3, 5, 4)):
         with pytest.raises(DataError, match="observations of shape"):
             agent.act(np.zeros(shape))
+
+
+TD3_BC = CONFIGS["td3_bc"]
+MOVED = TABLES[0]._replace(observation=TABLES[0].observation + 1)
+OTHER = {
+    "algorithm, config": trained(CONFIGS["bc"], updates=0),
+    "config": trained(replace(TD3_BC, learning_rate=1e-3), updates=0),
+    "members": trained(TD3_BC, [Member(3), Member(5)], updates=0),
+    "tables": trained(TD3_BC, updates=0, data=rows(*TABLES, TABLES[0])),
+    "data": trained(TD3_BC, updates=0, data=rows(MOVED, TABLES[1])),
+}
+
+
+@pytest.mark.parametrize(("what", "other"), OTHER.items(), ids=OTHER)
+def test_anothers_file_is_refused(what, other, tmp_path):
+    trained(TD3_BC, updates=0).save(tmp_path / "agent.safetensors")
+    before = {name: tensor.clone() for name, tensor in other.state().items()}
+    with pytest.raises(ConfigError, match=f"another {what}"):
+        other.load(tmp_path / "agent.safetensors")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state().items())
+    with pytest.raises(ConfigError):
+        other.load_state(trained(replace(TD3_BC, width=9), updates=0).state(), 0)
+
+
+@pytest.mark.parametrize(
+    "load", [load_policy, lambda path: trained(TD3_BC, updates=0).load(path)], ids=["policy", "agent"]
+)
+def test_truncated_foreign_and_absent_files_are_refused(load, tmp_path):
+    path = tmp_path / "agent.safetensors"
+    trained(TD3_BC, updates=0).save(path)
+    whole = path.read_bytes()
+    for length in (0, len(whole) // 1000, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(FormatError, match=path.name):
+            load(path)
+    with pytest.raises(FormatError, match="no such file"):
+        load(tmp_path / "nothing")
+    save_file({"actor": torch.zeros(1)}, tmp_path / "foreign")
+    with pytest.raises(FormatError, match="synther-agent-1"):
+        load(tmp_path / "foreign")
+    path.write_bytes(whole)
+    save_file(load_file(path), tmp_path / "mute", {"format": "synther-agent-1", "agent": "{}"})
+    with pytest.raises((FormatError, ConfigError), match="mute"):
+        load(tmp_path / "mute")

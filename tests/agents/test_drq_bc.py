@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,17 +40,6 @@ def test_an_actor_sees_its_own_features():
     np.testing.assert_allclose(agent.act(seen)[1], expected, atol=1e-5)
     with pytest.raises(DataError, match="observations of shape"):
         agent.act(TABLES[0].observation)
-
-
-def test_features_that_are_not_the_actors_do_not_move_it():
-    """But for the values that judge its actions: without their weight only imitation is left."""
-    other = [data._replace(observation=data.observation * [1, 1, 3, -1]) for data in TABLES]
-    agents = [Agent(replace(CONFIGS["both"], alpha=0.0), rows(*data), MEMBERS) for data in (TABLES, other)]
-    for agent in agents:
-        agent.train(5)
-    one, another = (agent.state() for agent in agents)
-    torch.testing.assert_close(one["actor"], another["actor"])
-    assert not torch.allclose(one["critics"], another["critics"])
 
 
 def test_reference_settings():

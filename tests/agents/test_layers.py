@@ -1,4 +1,4 @@
-"""Gradients written by hand are those that PyTorch finds for the same networks written in its own operations."""
+"""Networks of members, side by side and differentiated by hand, are those of PyTorch's own operations one by one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import torch
 from torch import Tensor
 
 from synther.agents.layers import numbers, outputs, outputs_and_slopes
+from synther.agents.stacked import draw_stack
+
+from .plain import networks
+from .tables import CPU
 
 SIZES = (3, 5, 4, 1)
 PADDING = 2
@@ -67,3 +71,37 @@ def test_slopes_and_the_gradients_of_both(networks, inputs):
         return torch.autograd.grad((value * towards).sum() + (slope.tanh() * along).sum(), weights)[0]
 
     torch.testing.assert_close(gradient(value, slope), gradient(expected, expected_slope))
+
+
+STACKED = (3, 8, 5, 2)
+
+
+def sources(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in seeds]
+
+
+def test_each_member_is_its_own_network(generator):
+    stack = draw_stack(sources(0, 1), STACKED, CPU)
+    x = torch.randn(2, 7, 3, generator=generator)
+    expected = torch.stack([networks(stack, member)(x[member]) for member in range(2)])
+    torch.testing.assert_close(stack(x), expected)
+    more = draw_stack(sources(0, 1), STACKED, CPU, free=(1.0, -1.0))
+    assert more.free.tolist() == [[1.0, -1.0]] * 2
+    assert torch.equal(more(x), stack(x))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_ensemble_sees_one_input_or_each_its_own(own, generator):
+    stack = draw_stack(sources(0, 1), STACKED, CPU, ensemble=4)
+    x = torch.randn(2, 4, 7, 3, generator=generator) if own else torch.randn(2, 7, 3, generator=generator)
+    seen = x if own else x.unsqueeze(1).expand(-1, 4, -1, -1)
+    expected = torch.stack([networks(stack, s)[e](seen[s, e]) for s in range(2) for e in range(4)]).view(2, 4, 7, 2)
+    torch.testing.assert_close(stack(x), expected)
+    torch.testing.assert_close(stack.one(2)(seen[:, 2]), expected[:, 2])
+
+
+def test_weights_depend_on_the_own_seed_only():
+    both, alone = draw_stack(sources(0, 1), STACKED, CPU, ensemble=2), draw_stack(sources(1), STACKED, CPU, ensemble=2)
+    assert torch.equal(both.weights[1], alone.weights[0])
+    assert not torch.equal(both.weights[0], both.weights[1])
+    assert not torch.equal(alone.weights[0, 0], alone.weights[0, 1])

@@ -28,7 +28,6 @@ LEARNERS = {
     "td3_bc": (TD3BCConfig(**{**QUICK, "learning_rate": 1e-2}, alpha=10.0), 80),
     "rebrac": (ReBRACConfig(**{**QUICK, "learning_rate": 1e-2, "critic_penalty": 0.1}), 80),
     "iql": (IQLConfig(**QUICK, beta=10.0, decay_updates=140), 140),
-    "iql deterministic": (IQLConfig(**QUICK, beta=10.0, deterministic=True, decay_updates=140), 140),
     "edac": (EDACConfig(**FAST, num_critics=4, eta=0.1), 120),
     "cql": (CQLConfig(**FAST, actions=3, weight=0.5, policy_rate=2e-2), 100),
 }

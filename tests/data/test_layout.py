@@ -60,8 +60,8 @@ def test_every_kind_comes_back_exactly(coding: kinds.Coding):
     assert (back.env_id, back.env_options) == ("Everything-v0", {"nothing": 0})
     assert back.observation_space == rows.observation_space
     for found in (layout, Layout.infer(rows, coding, integers="categorical")):
-        found = found.with_thresholds([*found.thresholds[:-1], 0.3])
-        assert Layout.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+        changed = found.with_thresholds([*found.thresholds[:-1], 0.3])
+        assert Layout.from_json(json.loads(json.dumps(changed.to_json(), allow_nan=False))) == changed
 
 
 def test_an_unknown_kind_in_json_is_named():

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from synther.data import quantiles, scaling
+from synther.data import scaling
 from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
-from synther.data.quantiles import Curve, _Line
+from synther.data.quantiles import _Line
 from synther.data.scaling import SCALINGS, Scaler, resolve_kinds
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -317,13 +317,3 @@ def test_a_table_finds_what_a_search_finds(knots, gap):
     found = line.follow(x)
     line._before = np.empty(0, np.intp)
     np.testing.assert_array_equal(found, line.follow(x))
-
-
-@pytest.mark.parametrize("most", [0, 1 << 16], ids=["search", "table"])
-def test_a_curve_leads_back(most, monkeypatch):
-    monkeypatch.setattr(quantiles, "_MOST_CELLS", most)
-    column = np.random.default_rng(2).standard_t(2, 5_000)
-    for curve in (Curve.fit(column, column.min(), column.max()), Curve.fit(column, -99.0, 99.0).halfway()):
-        wider = np.concatenate([column, [-200.0, 200.0]])
-        np.testing.assert_allclose(curve.backward(curve.forward(wider)), wider, rtol=1e-9, atol=1e-9)
-        assert bool(len(curve._to_values._before)) == bool(most)

@@ -123,7 +123,7 @@ def made(clipped_share: float = 0.1, rows: int = 2000, action_space: Box | None 
 
 
 def test_spikes_are_found_where_they_are_and_come_back_exactly():
-    rows = made()
+    rows = made(action_space=Box((-1.0,), (1.0,)))
     plain = Layout.infer(rows)
     assert [type(kind) for kind in (*plain.observation, *plain.action)] == [Continuous] * 3 + [Bounded]
     layout = Layout.infer(rows, spikes=True)
@@ -132,6 +132,8 @@ def test_spikes_are_found_where_they_are_and_come_back_exactly():
     assert layout.observation[1].high == 2.5
     assert layout.next_observation == layout.observation
     assert layout.action[0].spikes == (-1.0, 1.0)
+    assert (layout.action[0].low, layout.action[0].high) == (-1.0, 1.0)
+    assert layout.unpack(layout.pack(rows) + 100).action.max() == 1.0
     assert layout.reward[0].spikes == (0.0,)
     flags = ("observation[1]=2.5", "action[0]=-1.0", "action[0]=1.0", "reward=0.0", "next_observation[1]=2.5")
     assert layout.flag_names == (*flags, "terminal")
@@ -171,13 +173,6 @@ def test_a_calibration_without_terminals_raises_no_odds():
     flags = np.random.default_rng(0).random((1000, 6))
     assert Calibration.fit([0.5] * 6, flags, layout, None).terminal_odds == 1.0
     assert Calibration.fit([0.5] * 5 + [0.01], flags.round(), layout, 5).terminal_odds != 1.0
-
-
-def test_a_declared_box_still_bounds_the_actions():
-    layout = Layout.infer(made(action_space=Box((-1.0,), (1.0,))), spikes=True)
-    assert (layout.action[0].low, layout.action[0].high) == (-1.0, 1.0)
-    wild = layout.pack(made()) + 100
-    assert layout.unpack(wild).action.max() == 1.0
 
 
 def found_in(values: np.ndarray) -> object:

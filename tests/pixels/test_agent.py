@@ -14,7 +14,7 @@ from synther.errors import ConfigError, FormatError
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, algorithm_of
 from synther.pixels.frames import Frames
 
-from ..support.states import assert_member, assert_same
+from ..support.states import assert_member, assert_same, assert_sound
 from .pictures import CONFIGS, CPU, SIZE, agent, noise, stacks
 
 every = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -32,14 +32,7 @@ def test_targets_follow_by_tau():
 def test_members_together_equal_each_alone(config):
     together = agent(config, updates=12)
     assert together.updates == 12
-    for name, loss in together.losses().items():
-        assert loss.shape == (2,), name
-        assert np.isfinite(loss).all()
-        assert (loss != 0).all()
-    for name, tensor in together.state().items():
-        assert tensor.isfinite().all(), name
-        assert tensor.dtype == torch.float32, name
-        assert tensor.shape[:1] in ((2,), ()), name
+    assert_sound(together, 2)
     for index, seed in enumerate((3, 4)):
         alone = agent(config, seeds=[seed], updates=12)
         assert_member(together, index, alone)

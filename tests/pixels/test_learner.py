@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from synther.agents.agent import Agent
 from synther.agents.algorithm import Noise
 from synther.agents.drq_v2 import DrQv2Config
-from synther.agents.rows import Member, Rows
 from synther.errors import ConfigError
 from synther.pixels.latents import encode_own
 from synther.pixels.learner import PixelLearner
@@ -78,21 +76,6 @@ def test_losses_by_hand():
     action = (actor(trunk(encoded)).tanh() + for_policy).clamp(-1, 1)
     value = own.critics(torch.cat([own.critic_trunk(encoded), action], -1)).squeeze(-1).amin(1)
     torch.testing.assert_close(losses["actor"], -value.mean(1))
-
-
-def test_the_losses_of_heads_are_those_of_the_whole(lived):
-    """On features of the same frames, without shifts, and with the critics' targets seen by the same trunk."""
-    rows = [found for found in encode_own(lived) if found is not None]
-    heads = Agent(replace(CONFIG, batch_size=4), Rows(rows[:1], device=CPU), [Member(3)])
-    heads.load_state(heads.state() | lived.heads([0]), 0)
-    batch = heads.rows.batch(heads.rows.matrix[None, :6])
-    with torch.no_grad():
-        actor, normal = heads.algorithm.actor.clone(), torch.randn(1, 6, 2, generator=torch.Generator().manual_seed(1))
-    loss = heads.algorithm.update(batch, Noise(normal, torch.zeros(1, 6, 0)), 0)["actor"]
-    spread = 1 - 0.9 * 8 / 40
-    action = (actor(batch.observation[..., :50]).tanh() + (spread * normal[..., 1:]).clamp(-0.3, 0.3)).clamp(-1, 1)
-    value = heads.algorithm.critics(torch.cat([batch.observation[..., 50:], action], -1)).squeeze(-1).amin(1)
-    torch.testing.assert_close(loss, -value.mean(1).detach())
 
 
 def test_members_together_equal_each_alone(lived):

@@ -84,7 +84,8 @@ def test_options_come_back_at_home_too(tmp_path, monkeypatch):
     options |= {"refit": "scratch", "precision": "tf32", "preset": TINY.changed(fit={"steps": 7})}
     replay = tiny(capacity=np.int64(50), background=np.bool_(False), refresh_every=20, **options)
     for rows in (0, 20):  # an empty one is saved too
-        replay.add(**numbered(0, rows)) if rows else None
+        if rows:
+            replay.add(**numbered(0, rows))
         replay.save("~/replay")
         loaded = SyntheticReplay.load("~/replay", device="cpu")
         assert (loaded.capacity, loaded.mixture.ratio, loaded.replace, loaded.seed) == (50, 0.5, 0.5, 3)

@@ -80,16 +80,15 @@ def test_sent_to_another_process_both_go_on():
 
 
 def test_batches_are_real_first_and_mixed_later(tmp_path):
-    watch = Watch()
-    replay, box = tiny(progress=watch, action_space=(Box.uniform(-1, 1, 2),)), "SyntheticReplay({} ratio 0.5, on cpu)"
+    watch, space = Watch(), (Box.uniform(-1, 1, 2),)
+    replay, other = tiny(progress=watch, action_space=space), tiny(action_space=space)
     replay.add(**numbered(0, 99))
     assert not replay.sample(64).synthetic.any()
-    assert repr(replay) == box.format("99 of 1,000 real rows, 0 synthetic,")
+    assert repr(replay) == "SyntheticReplay(99 of 1,000 real rows, 0 synthetic, ratio 0.5, on cpu)"
     with torch.autocast("cpu", torch.bfloat16):  # of the agent, which must not reach the fit
         replay.add(**numbered(99, 1))
     assert watch.names == ["fit", "match", "sample"]
-    assert repr(replay) == box.format("100 of 1,000 real rows, 300 synthetic,")
-    other = tiny(action_space=(Box.uniform(-1, 1, 2),))
+    assert repr(replay) == "SyntheticReplay(100 of 1,000 real rows, 300 synthetic, ratio 0.5, on cpu)"
     other.add(**numbered(0, 100))
     assert torch.equal(replay.store.synthetic.by_age(), other.store.synthetic.by_age())
     assert other.store.synthetic.by_age()[:, 3:5].abs().max() <= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 
@@ -30,3 +31,19 @@ def assert_member(together: Stateful, index: int, alone: Stateful, atol: float =
             torch.testing.assert_close(tensor[index], own[0], rtol=1e-3, atol=atol, msg=name)
         else:
             assert tensor == own, name
+
+
+class Trained(Stateful, Protocol):
+    def losses(self) -> dict[str, np.ndarray]: ...
+
+
+def assert_sound(agent: Trained, members: int) -> None:
+    """Finite losses that are not 0, one for each member, and finite float32 numbers that have members first."""
+    for name, loss in agent.losses().items():
+        assert loss.shape == (members,), name
+        assert np.isfinite(loss).all(), name
+        assert (loss != 0).all(), name
+    for name, tensor in agent.state().items():
+        assert tensor.isfinite().all(), name
+        assert tensor.dtype == torch.float32, name
+        assert tensor.shape[:1] in ((members,), ()), name
