@@ -35,8 +35,7 @@ class Online(OnlineOptions, RefreshOptions, options.Fitting):
     utd: int | None = None
     """Critic updates for each step. Default: the agent's own, such as 1 for sac and 20 for redq."""
     prior: str | None = None
-    """Earlier data of this task, from which half of the real rows of every batch are drawn (RLPD): a file, a Minari id
-    or a name."""
+    """Earlier data of this task (a file, a Minari id or a name): half of every batch's real rows are drawn from it."""
     prior_folder: Path | None = None
     """With --prior: folder with data sets, to be found there by their names."""
     synthetic: options.Flag = False

@@ -32,7 +32,7 @@ class Train(OfflineOptions, options.Named):
     """
 
     algorithm: tyro.conf.Positional[str] = tyro.MISSING
-    """One of bc, td3_bc, iql, edac, cql, or your own as module:Class."""
+    """One of bc, td3_bc, iql, edac, cql, rebrac, or your own as module:Class."""
     data: options.Data = tyro.MISSING
     out: options.Results = tyro.MISSING
     synthetic: str | None = None
