@@ -2,6 +2,7 @@
 
     python benchmarks/agents.py                       # on the GPU where there is one
     python benchmarks/agents.py --only td3_bc iql     # some of the agents
+    python benchmarks/agents.py --networks            # TD3+BC with each kind of critics instead
 
 Random rows in the shape of Walker2d (17 observation and 6 action columns), networks and batches as each agent has them
 unless said otherwise. Updates alone, without evaluation: a result of `synther train` has the time of a whole run.
@@ -19,10 +20,13 @@ from machine import command_line, keep, origin, print_table
 
 from synther import Transitions
 from synther.agents.agent import ALGORITHMS, Agent
+from synther.agents.networks import MLP, NETWORKS, NetworkFactory
 from synther.agents.rows import Arm, Member, Rows
 from synther.compute import pick_device, synchronize
 
 MILLION = 1_000_000
+_PLAIN = "mlp, as a module"
+NETWORKS.register(_PLAIN, NetworkFactory(MLP))
 REFERENCE_MINUTES = {"td3_bc": "94", "iql": "161", "edac": "269"}
 """For one seed, on an H200."""
 LARGER = {"width": 512, "depth": 3, "batch_size": 1024}
@@ -36,14 +40,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of updates that are timed for every line")
     parser.add_argument("--only", nargs="*", choices=ALGORITHMS.names(), default=ALGORITHMS.names())
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--networks", action="store_true", help="compare kinds of critics instead of agents")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
     head = origin(device)
     whole = device.type == "cuda"
     seeds, arms = (8, 5) if whole else (2, 2)
-    rows = Rows([_table(chosen.rows or (MILLION if whole else 10_000), arm) for arm in range(arms)], device=device)
+    tables = [_table(chosen.rows or (MILLION if whole else 10_000), arm) for arm in range(arms)]
+    rows = Rows(tables, device=device)
     table = []
-    for name in chosen.only:
+    for kind in NETWORKS.names() if chosen.networks else ():
+        small = {} if whole else SMALL
+        for members in (1, seeds):
+            change = {**small, "critic_network": kind}
+            table.append(_line("td3_bc", change, members, seeds, rows, chosen.seconds, chosen.precision, kind))
+    for name in () if chosen.networks else chosen.only:
+        if ALGORITHMS.get(name).needs_next_action:
+            rows = Rows(tables, device=device, next_actions=True)
         for members in (1, seeds, arms * seeds):
             table.append(_line(name, {} if whole else SMALL, members, seeds, rows, chosen.seconds, chosen.precision))
         if whole and name in ("td3_bc", "iql"):
@@ -62,7 +75,14 @@ def _table(count: int, seed: int) -> Transitions:
 
 
 def _line(
-    name: str, change: dict[str, Any], members: int, seeds: int, rows: Rows, seconds: float, precision: Any
+    name: str,
+    change: dict[str, Any],
+    members: int,
+    seeds: int,
+    rows: Rows,
+    seconds: float,
+    precision: Any,
+    kind: str = "",
 ) -> list[str]:
     """Each arm has rows of its own and the same seeds."""
     config = ALGORITHMS.get(name).config_class(**change)
@@ -71,7 +91,7 @@ def _line(
     print(f"{name} {members}: {1e6 * update:.0f} us an update", flush=True)
     return [
         name,
-        f"{config.width}x{config.depth}",
+        f"{config.width}x{config.depth} {kind}".strip(),
         str(config.batch_size),
         str(members),
         f"{1e6 * update:,.0f} us",
