@@ -13,7 +13,6 @@ Modules may be anything that `torch.func.vmap` can run: no branches on the value
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -255,18 +254,6 @@ NETWORKS: Registry[NetworkFactory] = Registry(
     },
 )
 """Kinds of networks by name."""
-
-
-def import_named(place: str, option: str) -> Any:
-    """What `module:name` means. Only for what the user typed: a name that was read from a file must not import code."""
-    module, _, name = place.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{option} {place!r} cannot be imported ({error}): expected module:name") from None
-    return found
 
 
 def build_network(kind: str, inputs: int, outputs: int, options: NetworkOptions) -> nn.Module:

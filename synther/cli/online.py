@@ -108,12 +108,13 @@ def online(arguments: list[str]) -> None:
 
 def _of_states(arguments: list[str]) -> tuple[Online, OnlineRun]:
     from synther.agents.learner import ONLINE_AGENTS
+    from synther.agents.own_code import register_typed
     from synther.compute import pick_device
     from synther.experiments.specs import OnlineRun, Synthetic
     from synther.replay.refit import usual_samples
 
     # The defaults of the agent's options depend on --agent, so that is looked for first.
-    options.register_typed(arguments)
+    register_typed(arguments)
     name = options.ahead(arguments, agent="sac").agent
     ONLINE_AGENTS.check(name, "--agent")
     default = ONLINE_AGENTS.get(name).config

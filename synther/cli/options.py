@@ -154,50 +154,6 @@ def parse_with_agent(
     return parsed, {name: getattr(parsed.config, name) for name in shown}
 
 
-def register_typed(arguments: list[str]) -> None:
-    """Import the algorithms and networks that the user typed as `module:name`, and register them under that.
-
-    Only what was typed is imported: a name that was read from a file never is.
-    """
-    from synther.agents.networks import NETWORKS, NetworkFactory, import_named
-
-    sys.path.insert(0, "")  # a module in the current folder, as `python -m` finds it
-    try:
-        for before, word in zip(["", *arguments], arguments, strict=False):
-            option, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
-            if ":" not in value or (option.startswith("--") and option not in _TYPED):
-                continue
-            if option in _NETWORK_OPTIONS:
-                if value not in NETWORKS:
-                    NETWORKS.register(value, NetworkFactory(import_named(value, option)))
-            elif _CODE.fullmatch(value):
-                _register_algorithm(value, option)
-    finally:
-        sys.path.remove("")
-
-
-_NETWORK_OPTIONS = ("--agent.actor-network", "--agent.critic-network")
-_TYPED = (*_NETWORK_OPTIONS, "--agent")
-_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
-def _register_algorithm(place: str, option: str) -> None:
-    from synther.agents.agent import ALGORITHMS
-    from synther.agents.algorithm import Algorithm
-    from synther.agents.learner import ONLINE_AGENTS, OnlineAgent
-    from synther.agents.networks import import_named
-
-    if place in ALGORITHMS or place in ONLINE_AGENTS:
-        return
-    found = import_named(place, option if option == "--agent" else "the algorithm")
-    if not (isinstance(found, type) and issubclass(found, Algorithm) and hasattr(found, "config_class")):
-        raise ConfigError(f"{place} must be a subclass of Algorithm with a config_class, got {found!r}")
-    if option == "--agent":
-        ONLINE_AGENTS.register(place, OnlineAgent.of(found))
-    else:
-        ALGORITHMS.register(place, found)
-
-
 def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
     """A spec of some `kind`, from the options of the same names; `own` are its other fields."""
     names = {option.name for option in fields(kind)} - own.keys()  # type: ignore[arg-type]

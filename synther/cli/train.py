@@ -86,8 +86,9 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
     if set(arguments) <= {"-h", "--help"}:
         options.parse("train", Train, arguments)  # prints help and exits, without importing PyTorch
     from synther.agents.agent import ALGORITHMS
+    from synther.agents.own_code import register_typed
 
-    options.register_typed(arguments)
+    register_typed(arguments)
     name = options.positional(Train, arguments, ALGORITHMS.names(), "td3_bc")
     chosen, agent = options.parse_with_agent("train", Train, arguments, ALGORITHMS.get(name).config_class())
     if chosen.algorithm not in ALGORITHMS:

@@ -25,8 +25,8 @@ from synther.agents.networks import (
     NetworkFactory,
     NetworkOptions,
     build_network,
-    import_named,
 )
+from synther.agents.own_code import import_named
 from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
 from synther.agents.sac import SACConfig
