@@ -19,7 +19,7 @@ from synther.agents.stacked import Networks, NetworkSpec, Stack, draw_modules, d
 from synther.errors import ConfigError
 from synther.plain import make_plain
 
-Squash = Literal["tanh", "clamp"]
+Squash = Literal["tanh", "clamp", "argmax"]
 
 WEIGHTS, ROUNDS = range(2)
 """Random streams of a member, one per purpose."""
@@ -134,6 +134,8 @@ class Shape:
     seeds: tuple[int, ...]
     """One seed per member."""
     device: torch.device
+    choices: int | None = None
+    """Number of discrete actions. None: actions are real numbers."""
 
     def stack(
         self,
@@ -207,6 +209,8 @@ class Algorithm(ABC):
     """Names of the losses that `update` returns."""
     squash: Squash = "tanh"
     """How the actor's first outputs become an action."""
+    discrete: ClassVar[bool] = False
+    """Whether it chooses among discrete actions."""
     needs_next_action: ClassVar[bool] = False
     """Whether batches must have the data's next actions."""
     normals: int = 0

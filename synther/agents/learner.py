@@ -23,6 +23,7 @@ from synther import compute
 from synther.agents import policy
 from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape
 from synther.agents.crossq import CrossQ, CrossQConfig
+from synther.agents.dqn import DQN, DQNConfig
 from synther.agents.policy import Policy, Scales
 from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
 from synther.agents.rounds import RandomNumbers, precision_for
@@ -63,6 +64,7 @@ ONLINE_AGENTS: Registry[OnlineAgent] = Registry(
         "simba": OnlineAgent(SAC, SIMBA_CONFIG),
         "crossq": OnlineAgent(CrossQ, CrossQConfig()),
         "td3": OnlineAgent(TD3, TD3Config()),
+        "dqn": OnlineAgent(DQN, DQNConfig()),
     },
 )
 """Agents of `synther online`. Register another one with `ONLINE_AGENTS.register("mine", OnlineAgent.of(Mine))`."""
@@ -79,9 +81,10 @@ def _algorithm_of(config: OnlineConfig) -> tuple[str, type[Algorithm]]:
 class Learner:
     """`learner.act(observations)`, `learner.add(rows)`, `learner.train()`, for S environments at once, step by step.
 
-    `low` and `high` (A,) are the action bounds. The fraction `ratio` of each batch is synthetic, once a member has its
-    `samples` synthetic rows. `prior` (P, width) are rows of earlier data: half of the real rows of each batch are drawn
-    from them. With precision `auto`, a GPU multiplies in tf32.
+    `low` and `high` (A,) are the action bounds. With `choices`, an action is one of so many integers from `low` to
+    `high`. The fraction `ratio` of each batch is synthetic, once a member has its `samples` synthetic rows. `prior`
+    (P, width) are rows of earlier data: half of the real rows of each batch are drawn from them. With precision `auto`,
+    a GPU multiplies in tf32.
     """
 
     def __init__(
@@ -98,10 +101,16 @@ class Learner:
         device: torch.device,
         precision: Literal["auto", "float32", "tf32"] = "auto",
         prior: NDArray[np.float32] | None = None,
+        choices: int | None = None,
     ) -> None:
         if not seeds:
             raise ConfigError("a learner needs at least one seed, got none")
-        self.config, self.seeds, self.device = config, tuple(seeds), device
+        self.name, kind = _algorithm_of(config)
+        if kind.discrete != (choices is not None):
+            wanted = [name for name, agent in ONLINE_AGENTS.items() if agent.algorithm.discrete != kind.discrete]
+            actions = "real-valued" if choices is None else "discrete"
+            raise ConfigError(f"{self.name} cannot act here: the actions are {actions}, use {', '.join(wanted)}")
+        self.config, self.seeds, self.device, self.choices = config, tuple(seeds), device, choices
         self.precision = precision_for(precision, device)
         self.rounds = 0
         """Number of finished `train` calls."""
@@ -109,8 +118,7 @@ class Learner:
             self.rows = SeedReplayBuffer(
                 len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device, prior=prior
             )
-            shape = Shape(observation, self.rows.action_size, self.seeds, device)
-            self.name, kind = _algorithm_of(config)
+            shape = Shape(observation, self.rows.action_size, self.seeds, device, choices)
             self.algorithm = kind(config, shape)
             places = BatchSampler(self.rows, config.batch_size, ratio)
             self._norm = RunningNorm(self.rows) if config.running_norm else None
@@ -143,7 +151,10 @@ class Learner:
 
     def random_action(self) -> NDArray[np.float32]:
         """Uniformly random actions (S, A), one per member."""
-        return self._scaled(self._draws.uniform(self.rows.added))
+        drawn = self._draws.uniform(self.rows.added)
+        if self.choices is not None:  # each integer as likely as the others
+            drawn = (np.floor((drawn + 1) / 2 * self.choices) * (2 / (self.choices - 1)) - 1).astype(np.float32)
+        return self._scaled(drawn)
 
     def add(self, rows: NDArray[np.float32]) -> None:
         """Add the rows of one step (S, width), or of several (S, N, width). See `SeedReplayBuffer`."""
@@ -222,7 +233,7 @@ class Learner:
         """Scale actions from [-1, 1] to their bounds."""
         low, high = self.rows.low, self.rows.high
         scaled: NDArray[np.float32] = np.clip(low + (high - low) * (0.5 * (action + 1)), low, high)
-        return scaled
+        return scaled if self.choices is None else np.rint(scaled)
 
     @contextmanager
     def _working(self) -> Iterator[None]:

@@ -65,7 +65,10 @@ class Policy:
             raise DataError(f"expected observations of shape {wanted}, got {tuple(x.shape)}")
         s = self.scales
         x = (x.to(s.mean.device).expand(members, -1, -1) - s.mean.unsqueeze(1)) / s.std.unsqueeze(1)
-        output = self.actor(x, training=False)[..., : len(s.low)]
+        output = self.actor(x, training=False)
+        if self.squash == "argmax":
+            return (s.low + output.argmax(-1, keepdim=True)).cpu().numpy()
+        output = output[..., : len(s.low)]
         action = output.tanh() if self.squash == "tanh" else output.clamp(-1, 1)
         scaled = torch.lerp(s.low, s.high, 0.5 * (action + 1))
         return scaled.clamp(s.low, s.high).cpu().numpy()

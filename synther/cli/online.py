@@ -31,7 +31,7 @@ class Online(OnlineOptions, RefreshOptions, options.Fitting):
     """An id of Gymnasium, such as Walker2d-v4, or of the dm_control suite, such as dm_control/cheetah-run-v0."""
     out: options.Results = tyro.MISSING
     agent: str = "sac"
-    """sac, redq, droq, rlpd, simba, crossq, td3, or your own as module:Class."""
+    """sac, redq, droq, rlpd, simba, crossq, td3, dqn (for discrete actions), or your own as module:Class."""
     utd: int | None = None
     """Critic updates for each step. Default: the agent's own, such as 1 for sac and 20 for redq."""
     prior: str | None = None

@@ -24,7 +24,7 @@ from synther.data.transitions import Transitions
 from synther.datasets.rollouts import CHANCE, parts_of, regenerate
 from synther.datasets.tasks import returns, whole_returns
 from synther.durable import check_new
-from synther.envs.episodes import action_box
+from synther.envs.episodes import action_bounds
 from synther.envs.making import Trusted, opened, time_limit
 from synther.envs.policies import Layers, MlpPolicy, Policy, policies_of, read_policy
 from synther.envs.recording import record
@@ -142,7 +142,7 @@ def frozen(policy: agents.Policy) -> Sequence[MlpPolicy | agents.MemberPolicy]:
     """An agent's policy, one per member: perceptrons as NumPy arrays, for processes without PyTorch."""
     from synther.agents.stacked import Stack
 
-    if not isinstance(policy.actor, Stack):
+    if not isinstance(policy.actor, Stack) or policy.squash == "argmax":
         return policy.members()
     s = policy.scales
     mean, std, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.std, s.low, s.high))
@@ -169,7 +169,7 @@ def check_fits(
 ) -> tuple[Array, Array]:
     """Refuse a policy for other observations or actions; returns the bounds of the actions."""
     with opened(env_id, **options or {}) as env:
-        low, high = action_box(env, env_id)
+        low, high = action_bounds(env, env_id)
         expected = gym_spaces.width(env.observation_space), len(low)
     got = inputs, actions
     if got != expected:

@@ -92,6 +92,23 @@ def _held(env_id: str, options: str, slot: int) -> Any:
     return stack.enter_context(opened(env_id, **json.loads(options)))
 
 
+def number_of_choices(env: Any) -> int | None:
+    """The number of discrete actions of an environment; None if its actions are something else."""
+    import gymnasium
+
+    space = env.action_space
+    return int(space.n) if isinstance(space, gymnasium.spaces.Discrete) and space.n > 1 else None
+
+
+def action_bounds(env: Any, env_id: str) -> tuple[Array, Array]:
+    """`action_box`, or the first and the last of discrete actions. (1,) each"""
+    choices = number_of_choices(env)
+    if choices is None:
+        return action_box(env, env_id)
+    first = np.array([env.action_space.start])
+    return first, first + choices - 1
+
+
 def action_box(env: Any, env_id: str) -> tuple[Array, Array]:
     """The action bounds (A,) of an environment with continuous actions."""
     import gymnasium
@@ -114,6 +131,8 @@ def _reset(env: Any, env_id: str, seed: int) -> Array:
 def _chosen(env_id: str, space: Any, policy: Policy, seen: Array, rng: np.random.Generator) -> Array:
     try:
         given = np.asarray(policy.act(seen, rng))
+        if not space.shape and given.ndim == 2 and given.shape[1] == 1:  # one discrete action
+            given = np.rint(given[:, 0])
         actions: Array = given.astype(space.dtype)
     except ValueError as error:
         raise DataError(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.cores import cores
-from synther.envs.episodes import SIDE_BY_SIDE, Key, action_box, held, play
+from synther.envs.episodes import SIDE_BY_SIDE, Key, action_bounds, held, play
 from synther.envs.making import opened
 from synther.envs.policies import Policy
 from synther.envs.scores import Reference, reference
@@ -73,7 +73,7 @@ class Evaluator:
         self._options = json.dumps(dict(options or {}))
         self._reference = reference(env_id, json.loads(self._options))
         with opened(env_id, **json.loads(self._options)) as env:  # so that a wrong id raises an error immediately
-            action_box(env, env_id)
+            action_bounds(env, env_id)
         self._workers = Workers(max(1, cores() - 1) if workers is None else workers)
 
     def start(self, policies: Sequence[Policy], number: int = 0) -> Pending:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from synther.cores import cores
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Space
-from synther.envs.episodes import action_box
+from synther.envs.episodes import action_bounds, number_of_choices
 from synther.envs.making import begun, opened, stepped
 from synther.errors import ConfigError, DataError, Failed, SyntherError
 
@@ -66,7 +66,9 @@ class VectorEnv:
         if not seeds or (processes is not None and processes < 1):
             raise ConfigError(f"expected at least one seed and one process, got {list(seeds)} and {processes}")
         made = json.dumps(dict(options or {}))
-        self.low, self.high, self.action_space, self.observation_space, self.observation_size = _known(env_id, made)
+        self.low, self.high, self.action_space, self.observation_space, self.observation_size, self.choices = _known(
+            env_id, made
+        )
         wanted = min(len(seeds), max(1, cores() - 1) if processes is None else processes)
         self._ends = np.cumsum([len(some) for some in np.array_split(np.arange(len(seeds)), wanted)])
         groups = [list(some) for some in np.split(np.array(seeds), self._ends[:-1])]
@@ -132,7 +134,7 @@ class _Env:
         """Return the row of this step and whether the episode was truncated (not terminated)."""
         where = f"step {number}"
         space = self.env.action_space
-        taken = np.array(action, space.dtype)
+        taken = np.array(action, space.dtype) if space.shape else space.dtype.type(np.rint(action[0]))
         if taken.dtype == np.float64:  # a float32 bound may lie outside the float64 bounds
             taken = np.clip(taken, space.low, space.high)
         raw, reward, terminated, truncated = self._attempt(where, stepped, self.env, taken)
@@ -265,12 +267,13 @@ def _serve(pipe: Connection, env_id: str, options: str, seeds: Sequence[int]) ->
             pipe.send(DataError(str(found)) if isinstance(found, SyntherError) else found)
 
 
-def _known(env_id: str, options: str) -> tuple[Array, Array, Space, Space, int]:
-    """Action bounds, both spaces, and the size of an observation."""
+def _known(env_id: str, options: str) -> tuple[Array, Array, Space, Space, int, int | None]:
+    """Action bounds, both spaces, the size of an observation, and the number of discrete actions."""
     with opened(env_id, **json.loads(options)) as env:
-        low, high = action_box(env, env_id)
+        low, high = action_bounds(env, env_id)
+        choices = number_of_choices(env)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             raise DataError(f"{env_id} takes actions within {low} and {high}: expected finite bounds")
         spaces = gym_spaces.action_space(env.action_space), gym_spaces.observation_space(env.observation_space)
         width = gym_spaces.width(env.observation_space)
-    return low.astype(np.float32), high.astype(np.float32), *spaces, width
+    return low.astype(np.float32), high.astype(np.float32), *spaces, width, choices

@@ -114,13 +114,12 @@ def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transition
     if spec.synthetic is not None:
         how |= {"samples": spec.synthetic.samples, "ratio": spec.synthetic.ratio}
     if prior is not None:
-        found = prior.observation.shape[1:], prior.action.shape[1:]
-        expected = (envs.observation_size,), envs.low.shape
+        columns = Columns.of(prior)
+        found, expected = (columns.observation, columns.action), (envs.observation_size, len(envs.low))
         if found != expected:
-            raise DataError(f"prior data has observations and actions of shape {found}, {spec.env_id} {expected}")
-        numbers = prior.reward[:, None], prior.terminal[:, None]
-        how["prior"] = np.hstack([prior.observation, prior.action, *numbers, prior.next_observation], dtype=np.float32)
-    size, capacity = envs.observation_size, min(spec.capacity, spec.steps)
+            raise DataError(f"prior data has {found} observation and action columns, {spec.env_id} {expected}")
+        how["prior"] = columns.pack(prior)
+    size, capacity, how["choices"] = envs.observation_size, min(spec.capacity, spec.steps), envs.choices
     return Learner(spec.config, spec.all_seeds, size, envs.low, envs.high, capacity=capacity, **how)
 
 
@@ -131,7 +130,9 @@ class RowActing(Acting):
 
     def __init__(self, spec: OnlineRun, envs: VectorEnv, learner: Learner, folder: Path) -> None:
         spaces: dict[str, Any] = {"action_space": envs.action_space, "observation_space": envs.observation_space}
-        self.experience = Experience(folder / _ROWS, Columns(envs.observation_size, len(envs.low), **spaces))
+        discrete = envs.choices is not None
+        columns = Columns(envs.observation_size, len(envs.low), discrete, discrete, **spaces)
+        self.experience = Experience(folder / _ROWS, columns)
         self.checkpoint, self.replay = folder / CHECKPOINT, folder / "replay.npz"
         if self.checkpoint.exists():  # learner and experience are brought to where it was written
             step = learner.load(self.checkpoint)

@@ -99,7 +99,7 @@ class Plain:
                 setattr(self, name, part[member].clone().requires_grad_())
         for name, part in parts:
             if isinstance(part, Adam):
-                stem = name.removesuffix("_adam")
+                stem = name.removesuffix("_adam") if name != "adam" else "actor"
                 own = getattr(self, stem) if hasattr(self, stem) else getattr(self, f"log_{stem}")
                 weights = [own] if isinstance(own, Tensor) else list(own.parameters())
                 rate = slow if stem in ("actor", "temperature") else config.learning_rate
@@ -137,6 +137,8 @@ def drawn(algorithm: Algorithm, shape: Shape, rows: int, generator: torch.Genera
         return torch.randn(members, rows, *size, generator=generator, dtype=torch.float64)
 
     here, there, action = normal(size), normal(size), normal(shape.action).tanh()
+    if shape.choices is not None:
+        action = torch.randint(shape.choices, action.shape, generator=generator).double() * 2 / (shape.choices - 1) - 1
     terminal = (torch.rand(members, rows, generator=generator) < 0.3).double()
     batch = Batch(here, action, normal(), there, terminal, torch.cat([here, action], -1))
     if algorithm.needs_next_action:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from synther.agents.algorithm import Shape
+from synther.agents.dqn import DQN, DQNConfig
 from synther.agents.learner import ONLINE_AGENTS, Learner, OnlineAgent, RunningNorm
 from synther.agents.policy import load_policy
 from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
@@ -26,13 +27,24 @@ every = pytest.mark.parametrize("name", ONLINE_AGENTS.names())
 def learner(name: str, seeds: tuple[int, ...] = (0, 1), **change: object) -> Learner:
     config = ONLINE_AGENTS.get(name).config
     config = replace(config, **{**SMALL, "utd": min(config.utd, 2), **change})
+    if name == "dqn":
+        return Learner(config, seeds, WIDE, [2.0], [5.0], capacity=200, device=CPU, choices=4)
     return Learner(config, seeds, WIDE, LOW, HIGH, capacity=200, device=CPU)
+
+
+def rows_for(name: str, count: int, seed: int) -> np.ndarray:
+    """Experience of two members; with a discrete action, the integers from 2 to 5."""
+    rows = experience(count, seed, 2)
+    if name != "dqn":
+        return rows
+    action = np.random.default_rng(seed).integers(2, 6, (2, count, 1)).astype(np.float32)
+    return np.concatenate([rows[..., :WIDE], action, rows[..., WIDE + A :]], -1)
 
 
 @every
 def test_it_acts_learns_and_resumes(name, tmp_path):
     whole, first = learner(name), learner(name)
-    rows = experience(40, 0, 2)
+    rows = rows_for(name, 40, 0)
     for agent in (whole, first):
         agent.add(rows[:, :30])
         for _ in range(3):
@@ -50,8 +62,8 @@ def test_it_acts_learns_and_resumes(name, tmp_path):
         assert tensor.isfinite().all()
     seen = experience(2, 1, 2)[:, 0, :WIDE]
     np.testing.assert_array_equal(whole.act(seen), resumed.act(seen))
-    assert (whole.act(seen) >= LOW).all()
-    assert (whole.act(seen) <= HIGH).all()
+    assert (whole.act(seen) >= whole.rows.low).all()
+    assert (whole.act(seen) <= whole.rows.high).all()
     resumed.save(tmp_path / "agent.safetensors")
     kept = load_policy(tmp_path / "agent.safetensors")
     np.testing.assert_allclose(kept.act(seen[:, None])[:, 0], whole.act(seen, stochastic=False), atol=1e-5)
@@ -60,7 +72,7 @@ def test_it_acts_learns_and_resumes(name, tmp_path):
 @every
 def test_a_member_learns_alone_as_together(name):
     together, alone = learner(name), learner(name, seeds=(1,))
-    rows = experience(30, 0, 2)
+    rows = rows_for(name, 30, 0)
     together.add(rows)
     alone.add(rows[1:])
     for _ in range(2):
@@ -98,6 +110,30 @@ def test_noise_explores_around_the_policy(generator):
     inside = (own.abs() < 0.1) & (moved.abs() < 0.9)
     assert abs(float(moved[inside].std()) - 0.3) < 0.02
     assert float(algorithm.explore(seen, torch.full((1, 4000, A), 9.0)).max()) == 1
+
+
+@torch.no_grad()
+def test_discrete_actions_are_greedy_or_random():
+    algorithm = DQN(DQNConfig(width=8, epsilon=0.3), Shape(WIDE, 1, (0,), CPU, choices=4))
+    seen = torch.zeros(1, 20_000, WIDE)
+    greedy = algorithm.explore(seen, torch.zeros(1, 20_000, 1))
+    best = algorithm.actor(seen)[0, 0].argmax()
+    torch.testing.assert_close(greedy, torch.full_like(greedy, 2 * float(best) / 3 - 1))
+    drawn = algorithm.explore(seen, torch.randn(1, 20_000, 1, generator=torch.Generator().manual_seed(0)))
+    counts = torch.bincount(((drawn + 1) * 1.5).round().long().flatten(), minlength=4) / 20_000
+    expected = torch.full((4,), 0.3 / 4) + 0.7 * (torch.arange(4) == best)
+    assert (counts - expected).abs().max() < 4 * (0.25 / 20_000) ** 0.5
+    agent = learner("dqn")
+    taken = []
+    for _ in range(300):
+        taken.append(agent.random_action())
+        agent.add(rows_for("dqn", 1, 0))
+    values, times = np.unique(np.stack(taken), return_counts=True)
+    assert values.tolist() == [2, 3, 4, 5]
+    assert times.min() > 100
+    for name, choices in (("dqn", None), ("sac", 4)):
+        with pytest.raises(ConfigError, match="actions are"):
+            Learner(ONLINE_AGENTS.get(name).config, [0], WIDE, [0.0], [3.0], capacity=9, device=CPU, choices=choices)
 
 
 def test_the_running_mean_is_that_of_all_rows(generator):

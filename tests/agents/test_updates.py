@@ -12,6 +12,7 @@ from synther.agents.algorithm import Algorithm, Noise, Shape
 from synther.agents.bc import BC, BCConfig
 from synther.agents.cql import CQL, CQLConfig
 from synther.agents.crossq import CrossQ, CrossQConfig
+from synther.agents.dqn import DQN, DQNConfig
 from synther.agents.drq_bc import DrQBC, DrQBCConfig
 from synther.agents.drq_v2 import DrQv2, DrQv2Config
 from synther.agents.edac import EDAC, EDACConfig
@@ -59,6 +60,7 @@ FORMS = {
         textbook.sac,
     ),
     "crossq": (CrossQ, CrossQConfig(**SMALL, discount=0.875, critic_width=5), textbook.crossq),
+    "dqn": (DQN, DQNConfig(**VALUES), textbook.dqn),
     "td3": (TD3, TD3Config(**VALUES, target_noise=0.375, policy_delay=3), textbook.td3),
     "rebrac": (ReBRAC, ReBRACConfig(**VALUES, actor_penalty=0.75, critic_penalty=1.25), textbook.rebrac),
     "drq_bc": (DrQBC, DrQBCConfig(**VALUES, nstep=2, stddev_updates=4), textbook.drq_bc),
@@ -94,11 +96,12 @@ def prepared(algorithm: Algorithm, generator: torch.Generator) -> Algorithm:
 @pytest.mark.parametrize("form", FORMS)
 def test_as_written_for_one_member_in_plain_pytorch(form, generator):
     kind, config, update = FORMS[form]
-    algorithm = prepared(kind(config, SHAPE), generator)
+    shape = Shape(WIDE, 1, (0, 1), CPU, choices=3) if kind.discrete else SHAPE
+    algorithm = prepared(kind(config, shape), generator)
     members = [plain.Plain(algorithm, config, member) for member in range(S)]
     names = set()
     for number in range(UPDATES):
-        batch, noise = plain.drawn(algorithm, SHAPE, B, generator)
+        batch, noise = plain.drawn(algorithm, shape, B, generator)
         losses = algorithm.update(batch, noise, number % algorithm.period)
         names |= losses.keys()
         for s, member in enumerate(members):

@@ -102,6 +102,19 @@ def td3(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor
     return losses
 
 
+def dqn(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor]:
+    here, action, reward, there, terminal = batch[:5]
+    taken = torch.tensor([{-1.0: 0, 0.0: 1, 1.0: 2}[round(float(one), 3)] for one in action[:, 0]])
+    with torch.no_grad():
+        best = own.actor(there).max(1).indices
+        y = reward + own.config.discount * (1 - terminal) * own.target(there)[range(len(best)), best]
+    q = own.actor(here)[range(len(taken)), taken]
+    loss = torch.where((q - y).abs() < 1, 0.5 * (q - y) ** 2, (q - y).abs() - 0.5).mean()
+    losses = {"critic": step(own.adam, loss)}
+    follow(own.target, own.actor, own.config.tau)
+    return losses
+
+
 def rebrac(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor]:
     here, action, reward, there, terminal = batch[:5]
     c = own.config

@@ -102,7 +102,7 @@ def test_options_of_agents_that_see(planned):
         (("--pixels", "--utd", "3"), "--utd is for state-based agents"),
         (("--pixels", "--agent=sac"), "--agent is for state-based agents"),
         (("--pixels", "--prior", "hopper-sac"), "--prior is for state-based agents"),
-        (("--prior", "hopper-sac"), "prior data has observations"),
+        (("--prior", "hopper-sac"), "prior data has"),
         (("--agent", "ppo"), "--agent must be one of sac, redq"),
         (("--pixels",), "dm_control suite"),
         (("--ratio", "0.5"), "--ratio is for --synthetic"),

@@ -24,6 +24,8 @@ class Point(gymnasium.Env):
             raise ValueError("no such part")
         if fault == "discrete":
             self.action_space = Discrete(2)
+        if fault == "several discrete":
+            self.action_space = MultiDiscrete([2, 3])
         if fault == "float64":
             self.action_space = Box(-reach, reach, (1,), np.float64)
         if fault == "unbounded":

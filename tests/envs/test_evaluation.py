@@ -131,7 +131,6 @@ def test_scores_options_and_early_ends(monkeypatch) -> None:
     ("given", "text"),
     [
         ({"env_id": "Pendulem-v1"}, "'Pendulem-v1'"),
-        ({"env_id": "CartPole-v1"}, "CartPole-v1 .*Discrete"),
         ({"members": []}, "members"),
         ({"members": [0, -1]}, "-1"),
         ({"episodes": 0}, "episodes"),

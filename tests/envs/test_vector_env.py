@@ -107,7 +107,7 @@ def test_what_goes_wrong_is_told(fault, says):
 @pytest.mark.parametrize(
     ("env_id", "options", "says"),
     [
-        ("Point-v0", {"fault": "discrete"}, "expected a Box"),
+        ("Point-v0", {"fault": "several discrete"}, "expected a Box"),
         ("Point-v0", {"fault": "unbounded"}, "expected finite bounds"),
         ("Point-v0", {"fault": "unmade"}, "Point-v0 cannot be made here: ValueError: no such part"),
         ("Nowhere-v0", {}, "not an environment of Gymnasium"),

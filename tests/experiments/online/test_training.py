@@ -209,7 +209,7 @@ def test_a_seed_that_diverges_is_told_and_the_others_go_on(tmp_path, monkeypatch
     ("change", "error"),
     [
         ({"env_id": "Nowhere-v0"}, DataError),
-        ({"env_options": {"fault": "discrete"}}, DataError),
+        ({"env_options": {"fault": "discrete"}}, ConfigError),
         ({"synthetic": replace(SYNTHETIC, ratio=0.01)}, ConfigError),
         ({"device": "abacus"}, ConfigError),
     ],
@@ -291,6 +291,20 @@ def test_other_agents_with_prior_data_and_synthetic_rows_resume(algorithm, tmp_p
     assert same(tmp_path / "whole", tmp_path / "run")
     with pytest.raises(ConfigError, match="prior"):  # other data
         train_to(replace(plan, steps=45), tmp_path / "run", prior=pendulum.swings(seed=1), progress=False)
+
+
+def test_discrete_actions_with_synthetic_rows_resume(tmp_path):
+    plan = replace(PLAN, env_id="CartPole-v1", algorithm="dqn", steps=30)
+    train_to(plan, tmp_path / "whole", progress=False)
+    rows = read(tmp_path / "whole" / "replay.npz")
+    assert rows.action.ndim == 1
+    assert set(rows.action.tolist()) == {0, 1}
+    stop(lambda: train_to(plan, tmp_path / "run", progress=False), VectorEnv, "step", False, 25)
+    train_to(plan, tmp_path / "run", prior=None, progress=False)
+    assert same(tmp_path / "whole", tmp_path / "run")
+    with pytest.raises(ConfigError, match="discrete"):
+        train_to(replace(plan, algorithm="sac"), tmp_path / "sac", progress=False)
+    assert not (tmp_path / "sac").exists()
 
 
 def test_prior_data_of_another_task_leaves_nothing_behind(tmp_path):
