@@ -93,14 +93,12 @@ def online(arguments: list[str]) -> None:
             if option.partition(".")[0] in theirs:
                 raise ConfigError(f"{option} is for --synthetic, which is not given: add it")
     chosen, spec = _of_pixels(arguments) if "--pixels" in arguments else _of_states(arguments)
+    from synther import datasets
     from synther.experiments.online import train_to
 
-    prior = None
-    if chosen.prior is not None:
-        from synther import datasets
-
-        prior = datasets.read(chosen.prior, data=chosen.prior_folder, progress=not chosen.quiet).rows
-    result = train_to(spec, chosen.out, prior=prior, progress=not chosen.quiet)
+    told, name = not chosen.quiet, chosen.prior
+    prior = None if name is None else datasets.read(name, data=chosen.prior_folder, progress=told).rows
+    result = train_to(spec, chosen.out, prior=prior, progress=told)
     figures = of_run(result, spec.arm, chosen.out, unit="steps")
     facts = {"env": chosen.env, "agent": spec.arm, **result.to_json(), "folder": str(chosen.out)}
     answer(chosen.json, facts, figures, f"{spec.arm} in {chosen.env}, {over(chosen.seeds)}")

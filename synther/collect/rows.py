@@ -1,19 +1,15 @@
-"""Rows as a data set: rolled out with a policy, or the real buffer of an online run.
-
-Workers import this module to act with `Explorer`, so it must not import PyTorch.
-"""
+"""Rows as a data set: rolled out with a policy, or the real buffer of an online run."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +22,12 @@ from synther.datasets.tasks import returns, whole_returns
 from synther.durable import check_new
 from synther.envs.episodes import action_bounds
 from synther.envs.making import Trusted, opened, time_limit
-from synther.envs.policies import Layers, MlpPolicy, Policy, policies_of, read_policy
+from synther.envs.policies import Explorer, Policy, frozen, policies_of, read_policy
 from synther.envs.recording import record
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra, SyntherError
 from synther.folder import read_object
 from synther.progress import Progress
-
-if TYPE_CHECKING:
-    from synther.agents import policy as agents
 
 log = logging.getLogger(__name__)
 
@@ -46,25 +39,6 @@ MINARI = "minari:"
 AGENT, _ARCHIVE = ".safetensors", ".npz"
 _LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
 """For each suffix of a target, the library that writes it and the extra that installs the library."""
-
-
-@dataclass(frozen=True, eq=False)
-class Explorer:
-    """A policy with Gaussian noise on its actions, clipped to their bounds.
-
-    `noise` is the std for actions in [-1, 1]; it is scaled for other bounds.
-    """
-
-    policy: MlpPolicy | agents.MemberPolicy
-    low: Array
-    high: Array
-    noise: float
-
-    def act(self, observation: Array, rng: np.random.Generator) -> Array:
-        action = self.policy.act(observation)
-        moved = self.noise * (self.high - self.low) / 2 * rng.standard_normal(action.shape, np.float32)
-        kept: Array = np.clip(action + moved, self.low, self.high)
-        return kept
 
 
 def roll_out(
@@ -136,32 +110,6 @@ def agent_policy(
     if (own.low < low.astype(np.float32)).any() or (own.high > high.astype(np.float32)).any():
         raise DataError(f"{path} acts from {own.low} to {own.high}: {env_id} takes actions from {low} to {high}")
     return Explorer(own, own.low, own.high, noise) if noise else own
-
-
-def frozen(policy: agents.Policy) -> Sequence[MlpPolicy | agents.MemberPolicy]:
-    """An agent's policy, one per member: perceptrons as NumPy arrays, for processes without PyTorch."""
-    from synther.agents.stacked import Stack
-
-    if not isinstance(policy.actor, Stack) or policy.squash == "argmax":
-        return policy.members()
-    s = policy.scales
-    mean, std, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.std, s.low, s.high))
-    networks = policy.actor.weights.detach().cpu().numpy()  # one copy from the device for all members
-    return [
-        MlpPolicy(_layers(row, policy.actor.sizes, len(low)), policy.squash, mean[member], std[member], low, high)
-        for member, row in enumerate(networks)
-    ]
-
-
-def _layers(row: Array, sizes: tuple[int, ...], actions: int) -> Layers:
-    """One network, a row of a `Stack`: its matrices, then its biases. Outputs beyond the mean are left out."""
-    shapes = [*pairwise(sizes), *((size,) for size in sizes[1:])]
-    ends = list(accumulate(int(np.prod(shape)) for shape in shapes))
-    parts = [part.reshape(shape) for part, shape in zip(np.split(row[: ends[-1]], ends[:-1]), shapes, strict=True)]
-    depth = len(sizes) - 1
-    layers = list(zip(parts[:depth], parts[depth:], strict=True))
-    weight, bias = layers.pop()
-    return (*layers, (weight[:, :actions], bias[:actions]))
 
 
 def check_fits(

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -111,6 +113,50 @@ class UniformPolicy:
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
         shape = (*np.shape(observation)[:-1], len(self.low))
         return rng.uniform(self.low, self.high, shape).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """A policy with Gaussian noise on its actions, clipped to their bounds.
+
+    `noise` is the std for actions in [-1, 1]; it is scaled for other bounds.
+    """
+
+    policy: Any
+    """An `MlpPolicy`, or a member of another agent's policy."""
+    low: Array
+    high: Array
+    noise: float
+
+    def act(self, observation: Array, rng: np.random.Generator) -> Array:
+        action = self.policy.act(observation)
+        moved = self.noise * (self.high - self.low) / 2 * rng.standard_normal(action.shape, np.float32)
+        kept: Array = np.clip(action + moved, self.low, self.high)
+        return kept
+
+
+def frozen(policy: Any) -> Sequence[Any]:
+    """An agent's policy (`agents.policy.Policy`), one per member: perceptrons as NumPy arrays, others as they are."""
+    if policy.squash == "argmax" or not hasattr(policy.actor, "sizes"):
+        return list(policy.members())
+    s = policy.scales
+    mean, std, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.std, s.low, s.high))
+    networks = policy.actor.weights.detach().cpu().numpy()  # one copy from the device for all members
+    return [
+        MlpPolicy(_layers(row, policy.actor.sizes, len(low)), policy.squash, mean[member], std[member], low, high)
+        for member, row in enumerate(networks)
+    ]
+
+
+def _layers(row: Array, sizes: tuple[int, ...], actions: int) -> Layers:
+    """One network, a row of a `Stack`: its matrices, then its biases. Outputs beyond the mean are left out."""
+    shapes = [*pairwise(sizes), *((size,) for size in sizes[1:])]
+    ends = list(accumulate(int(np.prod(shape)) for shape in shapes))
+    parts = [part.reshape(shape) for part, shape in zip(np.split(row[: ends[-1]], ends[:-1]), shapes, strict=True)]
+    depth = len(sizes) - 1
+    layers = list(zip(parts[:depth], parts[depth:], strict=True))
+    weight, bias = layers.pop()
+    return (*layers, (weight[:, :actions], bias[:actions]))
 
 
 def forward(layers: Layers, hidden: Array) -> Array:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from synther.agents import policy
-from synther.collect.rows import check_fits, frozen
+from synther.collect.rows import check_fits
 from synther.datasets.tasks import EPISODES
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
 from synther.envs.pixels import REPEAT, PixelEnv
+from synther.envs.policies import frozen
 from synther.envs.scores import reference
 from synther.errors import ConfigError, FormatError
 from synther.experiments.loop import CHECKPOINT

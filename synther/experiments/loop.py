@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
-from synther.collect.rows import frozen
 from synther.envs.evaluation import Evaluation
+from synther.envs.policies import frozen
 from synther.experiments.record import Checkpoints, Record, Schedule, log
 from synther.experiments.refresh import LatentRefreshing, Refreshing
 from synther.experiments.results import Measurement, Result

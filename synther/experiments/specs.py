@@ -260,12 +260,8 @@ class OnlineRun(OnlineOptions, RunSpec):
         names = ("env_id", "steps", "seeds", "seed", "learning_starts", "capacity", "checkpoint_every")
         own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
         upsampling = None if self.synthetic is None else self.synthetic.description()
-        return {
-            **own,
-            "env_options": self.env_options or {},
-            "agent": self.config.described(),
-            "upsampling": upsampling,
-        }
+        own |= {"env_options": self.env_options or {}, "agent": self.config.described()}
+        return own | {"upsampling": upsampling}
 
     def changed(self, changes: ChangeOptions) -> OnlineRun:
         synthetic = None if self.synthetic is None else self.synthetic.changed(changes)
@@ -284,11 +280,9 @@ class OnlineRun(OnlineOptions, RunSpec):
             return {}, lambda folder, progress: train_to(run, folder / "training", progress=progress)
         from synther import datasets
 
-        dataset = datasets.read(self.prior, data=place.data, policies=place.policies, progress=progress)
-        origin = {"prior": dataset.origin.replace(f"{place.data}/", "")}
-        return origin, lambda folder, progress: train_to(
-            run, folder / "training", prior=dataset.rows, progress=progress
-        )
+        prior = datasets.read(self.prior, data=place.data, policies=place.policies, progress=progress)
+        rows, origin = prior.rows, {"prior": prior.origin.replace(f"{place.data}/", "")}
+        return origin, lambda folder, progress: train_to(run, folder / "training", prior=rows, progress=progress)
 
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         trained = _training_of(folder)

@@ -23,11 +23,12 @@ from synther.agents.edac import EDACConfig
 from synther.agents.iql import IQLConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
-from synther.collect.rows import Summary, buffer_of, frozen, roll_out, target_of
+from synther.collect.rows import Summary, buffer_of, roll_out, target_of
 from synther.data.spaces import Box
 from synther.datasets.rollouts import regenerate
 from synther.datasets.tasks import returns
 from synther.envs import evaluation, recording, vector_env
+from synther.envs.policies import frozen
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.experiments import online as training
 

@@ -12,9 +12,9 @@ import torch
 from synther.agents.agent import ALGORITHMS, Agent
 from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
-from synther.collect.rows import frozen
 from synther.envs import evaluation
 from synther.envs.evaluation import Evaluation, Evaluator
+from synther.envs.policies import frozen
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import offline
 from synther.experiments.evaluation import score
