@@ -100,6 +100,10 @@ class StateAgentConfig(AgentConfig):
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"agent.dropout must lie in [0, 1), got {self.dropout}")
 
+    def critic_options(self, initial: Initial | None = None) -> NetworkOptions:
+        width, depth = self.critic_width or self.width, self.critic_depth or self.depth
+        return NetworkOptions(width, depth, self.dropout, initial)
+
     def described(self) -> dict[str, Any]:
         """Without those of these options that are at their default: earlier versions did not have them."""
         own = {option.name: option.default for option in fields(self) if option.kw_only}
@@ -147,8 +151,10 @@ class Shape:
         free: Sequence[float] = (),
     ) -> Stack:
         """One network per member. The initial weights are drawn from (seed, key)."""
-        sources = [compute.generator(torch.device("cpu"), seed, WEIGHTS, key) for seed in self.seeds]
-        return draw_stack(sources, sizes, self.device, ensemble=ensemble, initial=initial, free=free)
+        return draw_stack(self._sources(key), sizes, self.device, ensemble=ensemble, initial=initial, free=free)
+
+    def _sources(self, key: int) -> list[torch.Generator]:
+        return [compute.generator(torch.device("cpu"), seed, WEIGHTS, key) for seed in self.seeds]
 
     def actor(
         self, config: StateAgentConfig, outputs: int, *, initial: Initial | None = None, free: Sequence[float] = ()
@@ -159,15 +165,12 @@ class Shape:
 
     def critics(self, config: StateAgentConfig, ensemble: int, *, initial: Initial | None = None) -> Networks:
         """Every member's ensemble of networks from an observation and an action to a value."""
-        width, depth = config.critic_width or config.width, config.critic_depth or config.depth
-        options = NetworkOptions(width, depth, config.dropout, initial)
-        return self._networks(1, config.critic_network, self.observation + self.action, 1, options, ensemble=ensemble)
+        pair, options = self.observation + self.action, config.critic_options(initial)
+        return self._networks(1, config.critic_network, pair, 1, options, ensemble=ensemble)
 
     def value(self, config: StateAgentConfig) -> Networks:
         """Every member's network from an observation to a value."""
-        width, depth = config.critic_width or config.width, config.critic_depth or config.depth
-        options = NetworkOptions(width, depth, config.dropout)
-        return self._networks(2, config.critic_network, self.observation, 1, options)
+        return self._networks(2, config.critic_network, self.observation, 1, config.critic_options())
 
     def _networks(
         self,
@@ -183,9 +186,8 @@ class Shape:
         if kind == "mlp" and not options.dropout:  # the fast path
             sizes = (inputs, *(options.width,) * options.depth, outputs)
             return self.stack(key, sizes, ensemble=ensemble, initial=options.initial, free=free)
-        sources = [compute.generator(torch.device("cpu"), seed, WEIGHTS, key) for seed in self.seeds]
         spec = NetworkSpec(kind, inputs, outputs, options)
-        return draw_modules(sources, spec, self.device, ensemble=ensemble, free=free)
+        return draw_modules(self._sources(key), spec, self.device, ensemble=ensemble, free=free)
 
 
 class Noise(NamedTuple):

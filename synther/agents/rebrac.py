@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from synther.agents.adam import Adam
-from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
-from synther.agents.critics import backup, min_over_critics, squared_errors, values
+from synther.agents.algorithm import StateAgentConfig
+from synther.agents.critics import min_over_critics, values
 from synther.agents.networks import Initial
 from synther.agents.rows import Batch
+from synther.agents.td3_bc import TD3BC
 
 
 @dataclass(frozen=True)
@@ -42,42 +40,21 @@ class ReBRACConfig(StateAgentConfig):
         self._at_least(1, "policy_delay")
 
 
-class ReBRAC(Algorithm):
+class ReBRAC(TD3BC):
+    config: ReBRACConfig
     config_class = ReBRACConfig
-    losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
     needs_next_action = True
+    first_actor = Initial(hidden_bias=0.1, last=1e-3)
+    first_critics = Initial(hidden_bias=0.1, last=3e-3)
 
-    def __init__(self, config: ReBRACConfig, shape: Shape) -> None:
-        self.config = config
-        self.normals, self.period = shape.action, config.policy_delay
-        self.actor = shape.actor(config, shape.action, initial=Initial(hidden_bias=0.1, last=1e-3))
-        self.critics = shape.critics(config, 2, initial=Initial(hidden_bias=0.1, last=3e-3))
-        self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
-        self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
-        self.critics_adam = Adam(self.critics.weights, config.learning_rate, decay=config.weight_decay)
+    def _next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
+        assert batch.next_action is not None
+        assert batch.next_known is not None
+        distance = (next_action - batch.next_action).square().sum(-1) * batch.next_known
+        return super()._next_value(batch, next_action) - self.config.critic_penalty * distance
 
-    def update(self, batch: Batch, noise: Noise, step: int) -> dict[str, Tensor]:
-        c = self.config
-        delayed = (step + 1) % c.policy_delay == 0
-        critic_loss = squared_errors(self.critics(batch.pair).squeeze(-1), self._target(batch, noise)).sum(1)
-        self.critics_adam.minimise(critic_loss, follower=self.target_critics if delayed else None, tau=c.tau)
-        if not delayed:
-            return {"critic": critic_loss.detach()}
-        action = self.actor(batch.observation).tanh()
+    def _policy_loss(self, batch: Batch, action: Tensor) -> Tensor:
         value = min_over_critics(values(self.critics.fixed(), batch.observation, action))
         distance = (action - batch.action).square().sum(-1)
         scale = 1 / value.detach().abs().mean(1)
-        actor_loss = c.actor_penalty * distance.mean(1) - scale * value.mean(1)
-        self.actor_adam.minimise(actor_loss, follower=self.target_actor, tau=c.tau)
-        return {"critic": critic_loss.detach(), "actor": actor_loss.detach()}
-
-    @torch.no_grad()
-    def _target(self, batch: Batch, noise: Noise) -> Tensor:
-        c = self.config
-        assert batch.next_action is not None
-        assert batch.next_known is not None
-        disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
-        next_action = (self.target_actor(batch.next_observation).tanh() + disturbance).clamp(-1, 1)
-        next_value = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
-        distance = (next_action - batch.next_action).square().sum(-1) * batch.next_known
-        return backup(batch, next_value - c.critic_penalty * distance, c.discount)
+        return self.config.actor_penalty * distance.mean(1) - scale * value.mean(1)

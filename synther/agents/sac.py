@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import ClassVar, Literal
 
 import torch
@@ -118,9 +119,8 @@ class SAC(Algorithm):
         count, first = batches.reward.shape[1], 0
         while first < count:
             last = min(count, first + self.period - (step + first) % self.period)
-            part = slice(first, last)
-            own = Noise(noise.normal[:, part], noise.uniform[:, part])
-            some = Batch(*(None if each is None else each[:, part] for each in batches))  # type: ignore[arg-type]
+            part = itemgetter((slice(None), slice(first, last)))
+            some, own = batches.apply(part), Noise(*map(part, noise))
             losses |= self._updates_until_policy(some, own, (step + last) % self.period == 0)
             first = last
         return losses

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from synther.agents.adam import Adam
-from synther.agents.algorithm import Algorithm, Noise, Shape, StateAgentConfig
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape, StateAgentConfig
 from synther.agents.critics import backup, min_over_critics, squared_errors, values
+from synther.agents.networks import Initial
 from synther.agents.rows import Batch
 from synther.compute import Lane
 
@@ -41,14 +42,18 @@ def policy_loss(value: Tensor, action: Tensor, data_action: Tensor, alpha: float
 
 
 class TD3BC(Algorithm):
-    config_class = TD3BCConfig
-    losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
+    """TD3 and ReBRAC are the same but for the values of next actions, the loss of the policy and the first weights."""
 
-    def __init__(self, config: TD3BCConfig, shape: Shape) -> None:
+    config_class: ClassVar[type[AgentConfig]] = TD3BCConfig
+    losses: ClassVar[tuple[str, ...]] = ("critic", "actor")
+    first_actor: ClassVar[Initial | None] = None
+    first_critics: ClassVar[Initial | None] = None
+
+    def __init__(self, config: Any, shape: Shape) -> None:
         self.config = config
         self.normals, self.period = shape.action, config.policy_delay
-        self.actor = shape.actor(config, shape.action)
-        self.critics = shape.critics(config, 2)
+        self.actor = shape.actor(config, shape.action, initial=self.first_actor)
+        self.critics = shape.critics(config, 2, initial=self.first_critics)
         self.target_actor, self.target_critics = self.actor.clone(), self.critics.clone()
         self._aims = Lane(shape.device)
         self.actor_adam = Adam(self.actor.weights, config.learning_rate, decay=config.weight_decay)
@@ -66,8 +71,7 @@ class TD3BC(Algorithm):
         with self._aims.aside(), torch.no_grad():
             disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
             next_action = (self.target_actor(batch.next_observation).tanh() + disturbance).clamp(-1, 1)
-            next_value = min_over_critics(values(self.target_critics, batch.next_observation, next_action))
-            target = backup(batch, next_value, c.discount)
+            target = backup(batch, self._next_value(batch, next_action), c.discount)
         predicted = self.critics(batch.pair).squeeze(-1)
         self._aims.join()
         loss = squared_errors(predicted, target).sum(1)
@@ -76,7 +80,15 @@ class TD3BC(Algorithm):
 
     def _update_actor(self, batch: Batch) -> Tensor:
         action = self.actor(batch.observation).tanh()
-        value = values(self.critics.one(0), batch.observation, action)
-        loss = policy_loss(value, action, batch.action, self.config.alpha)
+        loss = self._policy_loss(batch, action)
         self.actor_adam.minimise(loss, follower=self.target_actor, tau=self.config.tau)
         return loss.detach()
+
+    def _next_value(self, batch: Batch, next_action: Tensor) -> Tensor:
+        """What the target critics say of next actions (S, B, A). (S, B)"""
+        return min_over_critics(values(self.target_critics, batch.next_observation, next_action))
+
+    def _policy_loss(self, batch: Batch, action: Tensor) -> Tensor:
+        """The loss (S,) of the policy's actions (S, B, A)."""
+        value = values(self.critics.one(0), batch.observation, action)
+        return policy_loss(value, action, batch.action, self.config.alpha)

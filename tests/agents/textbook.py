@@ -65,6 +65,13 @@ def noisy(actor: nn.Module, seen: Tensor, normal: Tensor, spread: float) -> Tens
     return moved - moved.detach() + moved.detach().clamp(-1, 1)
 
 
+def smoothed(own: Plain, there: Tensor, noise: Noise) -> Tensor:
+    """TD3's next actions: the target policy's, with clipped noise."""
+    c = own.config
+    disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
+    return (own.target_actor(there).tanh() + disturbance).clamp(-1, 1)
+
+
 def bc(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor]:
     return {"actor": step(own.actor_adam, mse_loss(own.actor(batch.observation).tanh(), batch.action))}
 
@@ -73,8 +80,7 @@ def td3_bc(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Ten
     here, action, reward, there, terminal = batch[:5]
     c = own.config
     with torch.no_grad():
-        disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
-        next_action = (own.target_actor(there).tanh() + disturbance).clamp(-1, 1)
+        next_action = smoothed(own, there, noise)
         y = reward + c.discount * (1 - terminal) * lowest(own.target_critics, there, next_action)
     losses = {"critic": step(own.critics_adam, errors(own.critics, y, here, action).sum())}
     if (number + 1) % c.policy_delay == 0:
@@ -91,8 +97,7 @@ def td3(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Tensor
     here, action, reward, there, terminal = batch[:5]
     c = own.config
     with torch.no_grad():
-        disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
-        next_action = (own.target_actor(there).tanh() + disturbance).clamp(-1, 1)
+        next_action = smoothed(own, there, noise)
         y = reward + c.discount * (1 - terminal) * lowest(own.target_critics, there, next_action)
     losses = {"critic": step(own.critics_adam, errors(own.critics, y, here, action).sum())}
     if (number + 1) % c.policy_delay == 0:
@@ -119,8 +124,7 @@ def rebrac(own: Plain, batch: Batch, noise: Noise, number: int) -> dict[str, Ten
     here, action, reward, there, terminal = batch[:5]
     c = own.config
     with torch.no_grad():
-        disturbance = (c.target_noise * noise.normal).clamp(-c.noise_clip, c.noise_clip)
-        next_action = (own.target_actor(there).tanh() + disturbance).clamp(-1, 1)
+        next_action = smoothed(own, there, noise)
         penalty = c.critic_penalty * ((next_action - batch.next_action) ** 2).sum(-1)
         worth = lowest(own.target_critics, there, next_action) - torch.where(batch.next_known == 1, penalty, 0.0)
         y = reward + c.discount * (1 - terminal) * worth
