@@ -273,7 +273,7 @@ class RunningNorm:
         self.settle()
 
     def settle(self) -> None:
-        """Make the current statistics those that rows are normalized with."""
+        """Normalize rows with the current statistics from now on."""
         count, mean, squares = self.sums
         if not bool(count.any()):
             return

@@ -56,7 +56,7 @@ def reference(env_id: str, options: Mapping[str, Any] | None = None) -> Referenc
 
     None if there are no published values. They were published for D4RL's simulators (v2) and, as is common, are used
     for later versions too. A module name before a colon is ignored: `gymnasium_robotics:AntMaze_UMaze-v5`. `options`
-    are those that the environment was made with, if known: other options make it another task, without a reference.
+    are the environment's, if known: options that change the task leave it without a reference.
     """
     name = env_id.rpartition(":")[2].lower()
     if options is not None and not _is_published(name, options):
@@ -68,7 +68,7 @@ def reference(env_id: str, options: Mapping[str, Any] | None = None) -> Referenc
 
 
 def _is_published(name: str, options: Mapping[str, Any]) -> bool:
-    options, _ = bodies.split(dict(options))  # D4RL's own bodies are those that the values were published for
+    options, _ = bodies.split(dict(options))  # the values were published for D4RL's own bodies
     for maze, wanted in _TASK.items():
         if name.startswith(maze):
             return all(options.get(option) == value for option, value in wanted.items())

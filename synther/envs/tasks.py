@@ -38,7 +38,7 @@ def opened_task(
 ) -> Iterator[Task]:
     """Open the task `env_id`, and close it when the block ends; `drawn` is the width and height of frames, if rendered.
 
-    `options` are those that the environment was made with. A time limit is ignored, because it does not change steps.
+    `options` are the environment's. A time limit is ignored, because it does not change steps.
     """
     require(env_id)
     others = {name: value for name, value in (options or {}).items() if name != "max_episode_steps"}
@@ -66,7 +66,7 @@ def describe(env_id: str) -> str:
 
 
 def require(env_id: str) -> None:
-    """Raise an error for a task that is not supported, with a list of those that are."""
+    """Raise an error for a task that is not supported. It lists the supported ones."""
     if supports(env_id):
         return
     spelt = f"{suite_tasks.PREFIX}{env_id.removeprefix(suite_tasks.PREFIX)}-v0"

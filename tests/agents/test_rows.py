@@ -33,7 +33,7 @@ def test_columns_come_back_by_name_and_actions_in_the_unit_box():
     wide = rows(source._replace(action=np.linspace([-2, 0], [2, 10], 9)), low=[-2, 0], high=[2, 10])
     np.testing.assert_allclose(wide.batch(wide.matrix).action, np.linspace([-1, -1], [1, 1], 9), atol=1e-6)
     fixed = Table(*(np.asarray(part, np.float32) for part in source))
-    for part in fixed:  # PyTorch warns of arrays that nobody may write to, and warnings are errors here
+    for part in fixed:  # PyTorch warns of read-only arrays, and warnings are errors here
         part.flags.writeable = False
     assert torch.equal(rows(fixed).matrix, rows(source).matrix)
     Agent(BCConfig(width=4), rows(fixed), [Member(0)]).act(fixed.observation)

@@ -102,7 +102,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(refused, own,
 
 
 def test_names_in_files_import_nothing(refused, synther, own):
-    """A run whose network is known to nobody is refused, even where a module of that name could be imported."""
+    """A run with an unregistered network is refused, even if a module of that name could be imported."""
     command = ("train", "bc", "hopper-sac", "--fraction", "0.05", "--out", "run", *QUICK)
     assert synther(*command, "--agent.actor-network", "own_code:elu").code == 0
     from synther.agents.networks import NETWORKS

@@ -353,7 +353,7 @@ def test_frames_are_not_read_from_other_files(tmp_path: Path, damage: Change) ->
 
 
 def test_links_within_the_file_are_fine(tmp_path: Path) -> None:
-    """Also links in a circle, which nobody should follow for ever."""
+    """Also links that form a circle, which would be followed without end."""
     path = tmp_path / "rows.hdf5"
     write(walked(), path)
     with h5py.File(path, "r+") as file:
