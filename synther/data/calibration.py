@@ -8,7 +8,7 @@ events twice corrects the rate and keeps the labels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,12 +90,13 @@ class Calibration:
     """By how much the odds of a terminal row are to be raised over what the generator makes."""
 
     @classmethod
-    def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout, terminal: int | None) -> Calibration:
-        """From the real `rates` of the flags and generated ones (N, F) before any cut; `terminal` is one of them."""
-        thresholds = tuple(map(calibrate, rates, generated.T, layout.thresholds, layout.lowest_thresholds))
-        if terminal is None:
-            return cls(thresholds)
-        return cls(thresholds, odds_ratio(rates[terminal], generated[:, terminal] > thresholds[terminal]))
+    def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
+        """Thresholds from the real `rates` of the flags and generated ones (N, F) before any cut."""
+        return cls(tuple(map(calibrate, rates, generated.T, layout.thresholds, layout.lowest_thresholds)))
+
+    def balancing(self, rate: float, terminal: NDArray[np.bool_]) -> Calibration:
+        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the real `rate`."""
+        return replace(self, terminal_odds=odds_ratio(rate, terminal))
 
     def to_json(self) -> dict[str, Any]:
         return {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}

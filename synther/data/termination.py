@@ -24,7 +24,7 @@ FEWEST = 5
 MOST_OTHERS = 50_000
 """Rows that are not terminal among those a tree is fitted on; each then counts for several."""
 TRUSTED = 0.9
-"""Precision and recall on held-out real rows from which a tree may decide."""
+"""Precision and recall of the rarer answer, on held-out real rows, from which a tree may decide."""
 
 _FEATURES = ("observation", "action", "reward", "next_observation")
 
@@ -100,10 +100,10 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     weight = np.where(terminal, 1.0, len(others) / len(kept))
     fifth = len(chosen) // 5
     tried = TerminationTree.fit(features[fifth:], terminal[fifth:], weight[fifth:])
-    asked, found = terminal[:fifth], tried.decide(rows[chosen[:fifth]])
-    both = np.count_nonzero(asked & found)
-    claimed = weight[:fifth][found].sum()
-    if both < TRUSTED * np.count_nonzero(asked) or both < TRUSTED * claimed:
+    rarer = len(ends) <= len(others)  # the answer whose rows a tree could miss and still be right about most
+    asked, found = terminal[:fifth] == rarer, tried.decide(rows[chosen[:fifth]]) == rarer
+    weighed = weight[:fifth]
+    if weighed[asked & found].sum() < TRUSTED * max(weighed[asked].sum(), weighed[found].sum()):
         return None
     return TerminationTree.fit(features, terminal, weight)
 

@@ -66,9 +66,7 @@ class Drawing:
         if self.settings.data.threshold == "half" or not model.rates or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
-            names = model.layout.flag_names
-            terminal = names.index("terminal") if "terminal" in names else None
-            model.calibrations[self.config] = Calibration.fit(model.rates, self._raw_flags(), model.layout, terminal)
+            model.calibrations[self.config] = self._calibrated()
         return model.calibrations[self.config]
 
     @cached_property
@@ -78,10 +76,18 @@ class Drawing:
 
     def decoded(self, matrix: Array) -> Transitions:
         """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""
-        rows = self.layout.unpack(self.model.scaler.inverse(matrix, self.layout.settle))
+        return self._decoded(matrix, self.layout)
+
+    def _decoded(self, matrix: Array, layout: Layout) -> Transitions:
+        rows = layout.unpack(self.model.scaler.inverse(matrix, layout.settle))
         if self.model.ending is not None:
             rows.terminal[:] = self.model.ending.decide(rows)
         return rows
+
+    def _consistent(self, matrix: Array, layout: Layout, draw: np.random.Generator) -> Transitions:
+        """What the network makes as rows whose rewards do not contradict the rest of them."""
+        rows = self._decoded(matrix, layout)
+        return rows if self.model.usual_reward is None else self.model.usual_reward.consistent(rows, draw)
 
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
@@ -92,9 +98,8 @@ class Drawing:
             return np.random.default_rng([_REBALANCING, seed, block])
 
         def finish(block: int, matrix: Array) -> Transitions:
-            rows, draw = self.decoded(matrix), drawn(block)
-            if self.model.usual_reward is not None:
-                rows = self.model.usual_reward.consistent(rows, draw)
+            draw = drawn(block)
+            rows = self._consistent(matrix, self.layout, draw)
             return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
 
         table, layout = self.model.table, self.layout
@@ -148,41 +153,23 @@ class Drawing:
             free = range(self.model.layout.width) if residuals is None else residuals.free
             return match(self.model.moments, generated, free)
 
-    def _raw_flags(self) -> Array:
-        """Generated flags before any threshold, enough of them to see the rarest. (N, F)
-
-        Where a tree decides about terminals, its decisions stand for their values: about rows whose other flags are
-        cut as they will be.
-        """
+    def _calibrated(self) -> Calibration:
+        """From enough generated rows to see the rarest flag. Terminals are counted in rows as they will be drawn."""
         model, block_rows = self.model, self.sampler.block_rows
         blocks = max(1, round(self._calibration_rows() / block_rows))
-        ends = model.ending is not None
-        uncut = (
-            ends and len(model.rates) > 1
-        )  # flags the tree may look at, whose cuts are known when all rows are there
-
-        def values(_: int, matrix: Array) -> Array:
-            raw = model.scaler.inverse(matrix)
-            if ends and not uncut:
-                self._decide(raw, model.layout)
-            return raw if uncut else model.layout.flags(raw)
-
-        generated = []
+        drawn = []
         with self.progress.phase("calibrate", blocks * block_rows) as phase:
-            for found in self._finished(_CALIBRATION_SEED, range(blocks), values):
-                generated.append(found)
+            for matrix in self._finished(_CALIBRATION_SEED, range(blocks), lambda _, matrix: matrix):
+                drawn.append(matrix)
                 phase.advance(block_rows)
-        whole = np.concatenate(generated)
-        if uncut:
-            cuts = Calibration.fit(model.rates, model.layout.flags(whole), model.layout, None)
-            self._decide(whole, model.layout.with_thresholds(cuts.thresholds))
-            whole = model.layout.flags(whole)
-        return whole
-
-    def _decide(self, raw: Array, layout: Layout) -> None:
-        """Put the tree's decisions in the place of the generated terminals."""
-        assert self.model.ending is not None
-        raw[:, layout.names.index("terminal")] = self.model.ending.decide(layout.unpack(raw))
+        flags = [model.layout.flags(model.scaler.inverse(matrix)) for matrix in drawn]
+        found = Calibration.fit(model.rates, np.concatenate(flags), model.layout)
+        names = model.layout.flag_names
+        if "terminal" not in names:
+            return found
+        layout, draw = model.layout.with_thresholds(found.thresholds), np.random.default_rng(_CALIBRATION_SEED)
+        terminal = np.concatenate([self._consistent(matrix, layout, draw).terminal for matrix in drawn])
+        return found.balancing(model.rates[names.index("terminal")], terminal)
 
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""

@@ -151,10 +151,10 @@ def test_a_whole_calibration_gives_every_flag_its_real_share():
     prepared = prepare(made(rows=20_000), "standard", "onehot", spikes=True)
     layout, random = prepared.layout, np.random.default_rng(2)
     raw = prepared.scaler.inverse(prepared.matrix + 0.3 * random.normal(size=prepared.matrix.shape))
-    terminal = layout.flag_names.index("terminal")
-    calibration = Calibration.fit(prepared.rates, layout.flags(raw), layout, terminal)
+    calibration = Calibration.fit(prepared.rates, layout.flags(raw), layout)
     cut = layout.with_thresholds(calibration.thresholds)
     rows = cut.unpack(raw)
+    calibration = calibration.balancing(prepared.rates[layout.flag_names.index("terminal")], rows.terminal)
     shares = [
         np.mean(rows.observation[:, 1] == np.float32(2.5)),
         np.mean(rows.action == -1),
@@ -166,13 +166,6 @@ def test_a_whole_calibration_gives_every_flag_its_real_share():
     assert shares == pytest.approx(prepared.rates, rel=2e-4)
     assert calibration.terminal_odds == pytest.approx(1, abs=1e-3)
     assert Calibration.from_json(json.loads(json.dumps(calibration.to_json()))) == calibration
-
-
-def test_a_calibration_without_terminals_raises_no_odds():
-    layout = Layout.infer(made(), spikes=True)
-    flags = np.random.default_rng(0).random((1000, 6))
-    assert Calibration.fit([0.5] * 6, flags, layout, None).terminal_odds == 1.0
-    assert Calibration.fit([0.5] * 5 + [0.01], flags.round(), layout, 5).terminal_odds != 1.0
 
 
 def found_in(values: np.ndarray) -> object:

@@ -152,6 +152,13 @@ def test_a_reward_that_nothing_but_itself_explains_is_left_to_the_network():
         assert UsualReward.learn(unexplained, -1.0) is None
 
 
+def test_a_rare_reward_is_not_taken_away_by_a_tree_that_never_finds_it():
+    """A tree that answers "another reward" for every row is right about 99 % of them."""
+    rows = paid_rows(20_000)
+    rare = replace(rows, reward=np.where(RANDOM.random(20_000) < 0.01, -100.0, rows.reward))
+    assert UsualReward.learn(rare, -100.0) is None
+
+
 def test_the_usual_reward_of_a_coarser_type_is_known():
     rows = paid_rows(10_000)
     single = rows.reward.astype(np.float32)

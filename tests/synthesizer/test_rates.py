@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer
-from synther.data.calibration import Calibration, odds_ratio
+from synther import Synthesizer, Transitions
+from synther.data.calibration import Calibration
 from synther.data.termination import TerminationTree
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
-from synther.progress import Silent
 from synther.synthesizer import drawing
 
 from ..support.watch import Watch
@@ -97,16 +96,28 @@ def test_every_block_of_every_seed_is_rebalanced_by_numbers_of_its_own(quick, mo
     assert len(seen) == len(set(seen)) == 6
 
 
-def test_where_a_tree_decides_its_decisions_are_counted(quick):
-    """One that calls a row terminal where its first observation is above 2, the mean: half of them, not 1 in 20."""
-    tree = TerminationTree((0, -1, -1), (2.0, 0.0, 0.0), (1, -1, -1), (2, -1, -1), (False, False, True))
-    decided = Synthesizer(quick.settings, device="cpu")
-    decided._fitted = replace(quick._model, ending=tree, calibrations={})
-    found = decided._drawing(None, Silent())
-    terminal = decided._model.layout.flag_names.index("terminal")
-    counted = found._raw_flags()[:, terminal]
-    assert set(np.unique(counted)) == {0.0, 1.0}
-    assert found.calibration.terminal_odds == odds_ratio(quick._model.rates[terminal], counted)
+def above(column: int, cut: float) -> TerminationTree:
+    return TerminationTree((column, -1, -1), (cut, 0.0, 0.0), (1, -1, -1), (2, -1, -1), (False, False, True))
+
+
+class Halving:
+    """Replaces every second terminal row by one that is not terminal."""
+
+    def consistent(self, rows: Transitions, draw: np.random.Generator) -> Transitions:
+        taken, ends = np.arange(len(rows)), np.flatnonzero(rows.terminal)
+        taken[ends[::2]] = np.flatnonzero(~rows.terminal)[0]
+        return rows[taken]
+
+
+@pytest.mark.parametrize("usual_reward", [None, Halving()])
+def test_terminals_are_counted_in_rows_as_they_are_drawn(quick, usual_reward):
+    """A tree calls a row terminal where its first observation is high: a third of them, not 1 in 20. Rows whose reward
+    contradicts the rest are replaced after that."""
+    model = Synthesizer(quick.settings, device="cpu")
+    model._fitted = replace(quick._model, ending=above(0, 2.5), usual_reward=usual_reward, calibrations={})
+    rows, rate = model.sample(20_000, seed=0, progress=False), quick._model.rates[-1]
+    assert np.mean(rows.terminal) == pytest.approx(rate, rel=0.1)
+    assert np.array_equal(rows.terminal, rows.observation[:, 0] > 2.5)
 
 
 def test_calibration_moves_the_threshold_and_half_leaves_it_alone(model):
