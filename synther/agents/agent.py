@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from synther import compute
 from synther.agents import policy
-from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape
+from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape, n_step_config
 from synther.agents.bc import BC
 from synther.agents.cql import CQL
 from synther.agents.drq_bc import DrQBC
@@ -48,7 +48,8 @@ _ROUND_UPDATES = 20  # enough to hide the cost of drawing random numbers member 
 class Agent(Rounds):
     """`agent = Agent(TD3BCConfig(), rows, [Member(0), Member(1)]); agent.train(1_000_000); agent.act(observations)`
 
-    Training runs on the device of the rows. With precision `auto`, a GPU multiplies in tf32.
+    Training runs on the device of the rows. With precision `auto`, a GPU multiplies in tf32. `n_step` is the number of
+    steps in each row (see `synther.data.episodes.n_step_rows`): targets bootstrap with `discount ** n_step`.
     """
 
     def __init__(
@@ -58,16 +59,17 @@ class Agent(Rounds):
         members: Sequence[Member],
         *,
         precision: Literal["auto", "float32", "tf32"] = "auto",
+        n_step: int = 1,
     ) -> None:
         self.name, kind = _algorithm_of(config)
         if not members:
             raise ConfigError("an agent needs at least one member, got none")
         if kind.needs_next_action and not rows.next_actions:
             raise ConfigError(f"{self.name} needs the data's next actions: build the rows with next_actions=True")
-        self.config, self.rows, self.members = config, rows, tuple(members)
+        self.config, self.rows, self.members, self.n_step = config, rows, tuple(members), n_step
         self.precision = precision_for(precision, rows.device)
         shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), rows.device)
-        algorithm = kind(config, shape)
+        algorithm = kind(n_step_config(kind, config, n_step), shape)
         scales = _scales(config, rows, self.members)
         self._policy = Policy(algorithm.actor, _first(scales, algorithm.actor), algorithm.squash)
         super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch_size, scales), rows.device)
@@ -105,6 +107,7 @@ class Agent(Rounds):
             "config": self.config.described(),
             "members": [asdict(member) for member in self.members],
             "tables": self.rows.lengths,
+            "n_step": self.n_step,
         }
 
     @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -17,6 +17,7 @@ from synther.agents.networks import NETWORKS, Initial, NetworkOptions
 from synther.agents.rows import Batch
 from synther.agents.stacked import Networks, NetworkSpec, Stack, draw_modules, draw_stack
 from synther.errors import ConfigError
+from synther.n_step import check_n_step
 from synther.plain import make_plain
 
 Squash = Literal["tanh", "clamp", "argmax"]
@@ -261,3 +262,15 @@ class Algorithm(ABC):
             elif isinstance(part, Adam):
                 state |= {f"{name}.{key}": tensor for key, tensor in part.state().items()}
         return state
+
+
+def n_step_config(kind: type[Algorithm], config: Any, n: int) -> Any:
+    """The options of an algorithm for n-step rows, whose targets bootstrap with `discount ** n`."""
+    check_n_step(n)
+    if n == 1:
+        return config
+    if kind.needs_next_action:
+        raise ConfigError(f"n_step {n}: {kind.__name__} needs the data's next actions, which n-step rows do not have")
+    if not hasattr(config, "discount"):
+        raise ConfigError(f"n_step {n}: {kind.__name__} has no agent.discount, so it has no n-step targets")
+    return replace(config, discount=config.discount**n)

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from synther import compute
 from synther.agents import policy
-from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape
+from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape, n_step_config
 from synther.agents.crossq import CrossQ, CrossQConfig
 from synther.agents.dqn import DQN, DQNConfig
 from synther.agents.policy import Policy, Scales
-from synther.agents.replay_buffer import BatchSampler, SeedReplayBuffer
+from synther.agents.replay_buffer import BatchSampler, NStepRows, SeedReplayBuffer
 from synther.agents.rounds import RandomNumbers, precision_for
 from synther.agents.sac import DROQ_CONFIG, REDQ_CONFIG, RLPD_CONFIG, SAC, SAC_CONFIG, SIMBA_CONFIG
 from synther.agents.td3 import TD3, TD3Config
@@ -83,8 +83,9 @@ class Learner:
 
     `low` and `high` (A,) are the action bounds. With `choices`, an action is one of so many integers from `low` to
     `high`. The fraction `ratio` of each batch is synthetic, once a member has its `samples` synthetic rows. `prior`
-    (P, width) are rows of earlier data: half of the real rows of each batch are drawn from them. With precision `auto`,
-    a GPU multiplies in tf32.
+    (P, width) are rows of earlier data: half of the real rows of each batch are drawn from them. With `n_step`, targets
+    bootstrap after so many steps: the rows of steps are joined to n-step rows as they come in, while prior and
+    synthetic rows must be n-step rows already. With precision `auto`, a GPU multiplies in tf32.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Learner:
         precision: Literal["auto", "float32", "tf32"] = "auto",
         prior: NDArray[np.float32] | None = None,
         choices: int | None = None,
+        n_step: int = 1,
     ) -> None:
         if not seeds:
             raise ConfigError("a learner needs at least one seed, got none")
@@ -111,7 +113,9 @@ class Learner:
             actions = "real-valued" if choices is None else "discrete"
             raise ConfigError(f"{self.name} cannot act here: the actions are {actions}, use {', '.join(wanted)}")
         self.config, self.seeds, self.device, self.choices = config, tuple(seeds), device, choices
-        self.precision = precision_for(precision, device)
+        self.precision, self.n_step = precision_for(precision, device), n_step
+        self.steps = 0
+        """Number of steps whose rows were added."""
         self.rounds = 0
         """Number of finished `train` calls."""
         with self._working():
@@ -119,7 +123,7 @@ class Learner:
                 len(self.seeds), observation, low, high, capacity=capacity, samples=samples, device=device, prior=prior
             )
             shape = Shape(observation, self.rows.action_size, self.seeds, device, choices)
-            self.algorithm = kind(config, shape)
+            self.algorithm = kind(n_step_config(kind, config, n_step), shape)
             places = BatchSampler(self.rows, config.batch_size, ratio)
             self._norm = RunningNorm(self.rows) if config.running_norm else None
             self._round = _Round(self.algorithm, self.rows, places, self.seeds, config, self._norm)
@@ -128,6 +132,7 @@ class Learner:
         norm = self._norm or RunningNorm(self.rows)  # without updates it changes nothing
         scales = Scales(norm.mean, norm.std, *low_high)
         self._policy = Policy(self.algorithm.actor, scales, self.algorithm.squash)
+        self._joining = NStepRows(self.rows, n_step, config.discount)
         self._draws = _Draws(self.seeds, self.rows.action_size)
         self._trainings: dict[int, Callable[[], None]] = {}
 
@@ -145,23 +150,37 @@ class Learner:
         expected = (len(self.seeds), self.rows.observation_size)
         if seen.shape != expected:
             raise DataError(f"expected observations of shape {expected}, got {seen.shape}")
-        normal = self._draws.normal(self.rows.added)
+        normal = self._draws.normal(self.steps)
         with self._working():
             return self._scaled(self._actor(seen, normal if stochastic else np.zeros_like(normal)))
 
     def random_action(self) -> NDArray[np.float32]:
         """Uniformly random actions (S, A), one per member."""
-        drawn = self._draws.uniform(self.rows.added)
+        drawn = self._draws.uniform(self.steps)
         if self.choices is not None:  # each integer as likely as the others
             drawn = (np.floor((drawn + 1) / 2 * self.choices) * (2 / (self.choices - 1)) - 1).astype(np.float32)
         return self._scaled(drawn)
 
-    def add(self, rows: NDArray[np.float32]) -> None:
-        """Add the rows of one step (S, width), or of several (S, N, width). See `SeedReplayBuffer`."""
+    def add(self, rows: NDArray[np.float32], ends: NDArray[np.bool_] | None = None) -> None:
+        """Add the rows of one step (S, width), or of several (S, N, width). See `SeedReplayBuffer`.
+
+        `ends`, (S,) or (S, N), marks rows after which an environment was reset without being terminal. It matters only
+        with n-step targets.
+        """
         several = rows[:, None] if rows.ndim == 2 else rows
-        self.rows.add(several)
+        if self.n_step == 1:
+            self.rows.add(several)
+        else:
+            self.rows.add_each(self._joining.add(several, None if ends is None else ends.reshape(several.shape[:2])))
+        self.steps += several.shape[1]
         if self._norm is not None:
-            self._norm.add(several[..., : self.rows.observation_size], self.rows.added)
+            self._norm.add(several[..., : self.rows.observation_size], self.steps)
+
+    def joined(self, rows: NDArray[np.float32], ends: NDArray[np.bool_]) -> list[NDArray[np.float32]]:
+        """Each member's rows as a new learner would store them: the n-step rows of all steps (S, N, width)."""
+        if self.n_step == 1:
+            return list(rows)
+        return NStepRows(self.rows, self.n_step, self.config.discount).add(rows, ends)
 
     def generate(self, member: int, rows: NDArray[np.float32]) -> None:
         """Replace a member's synthetic rows by new ones (samples, width)."""
@@ -171,7 +190,8 @@ class Learner:
     def train(self) -> None:
         """Run the updates of one step. On a GPU they may still be running when this returns."""
         if not len(self.rows):
-            raise DataError("there are no rows to learn from: add some first")
+            more = f", and episodes need {self.n_step} steps (n_step)" if self.n_step > 1 else ""
+            raise DataError(f"there are no rows to learn from: add some first{more}")
         with self._working():
             self._round.draw(self.rounds)
             phase = self.updates % self.algorithm.period  # of a policy that is updated less often than every step
@@ -197,7 +217,7 @@ class Learner:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file for `load` and `load_policy`. It does not contain the rows."""
-        counts = {"rounds": self.rounds, "added": self.rows.added}
+        counts = {"rounds": self.rounds, "added": self.steps}
         described = self._described() | counts | {"policy": self._policy.described()}
         policy.write(path, described, self.state() | self._policy.scales.tensors())
 
@@ -205,10 +225,11 @@ class Learner:
     def load(self, path: str | os.PathLike[str]) -> int:
         """Resume from the file of a learner with the same config and seeds.
 
-        Return how many real rows it had been given. The caller adds these again, and the synthetic rows too.
+        Return the number of steps whose rows it had been given. The caller adds these rows again, and synthetic ones.
         """
         described, tensors = policy.read(path)
         own = json.loads(json.dumps(self._described()))
+        described = {"n_step": 1, **described}  # which older files do not have
         other = [name for name in own if own[name] != described.get(name)]
         if other:
             raise ConfigError(f"{path} belongs to a learner with another {', '.join(other)}: choose another folder")
@@ -227,7 +248,8 @@ class Learner:
         """Properties that must match when training resumes from a file."""
         environment = {"observation": self.rows.observation_size, "low": self.rows.low, "high": self.rows.high}
         plain = {name: np.asarray(value).tolist() for name, value in environment.items()}
-        return {"algorithm": self.name, "config": self.config.described(), "seeds": self.seeds, "environment": plain}
+        own = {"algorithm": self.name, "config": self.config.described(), "seeds": self.seeds}
+        return {**own, "environment": plain, "n_step": self.n_step}
 
     def _scaled(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Scale actions from [-1, 1] to their bounds."""

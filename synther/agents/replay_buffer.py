@@ -6,6 +6,7 @@ captured update stays valid when they change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from synther.agents.rows import Arm, Batch
 from synther.errors import ConfigError, DataError
+from synther.n_step import windows
 
 Rows = TypeVar("Rows", NDArray[np.float32], Tensor)
 
@@ -47,11 +49,11 @@ class SeedReplayBuffer:
         self.observation_size, self.action_size = observation, len(self.low)
         self.capacity, self.samples, self.device = capacity, samples, device
         self.matrix = torch.zeros(members, capacity + samples, 2 * observation + self.action_size + 2, device=device)
-        self.added = 0
+        self.added = np.zeros(members, np.int64)
         """Real rows added to each member so far."""
         self.generated = [False] * members
         """Which members have synthetic rows."""
-        self.filled = torch.zeros((), dtype=torch.int64, device=device)
+        self.filled = torch.zeros(members, 1, 1, dtype=torch.int64, device=device)
         self.prior: Tensor | None = None
         if prior is not None:
             if prior.ndim != 2 or prior.shape[1] != self.width:
@@ -65,22 +67,32 @@ class SeedReplayBuffer:
         return self.matrix.shape[2]
 
     def __len__(self) -> int:
-        """Real rows of each member."""
-        return min(self.added, self.capacity)
+        """Real rows of each member, or of the member that has the fewest."""
+        return min(int(self.added.min()), self.capacity)
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """Add N real rows per member (S, N, width), oldest first."""
-        shape = (len(self.matrix), rows.shape[1] if rows.ndim == 3 else 1, self.width)
+        """Add N real rows per member (S, N, width), oldest first. Before, all members have as many rows."""
+        self._add(slice(0, len(self.matrix)), rows)
+
+    def add_each(self, rows: Sequence[NDArray[np.float32]]) -> None:
+        """Add real rows to each member, oldest first: (N, width), where N may differ from member to member."""
+        for member, own in enumerate(rows):
+            if len(own):
+                self._add(slice(member, member + 1), own[None])
+
+    def _add(self, members: slice, rows: NDArray[np.float32]) -> None:
+        shape = (members.stop - members.start, rows.shape[1] if rows.ndim == 3 else 1, self.width)
         scaled = self._scaled(np.array(rows, np.float32), self.low, self.high, shape)
         newest = torch.from_numpy(scaled)[:, -self.capacity :]
         count = newest.shape[1]
-        first = (self.added + rows.shape[1] - count) % self.capacity
+        added = int(self.added[members.start]) + rows.shape[1]
+        first = (added - count) % self.capacity
         until_end = min(count, self.capacity - first)
-        self.matrix[:, first : first + until_end].copy_(newest[:, :until_end])
+        self.matrix[members, first : first + until_end].copy_(newest[:, :until_end])
         if until_end < count:
-            self.matrix[:, : count - until_end].copy_(newest[:, until_end:])
-        self.added += rows.shape[1]
-        self.filled.fill_(len(self))
+            self.matrix[members, : count - until_end].copy_(newest[:, until_end:])
+        self.added[members] = added
+        self.filled[members].fill_(min(added, self.capacity))
 
     def generate(self, member: int, rows: NDArray[np.float32]) -> None:
         """Replace a member's synthetic rows by new ones (samples, width)."""
@@ -106,6 +118,41 @@ class SeedReplayBuffer:
         if (abs(actions) > 1 + 1e-4).any():
             raise DataError(f"an action leaves its bounds {self.low.tolist()} and {self.high.tolist()}: clip it")
         return own
+
+
+class NStepRows:
+    """Turns the rows of consecutive steps into n-step rows, each as soon as its n steps are there."""
+
+    def __init__(self, rows: SeedReplayBuffer, n: int, discount: float) -> None:
+        self.n, self.discount = n, discount
+        self._reward = rows.observation_size + rows.action_size
+        # Of each member: the rows whose n steps are not all there yet.
+        self._open = [np.zeros((0, rows.width), np.float32) for _ in rows.matrix]
+
+    def add(self, rows: NDArray[np.float32], ends: NDArray[np.bool_] | None = None) -> list[NDArray[np.float32]]:
+        """The n-step rows (M, width) of each member that N more rows (S, N, width) complete.
+
+        `ends` (S, N) marks rows after which the environment was reset; terminal rows need no mark.
+        """
+        expected = len(self._open), rows.shape[1], self._open[0].shape[1]
+        if rows.shape != expected:
+            raise DataError(f"expected rows of shape {expected}, got {rows.shape}")
+        parts = [np.concatenate(pair) for pair in zip(self._open, rows, strict=True)]
+        over = [part[:, self._reward + 1] > 0 for part in parts]
+        for own, marked in zip(over, np.zeros(rows.shape[:2], bool) if ends is None else ends, strict=True):
+            own[-rows.shape[1] :] |= marked
+        starts = np.cumsum([0, *map(len, parts)])
+        every, ended = np.concatenate(parts), np.concatenate(over)
+        ended[starts[1:] - 1] = True
+        terminal = every[:, self._reward + 1] > 0
+        found = windows(ended, terminal, every[:, self._reward], self.n, self.discount)
+        made = every[found.first]
+        made[:, self._reward] = found.reward
+        made[:, self._reward + 1 :] = every[found.last, self._reward + 1 :]
+        for member, (part, own) in enumerate(zip(parts, over, strict=True)):
+            since = int(np.flatnonzero(own)[-1]) + 1 if own.any() else 0
+            self._open[member] = part[max(since, len(part) - self.n + 1) :].copy()
+        return np.split(made, np.searchsorted(found.first, starts[1:-1]))
 
 
 class BatchSampler:

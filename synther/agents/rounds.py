@@ -95,7 +95,7 @@ class Rounds(ABC):
 
         `others` names further differences that the caller found.
         """
-        own = json.loads(json.dumps(self._described()))
+        own, found = json.loads(json.dumps(self._described())), {"n_step": 1, **found}  # which older files do not have
         other = [*(name for name in own if own[name] != found.get(name)), *others]
         if other:
             raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another folder")

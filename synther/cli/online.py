@@ -68,6 +68,7 @@ class OnlinePixels(Online):
     prior_folder: Annotated[Path | None, tyro.conf.Suppress] = None
     env_options: Annotated[dict[str, Any] | None, tyro.conf.Suppress] = None
     utd: Annotated[int | None, tyro.conf.Suppress] = None
+    n_step: Annotated[int, tyro.conf.Suppress] = 1
     samples: int | None = 250_000
     """With --synthetic: synthetic latents of each seed."""
     updates_per_refresh: int = 5_000
@@ -129,7 +130,7 @@ def _of_pixels(arguments: list[str]) -> tuple[OnlinePixels, OnlinePixelRun]:
     from synther.agents.drq_v2 import DrQv2Config
     from synther.experiments.specs import OnlinePixelRun, SyntheticLatents
 
-    for option in ("--agent", "--utd", "--env-options", "--prior"):
+    for option in ("--agent", "--utd", "--env-options", "--prior", "--n-step"):
         if option in options.named(arguments):
             raise ConfigError(f"{option} is for state-based agents: leave it out with --pixels, where they are DrQ-v2")
     chosen, agent = options.parse_with_agent("online", OnlinePixels, arguments, DrQv2Config())

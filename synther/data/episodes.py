@@ -1,13 +1,16 @@
-"""Which rows belong to the same episode."""
+"""Which rows belong to the same episode, and what n steps of an episode give."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
+from synther.errors import DataError
+from synther.n_step import check_n_step, windows
 
 _CHUNK_ROWS = 1 << 16
 _LINKED = 0.5
@@ -33,6 +36,34 @@ def episode_ends(rows: Transitions) -> NDArray[np.bool_]:
     """Which rows are marked as the last of an episode: terminals and timeouts. (N,)"""
     ends: NDArray[np.bool_] = rows.terminal if rows.timeout is None else rows.terminal | rows.timeout
     return ends
+
+
+def n_step_rows(rows: Transitions, n: int, discount: float) -> Transitions:
+    """The n-step transitions of `rows`, for targets that bootstrap with `discount ** n`.
+
+    Row t becomes (s_t, a_t, sum_k discount^k r_(t+k), s_(t+n), terminal): terminal if one of the n steps is. A time
+    limit or a gap within the n steps leaves a row out; a terminal does not, because nothing is bootstrapped there.
+    """
+    check_n_step(n)
+    if n == 1:
+        return rows
+    ids = episode_ids(rows)
+    if ids is None:
+        raise DataError(
+            f"n-step rows (n_step {n}) need rows in the order of their episodes, but here fewer than half of the rows "
+            "continue in the row after them: use data that is neither shuffled nor a random fraction, or n_step 1"
+        )
+    found = windows(np.append(np.diff(ids) > 0, True), rows.terminal, rows.reward, n, discount)
+    if not len(found.first):
+        longest = int(np.bincount(ids).max())
+        raise DataError(f"no episode has n_step {n} steps, the longest has {longest}: lower n_step")
+    return replace(
+        rows[found.first],
+        reward=found.reward.astype(rows.reward.dtype if rows.reward.dtype.kind == "f" else np.float64),
+        next_observation=rows.next_observation[found.last],
+        terminal=rows.terminal[found.last],
+        timeout=None,  # the row after such a row is not the next of its episode
+    )
 
 
 def _continues(rows: Transitions) -> NDArray[np.bool_]:

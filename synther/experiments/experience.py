@@ -75,9 +75,10 @@ class Experience:
         for begin, end in pairwise((0, *ends)):
             self._write(end, matrix.reshape(seeds, steps, -1)[:, begin:end])
 
-    def rows(self, newest: int) -> Array:
-        """The newest rows of every seed, oldest first. (S, N, width)"""
-        return self._all()[:, -newest:, :-1]
+    def rows(self) -> tuple[Array, NDArray[np.bool_]]:
+        """The rows of every seed, oldest first, (S, N, width), and where episodes were truncated, (S, N)."""
+        every = self._all()
+        return every[..., :-1], every[..., -1] > 0
 
     def transitions(self, env_id: str) -> Transitions:
         """All rows, seed after seed. The last row of each seed is the end of an episode."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.agent import ALGORITHMS, Agent
-from synther.agents.algorithm import Shape
+from synther.agents.algorithm import Shape, n_step_config
 from synther.agents.rounds import precision_for
 from synther.agents.rows import Member, Rows
 from synther.data.formats import gym_spaces
@@ -62,9 +62,10 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
         arm.counts(config.batch_size)
     for name, table in material.at_hand().items():  # wrong ones are refused before there is a folder
         _rows_of([table], [name], bounds, torch.device("cpu"), False)
-    algorithm = ALGORITHMS.get(spec.algorithm)
+    algorithm, n = ALGORITHMS.get(spec.algorithm), spec.n_step
     sizes = material.real.observation.shape[1], material.real.action.shape[1]
-    algorithm(config, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # likewise networks that do not fit
+    one = n_step_config(algorithm, config, n)
+    algorithm(one, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # likewise networks that do not fit
     check_trackers(spec)
     described = {
         "algorithm": spec.algorithm,
@@ -73,14 +74,16 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
         **material.description(),
         "env_id": env_id,
         "device": device.type,
+        **({} if n == 1 else {"n_step": n}),
     }
+    material = material.over_steps(n, getattr(config, "discount", 1.0))
     run = RunFolder(folder, growth=spec.growth)
     with run.work(described, lambda: Result.after(spec.updates, run.result) is not None) as unfinished:
         if unfinished:
             tables, following = material.tables(folder, progress), algorithm.needs_next_action
             rows = _rows_of(tables, material.names, bounds, device, following)
             members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
-            agent = Agent(config, rows, members, precision=spec.precision)
+            agent = Agent(config, rows, members, precision=spec.precision, n_step=n)
             with _players(spec, env_id, members) as evaluator:
                 arms, seeds = list(material.arms), spec.all_seeds
                 result = loop.train(agent, spec, folder, arms, seeds, progress, evaluator=evaluator)

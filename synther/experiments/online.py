@@ -20,6 +20,7 @@ import torch
 from synther import compute
 from synther.agents.learner import Learner
 from synther.data import formats
+from synther.data.episodes import n_step_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.envs.evaluation import Evaluation, Evaluator
@@ -114,12 +115,13 @@ def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transition
     if spec.synthetic is not None:
         how |= {"samples": spec.synthetic.samples, "ratio": spec.synthetic.ratio}
     if prior is not None:
-        columns = Columns.of(prior)
+        prior, columns = n_step_rows(prior, spec.n_step, spec.config.discount), Columns.of(prior)
         found, expected = (columns.observation, columns.action), (envs.observation_size, len(envs.low))
         if found != expected:
             raise DataError(f"prior data has {found} observation and action columns, {spec.env_id} {expected}")
         how["prior"] = columns.pack(prior)
-    size, capacity, how["choices"] = envs.observation_size, min(spec.capacity, spec.steps), envs.choices
+    how |= {"choices": envs.choices, "n_step": spec.n_step}
+    size, capacity = envs.observation_size, min(spec.capacity, spec.steps)
     return Learner(spec.config, spec.all_seeds, size, envs.low, envs.high, capacity=capacity, **how)
 
 
@@ -137,7 +139,7 @@ class RowActing(Acting):
         if self.checkpoint.exists():  # learner and experience are brought to where it was written
             step = learner.load(self.checkpoint)
             self.experience.load(spec.segments_until(step), spec.seeds, self.replay)
-            learner.add(self.experience.rows(step))
+            learner.add(*self.experience.rows())
         if spec.synthetic is not None:
             self.refreshing = Refreshing(spec.synthetic, spec.env_id, self.experience, learner, folder)
         super().__init__(spec, envs, learner, folder)
@@ -169,7 +171,7 @@ class RowActing(Acting):
 
     def keep(self, stepped: Any, end: int) -> None:
         self.experience.append(stepped.rows, stepped.timeouts)
-        self.learner.add(stepped.rows)
+        self.learner.add(stepped.rows, stepped.timeouts | (self.step == end))  # where all environments start over
 
     def learn(self, step: int) -> None:
         self.learner.train()

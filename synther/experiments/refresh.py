@@ -155,8 +155,9 @@ class Refreshing:
 
     def refresh(self, step: int, progress: Progress) -> None:
         """Fit all generators on the rows until `step` and replace the synthetic rows, or resume doing so."""
-        columns, rows = self.experience.columns, self.experience.rows(self.learner.rows.capacity)
-        real = [Real(columns.transitions(matrix), columns, step - len(matrix)) for matrix in rows]
+        columns, most = self.experience.columns, self.learner.rows.capacity
+        rows = self.learner.joined(*self.experience.rows())
+        real = [Real(columns.transitions(own[-most:]), columns, max(0, len(own) - most)) for own in rows]
         self.generators.fit(step, dict(enumerate(real)), progress)
         self.draw(step, progress)
         self.generators.tidy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from synther.baselines.tabular import CONFIGS, require
 from synther.compare.generators import Maker, Plan
 from synther.data import formats
 from synther.data.checks import check_count, check_rows
+from synther.data.episodes import n_step_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
 from synther.data.transitions import Transitions
@@ -228,6 +229,13 @@ class TrainingData:
         shares = {name: part for name, part in ((SYNTHETIC, share), (REAL, 1 - share)) if part}
         return cls(real, {SYNTHETIC: synthetic}, {SYNTHETIC if share == 1 else "mixed": shares})
 
+    def over_steps(self, n: int, discount: float) -> TrainingData:
+        """The same data as n-step rows, from which generators learn too."""
+        if n == 1:
+            return self
+        real = n_step_rows(self.real, n, discount)
+        return replace(self, real=real, others={name: _made_from(real, one) for name, one in self.others.items()})
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the `tables`, in the same order."""
@@ -269,3 +277,15 @@ class Rewarded:
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
         return self.dataset.rows_for(self.algorithm, self.source.rows(file, progress))
+
+
+def _made_from(real: Transitions, source: Source) -> Source:
+    """The source, made from n-step rows."""
+    if isinstance(source, Rewarded):
+        return _made_from(real, source.source)  # `real` has the changed rewards already
+    if isinstance(source, Augmented | Generated):
+        return replace(source, real=real)
+    raise ConfigError(
+        "n_step needs synthetic rows that are made from the n-step rows of the data, and these have one step each: "
+        "leave --n-step or --synthetic out"
+    )

@@ -71,6 +71,8 @@ class EvaluationOptions(SeedOptions):
     """Precision of the agents: auto is tf32 on a GPU and float32 on a CPU."""
     evaluate_every: int = 5_000
     """Updates, or steps of an online run, between two evaluations; the last one is always evaluated."""
+    n_step: int = 1
+    """Steps of a target: the rewards of so many steps, and the critics' value of the state after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +175,7 @@ _RARELY_SET = {
     "checkpoint_every",
     "capacity",
     "measure_every",
+    "n_step",
 }
 """Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 

@@ -70,7 +70,7 @@ class OfflineRun(OfflineOptions, RunSpec):
     """Minimum time between two checkpoints."""
 
     def __post_init__(self) -> None:
-        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1)
+        check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1, n_step=1)
         check_env_options(self.env_options or {})
 
     @property
@@ -204,8 +204,11 @@ class OnlineRun(OnlineOptions, RunSpec):
 
     def __post_init__(self) -> None:
         check_least(self, utd=1, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
-        check_least(self, evaluate_every=1, episodes=1, workers=1)
+        check_least(self, evaluate_every=1, episodes=1, workers=1, n_step=1)
         check_env_options(self.env_options or {})
+        if self.n_step > min(self.learning_starts + 1, self.segment_after(0)):
+            named = "learning_starts, checkpoint_every, refresh_every and steps"
+            raise ConfigError(f"n_step is {self.n_step}: {named} must be at least that")
 
     @property
     def arm(self) -> str:
@@ -261,6 +264,7 @@ class OnlineRun(OnlineOptions, RunSpec):
         own = {name: getattr(self, name) for name in (*names, "evaluate_every", "episodes", "precision")}
         upsampling = None if self.synthetic is None else self.synthetic.description()
         own |= {"env_options": self.env_options or {}, "agent": self.config.described()}
+        own |= {} if self.n_step == 1 else {"n_step": self.n_step}
         return own | {"upsampling": upsampling}
 
     def changed(self, changes: ChangeOptions) -> OnlineRun:
@@ -318,8 +322,8 @@ class OnlinePixelRun(OnlineRun):
                 f"agents learn from {nstep} steps at a time (agent.nstep): learning_starts, "
                 "checkpoint_every and refresh_every must be at least that"
             )
-        if self.env_options or self.utd != 1:
-            raise ConfigError(f"pixel agents take no env_options ({self.env_options}) and no utd ({self.utd})")
+        if self.env_options or self.utd != 1 or self.n_step != 1:
+            raise ConfigError("pixel agents take no env_options, no utd and no n_step; their own option is agent.nstep")
 
     @property
     def config(self) -> Any:

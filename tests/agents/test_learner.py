@@ -35,7 +35,7 @@ def learner(config=FORMS["sac"], seeds=(3, 4, 8), **options) -> Learner:
 def lived(config, seeds=(3, 4, 8), steps: int = 12, own: Learner | None = None) -> Learner:
     """Some steps, the last of them with synthetic rows for all but the second of (3, 4, 8)."""
     agent = own or learner(config, seeds)
-    for step in range(agent.rows.added, agent.rows.added + steps):
+    for step in range(agent.steps, agent.steps + steps):
         if step == 6:
             for member, seed in enumerate(seeds):
                 if seed != 4:
@@ -69,7 +69,7 @@ def test_resumed_equals_uninterrupted(config, tmp_path):
     second.add(np.stack([np.concatenate([experience(1, 1_000 * seed + t) for t in range(5)]) for seed in (3, 4, 8)]))
     second.train()  # has drawn and learned something else before
     assert second.load(tmp_path / "agent.safetensors") == 5
-    assert (second.rounds, second.rows.added) == (5, 5)
+    assert (second.rounds, second.steps) == (5, 5)
     lived(config, steps=7, own=second)
     assert_same(whole, second)
     np.testing.assert_array_equal(whole.act(seen), second.act(seen))

@@ -25,12 +25,29 @@ def test_the_newest_rows_are_there_after_any_wrap(capacity, sizes):
     for size in sizes:
         rows.add(given[:, at : at + size])
         at += size
-    assert (rows.added, len(rows), rows.filled.item()) == (13, capacity, capacity)
+    assert (rows.added.tolist(), len(rows), rows.filled.flatten().tolist()) == ([13, 13], capacity, [capacity] * 2)
     for step in range(13 - capacity, 13):
         place = rows.matrix[:, step % capacity].numpy()
         expected = given[:, step].copy()
         expected[:, WIDE : WIDE + A] = (expected[:, WIDE : WIDE + A] - LOW) / (HIGH - LOW) * 2 - 1
         np.testing.assert_allclose(place, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("capacity", [1, 5, 8])
+def test_members_may_have_different_numbers_of_rows(capacity, generator):
+    rows, given = replay_buffer(capacity, samples=0), experience(13, 0, 2)
+    for start, end, other in ((0, 4, 0), (4, 5, 2), (5, 13, 3)):
+        rows.add_each([given[0, start:end], given[1, :0] if start == 0 else given[1, other - 1 : other]])
+    assert (rows.added.tolist(), len(rows)) == ([13, 2], min(capacity, 2))
+    alone = [replay_buffer(capacity, samples=0, members=1) for _ in range(2)]
+    alone[0].add(given[:1])
+    alone[1].add(given[1:, 1:3])
+    for member, own in enumerate(alone):
+        assert torch.equal(rows.matrix[member], own.matrix[0])
+    drawn = BatchSampler(rows, 50, 0.0).fill(torch.randint(1 << 62, (2, 1, 50), generator=generator))
+    for member, own in enumerate(alone):
+        kept = own.matrix[0, : len(own)]
+        assert all((kept == row).all(1).any() for row in drawn[member, 0])
 
 
 def test_a_batch_names_the_columns():
@@ -54,7 +71,8 @@ def test_rows_that_cannot_be_are_refused(rows, says):
     ring = replay_buffer()
     with pytest.raises(DataError, match=says):
         ring.add(rows)
-    assert (ring.added, ring.filled.item()) == (0, 0)
+    assert not ring.added.any()
+    assert not ring.filled.any()
     with pytest.raises(DataError, match="shape"):
         ring.generate(0, np.zeros((3, WIDTH), np.float32))
 

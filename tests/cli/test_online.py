@@ -75,6 +75,7 @@ def test_the_agent_chooses_the_defaults_of_its_options(planned):
 def test_options_become_a_run(planned):
     run = planned("A-v0", "--steps", "200K", "--seeds", 3, "--seed", 5, "--precision", "float32", "--device", "cpu")
     expected = OnlineRun("out", "A-v0", steps=200_000, seeds=3, seed=5, precision="float32", device="cpu")
+    assert planned("A-v0", "--n-step", 3).n_step == 3
     assert replace(run, agent={}) == expected
     run = planned("A-v0", "--synthetic", "--preset", "paper", "--refit", "scratch", "--ratio", 0.25, "--samples", "2M")
     assert run.synthetic == Synthetic(**PAPER, samples=2_000_000, ratio=0.25, refit="scratch")
@@ -102,6 +103,7 @@ def test_options_of_agents_that_see(planned):
         (("--pixels", "--utd", "3"), "--utd is for state-based agents"),
         (("--pixels", "--agent=sac"), "--agent is for state-based agents"),
         (("--pixels", "--prior", "hopper-sac"), "--prior is for state-based agents"),
+        (("--pixels", "--n-step", "3"), "--n-step is for state-based agents"),
         (("--prior", "hopper-sac"), "prior data has"),
         (("--agent", "ppo"), "--agent must be one of sac, redq"),
         (("--pixels",), "dm_control suite"),

@@ -103,6 +103,7 @@ def test_diverged_seeds_are_said(train, data, tmp_path, monkeypatch, caplog):
         (("--synthetic", "x.npz", "--samples", "5M"), "--samples is for a model"),
         (("--synthetic", "nowhere.safetensors"), "nowhere.safetensors"),
         (("--fraction", "0"), "fraction"),
+        (("--n-step", "0"), "n_step"),
         (("--updates", "0"), "updates"),
         (("--env-id", "Nowhere-v0"), "'Nowhere-v0'"),
         (("--env-id", "Pendulum-v1", "--no-evaluate"), "--env-id is for the evaluation"),
@@ -115,6 +116,16 @@ def test_diverged_seeds_are_said(train, data, tmp_path, monkeypatch, caplog):
 )
 def test_bad_input(refused, data, tmp_path, options, text):
     assert text in refused("train", "td3_bc", data, "--out", tmp_path / "run", *options)
+
+
+def test_n_step_targets(train, refused, tmp_path):
+    command = ("td3_bc", "hopper-sac", "--no-evaluate", *QUICK, "--out", tmp_path / "run", "--n-step", "3")
+    assert train(*command).code == 0
+    found = described(tmp_path / "run")
+    assert (found["n_step"], found["agent"]["discount"]) == (3, 0.99)
+    assert "n_step" in refused("train", *command[:-1], "2")
+    assert "n_step" in refused("train", *command, "--out", tmp_path / "part", "--fraction", "0.1")
+    assert "--n-step" in refused("train", *command, "--out", tmp_path / "other", "--synthetic", "hopper-sac")
 
 
 def test_help_has_the_options_of_the_algorithm(synther):

@@ -1,4 +1,4 @@
-"""Which rows belong to the same episode, and terminals that look like a time limit."""
+"""Which rows belong to the same episode, n-step rows, and terminals that look like a time limit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synther.data.episodes import episode_ids
+from synther.data.episodes import episode_ids, n_step_rows
 from synther.data.time_limits import time_limit_of, warn_of_time_limit
 from synther.data.transitions import Transitions
+from synther.errors import ConfigError, DataError
 
 
 def episodes(*lengths: int, marked: bool = True, timeouts: bool = False, columns: int = 3) -> Transitions:
@@ -55,6 +56,68 @@ def test_half_of_the_rows_must_link() -> None:
 def test_rows_of_several_chunks() -> None:
     lengths = [1000] * 140
     np.testing.assert_array_equal(episode_ids(episodes(*lengths, columns=1)), numbered(*lengths))
+
+
+def brute_force(rows: Transitions, n: int, discount: float) -> list[tuple[int, float, int]]:
+    """Of every n-step row, the first row, the reward and the last row, step by step."""
+    found = []
+    for first in range(len(rows)):
+        total, at, last = 0.0, first, None
+        for step in range(n):
+            total += discount**step * rows.reward[at]
+            if rows.terminal[at] or step == n - 1:
+                last = at
+                break
+            over = rows.timeout is not None and rows.timeout[at]
+            if over or at + 1 == len(rows) or (rows.next_observation[at] != rows.observation[at + 1]).any():
+                break
+            at += 1
+        if last is not None:
+            found.append((first, total, last))
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_n_step_rows_are_those_of_a_loop(n, seed) -> None:
+    draw = np.random.default_rng(seed)
+    rows = episodes(*draw.integers(1, 12, 60), marked=False)
+    ends = np.append((rows.next_observation[:-1] != rows.observation[1:]).any(1), True)
+    kind = draw.integers(3, size=len(rows))  # an episode ends in a terminal, at a time limit, or in a gap
+    rows = replace(rows, terminal=ends & (kind == 0), timeout=ends & (kind == 1))
+    made, expected = n_step_rows(rows, n, 0.9), brute_force(rows, n, 0.9)
+    if n == 1:
+        assert made is rows
+        return
+    first, reward, last = (np.array(part) for part in zip(*expected, strict=True))
+    assert 0 < len(first) < len(rows)
+    assert rows.terminal[last].any()
+    np.testing.assert_array_equal(made.observation, rows.observation[first])
+    np.testing.assert_array_equal(made.action, rows.action[first])
+    np.testing.assert_allclose(made.reward, reward, rtol=1e-12)
+    np.testing.assert_array_equal(made.next_observation, rows.next_observation[last])
+    np.testing.assert_array_equal(made.terminal, rows.terminal[last])
+    assert made.timeout is None
+
+
+def test_n_step_rows_by_hand() -> None:
+    rows = replace(episodes(4), reward=np.array([1, 2, 4, 8]))
+    made = n_step_rows(rows, 3, 0.5)
+    assert made.reward.tolist() == [1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8]
+    assert made.terminal.tolist() == [False, True, True, True]
+    cut = n_step_rows(replace(rows, terminal=np.zeros(4, bool), timeout=np.arange(4) == 3), 3, 0.5)
+    assert (cut.reward.tolist(), cut.terminal.tolist()) == ([3, 6], [False, False])
+    np.testing.assert_array_equal(cut.next_observation, rows.next_observation[2:])
+
+
+def test_n_step_rows_need_episodes() -> None:
+    with pytest.raises(DataError, match="n_step 3"):
+        n_step_rows(episodes(8)[[0, 1, 3, 5, 7]], 3, 0.9)
+    with pytest.raises(DataError, match="lower n_step"):
+        n_step_rows(episodes(2, 3, timeouts=True), 4, 0.9)
+    for wrong in (0, -1, 1.5, True):
+        with pytest.raises(ConfigError, match="n_step"):
+            n_step_rows(episodes(2, 3), wrong, 0.9)
 
 
 def ending(*ends: int) -> Transitions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,15 @@ def swings(count: int = 60, *, seed: int = 0, shift: float = 0.0, env_id: str | 
         action_space=(Box.uniform(-2, 2, 1),),
         env_id=env_id,
     )
+
+
+def linked(count: int = 60, **how: Any) -> Transitions:
+    """The same, each row followed by the next of its episode. Every second episode ends at a time limit."""
+    rows = swings(count, **how)
+    following = np.concatenate([rows.observation[1:], rows.observation[:1]])
+    last = np.arange(count) % 10 == 9
+    even = np.arange(count) // 10 % 2 == 0
+    return replace(rows, next_observation=following, terminal=last & even, timeout=last & ~even)
 
 
 class Guess:

@@ -17,7 +17,7 @@ from synther.experiments.evaluation import score
 from synther.experiments.loop import CHECKPOINT
 from synther.experiments.pixels import retrain_to
 from synther.experiments.pixels import train_to as train_on_frames
-from synther.experiments.sources import Given
+from synther.experiments.sources import Augmented, Given, TrainingData
 from synther.folder import RunFolder
 from synther.pixels.latents import encode
 from synther.upsample import upsample
@@ -30,7 +30,7 @@ from . import seeing, trainings
 from .online import runs as rows_online
 from .online_pixels import runs as frames_online
 from .online_pixels.conftest import one_process
-from .pendulum import Guess
+from .pendulum import Guess, linked
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,6 +69,17 @@ def run_online(folder: Path, progress: Any = False, **changes: Any) -> object:
     return rows_online.run(folder, replace(rows_online.PLAN, **{"steps": 60, **changes}), progress)
 
 
+def run_offline_n_step(folder: Path, progress: Any = False, **changes: Any) -> object:
+    real = linked()
+    material = TrainingData.mixed(real, Augmented("additive", real, 40), 0.5)
+    return trainings.run(folder, replace(trainings.PLAN, **{"n_step": 3, **changes}), material, progress)
+
+
+def run_online_n_step(folder: Path, progress: Any = False, **changes: Any) -> object:
+    """With time limits within segments."""
+    return run_online(folder, progress, **{"n_step": 3, "env_options": {"max_episode_steps": 8}, **changes})
+
+
 def run_online_pixels(folder: Path, progress: Any = False, **changes: Any) -> object:
     return frames_online.run(folder, replace(frames_online.PLAN, **{"steps": 24, **changes}), Lamps, progress)
 
@@ -105,6 +116,8 @@ def same_rows(one: Path, other: Path) -> bool:
 KINDS = {
     "offline": Kind(run_offline, trainings.same, {"seed": 1}, {"updates": 75}, trained=("updates", 45)),
     "online": Kind(run_online, rows_online.same, {"learning_starts": 13}, {"steps": 75}, trained=("steps", 60)),
+    "offline n-step": Kind(run_offline_n_step, trainings.same, {"n_step": 2}, {"updates": 75}),
+    "online n-step": Kind(run_online_n_step, rows_online.same, {"n_step": 2}, {"steps": 75}),
     "online_pixels": Kind(
         run_online_pixels, frames_online.same, {"update_every": 1}, {"steps": 30}, Lamps, ("steps", 24)
     ),

@@ -14,6 +14,7 @@ import torch
 from synther import Synthesizer
 from synther.agents.agent import Agent
 from synther.agents.policy import load_policy
+from synther.data.episodes import n_step_rows
 from synther.data.spaces import Box
 from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import loop, offline
@@ -25,7 +26,7 @@ from synther.experiments.specs import OfflineRun
 from synther.folder import RunFolder
 
 from ..support.watch import Stopped, Watch
-from .pendulum import Guess, Guessed, swings
+from .pendulum import Guess, Guessed, linked, swings
 from .trainings import FILES, PLAN, SMALL, TIMES, files, logged, run, same, stop, stop_at_each
 
 pytestmark = pytest.mark.usefixtures("saved_every_time")
@@ -49,6 +50,17 @@ def test_it_trains_as_the_agent_alone_does(done):
     agent.train(45)
     seen = np.zeros((1, 3), np.float32)
     assert np.array_equal(load_policy(done / "checkpoint.safetensors").act(seen), agent.act(seen))
+
+
+def test_n_step_rows_are_trained_on_with_the_discount_of_n_steps(tmp_path, quick):
+    run(tmp_path / "run", replace(PLAN, n_step=3), TrainingData(linked()))
+    rows = offline.Rows([n_step_rows(linked(), 3, 0.99)], device=torch.device("cpu"), low=[-2.0], high=[2.0])
+    agent = offline.Agent(replace(SMALL, discount=0.99**3), rows, [offline.Member(0), offline.Member(1)])
+    agent.train(45)
+    seen = np.zeros((1, 3), np.float32)
+    assert np.array_equal(load_policy(tmp_path / "run" / "checkpoint.safetensors").act(seen), agent.act(seen))
+    described = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (described["n_step"], described["agent"]["discount"]) == (3, 0.99)
 
 
 def test_same_seed_same_result_and_others_differ(done, tmp_path):
@@ -151,10 +163,20 @@ def test_what_cannot_succeed_does_not_begin(tmp_path):
     mixed = TrainingData.mixed(swings(), Given(swings()), 0.01)
     with pytest.raises(ConfigError, match=r"a share of 0\.01 of 8 rows"):
         run(tmp_path / "run", PLAN, mixed)
+    n_step, small = replace(PLAN, n_step=3), {"width": 8, "batch_size": 8}
+    for material, changes in (
+        (TrainingData(linked()), {"algorithm": "bc", "agent": small}),
+        (TrainingData(linked()), {"algorithm": "rebrac", "agent": small}),
+        (TrainingData.mixed(linked(), Given(linked())), {}),
+    ):
+        with pytest.raises(ConfigError, match="n_step"):
+            run(tmp_path / "run", replace(n_step, **changes), material)
+    with pytest.raises(DataError, match="n_step"):
+        run(tmp_path / "run", n_step, TrainingData(swings()))
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["updates", "seeds", "evaluate_every", "episodes", "workers", "seed"])
+@pytest.mark.parametrize("name", ["updates", "seeds", "evaluate_every", "episodes", "workers", "seed", "n_step"])
 def test_plans_out_of_range(name):
     with pytest.raises(ConfigError, match=f"{name} must be at least"):
         OfflineRun(**{name: -1})

@@ -10,6 +10,7 @@ import pytest
 
 from synther import Synthesizer
 from synther.compare.generators import Fitted, Maker, Plan
+from synther.data.episodes import n_step_rows
 from synther.data.spaces import Box, Discrete
 from synther.datasets import Dataset
 from synther.errors import ConfigError, DataError
@@ -18,7 +19,7 @@ from synther.presets import preset
 from synther.progress import Silent
 
 from . import trainings
-from .pendulum import swings
+from .pendulum import linked, swings
 
 TINY = preset("laptop", **trainings.TINY, data={"threshold": "half"})
 
@@ -31,6 +32,28 @@ TINY = preset("laptop", **trainings.TINY, data={"threshold": "half"})
 def test_what_a_batch_is_drawn_from(synthetic, ratio, tables, counts):
     (arm,) = TrainingData.mixed(swings(), Given(swings(seed=1)) if synthetic else None, ratio).agent_arms()
     assert (list(arm.tables), arm.counts(8), arm.real) == (tables, counts, 0)
+
+
+def test_n_step_rows_are_what_sources_are_made_from(tmp_path):
+    real = linked()
+    made = n_step_rows(real, 3, 0.9)
+    plan = Plan(TINY, 10, device="cpu")
+    dataset = Dataset("mine", real, None, None, {}, rewards={"iql": lambda rows: (2.0, -1.0)})
+    others = {
+        "augmented": Augmented("additive", real, 5),
+        "generated": Rewarded(Generated("diffusion", real, plan, tmp_path), dataset, "iql"),
+    }
+    material = TrainingData(dataset.rows_for("iql"), others).over_steps(3, 0.9)
+    changed = n_step_rows(dataset.rows_for("iql"), 3, 0.9)
+    assert material.real.equals(changed)
+    assert all(source.real is material.real for source in material.others.values())
+    assert not material.real.equals(replace(made, reward=2 * made.reward - 1))  # every step has the change
+    assert TrainingData(real).over_steps(1, 0.9).real is real
+    for source in (Given(real), Rewarded(Given(real), dataset, "iql")):
+        with pytest.raises(ConfigError, match="n_step"):
+            TrainingData(real, {"synthetic": source}).over_steps(3, 0.9)
+    with pytest.raises(DataError, match="n_step"):
+        TrainingData(swings()).over_steps(3, 0.9)
 
 
 def test_rows_of_another_body_are_told(tmp_path, caplog):

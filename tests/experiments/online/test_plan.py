@@ -61,6 +61,8 @@ def test_the_last_step_is_measured_too():
         (PLAN, {"seed": -1}, "seed"),
         (PLAN, {"checkpoint_every": 0}, "checkpoint_every"),
         (PLAN, {"workers": 0}, "workers"),
+        (PLAN, {"n_step": 0}, "n_step"),
+        (PLAN, {"n_step": 14}, "n_step"),
         (PLAN, {"env_options": {"a": {1}}}, "JSON"),
         (PLAN, {"algorithm": "ppo"}, "'ppo'"),
         (SYNTHETIC, {"ratio": 0.0}, "ratio"),

@@ -15,6 +15,7 @@ from synther import Synthesizer, read, write
 from synther.agents.learner import Learner
 from synther.agents.policy import load_policy
 from synther.data import formats
+from synther.data.episodes import n_step_rows
 from synther.diffusion.fit import Diverged
 from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
@@ -283,18 +284,18 @@ def test_a_first_fit_that_diverges_leaves_the_seed_without_a_generator(tmp_path,
 @pytest.mark.parametrize("algorithm", ["simba", "crossq", "td3"])
 def test_other_agents_with_prior_data_and_synthetic_rows_resume(algorithm, tmp_path):
     plan = replace(PLAN, algorithm=algorithm, agent={**SMALL, "critic_width": 8}, prior="swings", steps=30)
-    prior = pendulum.swings()
+    plan, prior = replace(plan, n_step=2), pendulum.linked()
     result = train_to(plan, tmp_path / "whole", prior=prior, progress=False)
     assert result.curves.keys() == {f"{algorithm}_synther"}
     stop(lambda: train_to(plan, tmp_path / "run", prior=prior, progress=False), VectorEnv, "step", False, 25)
     train_to(plan, tmp_path / "run", prior=prior, progress=False)
     assert same(tmp_path / "whole", tmp_path / "run")
     with pytest.raises(ConfigError, match="prior"):  # other data
-        train_to(replace(plan, steps=45), tmp_path / "run", prior=pendulum.swings(seed=1), progress=False)
+        train_to(replace(plan, steps=45), tmp_path / "run", prior=pendulum.linked(seed=1), progress=False)
 
 
 def test_discrete_actions_with_synthetic_rows_resume(tmp_path):
-    plan = replace(PLAN, env_id="CartPole-v1", algorithm="dqn", steps=30)
+    plan = replace(PLAN, env_id="CartPole-v1", algorithm="dqn", steps=30, n_step=3)
     train_to(plan, tmp_path / "whole", progress=False)
     rows = read(tmp_path / "whole" / "replay.npz")
     assert rows.action.ndim == 1
@@ -307,6 +308,19 @@ def test_discrete_actions_with_synthetic_rows_resume(tmp_path):
     assert not (tmp_path / "sac").exists()
 
 
+def test_generators_learn_n_step_rows(tmp_path, monkeypatch):
+    plan, seen = replace(PLAN, steps=21, n_step=3, env_options={"max_episode_steps": 8}), {}
+    whole = Generators.fit
+    monkeypatch.setattr(Generators, "fit", lambda self, step, real, progress: (
+        seen.update(real), whole(self, step, real, progress)))  # fmt: skip
+    run(tmp_path, plan)
+    rows = read(tmp_path / "replay.npz")
+    for member, real in seen.items():
+        expected = n_step_rows(rows[21 * member : 21 * member + 20], 3, 0.99)
+        assert real.rows.equals(expected)
+        assert (len(expected), real.gone) == (6 + 5 + 3, 0)  # of 8 and 7 steps, and of the 5 after the checkpoint
+
+
 def test_prior_data_of_another_task_leaves_nothing_behind(tmp_path):
     wide = pendulum.swings()
     wide = replace(wide, observation=np.tile(wide.observation, 2), next_observation=np.tile(wide.next_observation, 2))
@@ -314,6 +328,8 @@ def test_prior_data_of_another_task_leaves_nothing_behind(tmp_path):
         train_to(replace(PLAN, prior="wide"), tmp_path / "run", prior=wide, progress=False)
     with pytest.raises(ConfigError, match="prior"):
         train_to(replace(PLAN, prior="nothing"), tmp_path / "run", progress=False)
+    with pytest.raises(DataError, match="n_step"):
+        train_to(replace(PLAN, prior="mixed up", n_step=2), tmp_path / "run", prior=pendulum.swings(), progress=False)
     assert not (tmp_path / "run").exists()
 
 
