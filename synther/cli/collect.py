@@ -61,8 +61,9 @@ def collect(arguments: list[str]) -> None:
 
 def _rows(chosen: Collect) -> tuple[str | Path, dict[str, Any]]:
     """Write rows; returns where they are and their summary."""
-    from synther.collect.rows import Summary, buffer_of, roll_out, target_of
+    from synther.collect.rows import Summary, buffer_of, roll_out
     from synther.data import formats
+    from synther.data.formats.targets import target_of
 
     if chosen.repeat is not None:
         raise ConfigError("--repeat is for frames: expected --pixels with it")

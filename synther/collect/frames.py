@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.collect.rows import AGENT, agent_policy, buffer_of, target_of
+from synther.collect.rows import AGENT, agent_policy, buffer_of
 from synther.cores import cores
+from synther.data.episodes import episode_spans
 from synther.data.fingerprint import fingerprint
+from synther.data.formats.targets import target_of
 from synther.data.transitions import Transitions
 from synther.datasets.rollouts import CHANCE
 from synther.durable import partial_folder
@@ -134,7 +136,7 @@ def record_run_frames(
     rows = buffer_of(run)
     check_redrawable(rows.env_id)
     backend = graphics()
-    spans = list(_spans(rows))
+    spans = list(episode_spans(rows))
     several = cores() if processes is None else processes
     identity = {"rows": fingerprint(rows), "size": size, "graphics": backend}
 
@@ -157,21 +159,6 @@ def _in_order(workers: Workers, work: Iterator[Work]) -> Iterator[Frames]:
             yield answer(begun.popleft())
     while begun:
         yield answer(begun.popleft())
-
-
-def _spans(rows: Transitions) -> Iterator[slice]:
-    """The episodes of `rows`. Within each, every row must start in the state in which the row before ended."""
-    ends = rows.terminal if rows.timeout is None else rows.terminal | rows.timeout
-    stops = np.flatnonzero(ends) + 1
-    if not len(stops) or stops[-1] != len(rows):
-        stops = np.append(stops, len(rows))
-    starts = np.append(0, stops[:-1])
-    broken = (rows.next_observation[:-1] != rows.observation[1:]).any(1)
-    broken[stops[:-1] - 1] = False
-    if broken.any():
-        row = int(np.argmax(broken))
-        raise DataError(f"row {row} ends in another state than row {row + 1} starts in: expected whole episodes")
-    yield from (slice(start, stop) for start, stop in zip(starts, stops, strict=True))
 
 
 def _recorded(env_id: str, backend: str, repeat: int, size: int, policy: Policy, key: Key, most: int) -> Frames:

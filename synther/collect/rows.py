@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,12 @@ from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
 from synther.datasets.rollouts import CHANCE, parts_of, regenerate
 from synther.datasets.tasks import returns, whole_returns
-from synther.durable import check_new
 from synther.envs.episodes import action_bounds
 from synther.envs.making import Trusted, opened, time_limit
 from synther.envs.policies import Explorer, Policy, frozen, policies_of, read_policy
 from synther.envs.recording import record
 from synther.envs.scores import reference
-from synther.errors import ConfigError, DataError, FormatError, MissingExtra, SyntherError
+from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.folder import read_object
 from synther.progress import Progress
 
@@ -33,12 +30,7 @@ log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
-MINARI = "minari:"
-"""The prefix of a target that is a Minari id and not a path."""
-
 AGENT, _ARCHIVE = ".safetensors", ".npz"
-_LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
-"""For each suffix of a target, the library that writes it and the extra that installs the library."""
 
 
 def roll_out(
@@ -143,44 +135,6 @@ def buffer_of(run: Path) -> Transitions:
     if not result.exists() or read_object(result)["env_steps"] < steps:
         log.warning("%s is not finished: these are the rows so far, of %s steps per seed", run, f"{steps:,}")
     return rows
-
-
-def target_of(out: str) -> str | Path:
-    """Where rows are written: `minari:ID`, a file or, without a suffix, the folder of a Minari data set.
-
-    Refuses a target that exists already or that cannot be written, before any work is done.
-    """
-    if out.startswith(MINARI):
-        return _new_id(out.removeprefix(MINARI))
-    path = Path(out).expanduser()
-    check_new(path)
-    if path.suffix:
-        formats.check_rows_target(path)
-    _require(path.suffix.lower())
-    above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise ConfigError(f"{path} cannot be written, because {above} is not a writable folder: choose another --out")
-    return path
-
-
-def _new_id(name: str) -> str:
-    if not formats.is_minari_id(name):
-        raise ConfigError(f"{name!r} is not a Minari id: expected {MINARI}NAMESPACE/NAME-v0")
-    _require("")
-    if Path(name).exists():
-        raise ConfigError(f"{name} is also a path here, which would be read instead: choose another id")
-    from minari.storage import get_dataset_path
-
-    taken = Path(get_dataset_path(name))
-    if taken.exists():
-        raise ConfigError(f"the Minari id {name} is taken ({taken}): choose another version, or remove the data set")
-    return name
-
-
-def _require(suffix: str) -> None:
-    library, extra = _LIBRARIES.get(suffix, ("", ""))
-    if library and find_spec(library) is None:
-        raise MissingExtra(library, extra, "writing a Minari data set" if not suffix else f"writing a {suffix} file")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,17 @@ def episode_ends(rows: Transitions) -> NDArray[np.bool_]:
     """Which rows are marked as the last of an episode: terminals and timeouts. (N,)"""
     ends: NDArray[np.bool_] = rows.terminal if rows.timeout is None else rows.terminal | rows.timeout
     return ends
+
+
+def episode_spans(rows: Transitions) -> Iterator[slice]:
+    """The episodes of `rows`. Within each, every row must start in the state in which the row before ended."""
+    stops = np.flatnonzero(np.append(episode_ends(rows)[:-1], True)) + 1
+    broken = ~_continues(rows)
+    broken[stops[:-1] - 1] = False
+    if broken.any():
+        row = int(np.argmax(broken))
+        raise DataError(f"row {row} ends in another state than row {row + 1} starts in: expected whole episodes")
+    yield from (slice(start, stop) for start, stop in pairwise([0, *stops.tolist()]))
 
 
 def n_step_rows(rows: Transitions, n: int, discount: float) -> Transitions:

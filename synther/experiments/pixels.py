@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,7 +17,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from synther import compute
@@ -62,9 +60,6 @@ _TOLD = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "de
 _CPU_BYTES = 4 << 30
 _GPU_SHARE = 0.25
 """Memory that the rows of a group of seeds may take."""
-
-_THEIRS = {"mixed": "medium_replay", "medium-expert": "medium_expert"}
-"""V-D4RL's names of levels that differ from ours."""
 
 
 def is_trained(folder: Path) -> bool:
@@ -122,7 +117,7 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
         "kind": "frames",
         "agent": {"algorithm": spec.algorithm, **asdict(config)},
         "seeds": list(spec.all_seeds),
-        "data": digest(frames),
+        "data": frames.digest(),
         "env_id": spec.env_id or frames.env_id,
         "action_repeat": frames.action_repeat,
         **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
@@ -144,14 +139,6 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
     return result_of(folder)
 
 
-def digest(frames: Frames) -> str:
-    """What identifies frames."""
-    found = hashlib.sha256(repr((frames.env_id, frames.action_repeat, frames.image.shape)).encode())
-    for array in (frames.image, frames.action, frames.reward, frames.discount, frames.first, frames.low, frames.high):
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
-
-
 def _check_frames(run: Path, frames: Frames) -> None:
     """Refuse frames of another task than that of the agents of `run`, and warn of other frames of the same task."""
     about, policy = description(run), load_pixel_policy(run / POLICY)
@@ -163,7 +150,7 @@ def _check_frames(run: Path, frames: Frames) -> None:
             f"the agents of {run} are of {about['env_id']}, the frames of {frames.env_id}: encode what they were "
             "trained on"
         )
-    if digest(frames) != about["data"]:
+    if frames.digest() != about["data"]:
         log.warning("the agents of %s were trained on other frames than these", run)
 
 
@@ -185,7 +172,7 @@ def encode_to(
     _check_frames(run, frames)
     chosen = features or ("both" if kind_of(own["agent"]["algorithm"]) is DrQBCConfig else "actor")
     seeds = own["seeds"]
-    described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": digest(frames)}
+    described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": frames.digest()}
     files = [folder / f"seed-{each}.npz" for each in seeds]
     written = RunFolder(folder)
     written.check(described)
@@ -198,19 +185,6 @@ def encode_to(
             for rows, file in zip(latents, files, strict=True):
                 formats.write(rows, file)
     return files
-
-
-def frames_of(task: str, level: str, data: Path | None) -> Path:
-    """The path of a data set in the folder `data`: `walker-walk-medium`, alone or with .hdf5, or
-    `walker_walk/medium/84px`, there or in its folder `main`, as V-D4RL distributes it."""
-    if data is None:
-        raise ConfigError(f"{task}-{level}: frames do not come with the package; name their folder with --data")
-    name, theirs = f"{task}-{level}", Path(task.replace("-", "_"), _THEIRS.get(level, level), "84px")
-    wanted = [Path(name), Path(f"{name}.hdf5"), theirs, Path("main") / theirs]
-    for place in wanted:
-        if (data / place).exists():
-            return data / place
-    raise FormatError(f"no frames of {name} in {data}: expected {', '.join(map(str, wanted[:-1]))} or {wanted[-1]}")
 
 
 def file_of(folder: Path, seed: int) -> Path:

@@ -451,13 +451,13 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
         from synther.experiments.loop import CHECKPOINT
-        from synther.experiments.pixels import frames_of, is_trained, retrain_to, train_to
+        from synther.experiments.pixels import is_trained, retrain_to, train_to
         from synther.pixels import files
         from synther.pixels.latents import encode
 
         run = replace(self, env_id=self.env_id or f"dm_control/{self.task}-v0", device=place.device)
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
-        source = frames_of(self.task, self.level, place.data)
+        source = files.frames_of(self.task, self.level, place.data)
         frames = files.read(source, progress)
         # The path of the data folder on this machine is left out of the record.
         origin = f"frames read from {source.relative_to(place.data) if place.data else source}"

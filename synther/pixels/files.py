@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from synther.data.formats.reading import reading
 from synther.data.formats.writing import writing_to
-from synther.errors import DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.formats import Block, Source, hdf5, minari, npz
 from synther.pixels.frames import Frames
 from synther.progress import Phase, Progress, resolve
 
 Place = str | os.PathLike[str]
+
+_THEIRS = {"mixed": "medium_replay", "medium-expert": "medium_expert"}
+"""V-D4RL's names of levels that differ from ours."""
 
 
 def read(source: Place | Sequence[Place], progress: Progress | bool = False) -> Frames:
@@ -46,6 +49,19 @@ def read(source: Place | Sequence[Place], progress: Progress | bool = False) -> 
     reward, discount = np.where(first, 0, reward), np.where(first, 1, discount)
     with reading(sources[0].name if len(sources) == 1 else f"{len(sources)} files", "frames"):
         return Frames(image, action, reward, discount, first, **_agreed(sources))
+
+
+def frames_of(task: str, level: str, data: Path | None) -> Path:
+    """The path of a data set in the folder `data`: `walker-walk-medium`, alone or with .hdf5, or
+    `walker_walk/medium/84px`, there or in its folder `main`, as V-D4RL distributes it."""
+    if data is None:
+        raise ConfigError(f"{task}-{level}: frames do not come with the package; name their folder with --data")
+    name, theirs = f"{task}-{level}", Path(task.replace("-", "_"), _THEIRS.get(level, level), "84px")
+    wanted = [Path(name), Path(f"{name}.hdf5"), theirs, Path("main") / theirs]
+    for place in wanted:
+        if (data / place).exists():
+            return data / place
+    raise FormatError(f"no frames of {name} in {data}: expected {', '.join(map(str, wanted[:-1]))} or {wanted[-1]}")
 
 
 def write(frames: Frames | Iterable[Frames], path: Place) -> None:

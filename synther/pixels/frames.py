@@ -5,6 +5,7 @@ Each frame is stored once, as uint8, though it is part of six or more observatio
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -178,6 +179,13 @@ class Frames:
             reward.astype(np.float32),
             worth.astype(np.float32),
         )
+
+    def digest(self) -> str:
+        """What identifies these frames."""
+        found = hashlib.sha256(repr((self.env_id, self.action_repeat, self.image.shape)).encode())
+        for array in (self.image, self.action, self.reward, self.discount, self.first, self.low, self.high):
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
 
     def __repr__(self) -> str:
         size, columns = "x".join(map(str, self.image.shape[1:])), self.action.shape[1]

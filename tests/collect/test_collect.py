@@ -23,7 +23,8 @@ from synther.agents.edac import EDACConfig
 from synther.agents.iql import IQLConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
-from synther.collect.rows import Summary, buffer_of, roll_out, target_of
+from synther.collect.rows import Summary, buffer_of, roll_out
+from synther.data.formats.targets import target_of
 from synther.data.spaces import Box
 from synther.datasets.rollouts import regenerate
 from synther.datasets.tasks import returns

@@ -17,10 +17,11 @@ from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop
 from synther.experiments import pixels as retraining
-from synther.experiments.pixels import encode_to, fit_to, frames_of, identity, retrain_to, stored, train_to, upsample
+from synther.experiments.pixels import encode_to, fit_to, identity, retrain_to, stored, train_to, upsample
 from synther.experiments.sources import Given
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
+from synther.pixels.files import frames_of
 from synther.pixels.latents import encode
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
