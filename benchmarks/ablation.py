@@ -52,9 +52,9 @@ VARIANTS: dict[str, tuple[str, Changes, dict[str, Changes]]] = {
     "actions by quantile": ("best", {"data": {"scaling": {"default": "blend", "action": "quantile"}}}, {}),
     "batch 256": ("best", {"fit": {"batch_size": 256}}, {}),
     "batch 2048": ("best", {"fit": {"batch_size": 2048}}, {}),
-    "the paper's noise levels": ("best", {"noise": {"p_mean": -1.2, "p_std": 1.2}}, {}),
-    "more low noise levels": ("best", {"noise": {"p_mean": -2.4, "p_std": 1.2}}, {}),
-    "wider noise levels": ("best", {"noise": {"p_mean": -1.6, "p_std": 1.5}}, {}),
+    "lower noise levels": ("best", {"noise": {"p_mean": -2.0}}, {}),
+    "the paper's noise levels": ("best", {"noise": {"p_mean": -1.2}}, {}),
+    "wider noise levels": ("best", {"noise": {"p_std": 1.5}}, {}),
     "learning rate 1e-3": ("best", {"fit": {"learning_rate": 1e-3}}, {}),
     "10 blocks": ("best", {"network": {"depth": 10}}, {}),
 }

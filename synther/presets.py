@@ -100,7 +100,7 @@ _NEAREST = DataConfig(
 
 PRESETS: dict[str, Settings] = {
     "best": Settings(
-        noise=NoiseConfig(p_mean=-2.0, sigma_max=20),
+        noise=NoiseConfig(p_mean=-1.6, sigma_max=20),
         fit=FitConfig(batch_size=1024, overfit=OVERFIT),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True, restarts=4),
         data=_NEAREST,

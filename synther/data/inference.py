@@ -25,7 +25,7 @@ _CHUNK = 1 << 16
 LARGEST_ONEHOT = 4096
 """More values than this are not coded one-hot: the matrix would not fit anywhere."""
 
-SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.002, 20, 8
+SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.0005, 20, 8
 SPIKE_GAP = 0.5
 """By how much a spike at an end of a column is moved out, in stds of the column."""
 STANDS_OUT = 20
@@ -235,7 +235,7 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
 def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind, ...]:
     """`found` with the columns of real numbers in `values`, a sample, that are no smooth ones as what they are.
 
-    A spike is a value of 1 in 500 rows, and many times as frequent as the others. A column of which every value comes
+    A spike is a value of 1 in 2,000 rows, and many times as frequent as the others. A column of which every value comes
     again and again is quantised: its values are levels.
     """
     better: list[Kind] = []
