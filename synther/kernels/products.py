@@ -28,7 +28,7 @@ def product(
     Then `bias` (N, C) is added, the result is rectified, and set to 0 where `mask` (N, R, C) is not positive. It is
     written to `out`, or added to it with `add`. `sums` (N, C) receives b summed over D: if the product is the gradient
     of matrices, that is the gradient of their biases. Any strides are allowed, except that the last axis of `bias`,
-    `mask`, `out` and `sums` must be contiguous.
+    `mask` and `sums` must be contiguous.
     """
     if triton is not None and a.is_cuda and a.dtype == torch.float32:
         out = b.new_empty(b.shape[0], a.shape[1], b.shape[2]) if out is None else out
@@ -79,7 +79,7 @@ def _product_triton(
     bias, mask, sums = (out if given is None else given for given in (bias, mask, sums))
     tf32 = torch.get_float32_matmul_precision() != "highest"
     _product_kernel[grid](
-        a, b, out, bias, mask, sums, rows, columns, depth, *a.stride(), *b.stride(), *out.stride()[:2],
+        a, b, out, bias, mask, sums, rows, columns, depth, *a.stride(), *b.stride(), *out.stride(),
         bias.stride(0), *mask.stride()[:2], sums.stride(0), networks // len(a),
         not no_bias, rectify, not no_mask, not no_sums, add, "tf32" if tf32 else "ieee", **tile,
     )  # fmt: skip
@@ -127,7 +127,7 @@ def _product_cublas(
     size = made.shape[1] * columns
     _finish_kernel[(triton.cdiv(size, 1024), networks)](
         made, out, made if bias is None else bias, made if mask is None else mask, size, columns,
-        *out.stride()[:2], 0 if bias is None else bias.stride(0), *(made if mask is None else mask).stride()[:2],
+        *out.stride(), 0 if bias is None else bias.stride(0), *(made if mask is None else mask).stride()[:2],
         bias is not None, rectify, mask is not None, add, 1024,
     )  # fmt: skip
 
@@ -137,7 +137,7 @@ if triton is not None:
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _product_kernel(  # type: ignore[no-untyped-def]
         a, b, out, bias, mask, sums, rows, columns, depth,
-        a_network, a_row, a_depth, b_network, b_depth, b_column, out_network, out_row,
+        a_network, a_row, a_depth, b_network, b_depth, b_column, out_network, out_row, out_column,
         bias_network, mask_network, mask_row, sums_network, sharing,
         BIAS: tl.constexpr, RECTIFY: tl.constexpr, MASK: tl.constexpr, SUMS: tl.constexpr, ADD: tl.constexpr,
         PRECISION: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
@@ -166,7 +166,7 @@ if triton is not None:
         if MASK:
             gate = mask + network * mask_network + row[:, None] * mask_row + column[None, :]
             total = tl.where(tl.load(gate, in_row & in_column, 0.0) > 0, total, 0.0)
-        place = out + network * out_network + row[:, None] * out_row + column[None, :]
+        place = out + network * out_network + row[:, None] * out_row + column[None, :] * out_column
         if ADD:
             total += tl.load(place, in_row & in_column, 0.0)
         tl.store(place, total, in_row & in_column)
@@ -175,7 +175,7 @@ if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
     def _finish_kernel(  # type: ignore[no-untyped-def]
-        made, out, bias, mask, size, columns, out_network, out_row, bias_network, mask_network, mask_row,
+        made, out, bias, mask, size, columns, out_network, out_row, out_column, bias_network, mask_network, mask_row,
         BIAS: tl.constexpr, RECTIFY: tl.constexpr, MASK: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
     ):  # fmt: skip
         network = tl.program_id(1).to(tl.int64)
@@ -189,7 +189,7 @@ if triton is not None:
         if MASK:
             gate = tl.load(mask + network * mask_network + row * mask_row + column, inside)
             total = tl.where(gate > 0, total, 0.0)
-        place = out + network * out_network + row * out_row + column
+        place = out + network * out_network + row * out_row + column * out_column
         if ADD:
             total += tl.load(place, inside)
         tl.store(place, total, inside)

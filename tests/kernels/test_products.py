@@ -40,7 +40,7 @@ def drawn(shape, dtype, device, transposed) -> dict[str, Tensor]:
         "b": window(networks, columns, depth).mT if "b" in transposed else window(networks, depth, columns),
         "bias": window(networks, columns),
         "mask": window(networks, rows, columns),
-        "out": window(networks, rows, columns),
+        "out": window(networks, columns, rows).mT if "out" in transposed else window(networks, rows, columns),
         "sums": window(networks, columns),
     }
 
@@ -69,12 +69,12 @@ def check(shape, options, transposed, dtype, device, margin):
 @pytest.mark.parametrize("options", OPTIONS, ids="-".join)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_product_is_its_definition(shape, options):
-    check(shape, options, "a", torch.float64, "cpu", 1e-13)
+    check(shape, options, ("a", "out"), torch.float64, "cpu", 1e-13)
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(("precision", "margin"), [("highest", 2e-6), ("high", 1e-3)])
-@pytest.mark.parametrize("transposed", ["", "a", "b"])
+@pytest.mark.parametrize("transposed", [(), ("a",), ("b",), ("a", "out")], ids="-".join)
 @pytest.mark.parametrize("options", OPTIONS, ids="-".join)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_product_on_the_gpu(shape, options, transposed, precision, margin):
