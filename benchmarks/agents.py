@@ -20,13 +20,13 @@ from machine import command_line, keep, origin, print_table
 
 from synther import Transitions
 from synther.agents.agent import ALGORITHMS, Agent
-from synther.agents.networks import MLP, NETWORKS, NetworkFactory
+from synther.agents.networks import NETWORKS
 from synther.agents.rows import Arm, Member, Rows
 from synther.compute import pick_device, synchronize
 
 MILLION = 1_000_000
-_PLAIN = "mlp, as a module"
-NETWORKS.register(_PLAIN, NetworkFactory(MLP))
+for _kind in ("mlp", "layer_norm", "layer_norm_last"):  # those that have a fast path
+    NETWORKS.register(f"{_kind}, as a module", NETWORKS.get(_kind))
 REFERENCE_MINUTES = {"td3_bc": "94", "iql": "161", "edac": "269"}
 """For one seed, on an H200."""
 LARGER = {"width": 512, "depth": 3, "batch_size": 1024}

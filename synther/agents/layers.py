@@ -1,19 +1,23 @@
 """Forward and backward passes of many multi-layer perceptrons of one shape, each a row of one weight matrix.
 
-A row is `matrices, biases, other numbers`. The gradient has the same layout, so nothing has to be concatenated. The
-backward pass is written by hand, because PyTorch cannot differentiate the fastest GPU products (`kernels.product`).
+A row of plain ones is `matrices, biases, other numbers`; of those with layer norm, the parameters of their module. The
+gradient has the same layout, so nothing has to be concatenated. The backward pass is written by hand, because PyTorch
+cannot differentiate the fastest GPU products (`kernels.products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import layer_norm
 
+from synther.kernels.layer_norm import EPS, norm_relu, norm_relu_backward
 from synther.kernels.products import column_sums, product
 
 Sizes = tuple[int, ...]
@@ -102,10 +106,14 @@ class _Outputs(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             in_weights = _in_weights(weights, [x, *hidden], deltas, ctx.sizes)
         if ctx.needs_input_grad[1]:
-            in_x = product(deltas[0], matrices[0].mT)
-            if len(x) < len(in_x):
-                in_x = torch.unflatten(in_x, 0, (len(x), -1)).sum(1)
+            in_x = _in_x(deltas[0], matrices[0], len(x))
         return in_weights, in_x, None
+
+
+def _in_x(delta: Tensor, matrix: Tensor, count: int) -> Tensor:
+    """The gradient in `count` inputs, from that in the first layer's output. Networks that share an input add up."""
+    found = product(delta, matrix.mT)
+    return found if len(found) == count else torch.unflatten(found, 0, (count, -1)).sum(1)
 
 
 class _OutputsAndSlopes(torch.autograd.Function):
@@ -149,3 +157,97 @@ class _OutputsAndSlopes(torch.autograd.Function):
             column_sums(deltas[layer], of_biases[layer])
         gradient[:, sum(numbers(ctx.sizes)) :].zero_()
         return gradient, None, None
+
+
+@dataclass(frozen=True)
+class NormLayers:
+    """Where a row holds the layers of a perceptron with layer norm, and in which order a hidden layer applies them."""
+
+    parameters: Callable[[Tensor], Sequence[Tensor]]
+    """Views of rows (N, P) in the module's order. A hidden layer: weight (N, out, in), bias, scale and shift (N, out).
+    The last layer: weight and bias."""
+    norm_first: bool
+    """Linear, layer norm, ReLU. Otherwise linear, ReLU, layer norm."""
+
+    def views(self, rows: Tensor) -> _NormViews:
+        weights, *others = (list(self.parameters(rows)[start::4]) for start in range(4))
+        return _NormViews([weight.mT for weight in weights], *others)
+
+
+class _NormViews(NamedTuple):
+    """Matrices (N, in, out) and biases (N, out) of all layers, scales and shifts (N, out) of the hidden ones."""
+
+    matrices: list[Tensor]
+    biases: list[Tensor]
+    scales: list[Tensor]
+    shifts: list[Tensor]
+
+
+def normed_outputs(weights: Tensor, x: Tensor, layers: NormLayers) -> Tensor:
+    """Outputs (N, B, out) of networks with layer norm. Weights (N, P), x (S, B, in), each shared by N / S.
+
+    Differentiable once, in the weights and in x.
+    """
+    if torch.is_grad_enabled() and (weights.requires_grad or x.requires_grad):
+        result: Tensor = _NormedOutputs.apply(weights, x, layers)  # type: ignore[no-untyped-call]
+        return result
+    return _normed_forward(weights, x, layers)[0]
+
+
+def normed_outputs_and_slopes(weights: Tensor, x: Tensor, layers: NormLayers) -> tuple[Tensor, Tensor]:
+    """`outputs_and_slopes` of networks with layer norm. PyTorch differentiates it, twice for the slopes."""
+    matrices, biases, scales, shifts = layers.views(weights)
+    with torch.enable_grad():
+        own = x.detach().repeat_interleave(len(weights) // len(x), 0).requires_grad_()
+        hidden = own
+        for matrix, bias, scale, shift in zip(matrices, biases, scales, shifts, strict=False):
+            hidden = torch.baddbmm(bias.unsqueeze(1), hidden, matrix)
+            hidden = hidden if layers.norm_first else hidden.relu()
+            normal = layer_norm(hidden, hidden.shape[-1:], eps=EPS)
+            hidden = torch.addcmul(shift.unsqueeze(1), normal, scale.unsqueeze(1))
+            hidden = hidden.relu() if layers.norm_first else hidden
+        value = torch.baddbmm(biases[-1].unsqueeze(1), hidden, matrices[-1]).squeeze(-1)
+        (slope,) = torch.autograd.grad(value.sum(), own, create_graph=True)
+    return value, slope
+
+
+def _normed_forward(weights: Tensor, x: Tensor, layers: NormLayers) -> tuple[Tensor, list[Tensor]]:
+    """Outputs, and of each hidden layer its product, the statistics of its norm, and its output."""
+    matrices, biases, scales, shifts = layers.views(weights)
+    kept = []
+    for matrix, bias, scale, shift in zip(matrices, biases, scales, shifts, strict=False):
+        made = product(x, matrix)
+        x, statistics = norm_relu(made, bias, scale, shift, norm_first=layers.norm_first)
+        kept += [made, statistics, x]
+    return product(x, matrices[-1], bias=biases[-1]), kept
+
+
+class _NormedOutputs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, x: Tensor, layers: NormLayers) -> Tensor:
+        last, kept = _normed_forward(weights, x, layers)
+        ctx.layers = layers
+        ctx.save_for_backward(weights, x, *kept)
+        return last
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        weights, x, *kept = ctx.saved_tensors
+        made, statistics, hidden = (kept[start::3] for start in range(3))
+        matrices, biases, scales, shifts = ctx.layers.views(weights)
+        gradient = of = None
+        if ctx.needs_input_grad[0]:
+            gradient = torch.zeros_like(weights, memory_format=torch.contiguous_format)  # 0 between parameters
+            of = ctx.layers.views(gradient)
+        for layer in range(len(hidden), -1, -1):
+            if of is not None:
+                product((hidden[layer - 1] if layer else x).mT, delta, out=of.matrices[layer], sums=of.biases[layer])
+            if layer:
+                below = layer - 1
+                delta = norm_relu_backward(
+                    product(delta, matrices[layer].mT), made[below], statistics[below],
+                    biases[below], scales[below], shifts[below], norm_first=ctx.layers.norm_first,
+                    sums=None if of is None else (of.scales[below], of.shifts[below]),
+                )  # fmt: skip
+        return gradient, _in_x(delta, matrices[0], len(x)) if ctx.needs_input_grad[1] else None, None

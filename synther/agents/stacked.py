@@ -1,7 +1,8 @@
 """Networks of many members at once: one tensor holds all weights.
 
 `Stack` is the fast path of plain perceptrons: each layer is one batched product, with a derivative by hand.
-`ModuleStack` runs any `nn.Module` for all members by `torch.func`. Both have the same interface, `Networks`.
+`ModuleStack` runs any `nn.Module` for all members by `torch.func`. `LayerNormStack` is its fast path for layer norm.
+All have the same interface, `Networks`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,20 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from synther.agents.layers import numbers, outputs, outputs_and_slopes
+from synther.agents.layers import (
+    NormLayers,
+    normed_outputs,
+    normed_outputs_and_slopes,
+    numbers,
+    outputs,
+    outputs_and_slopes,
+)
 from synther.agents.networks import Dropout, Initial, NetworkOptions, build_network
 from synther.errors import ConfigError
 
@@ -60,6 +68,11 @@ class Networks(ABC):
     @abstractmethod
     def _with(self, weights: Tensor, buffers: Tensor | None) -> Self:
         """The same networks with other numbers."""
+
+    @property
+    def _rows(self) -> Tensor:
+        """One network per row, without grouping."""
+        return self.weights.view(-1, self.weights.shape[-1])
 
     def fixed(self) -> Self:
         """The same networks without gradients."""
@@ -123,11 +136,6 @@ class Stack(Networks):
     def described(self) -> dict[str, Any]:
         return {"sizes": self.sizes, "free": self.free_size}
 
-    @property
-    def _rows(self) -> Tensor:
-        """One network per row, without grouping."""
-        return self.weights.view(-1, self.weights.shape[-1])
-
     def _with(self, weights: Tensor, buffers: Tensor | None) -> Self:
         return type(self)(weights, self.sizes, self.free_size)
 
@@ -171,6 +179,10 @@ class _Flat:
             name: torch.unflatten(rows[..., start : start + shape.numel()], -1, shape or (1,))
             for (name, shape), start in zip(self.shapes.items(), self.starts.values(), strict=True)
         }
+
+    def in_order(self, rows: Tensor) -> list[Tensor]:
+        """The same without names."""
+        return list(self.views(rows).values())
 
 
 def _aligned(count: int) -> int:
@@ -243,6 +255,32 @@ class ModuleStack(Networks):
         return same
 
 
+class LayerNormStack(ModuleStack):
+    """The fast path of perceptrons with layer norm. Its rows and files are those of `ModuleStack`."""
+
+    kinds: ClassVar[dict[str, bool]] = {"layer_norm": True, "layer_norm_last": False}
+    """Whether the norm comes before the ReLU."""
+
+    def __init__(self, weights: Tensor, buffers: Tensor | None, spec: NetworkSpec, free: int = 0) -> None:
+        super().__init__(weights, buffers, spec, free)
+        self._layers = NormLayers(self._parameters.in_order, self.kinds[spec.kind])
+
+    def __call__(self, x: Tensor, *, training: bool = True) -> Tensor:
+        found = normed_outputs(self._rows, x.reshape(-1, *x.shape[-2:]), self._layers)
+        return found.view(*self.weights.shape[:-1], *found.shape[1:])
+
+    def with_slopes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        lead = self.weights.shape[:-1]
+        value, slope = normed_outputs_and_slopes(self._rows, x, self._layers)
+        return value.view(*lead, -1), slope.view(*lead, *slope.shape[1:])
+
+
+def stack_modules(weights: Tensor, buffers: Tensor | None, spec: NetworkSpec, free: int = 0) -> ModuleStack:
+    """Networks of any kind, on the fast path if their kind has one."""
+    fast = spec.kind in LayerNormStack.kinds and not spec.options.dropout
+    return (LayerNormStack if fast else ModuleStack)(weights, buffers, spec, free)
+
+
 def draw_modules(
     sources: Sequence[torch.Generator],
     spec: NetworkSpec,
@@ -267,7 +305,7 @@ def draw_modules(
         raise ConfigError(f"network {spec.kind!r} has another number of parameters each time it is built")
     rows = torch.stack(weights).view(*lead, -1).to(device).requires_grad_()
     kept = torch.stack(buffers).view(*lead, -1).to(device) if buffers[0].numel() else None
-    return ModuleStack(rows, kept, replace(spec, options=replace(spec.options, initial=None)), len(free))
+    return stack_modules(rows, kept, replace(spec, options=replace(spec.options, initial=None)), len(free))
 
 
 def described_networks(weights: Tensor, buffers: Tensor | None, about: dict[str, Any]) -> Networks:
@@ -276,7 +314,7 @@ def described_networks(weights: Tensor, buffers: Tensor | None, about: dict[str,
         return Stack(weights, about["sizes"], about["free"])
     options = NetworkOptions(about["width"], about["depth"], about["dropout"])
     spec = NetworkSpec(about["network"], about["inputs"], about["outputs"], options)
-    return ModuleStack(weights, buffers, spec, about["free"])
+    return stack_modules(weights, buffers, spec, about["free"])
 
 
 def draw_stack(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -30,14 +31,31 @@ from synther.agents.own_code import import_named
 from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
 from synther.agents.sac import SACConfig
-from synther.agents.stacked import ModuleStack, NetworkSpec, draw_modules, draw_stack
+from synther.agents.stacked import (
+    LayerNormStack,
+    ModuleStack,
+    NetworkSpec,
+    described_networks,
+    draw_modules,
+    draw_stack,
+)
 from synther.agents.td3_bc import TD3BCConfig
 from synther.errors import ConfigError
 
+from ..support.states import assert_close, assert_same
 from .tables import CPU, table
 
 KINDS = ["mlp", "layer_norm", "layer_norm_last", "batch_norm", "simba"]
 OPTIONS = NetworkOptions(width=16, depth=2)
+EXACT, SINGLE = {"rtol": 1e-10, "atol": 1e-10}, {"rtol": 1e-3, "atol": 1e-4}
+NORMS = pytest.mark.parametrize(
+    ("kind", "dtype", "near"),
+    [
+        (kind, dtype, near)
+        for kind in ("layer_norm", "layer_norm_last")
+        for dtype, near in ((torch.float64, EXACT), (torch.float32, SINGLE))
+    ],
+)
 
 
 def sources(*seeds: int) -> list[torch.Generator]:
@@ -49,6 +67,11 @@ def drawn(kind: str, ensemble: int | None = 3, seeds: tuple[int, ...] = (1, 2), 
     return draw_modules(sources(*seeds), NetworkSpec(kind, 5, 2, options), CPU, ensemble=ensemble)
 
 
+def slow(stack: ModuleStack) -> ModuleStack:
+    """The same networks, run by `torch.func`."""
+    return ModuleStack(stack.weights, stack.buffers, stack.spec, stack.free_size)
+
+
 def alone(stack: ModuleStack, member: int, network: int, x: Tensor) -> Tensor:
     """The same network as a module of its own."""
     module = stack.spec.build().train()
@@ -57,6 +80,15 @@ def alone(stack: ModuleStack, member: int, network: int, x: Tensor) -> Tensor:
     if stack.buffers is not None:
         buffers = {n: v[member, network].clone() for n, v in stack._buffers.views(stack.buffers).items()}
     return functional_call(module, (parameters, buffers), (x,))
+
+
+def in_dtype(stack: ModuleStack, dtype: torch.dtype) -> ModuleStack:
+    """A stack whose norms scale and shift, too."""
+    own = stack.weights.detach().to(dtype, copy=True)
+    for name, view in stack._parameters.views(own).items():
+        if stack._parameters.shapes[name].numel() > 1:
+            view += 0.3 * torch.randn_like(view)
+    return stack._with(own.requires_grad_(), None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,19 +121,71 @@ def test_the_fast_path_of_perceptrons_is_the_plain_network():
         torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
-def test_slopes_are_the_gradients_in_the_inputs():
-    stack = draw_modules(sources(1, 2), NetworkSpec("layer_norm", 5, 1, OPTIONS), CPU, ensemble=3)
-    x = torch.randn(2, 4, 5)
+@NORMS
+@pytest.mark.parametrize("ensemble", [None, 3])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_fast_path_of_layer_norm_is_the_plain_network(kind, ensemble, depth, dtype, near):
+    spec = NetworkSpec(kind, 5, 2, NetworkOptions(15, depth))
+    drawn = draw_modules(sources(1, 2), spec, CPU, ensemble=ensemble, free=(1.0, -1.0))
+    fast = in_dtype(drawn, dtype)
+    assert type(fast) is LayerNormStack
+    assert (fast.free == torch.tensor([1.0, -1.0])).all()
+    plain = slow(fast)
+    shapes = [(2, 7, 5)] if ensemble is None else [(2, 7, 5), (2, ensemble, 7, 5)]
+    for shape in shapes:
+        x = torch.randn(shape, dtype=dtype, requires_grad=True)
+        results = [stack(x) for stack in (fast, plain)]
+        torch.testing.assert_close(*results, **near)
+        torch.testing.assert_close(fast(x.detach()), results[1], **near)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), results[1], **near)
+        towards = torch.randn_like(results[1])
+        wanted, found = (torch.autograd.grad(y, (fast.weights, x), towards, retain_graph=True) for y in results)
+        for one, other in zip(wanted, found, strict=True):
+            torch.testing.assert_close(one, other, **near)
+        (in_x,) = torch.autograd.grad(fast.fixed()(x), x, towards)
+        torch.testing.assert_close(in_x, wanted[1], **near)
+
+
+@NORMS
+def test_slopes_are_the_gradients_in_the_inputs(kind, dtype, near):
+    drawn = draw_modules(sources(1, 2), NetworkSpec(kind, 5, 1, OPTIONS), CPU, ensemble=3)
+    stack = in_dtype(drawn, dtype)
+    x = torch.randn(2, 4, 5, dtype=dtype)
     value, slope = stack.with_slopes(x)
     assert slope.shape == (2, 3, 4, 5)
     for s in range(2):
         for e in range(3):
             row = x[s].clone().requires_grad_()
             out = alone(stack, s, e, row)
-            torch.testing.assert_close(value[s, e], out[:, 0])
-            torch.testing.assert_close(slope[s, e], torch.autograd.grad(out.sum(), row)[0])
-    (second,) = torch.autograd.grad(slope.square().sum(), stack.weights)
-    assert second.abs().sum() > 0
+            torch.testing.assert_close(value[s, e], out[:, 0], **near)
+            torch.testing.assert_close(slope[s, e], torch.autograd.grad(out.sum(), row)[0], **near)
+    towards, along = torch.randn_like(value), torch.randn_like(slope)
+    second = [
+        torch.autograd.grad((value * towards).sum() + (slope.tanh() * along).sum(), stack.weights)[0]
+        for value, slope in ((value, slope), slow(stack).with_slopes(x))
+    ]
+    torch.testing.assert_close(*second, **near)
+    assert second[0].abs().sum() > 0
+
+
+def test_which_networks_take_the_fast_path():
+    for kind in KINDS:
+        stack = drawn(kind)
+        assert type(stack) is (LayerNormStack if kind.startswith("layer_norm") else ModuleStack)
+        # Files do not depend on the path: both describe the same rows of numbers.
+        assert stack.described() == slow(stack).described()
+        again = described_networks(stack.weights, stack.buffers, stack.described())
+        assert type(again) is type(stack)
+    assert type(drawn("layer_norm", dropout=0.1)) is ModuleStack
+
+
+def test_networks_can_be_sent_to_other_processes():
+    x = torch.randn(2, 7, 5)
+    for kind in KINDS:
+        stack = drawn(kind)
+        sent = pickle.loads(pickle.dumps(stack.fixed()))
+        assert torch.equal(sent(x, training=False), stack(x, training=False))
 
 
 def test_a_member_is_the_same_alone_and_copies_stand_for_themselves():
@@ -268,6 +352,23 @@ def test_agents_train_alone_as_together_and_resume(name, kind, tmp_path):
     (member,) = policy.members()
     np.testing.assert_allclose(member.act(observations), resumed.act(observations)[0], atol=1e-6)
     assert member.act(observations[0]).shape == (rows.action_size,)
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "layer_norm_last"])
+def test_an_agent_learns_the_same_on_the_fast_path_and_as_a_module(kind):
+    NETWORKS.register("as a module", NETWORKS.get(kind))
+    try:
+        agents = []
+        for network in (kind, "as a module"):
+            config = TD3BCConfig(width=8, batch_size=16, critic_network=network, actor_network=network)
+            agents.append(Agent(config, Rows([table(60, seed=0)], device=CPU), [Member(0), Member(1)]))
+    finally:
+        NETWORKS.remove("as a module")
+    assert [type(agent.algorithm.critics) for agent in agents] == [LayerNormStack, ModuleStack]
+    assert_same(*agents)
+    for agent in agents:
+        agent.train(6)
+    assert_close(*agents)
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -25,6 +25,7 @@ LEARNERS = {
     "sac": test_learner.FORMS["sac"],
     "redq": test_learner.FORMS["redq"],
     "wide": SACConfig(width=256, batch_size=256, num_critics=10, utd=2),
+    "layer norm": SACConfig(width=256, batch_size=256, num_critics=10, utd=2, critic_network="layer_norm"),
 }
 every_agent = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 every_learner = pytest.mark.parametrize("config", LEARNERS.values(), ids=LEARNERS)
