@@ -5,8 +5,10 @@ Everything else is written once, for tensors, and asks for no device; only `kern
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -18,6 +20,9 @@ from synther.errors import ConfigError
 from synther.plain import whole_seed
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
+
+_MPS_PATIENCE = 60.0
+"""Seconds in which the daemon of MPS has to end."""
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -33,6 +38,22 @@ def pick_device(name: str = "auto") -> torch.device:
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise ConfigError(f"device {name!r} was asked for, but PyTorch sees {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+@contextmanager
+def shared_by_processes(device: torch.device) -> Iterator[None]:
+    """Let processes that are started inside run on a GPU at the same time, by CUDA's multi-process service (MPS).
+
+    A machine without it takes turns. A daemon that runs already is used and left running.
+    """
+    control = shutil.which("nvidia-cuda-mps-control") if device.type == "cuda" else None
+    is_ours = control is not None and subprocess.run([control, "-d"], capture_output=True).returncode == 0
+    try:
+        yield
+    finally:
+        if control is not None and is_ours:
+            with suppress(subprocess.TimeoutExpired):  # other clients of the daemon may still be at work
+                subprocess.run([control], input=b"quit\n", capture_output=True, timeout=_MPS_PATIENCE)
 
 
 def pick_precision(precision: Precision, device: torch.device) -> Precision:

@@ -153,3 +153,29 @@ def test_fetched_is_what_the_tensor_was_and_not_what_came_after():
         if number:
             assert (out[number - 1]() == 20 * number).all()
     assert (out[-1]() == 100).all()
+
+
+MPS = """#!/bin/sh
+if [ "$1" = "-d" ]; then echo start >> "$MPS_LOG"; [ ! -e "$MPS_LOG.running" ]; else cat >> "$MPS_LOG"; fi
+"""
+
+
+def test_mps_is_started_where_it_is_and_stopped_by_whoever_started_it(tmp_path, monkeypatch):
+    told, program = tmp_path / "log", tmp_path / "nvidia-cuda-mps-control"
+    monkeypatch.setenv("MPS_LOG", str(told))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    cuda = torch.device("cuda")
+    with compute.shared_by_processes(cuda):  # there is no such program
+        pass
+    program.write_text(MPS)
+    program.chmod(0o755)
+    with compute.shared_by_processes(torch.device("cpu")):
+        pass
+    assert not told.exists()
+    with compute.shared_by_processes(cuda):
+        assert told.read_text() == "start\n"
+    assert told.read_text() == "start\nquit\n"
+    told.with_suffix(".running").touch()
+    with compute.shared_by_processes(cuda):
+        pass
+    assert told.read_text() == "start\nquit\nstart\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -13,9 +13,6 @@ from synther.cli import options
 from synther.cli.answer import answer, say
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.spec import ChangeOptions
-
-if TYPE_CHECKING:
-    from synther.experiments.engines import Outcome
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,8 @@ class Paper(ChangeOptions, options.Named):
     """Only runs with one of these texts in their names: walker2d-mixed, iql."""
     engine: Literal["local", "ray"] = "local"
     """local: one run after another on this machine. ray: several at once on a Ray cluster."""
+    parallel: int = 1
+    """With local: runs at the same time, each in its own process. They share a GPU by CUDA MPS, if it is there."""
     gpus: float | None = None
     """With ray: GPUs of a run; 0.5 for two runs on each GPU."""
     address: str | None = None
@@ -97,12 +96,11 @@ def _run(chosen: Paper, command: str) -> None:
         names = ", ".join(job.name for job in wanted.jobs)
         raise ConfigError(f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: its runs are {names}")
     place = Place(chosen.out / "models", chosen.folder, chosen.policies, chosen.device, chosen.workers, command)
-    how: dict[str, Any] = {"engine": chosen.engine, "gpus": chosen.gpus, "address": chosen.address}
-    outcomes = execute_all(
-        [job.changed(chosen) for job in jobs], chosen.out / RUNS, place, **how, progress=not chosen.quiet
-    )
+    how: dict[str, Any] = {name: getattr(chosen, name) for name in ("engine", "parallel", "gpus", "address")}
+    specs = [job.changed(chosen) for job in jobs]
+    outcomes = execute_all(specs, chosen.out / RUNS, place, **how, progress=not chosen.quiet)
     facts = {"runs": [vars(outcome) for outcome in outcomes]}
-    answer(chosen.json, facts, [(one.name, _words(one)) for one in outcomes], header=("run", "outcome"))
+    answer(chosen.json, facts, [(one.name, str(one)) for one in outcomes], header=("run", "outcome"))
     lost = [outcome.name for outcome in outcomes if outcome.error is not None]
     if lost:
         raise SyntherError(f"{len(lost)} of {len(outcomes)} runs are not finished: {', '.join(lost)}")
@@ -114,18 +112,14 @@ def _check(chosen: Paper) -> None:
     from synther.datasets import Request
     from synther.plain import check_least
 
-    check_least(chosen, workers=1)
+    check_least(chosen, workers=1, parallel=1)
+    if chosen.engine == "ray" and chosen.parallel > 1:
+        raise ConfigError("--parallel is for the engine local: leave it out with --engine ray, which has --gpus")
     if chosen.engine == "local":
         if chosen.gpus is not None or chosen.address is not None:
             raise ConfigError("--gpus and --address are for a cluster: give --engine ray too")
         compute.pick_device(chosen.device)  # with Ray, only the workers need it
     Request("", chosen.folder, chosen.policies)  # refuses a folder or a file that does not exist
-
-
-def _words(outcome: Outcome) -> str:
-    if outcome.error is not None:
-        return outcome.error
-    return "finished before" if outcome.was_done else f"finished in {outcome.seconds:,.0f} s"
 
 
 def _table(chosen: Paper, command: str) -> None:

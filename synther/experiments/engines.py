@@ -1,4 +1,4 @@
-"""Many runs: one after another in this process, or several at once on a Ray cluster.
+"""Many runs: one after another in this process, several at once in child processes, or on a Ray cluster.
 
 Each run works in a folder of its own, whatever the engine. A Ray worker works directly in that folder, so all machines
 of the cluster must share the storage that it lies on. A run whose worker dies is sent again and resumes there.
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import create_connection, gethostname
 from typing import Any, Literal, Protocol
 
+from synther.children import Children
 from synther.durable import check_folder
-from synther.errors import ConfigError, MissingExtra, SyntherError
+from synther.errors import ConfigError, Failed, MissingExtra, SyntherError
 from synther.locks import driver_lock, owned, worker_lock
 from synther.progress import Lines, Phase, Progress, Silent, resolve
 
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = {"local": 1.0, "ray": 120.0}
 """Seconds to wait for the lock of a worker that was stopped. Shared storage may release that of a dead machine late."""
+
+_CURE = "find out what ended it, such as too little memory; the same command resumes the run"
 
 _RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -62,6 +66,10 @@ class Outcome:
     was_done: bool = False
     """It was done before this call."""
 
+    def __str__(self) -> str:
+        done = "finished before" if self.was_done else f"finished in {self.seconds:,.0f} s"
+        return done if self.error is None else self.error
+
 
 def run_all(
     tasks: Sequence[Task],
@@ -72,19 +80,26 @@ def run_all(
     cpus: float | None = None,
     address: str | None = None,
     attempts: int = 3,
+    parallel: int = 1,
     progress: Progress | bool = True,
 ) -> list[Outcome]:
     """Execute each task in the folder of `out` that has its name. Outcomes are in the order of the tasks.
 
     A task that is done is skipped. If one fails, the others continue. After an interruption, the same call resumes.
+    The engine `local` executes `parallel` tasks at once, each in a process of its own if there are several.
     `gpus` and `cpus` (for each run), `address` (of a cluster; by default a new one on this machine) and `attempts` (for
     a run whose worker dies) are for Ray: see docs/engines.md.
     """
     _check_names(tasks)
     out = out.expanduser().resolve()
     check_folder(out, "choose a folder")
+    if parallel < 1 or (parallel > 1 and engine == "ray"):
+        raise ConfigError(f"parallel must be at least 1, and is for the engine local, got {parallel} and {engine}")
+    if engine == "local" and parallel > 1:
+        return _run_in_children(tasks, out, Children(parallel), not isinstance(resolve(progress), Silent))
     if engine == "local":
-        return [_run_here(task, out / task.name, resolve(progress)) for task in tasks]
+        how = resolve(progress), _PATIENCE["local"]
+        return [_run_locally(task, out, lambda task, folder: _attempt(task, folder, *how)) for task in tasks]
     if engine != "ray":
         raise ConfigError(f"unknown engine {engine!r}: expected local or ray")
     if attempts < 1:
@@ -129,14 +144,33 @@ def _attempt(task: Task, folder: Path, progress: Progress, patience: float) -> O
     return Outcome(task.name, time.monotonic() - began, error)
 
 
-def _run_here(task: Task, folder: Path, progress: Progress) -> Outcome:
+def _run_locally(task: Task, out: Path, attempt: Callable[[Task, Path], Outcome]) -> Outcome:
+    folder = out / task.name
     try:
         if task.done(folder):
             return Outcome(task.name, was_done=True)
         with owned(driver_lock(folder)):
-            return _attempt(task, folder, progress, _PATIENCE["local"])
+            return attempt(task, folder)
     except (SyntherError, OSError) as refusal:
         return Outcome(task.name, error=str(refusal))
+
+
+def _run_in_children(tasks: Sequence[Task], out: Path, children: Children, show: bool) -> list[Outcome]:
+    def attempt(task: Task, folder: Path) -> Outcome:
+        try:
+            found: Outcome = children.call(_in_child, task, folder, log.getEffectiveLevel(), show)
+        except Failed as death:
+            return Outcome(task.name, error=f"{death}: {_CURE}")
+        log.info("%s: %s", task.name, found)
+        return found
+
+    return children.each(lambda task: _run_locally(task, out, attempt), tasks)
+
+
+def _in_child(task: Task, folder: Path, log_level: int, show: bool) -> Outcome:
+    logging.basicConfig(format=f"synther: {task.name}: %(message)s", stream=sys.stderr)
+    logging.getLogger("synther").setLevel(log_level)
+    return _attempt(task, folder, Lines() if show else Silent(), _PATIENCE["local"])
 
 
 def share(gpus: float | None, cpus: float | None, machines: Sequence[dict[str, float]]) -> tuple[float, float]:
@@ -259,8 +293,7 @@ class _Ray:
                         log.warning("%s: its worker died (%s): attempt %d of %d", name, why, attempt + 1, self.attempts)
                         sent[worker.remote(order)] = order, attempt + 1
                         continue
-                    cure = "find out what ended it, such as too little memory; the same command resumes the run"
-                    error = f"its worker died in attempt {attempt} of {self.attempts} ({why}): {cure}"
+                    error = f"its worker died in attempt {attempt} of {self.attempts} ({why}): {_CURE}"
                     outcomes[name] = Outcome(name, error=error)
                 else:
                     for level, text in logged:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
@@ -265,11 +266,16 @@ def _built(kind: Any, value: Any) -> Any:
     return _built(inner[0], value) if len(inner) == 1 and NoneType in get_args(kind) else value
 
 
-def execute_all(specs: Sequence[RunSpec], folder: Path, place: Place, **how: Any) -> list[Outcome]:
-    """Execute each run in its own folder in `folder`. `how` goes to `engines.run_all`."""
+def execute_all(
+    specs: Sequence[RunSpec], folder: Path, place: Place, *, parallel: int = 1, **how: Any
+) -> list[Outcome]:
+    """Execute each run in its own folder in `folder`, `parallel` at once. `how` goes to `engines.run_all`."""
+    from synther import compute
     from synther.experiments.engines import run_all
 
-    return run_all([_Task(spec.name, spec, place) for spec in specs], folder, **how)
+    tasks = [_Task(spec.name, spec, place) for spec in specs]
+    with compute.shared_by_processes(compute.pick_device(place.device)) if parallel > 1 else nullcontext():
+        return run_all(tasks, folder, parallel=parallel, **how)
 
 
 @dataclass(frozen=True)

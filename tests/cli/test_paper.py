@@ -77,6 +77,19 @@ def test_run_and_table(paper, tmp_path):
     assert "holds a run with another seeds (" in text
 
 
+def test_runs_at_the_same_time(paper, tmp_path, monkeypatch, caplog):
+    jobs = tuple(replace(REAL, name=f"hopper-{seed}", seed=seed, seeds=1, evaluate=False) for seed in range(2))
+    monkeypatch.setitem(EXPERIMENTS, "example", replace(EXAMPLE, jobs=(*jobs, LOST)))
+    command = ("run", "example", "--out", tmp_path / "out", "--device", "cpu", "--parallel", "2")
+    code, _, err = paper(*command, "--updates", "40")
+    assert (code, err.splitlines()[-1]) == (2, "synther: 1 of 3 runs are not finished: walker2d-bc")
+    for job in jobs:
+        assert f"{job.name}: finished in " in caplog.text
+        assert (tmp_path / "out" / "runs" / job.name / "training" / "result.json").exists()
+    code, text, _ = paper(*command, "--updates", "40", "--only", "hopper", "--json")
+    assert (code, [one["was_done"] for one in json.loads(text)["runs"]]) == (0, [True, True])
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -91,6 +104,9 @@ def test_run_and_table(paper, tmp_path):
         (("run", "example", "--policies", "nowhere.npz"), "nowhere.npz"),
         (("run", "example", "--device", "tpu"), "device"),
         (("run", "example", "--gpus", "0.5"), "--engine ray"),
+        (("run", "example", "--parallel", "0"), "parallel"),
+        (("run", "example", "--parallel", "2", "--engine", "ray"), "--parallel"),
+        (("table", "example", "--parallel", "2"), "--parallel"),
     ],
 )
 def test_bad_input(paper, refused, tmp_path, options, text):

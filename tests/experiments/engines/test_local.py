@@ -1,4 +1,4 @@
-"""One after another, and what every engine refuses."""
+"""On this machine, one after another or several at once, and what every engine refuses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from synther.experiments.engines import Outcome, check_address, connected, run_a
 from synther.locks import Owned, driver_lock, owned, worker_lock
 from synther.progress import Lines
 
-from .counting import NUMBERS, Broken, Counting, Full, Refusing
+from ...support.processes import gone
+from .counting import NUMBERS, Broken, Counting, Endless, Full, Killed, Meeting, Refusing, wait_for
 
 
 def test_the_others_go_on(tmp_path, capsys, caplog):
@@ -46,6 +48,76 @@ def test_ctrl_c_stops_at_once(tmp_path):
         run_all([Interrupted("one", tmp_path), other], tmp_path / "out", progress=False)
     assert other.begun_at() == []
     assert run_all([other], tmp_path / "out", progress=False)[0].error is None
+
+
+def test_several_at_once_in_processes_of_their_own(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("SYNTHER_CORES", "5")
+    out, killed = tmp_path / "out", Killed("killed", tmp_path)
+    tasks = [Meeting("one", tmp_path, "two"), Meeting("two", tmp_path, "one"), Broken("broken", tmp_path), killed]
+    one, two, broken, lost = run_all(tasks, out, parallel=2, progress=Lines())
+    assert (one.name, two.name, one.error, two.error) == ("one", "two", None, None)
+    assert (one.seconds > 0, one.was_done) == (True, False)
+    assert broken.error == "ZeroDivisionError: a defect"
+    assert lost.error.startswith("its process ended with exit code -9")
+    assert killed.machine()[1] == "2"
+    assert os.environ["SYNTHER_CORES"] == "5"
+    told = capfd.readouterr().err.splitlines()
+    assert "synther: broken: these rows look bad" in told
+    for name in ("one", "two"):
+        assert sum(line.startswith(f"{name}: count: 100 % of 5") for line in told) == 1
+        assert json.loads((out / name / "result.json").read_text()) == NUMBERS
+    again = run_all([tasks[0], killed], out, parallel=2, progress=False)
+    assert [(outcome.error, outcome.was_done) for outcome in again] == [(None, True), (None, False)]
+    assert killed.begun_at() == [0, 3]
+    assert capfd.readouterr().err == ""
+
+
+STARTS = """
+import sys
+from pathlib import Path
+from synther.cli import main
+from synther.experiments.engines import run_all
+from tests.experiments.engines.counting import Counting, Endless
+
+def several(arguments):
+    here = Path(arguments[0])
+    tasks = [Endless("one", here / "first"), Endless("two", here / "second"), Counting("three", here)]
+    run_all(tasks, here / "out", parallel=2)
+
+if __name__ == "__main__":
+    import synther.cli.paper as verb
+    verb.paper = several
+    sys.exit(main(["paper", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "send"),
+    [(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill), (signal.SIGKILL, os.kill)],
+    ids=["interrupted", "interrupted by a terminal", "terminated", "killed"],
+)
+def test_a_signal_stops_all_processes_and_the_same_call_resumes(tmp_path, how, send):
+    (tmp_path / "start.py").write_text(STARTS)
+    tasks = [Endless("one", tmp_path / "first"), Endless("two", tmp_path / "second"), Counting("three", tmp_path)]
+    for task in tasks[:2]:
+        task.diary.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, str(tmp_path / "start.py"), str(tmp_path)]
+    own: dict = {"stderr": subprocess.PIPE, "text": True, "env": environment, "start_new_session": True}
+    with subprocess.Popen(command, **own) as parent:
+        for task in tasks[:2]:
+            wait_for(task.diary / "process")
+        send(parent.pid, how)
+        _, err = parent.communicate(timeout=60)
+    if how is not signal.SIGKILL:
+        assert (parent.returncode, err.splitlines()[-1].startswith("synther: interrupted")) == (1, True)
+        assert "Traceback" not in err
+        assert list((tmp_path / "out").glob(".*.lock")) == []
+    assert gone(int((task.diary / "process").read_text()) for task in tasks[:2])
+    assert tasks[2].begun_at() == []
+    outcomes = run_all(tasks, tmp_path / "out", parallel=2, progress=False)
+    assert [outcome.error for outcome in outcomes] == [None] * 3
+    assert [task.begun_at() for task in tasks] == [[0, 1], [0, 1], [0]]
 
 
 @pytest.mark.parametrize("lock", [driver_lock, worker_lock])
@@ -136,7 +208,9 @@ def test_refusals_come_before_any_work(tmp_path):
             run_all([task], out, progress=False)
     with pytest.raises(ConfigError, match="expected local or ray"):
         run_all([task], tmp_path, engine="slurm", progress=False)
-    for wrong in ({"attempts": 0}, {"gpus": -1}, {"gpus": 1.5}, {"cpus": 0}):
+    with pytest.raises(ConfigError, match="parallel must be"):
+        run_all([task], tmp_path, parallel=0, progress=False)
+    for wrong in ({"attempts": 0}, {"gpus": -1}, {"gpus": 1.5}, {"cpus": 0}, {"parallel": 2}):
         with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be"):
             run_all([task], tmp_path, engine="ray", progress=False, **wrong)
     assert task.executed == []

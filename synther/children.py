@@ -1,0 +1,141 @@
+"""Functions that are called in child processes, several at once. The children stop when this process is told to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+from synther.cores import cores
+from synther.errors import Failed
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+_PATIENCE = 60.0
+"""Seconds in which a child that was told to stop has to end."""
+
+
+class Children:
+    """At most `count` processes, which share the cores.
+
+    SIGINT and SIGTERM stop all of them: each child has a KeyboardInterrupt where it is, so that it can clean up, and so
+    has the caller when they have ended. Children also stop when this process is killed.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        # Spawned, not forked: a fork would leave PyTorch's threads locked.
+        self._spawn = multiprocessing.get_context("spawn")
+        self._running: set[Any] = set()
+        self._changing, self._stopped = threading.Lock(), False
+
+    def each(self, work: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+        """`work` of every item, `count` at a time, each in a thread that may wait for a `call`."""
+        with _shared_cores(self.count), _interrupted_by_sigterm(), ThreadPoolExecutor(self.count) as pool:
+            try:
+                return list(pool.map(work, items))
+            except BaseException:
+                self._stop()
+                raise
+
+    def call(self, function: Callable[..., Any], *given: Any) -> Any:
+        """`function(*given)`, in a process of its own. The function, `given` and the answer must be picklable."""
+        here, there = self._spawn.Pipe(duplex=False)
+        process = self._spawn.Process(target=_serve, args=(there, function, given))
+        with self._changing:
+            if self._stopped:
+                raise Failed("it was stopped before it began")
+            _block_ctrl_c()
+            process.start()
+            self._running.add(process)
+        there.close()
+        try:
+            return here.recv()
+        except EOFError:
+            process.join()
+            raise Failed(f"its process ended with exit code {process.exitcode}") from None
+        finally:
+            process.join()
+            here.close()
+            self._running.discard(process)
+
+    def _stop(self) -> None:
+        """Stop all children, and wait until they have ended."""
+        with self._changing:
+            self._stopped = True
+        left, until = set(self._running), time.monotonic() + _PATIENCE
+        for process in left:
+            process.terminate()
+        while left and time.monotonic() < until:
+            ended = wait([process.sentinel for process in left], until - time.monotonic())
+            left = {process for process in left if process.sentinel not in ended}
+        for process in left:
+            process.kill()
+
+
+def _block_ctrl_c() -> None:
+    """In a thread: the processes that it starts get no SIGINT from the terminal, only what this process passes on."""
+    resource_tracker.ensure_running()  # first, because starting it unblocks SIGINT
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does. Only the main thread can say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _shared_cores(count: int) -> Iterator[None]:
+    """Processes that are started inside have a share of the cores each."""
+    names = ("SYNTHER_CORES", "OMP_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    share = str(max(1, cores() // count))
+    os.environ.update({"OMP_NUM_THREADS": before["OMP_NUM_THREADS"] or share, "SYNTHER_CORES": share})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Connection, function: Callable[..., Any], given: Sequence[Any]) -> None:
+    """In the child."""
+    signal.signal(signal.SIGTERM, _interrupt_once)
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    try:
+        pipe.send(function(*given))
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+
+def _interrupt_once(*given: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop the cleaning up
+    raise KeyboardInterrupt
+
+
+def _stop_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
