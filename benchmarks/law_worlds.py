@@ -38,7 +38,7 @@ STEPS, CHAIN, SIDE = 20, 20, 5
 """Steps of the walker's lattice, states of the chain, cells on each side of the grid."""
 FIVE = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
 TWELVE = np.arange(1, 13) / 78
-AT_REST, REST, LANDED, LANDING = 0.002, 0.05, 0.0015, 100.0
+EPISODE, REST, LANDED, LANDING = 1250, 0.05, 0.0015, 100.0
 """Share of rows at rest, how far these are apart, share of landings and what is paid for one."""
 MIXED = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0]
 CELLS = np.random.default_rng(7).permutation(SIDE * SIDE)
@@ -133,22 +133,33 @@ def slippery(rows: int, seed: int) -> Transitions:
 
 
 def rare(rows: int, seed: int) -> Transitions:
-    """A body of 8 columns that starts at rest in 0.2 % of the rows, and lands (+100, terminal) in 0.15 % of them.
+    """Episodes of a body of 8 columns that starts at rest, in 0.2 % of the rows, and lands (+100, terminal) in 0.15 %.
 
-    Its columns are mixtures of four waves, so that rows fill a curved surface, as those of a walking body do.
+    Its columns are mixtures of four waves whose phases move on, so that rows fill a curved surface, as those of a
+    walking body do. An episode ends with a landing, or after 1,250 steps.
     """
     draw = np.random.default_rng(seed)
-    phase, size = draw.uniform(0, 2 * np.pi, (rows, 4)), draw.uniform(0.5, 1.5, (rows, 4))
-    s = np.hstack([size * np.sin(phase), size * np.cos(phase)]) @ MIXED
-    a = np.tanh(s[:, :2] + 0.5 * draw.normal(size=(rows, 2)))
-    at_rest = draw.random(rows) < AT_REST
-    s[at_rest] = REST * draw.normal(size=(at_rest.sum(), 8))
-    a[at_rest] = (0.8, -0.6) + 0.05 * draw.normal(size=(at_rest.sum(), 2))
-    s, a = s.astype(np.float32), a.astype(np.float32)
-    following = 0.9 * s + 0.3 * np.tile(a, 4) + 0.1 * draw.normal(size=(rows, 8))
-    landed = (following[:, 0] > 0) & (draw.random(rows) < 2 * LANDED)
-    reward = following[:, 1] + LANDING * landed
-    return Transitions(s, a, reward.astype(np.float32), following.astype(np.float32), landed)
+    bodies = max(rows // EPISODE, 1)
+    phase = draw.uniform(0, 2 * np.pi, (bodies, 4))
+    s, age = REST * draw.normal(size=(bodies, 8)), np.zeros(bodies, int)
+    steps: list[tuple[Array, ...]] = []
+    for _ in range(-(-rows // bodies)):
+        a = np.tanh(s[:, :2] + 0.5 * draw.normal(size=(bodies, 2)))
+        a = np.where(age[:, None] == 0, (0.8, -0.6) + 0.05 * draw.normal(size=(bodies, 2)), a)
+        phase += 0.3 + 0.2 * draw.normal(size=(bodies, 4))
+        size = 1 + 0.25 * np.tile(a, 2) + 0.25 * draw.uniform(-1, 1, (bodies, 4))
+        following = np.hstack([size * np.sin(phase), size * np.cos(phase)]) @ MIXED
+        age += 1
+        landed = (following[:, 0] > 0) & (draw.random(bodies) < 2 * LANDED)
+        late = (age == EPISODE) & ~landed
+        steps.append((s, a, following[:, 1] + LANDING * landed, following, landed, late))
+        over = landed | late
+        s = np.where(over[:, None], REST * draw.normal(size=(bodies, 8)), following)
+        age[over] = 0
+    # One body after the other.
+    columns = [np.stack(each, axis=1).reshape(-1, *each[0].shape[1:])[:rows] for each in zip(*steps, strict=True)]
+    observation, action, reward, then = (column.astype(np.float32) for column in columns[:4])
+    return Transitions(observation, action, reward, then, columns[4], timeout=columns[5])
 
 
 def _mean(s: Array, a: Array) -> Array:

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from synther.conditions import between, bottom, top
     from synther.data.formats import read, write
     from synther.data.transitions import Transitions
     from synther.errors import SyntherError
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Settings", "SyntherError", "Synthesizer", "SyntheticReplay", "Transitions", "preset", "read", "write"]
+__all__ = [
+    "Settings", "SyntherError", "Synthesizer", "SyntheticReplay", "Transitions", "between", "bottom", "preset", "read",
+    "top", "write",
+]  # fmt: skip
 
 _HOMES = {
     "Settings": "synther.presets",
@@ -30,8 +34,11 @@ _HOMES = {
     "Synthesizer": "synther.synthesizer",
     "SyntheticReplay": "synther.replay.synthetic",
     "Transitions": "synther.data.transitions",
+    "between": "synther.conditions",
+    "bottom": "synther.conditions",
     "preset": "synther.presets",
     "read": "synther.data.formats",
+    "top": "synther.conditions",
     "write": "synther.data.formats",
 }
 

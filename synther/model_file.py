@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from synther.conditions import Conditions
 from synther.data.calibration import Calibration
 from synther.data.layout import Layout
 from synther.data.row_table import RowTable
@@ -60,6 +61,8 @@ class Fitted:
     """What decides which rows have the reward that comes again and again."""
     table: RowTable | None = None
     """What rows are drawn from, where states and actions are few."""
+    conditions: Conditions = field(default_factory=Conditions)
+    """What the network is told about rows."""
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
@@ -76,6 +79,7 @@ class Fitted:
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
             "usual_reward": json.dumps(None if self.usual_reward is None else self.usual_reward.to_json()),
             "calibration": json.dumps(calibration.to_json()),
+            "conditions": json.dumps(self.conditions.to_json()),
         }
         tensors = self._tensors()
         if settings.sampler in self.starts:
@@ -115,6 +119,8 @@ class Fitted:
     def digest(self) -> str:
         """What tells this model from any other that makes rows."""
         described = [part and part.to_json() for part in (self.layout, self.scaler, self.ending, self.usual_reward)]
+        if self.conditions.count:
+            described.append(self.conditions.to_json())
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(name.encode())
@@ -144,18 +150,21 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
         raise ValueError(f"it holds tensors of {', '.join(groups)}")
     moments = Moments(**groups["moments"])
+    told = metadata.get("conditions")  # which earlier files have not
+    conditions = Conditions() if told is None else Conditions.from_json(json.loads(told))
     with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
-        network = Network(layout.width, settings.network).requires_grad_(False)
+        network = Network(layout.width, settings.network, conditions.count).requires_grad_(False)
     network.load_state_dict(groups["network"])
     flags = {len(layout.flag_names)}
     widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
+    widths |= set() if conditions.starts is None else {len(conditions.starts.mean)}
     if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
         raise ValueError("its parts do not fit each other")
     tree = None if ending is None else TerminationTree.from_json(ending)
     counted = None if table is None else RowTable(**{name: tensor.numpy() for name, tensor in table.items()})
     paying = json.loads(metadata["usual_reward"])
     usual = None if paying is None else UsualReward.from_json(paying)
-    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted)
+    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions)
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = Start(**groups["start"])

@@ -44,6 +44,9 @@ class DataConfig:
     terminals: Terminals = "generated"
     """Terminals, and whether a reward is the usual one, as the network generates them, or as thresholds on the rest of
     a row decide, if any explain them."""
+    starts: bool = False
+    """Tell the network which rows begin an episode, where these are rare, and draw them at their real share. Without it
+    a fit may lose them."""
 
     def __post_init__(self) -> None:
         make_plain(self, "data")
@@ -95,7 +98,12 @@ OVERFIT = 0.1
 _OUTCOMES = {"reward": "standard", "next_observation": "standard"}
 """Outcomes are residuals, whose tails are not those of a column: to be warped like one makes them harder to learn."""
 _NEAREST = DataConfig(
-    scaling={"default": "blend", **_OUTCOMES}, spikes=True, residuals="linear", finite="counted", terminals="decided"
+    scaling={"default": "blend", **_OUTCOMES},
+    spikes=True,
+    residuals="linear",
+    finite="counted",
+    terminals="decided",
+    starts=True,
 )
 
 PRESETS: dict[str, Settings] = {

@@ -212,7 +212,8 @@ def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int, seed: int) ->
     would take longer than all the rest, and moves two-valued columns alone."""
     if sampler == model.settings.sampler:
         return model.sample(count, seed=seed, progress=False)
-    blocks = BlockSampler(model.network, model.settings.noise, sampler, model.precision)
+    asked = model.conditions.asking()
+    blocks = BlockSampler(model.network, model.settings.noise, sampler, model.precision, asked=asked)
     drawn = [blocks.draw(seed, number).cpu() for number in range(-(-count // blocks.block_rows))]
     return model.rows_of(torch.cat(drawn)[:count].numpy())
 

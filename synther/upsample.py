@@ -6,12 +6,14 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
+from synther.conditions import Request, region
 from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
@@ -39,9 +41,20 @@ class Upsampled:
 
 
 def upsample(
-    rows: Transitions, folder: Path, model: Synthesizer, samples: int, *, suffix: str, progress: Progress | bool
+    rows: Transitions,
+    folder: Path,
+    model: Synthesizer,
+    samples: int,
+    *,
+    suffix: str,
+    progress: Progress | bool,
+    conditions: Mapping[str, Request | None] | None = None,
+    guidance: float = 1.0,
 ) -> Upsampled:
     """Fit `model` on `rows`, write `samples` rows of it and how they compare with the real ones, all into `folder`.
+
+    The model is told the `conditions`, relevance functions by name, and rows are asked for where they have a request.
+    They are then compared with the real rows that meet it.
 
     Started again with the same arguments it goes on where it was stopped; with others, or while another process works
     there, it refuses to touch the folder.
@@ -52,19 +65,26 @@ def upsample(
     formats.check_rows_target(data)
     more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
     run = RunFolder(folder, advice=f"{ANOTHER}; {more}")
+    conditions = conditions or {}
+    requests = {name: request for name, request in conditions.items() if request is not None}
+    alike = region(rows, requests)
     described = _description(rows, model, samples, suffix)
+    if conditions:
+        named = {name: request and request.to_json() for name, request in conditions.items()}
+        described |= {"conditions": named, "guidance": guidance}
+    asked: Any = {"condition": requests or None, "guidance": guidance, "seed": model.seed, "progress": progress}
     with run.work(described, lambda: all(file.exists() for file in (data, figures, picture))) as unfinished:
-        model = fit_to(folder / _MODEL, rows, model, progress)
+        model = fit_to(folder / _MODEL, rows, model, progress, tuple(conditions))
         if not unfinished:
             comparison = _read(figures)
         else:
             if data.exists():  # stopped while comparing: the same rows come again
                 shutil.rmtree(partial_folder(data), ignore_errors=True)
-                preview = model.sample(min(samples, PREVIEW_ROWS), seed=model.seed, progress=progress)
+                preview = model.sample(min(samples, PREVIEW_ROWS), **asked)
             else:
-                preview = model.sample_to(data, samples, seed=model.seed, progress=progress)
-            comparison = compare(rows, preview)
-            draw(rows, preview, picture, comparison)
+                preview = model.sample_to(data, samples, **asked)
+            comparison = compare(alike, preview)
+            draw(alike, preview, picture, comparison)
             write_object(figures, comparison.to_json())
     return Upsampled(folder / _MODEL, data, picture, figures, comparison)
 
@@ -76,14 +96,18 @@ def _read(figures: Path) -> Comparison:
         raise ConfigError(f"{figures} is damaged: remove it, and the same command measures again") from None
 
 
-def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool) -> Synthesizer:
+def fit_to(
+    path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool, condition: Sequence[str] = ()
+) -> Synthesizer:
     """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
     checkpoint = path.with_name(path.name + ".checkpoint")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: choose another name for the model")
     if path.exists():
         saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
-        if saved.record.data != fingerprint(rows) or saved.settings != model.settings or saved.seed != model.seed:
+        named = [scale.name for scale in saved.conditions.scales]
+        made_from = saved.record.data, saved.settings, saved.seed, named
+        if made_from != (fingerprint(rows), model.settings, model.seed, list(condition)):
             raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
         log.info("%s is fitted already", path)
         checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model
@@ -92,7 +116,7 @@ def fit_to(path: Path, rows: Transitions, model: Synthesizer, progress: Progress
     if not os.access(there, os.W_OK):
         raise ConfigError(f"{there} may not be written to: choose another place for the model")
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    model.fit(rows, checkpoint=checkpoint, progress=progress)
+    model.fit(rows, condition=list(condition) or None, checkpoint=checkpoint, progress=progress)
     model.save(path)
     checkpoint.unlink(missing_ok=True)  # gone where another process has fitted the same model beside this one
     return model

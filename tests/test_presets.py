@@ -73,7 +73,15 @@ CHOSEN = [
         FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 0.2, 20, 1.5),
         SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0, True, 3, 5, 0.2, 0.1),
         DataConfig(
-            {"default": "minmax", "reward": "quantile"}, "bits", "ordered", "half", True, "bent", "counted", "decided"
+            {"default": "minmax", "reward": "quantile"},
+            "bits",
+            "ordered",
+            "half",
+            True,
+            "bent",
+            "counted",
+            "decided",
+            True,
         ),
     ),
 ]

@@ -26,6 +26,7 @@ def project():
 
 
 def test_every_public_name_is_there_and_is_the_thing_itself():
+    from synther.conditions import between, bottom, top
     from synther.data.formats import read, write
     from synther.data.transitions import Transitions
     from synther.errors import SyntherError
@@ -35,8 +36,8 @@ def test_every_public_name_is_there_and_is_the_thing_itself():
 
     things = {"Settings": Settings, "SyntherError": SyntherError, "Synthesizer": Synthesizer}
     things |= {"SyntheticReplay": SyntheticReplay, "Transitions": Transitions}
-    things |= {"preset": preset, "read": read, "write": write}
-    assert synther.__all__ == [*sorted(name for name in things if name[0].isupper()), "preset", "read", "write"]
+    things |= {"between": between, "bottom": bottom, "preset": preset, "read": read, "top": top, "write": write}
+    assert synther.__all__ == sorted(things)
     assert {name: getattr(synther, name) for name in synther.__all__} == things
     assert dir(synther) == sorted([*synther.__all__, "__version__"])
     with pytest.raises(AttributeError, match="Sythesizer"):
@@ -71,7 +72,7 @@ ANYONE = {"errors", "durable", "progress", "cores", "plain", "registry", "locks"
 """Foundations, which import nothing of ours but each other."""
 
 BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
-BELOW |= {"baselines", "pixels", "origin", "upsample", "report"}
+BELOW |= {"baselines", "pixels", "origin", "upsample", "report", "conditions", "relevance"}
 """What datasets, collect, compare and plots are built on, and all that is above them."""
 
 BESIDE = {"datasets", "collect", "compare", "plots"}
@@ -83,8 +84,10 @@ MAY_IMPORT = {
     "kernels": ANYONE,
     "diffusion": ANYONE | {"compute", "kernels"},
     "presets": ANYONE | {"diffusion", "compute"},
-    "model_file": ANYONE | {"data", "diffusion", "presets"},
-    "synthesizer": ANYONE | {"data", "diffusion", "compute", "presets", "model_file"},
+    "relevance": ANYONE | {"data"},
+    "conditions": ANYONE | {"data", "diffusion", "relevance"},
+    "model_file": ANYONE | {"data", "diffusion", "presets", "conditions"},
+    "synthesizer": ANYONE | {"data", "diffusion", "compute", "presets", "model_file", "conditions"},
     "replay": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer"},
     "integrations": ANYONE | {"data", "compute", "presets", "replay", "synthesizer"},
     "envs": ANYONE | {"data"},
@@ -93,7 +96,7 @@ MAY_IMPORT = {
     "agents": ANYONE | {"compute", "kernels"},
     "pixels": ANYONE | {"data", "compute", "kernels", "envs", "agents"},
     "origin": ANYONE | {"compute"},
-    "upsample": ANYONE | {"data", "assess", "synthesizer"},
+    "upsample": ANYONE | {"data", "assess", "synthesizer", "conditions"},
     "report": ANYONE | {"data", "assess", "synthesizer", "diffusion", "envs"},
     "plots": ANYONE,
     "datasets": BELOW,

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Assess(options.Named, options.Machine):
+class Assess(options.Named, options.Asking, options.Machine):
     """Assess whether SYNTHETIC is good enough to train on, and show why.
 
-    OUT receives report.html, a page for the browser, and assessment.json with all figures.
+    OUT receives report.html, a page for the browser, and assessment.json with all figures. Rows that were asked for
+    (--condition reward=top:0.1) are compared with the real rows of that region.
     """
 
     real: tyro.conf.Positional[str] = tyro.MISSING
@@ -44,6 +45,7 @@ class Assess(options.Named, options.Machine):
 def assess(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
+    from synther.conditions import parse_all, region
     from synther.report import Pair, Plan, assess_to
     from synther.synthesizer import Synthesizer
 
@@ -53,14 +55,16 @@ def assess(arguments: list[str]) -> None:
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
         raise ConfigError(f"{source} is a model itself: leave --model out, or give rows that the model made")
-    real = chosen.read(chosen.real)
-    held_out = None if chosen.held_out is None else chosen.read(chosen.held_out)
+    requests = {name: request for name, request in parse_all(chosen.condition).items() if request is not None}
+    real = region(chosen.read(chosen.real), requests)
+    held_out = None if chosen.held_out is None else region(chosen.read(chosen.held_out), requests)
     model_file = source if drawn else chosen.model or _beside(source)
     model = None
     if model_file is not None:
         model = Synthesizer.load(model_file, device=chosen.device, precision=chosen.precision)
     if model is not None and drawn:
-        synthetic = model.sample(chosen.samples, seed=chosen.seed, progress=not chosen.quiet)
+        asked: Any = {"condition": requests or None, "guidance": chosen.guidance, "seed": chosen.seed}
+        synthetic = model.sample(chosen.samples, **asked, progress=not chosen.quiet)
     else:
         synthetic = chosen.read(chosen.synthetic)
     pair = Pair(real, synthetic, _name(chosen.real), _name(chosen.synthetic), held_out, model)

@@ -79,7 +79,12 @@ def _model(chosen: Inspect) -> None:
     record, settings, layout = model.record, model.settings, model.layout
     parameters = sum(weight.numel() for weight in model.network.parameters())
     facts: dict[str, Any] = {"kind": "model", "env_id": layout.env_id, "columns": list(layout.names)}
-    facts |= {"parameters": parameters, "settings": settings.to_json(), "record": asdict(record)}
+    facts |= {
+        "conditions": list(model.conditions.names),
+        "parameters": parameters,
+        "settings": settings.to_json(),
+        "record": asdict(record),
+    }
     network, sampler, last = settings.network, settings.sampler, model.measured
     figures = [
         ("environment", layout.env_id or "-"),
@@ -90,6 +95,7 @@ def _model(chosen: Inspect) -> None:
         ("sampler", f"{sampler.kind}, {sampler.steps} steps"),
         ("scaling", str(settings.data.scaling)),
         ("thresholds", ", ".join(_cuts(model)) or "-"),
+        ("conditions", ", ".join(model.conditions.names) or "-"),
     ]
     answer(chosen.json, facts, figures, f"model {chosen.file}")
 

@@ -27,6 +27,8 @@ class Fit(options.Named, options.Fitting):
     data: options.Data = tyro.MISSING
     out: Path = tyro.MISSING
     """Where the model goes: a .safetensors file."""
+    condition: tuple[str, ...] = ()
+    """What rows can be asked for later: reward, return, or other relevance functions."""
 
     def rows_and_model(self) -> tuple[Transitions, Synthesizer]:
         """The rows, and the model that is to be fitted on them."""
@@ -37,7 +39,7 @@ class Fit(options.Named, options.Fitting):
 
 
 @dataclass(frozen=True)
-class Upsample(Fit):
+class Upsample(options.Asking, Fit):
     """Fit a model on DATA, write synthetic rows, and compare them with the real ones.
 
     OUT receives model.safetensors, synthetic.hdf5, comparison.json and comparison.png. After an interruption,
@@ -52,7 +54,7 @@ class Upsample(Fit):
 
 
 @dataclass(frozen=True)
-class Sample(options.Machine):
+class Sample(options.Asking, options.Machine):
     """Write synthetic rows of a saved model. After an interruption, the same command resumes."""
 
     model: tyro.conf.Positional[Path] = tyro.MISSING
@@ -78,7 +80,7 @@ def fit(arguments: list[str]) -> None:
         raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
     from synther.upsample import fit_to
 
-    model = fit_to(chosen.out, *chosen.rows_and_model(), not chosen.quiet)
+    model = fit_to(chosen.out, *chosen.rows_and_model(), not chosen.quiet, chosen.condition)
     record, last = model.record, model.measured
     facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
     figures = [
@@ -96,12 +98,15 @@ def sample(arguments: list[str]) -> None:
     check_new(chosen.out)
     if chosen.sampler is not None:
         SAMPLERS.check(chosen.sampler, "--sampler")
+    from synther.conditions import asked
     from synther.synthesizer import Synthesizer
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
     changes: dict[str, Any] = {"kind": chosen.sampler, "steps": chosen.steps}
     sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
-    model.sample_to(chosen.out, chosen.samples, seed=chosen.seed, sampler=sampler, progress=not chosen.quiet)
+    requests = asked(chosen.condition, [scale.name for scale in model.conditions.scales])
+    how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
+    model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
     size = chosen.out.stat().st_size
     facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}
     figures = [
@@ -115,10 +120,11 @@ def sample(arguments: list[str]) -> None:
 def upsample(arguments: list[str]) -> None:
     chosen = options.parse("upsample", Upsample, arguments)
     from synther import upsample
+    from synther.conditions import parse_all
 
     rows, model = chosen.rows_and_model()
-    suffix = f".{chosen.format}"
-    done = upsample.upsample(rows, chosen.out, model, chosen.samples, suffix=suffix, progress=not chosen.quiet)
+    how: Any = {"conditions": parse_all(chosen.condition), "guidance": chosen.guidance, "suffix": f".{chosen.format}"}
+    done = upsample.upsample(rows, chosen.out, model, chosen.samples, **how, progress=not chosen.quiet)
     files = {name: str(getattr(done, name)) for name in ("model", "data", "picture", "figures")}
     facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
     looked_at = done.comparison.rows_synthetic

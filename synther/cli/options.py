@@ -85,6 +85,16 @@ class Machine(Output):
 
 
 @dataclass(frozen=True)
+class Asking(Output):
+    """Which rows are asked for."""
+
+    condition: tuple[str, ...] = ()
+    """Conditions by name, and which rows: reward=top:0.1, bottom:0.1, between:0.4:0.6 (quantiles) or a value."""
+    guidance: float = 1.0
+    """How much the condition counts: 1 is as in the real rows, more exaggerates."""
+
+
+@dataclass(frozen=True)
 class Fitting(Machine):
     """How a model is fitted. The preset sets the defaults of the last five groups."""
 

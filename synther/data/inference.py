@@ -26,6 +26,8 @@ LARGEST_ONEHOT = 4096
 """More values than this are not coded one-hot: the matrix would not fit anywhere."""
 
 SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.0005, 20, 8
+COMMON_SHARE = 0.002
+"""Share of the rows from which a value says nothing about whether the others come again and again."""
 SPIKE_GAP = 0.5
 """By how much a spike at an end of a column is moved out, in stds of the column."""
 STANDS_OUT = 20
@@ -243,12 +245,14 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind
     for kind in found:
         if isinstance(kind, (kinds.Continuous, kinds.Bounded)):
             value, count = np.unique(values[:, column], return_counts=True)
-            often = count >= max(SPIKE_SHARE * len(values), FEWEST_IN_A_SPIKE)
-            others = count[~often]
+            often, common = (
+                count >= max(share * len(values), FEWEST_IN_A_SPIKE) for share in (SPIKE_SHARE, COMMON_SHARE)
+            )
+            others = count[~common]
             if len(value) > 2 and len(value) <= MOST_LEVELS and others.sum() >= REPEATS * len(others):
                 kind = kinds.Levels(tuple(value.tolist()))
             else:
-                often &= count >= STANDS_OUT * (others.mean() if len(others) else 1.0)
+                often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
                 if 0 < np.count_nonzero(often) <= MOST_SPIKES:
                     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
                     low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)

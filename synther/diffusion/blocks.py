@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from synther import compute
@@ -19,10 +22,29 @@ from synther.diffusion.networks import DenoisingNetwork
 from synther.diffusion.start import Start
 
 _STREAM = 4  # of random numbers; fit.py has those before it
+_CONDITIONS = 6  # likewise, beside that of synthesizer/drawing.py
+
+
+class Asked(Protocol):
+    """What the rows of a network with conditions are asked to be."""
+
+    @property
+    def guidance(self) -> edm.Guidance: ...
+
+    def draw(self, count: int, random: np.random.Generator) -> NDArray[np.float32]:
+        """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""
+        ...
+
+    def finished(self, rows: Tensor, given: Tensor) -> Tensor:
+        """Rows (N, D) as the network makes them for conditions (N, K), in the units of all rows."""
+        ...
 
 
 class BlockSampler:
-    """Draws blocks of scaled rows (block_rows, D) from a fitted network, on the device where the network is."""
+    """Draws blocks of scaled rows (block_rows, D) from a fitted network, on the device where the network is.
+
+    Where the network takes conditions, `asked` draws them for each block.
+    """
 
     def __init__(
         self,
@@ -31,17 +53,18 @@ class BlockSampler:
         config: SamplerConfig,
         precision: compute.Precision = "auto",
         start: Start | None = None,
+        asked: Asked | None = None,
     ) -> None:
         self.device = next(network.parameters()).device
         self.precision = compute.pick_precision(precision, self.device)
-        self.columns, self.config, self.start = network.columns, config, start
+        self.columns, self.config, self.start, self.asked = network.columns, config, start, asked
         self.sigmas = samplers.sigmas_of(config, noise)
         self.denoiser = edm.Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
         self._source = torch.Generator(self.device)
 
     def draw(self, seed: int, block: int) -> Tensor:
-        return self._draw(seed, block, partial(self._solved, self.denoiser))
+        return self._draw(seed, block, self._solved)
 
     def captured(self) -> Callable[[int, int], Tensor]:
         """`draw` with the thousand operations of a block captured as one. Capturing takes the time of a few blocks.
@@ -49,16 +72,18 @@ class BlockSampler:
         A GPU then need not wait for Python, which other threads keep busy.
         """
         start = torch.zeros(self.block_rows, self.columns, device=self.device, dtype=torch.float32)
-        rows = torch.zeros_like(start)
+        rows, given = torch.zeros_like(start), self._given(0, 0)
 
         def solve() -> None:
-            rows.copy_(self._solved(self.denoiser, start))
+            rows.copy_(self._solved(start, given))
 
         with self._working():
             run = compute.capture(solve, self.device, [rows], [self._source])
 
-        def solved(x: Tensor) -> Tensor:
+        def solved(x: Tensor, asked: Tensor | None) -> Tensor:
             start.copy_(x)
+            if given is not None and asked is not None:
+                given.copy_(asked)
             run()
             return rows.clone()  # the next block overwrites them
 
@@ -73,25 +98,41 @@ class BlockSampler:
         seen: list[tuple[float, Tensor]] = []
         sigma_data = self.denoiser.sigma_data
 
-        def denoise(x: Tensor, sigma: float) -> Tensor:
+        def look(x: Tensor, sigma: float) -> None:
             if not seen or sigma < seen[-1][0]:
                 seen.append((sigma, sigma_data * edm.c_in(sigma, sigma_data) * x[:rows]))
-            return self.denoiser(x, sigma)
 
-        final = self._draw(seed, 0, partial(self._solved, denoise))
+        final = self._draw(seed, 0, partial(self._solved, look=look))
         return [*seen, (0.0, final[:rows])]
 
-    def _draw(self, seed: int, block: int, solved: Callable[[Tensor], Tensor]) -> Tensor:
+    def _draw(self, seed: int, block: int, solved: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
         with self._working():
             compute.reseed(self._source, seed, _STREAM, block)
             size = self.block_rows, self.columns
             eps = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
             if self.start is not None:
                 eps = self.start.draw(eps)
-            return solved(eps * self.sigmas[0])
+            given = self._given(seed, block)
+            rows = solved(eps * self.sigmas[0], given)
+            return rows if self.asked is None or given is None else self.asked.finished(rows, given)
 
-    def _solved(self, denoise: samplers.Denoise, x: Tensor) -> Tensor:
+    def _given(self, seed: int, block: int) -> Tensor | None:
+        """The conditions of a block's rows (block_rows, K)."""
+        if self.asked is None:
+            return None
+        drawn = self.asked.draw(self.block_rows, np.random.default_rng([_CONDITIONS, seed, block]))
+        return torch.from_numpy(drawn).to(self.device)
+
+    def _solved(self, x: Tensor, given: Tensor | None, look: Callable[[Tensor, float], None] | None = None) -> Tensor:
         """The sampler's rows from x at sigmas[0]; stochastic samplers draw from the block's own generator."""
+
+        def denoise(x: Tensor, sigma: float) -> Tensor:
+            if look is not None:
+                look(x, sigma)
+            if given is None or self.asked is None:
+                return self.denoiser(x, sigma)
+            return edm.guided(self.denoiser, x, sigma, given, self.asked.guidance)
+
         return samplers.sample(self.config, denoise, x, self.sigmas, self._source)
 
     @contextmanager

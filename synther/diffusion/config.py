@@ -43,11 +43,11 @@ class NetworkConfig:
         for name in ("width", "depth", "embedding", "frequencies"):
             _at_least(f"network.{name}", getattr(self, name), 1)
 
-    def build(self, columns: int) -> Network:
-        """A network for rows of so many columns, with random weights."""
+    def build(self, columns: int, conditions: int = 0) -> Network:
+        """A network for rows of so many columns and conditions, with random weights."""
         from synther.diffusion.networks import Network
 
-        return Network(columns, self)
+        return Network(columns, self, conditions)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -42,7 +42,7 @@ class Denoiser:
 
     def __init__(self, network: DenoisingNetwork, noise: NoiseConfig, dtype: torch.dtype | None = None) -> None:
         self.sigma_data = noise.sigma_data
-        self.raw: Callable[[Tensor, float], Tensor]
+        self.raw: Callable[[Tensor, float, Tensor | None], Tensor]
         if dtype is None:
             self.raw = network.at_noise
         elif type(network) is Network:
@@ -50,45 +50,83 @@ class Denoiser:
         else:
             self.raw = _cast(network, dtype)
 
-    def __call__(self, x: Tensor, sigma: float) -> Tensor:
+    def __call__(self, x: Tensor, sigma: float, given: Tensor | None = None) -> Tensor:
+        """Where the network takes conditions, `given` (N, K) are those of the rows; NaN is unknown."""
         sigma_data = self.sigma_data
-        raw = self.raw(c_in(sigma, sigma_data) * x, c_noise(sigma))
+        raw = self.raw(c_in(sigma, sigma_data) * x, c_noise(sigma), given)
         return torch.add(c_skip(sigma, sigma_data) * x, raw, alpha=c_out(sigma, sigma_data))
 
 
-def _cast(network: DenoisingNetwork, dtype: torch.dtype) -> Callable[[Tensor, float], Tensor]:
+Guidance = tuple[tuple[tuple[int, ...], float], ...]
+"""Which conditions are shown together, and with which weight: ((0,), 2.0), ((1,), 1.5)."""
+
+
+def guided(denoiser: Denoiser, x: Tensor, sigma: float, given: Tensor, guidance: Guidance) -> Tensor:
+    """Classifier-free guidance (Ho and Salimans 2022): D = D_0 + sum over k of w_k (D_k - D_0).
+
+    D_k is told the conditions of part k alone, D_0 those of none. Conditions in no part are always told. A single part
+    of weight 1 is the conditional distribution itself, for one call of the network. Otherwise D_0 and all D_k are one
+    call of so many times the rows.
+    """
+    if not guidance or (len(guidance) == 1 and guidance[0][1] == 1.0):
+        return denoiser(x, sigma, given)
+    guiding = {column for part, _ in guidance for column in part}
+    told = given.repeat(1 + len(guidance), 1).view(1 + len(guidance), *given.shape)
+    for place, part in enumerate([(), *(part for part, _ in guidance)]):
+        for column in guiding.difference(part):
+            told[place, :, column] = math.nan
+    found = denoiser(x.repeat(1 + len(guidance), 1), sigma, told.flatten(0, 1)).view(1 + len(guidance), *x.shape)
+    total = found[0]
+    for place, (_, weight) in enumerate(guidance, 1):
+        total = torch.add(total, found[place] - found[0], alpha=weight)
+    return total
+
+
+def _cast(network: DenoisingNetwork, dtype: torch.dtype) -> Callable[[Tensor, float, Tensor | None], Tensor]:
     """Any network without gradients, its matrix products in `dtype` where that is a short one."""
 
     @torch.no_grad()
-    def raw(x: Tensor, c_noise: float) -> Tensor:
+    def raw(x: Tensor, c_noise: float, given: Tensor | None = None) -> Tensor:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16, cache_enabled=False):
-            return network.at_noise(x, c_noise).to(x.dtype)
+            return network.at_noise(x, c_noise, *(() if given is None else (given,))).to(x.dtype)
 
     return raw
 
 
 class Problem(NamedTuple):
-    """What the network F has to learn: `target` (N, D) from `inputs` (N, D), which are c_in x, and `c_noise` (N, 1)."""
+    """What the network F has to learn: `target` (N, D) from `inputs` (N, D), which are c_in x, and `c_noise` (N, 1).
+
+    Where it takes conditions, `given` (N, K) are those of the rows.
+    """
 
     inputs: Tensor
     c_noise: Tensor
     target: Tensor
+    given: Tensor | None = None
 
 
-def draw_problem(y: Tensor, noise: NoiseConfig, generator: torch.Generator) -> Problem:
+def draw_problem(y: Tensor, noise: NoiseConfig, generator: torch.Generator, hidden: Sequence[float] = ()) -> Problem:
     """Noise clean rows `y` (N, D) at random levels, ln sigma ~ N(p_mean, p_std^2) (Table 1), and state the target of F.
 
     The loss of the denoiser, lambda(sigma) |D(y + sigma eps; sigma) - y|^2, has lambda = 1 / c_out^2. So it is the
     squared error of F against (y - c_skip x) / c_out (Eq. 8). With x = y + sigma eps this is the expression below,
     which has no cancellation where sigma is small.
+
+    With `hidden`, the last columns of `y` are conditions, and each is left unknown with its probability.
     """
+    conditions = y[:, y.shape[1] - len(hidden) :]
+    y = y[:, : y.shape[1] - len(hidden)]
     like: Any = {"device": y.device, "dtype": y.dtype}
     ln_sigma = noise.p_mean + noise.p_std * torch.randn(len(y), 1, generator=generator, **like)
     sigma = ln_sigma.exp()
     eps = torch.randn(y.shape, generator=generator, **like)
     norm = (sigma**2 + noise.sigma_data**2).sqrt()
     target = (y * (sigma / noise.sigma_data) - eps * noise.sigma_data) / norm
-    return Problem((y + sigma * eps) / norm, ln_sigma / 4, target)
+    given = None
+    if hidden:
+        drawn = torch.rand(conditions.shape, generator=generator, **like)
+        given = conditions.masked_fill(drawn < torch.tensor(list(hidden), **like), math.nan)
+    return Problem((y + sigma * eps) / norm, ln_sigma / 4, target, given)
 
 
 Loss = Callable[[DenoisingNetwork, Problem], Tensor]
@@ -97,7 +135,9 @@ Loss = Callable[[DenoisingNetwork, Problem], Tensor]
 
 def squared_error(network: DenoisingNetwork, problem: Problem) -> Tensor:
     """The mean squared error of F, which is the weighted loss of the denoiser (Eq. 8)."""
-    return functional.mse_loss(network(problem.inputs, problem.c_noise).to(problem.target.dtype), problem.target)
+    told = () if problem.given is None else (problem.given,)
+    found = network(problem.inputs, problem.c_noise, *told)
+    return functional.mse_loss(found.to(problem.target.dtype), problem.target)
 
 
 def karras_sigmas(steps: int, noise: NoiseConfig) -> list[float]:

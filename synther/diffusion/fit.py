@@ -69,6 +69,8 @@ def fit(
     precision: compute.Precision = "auto",
     start: N | None = None,
     held_out: Tensor | None = None,
+    hidden: Sequence[float] = (),
+    repeats: Tensor | None = None,
     loss: Loss = squared_error,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
@@ -77,12 +79,14 @@ def fit(
 
     `network` describes the architecture, such as a `NetworkConfig`, and `loss` is what is minimised. The fit begins
     from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) marks the rows to hold
-    out; by default a random share is held out. With a `checkpoint` path the fit's state is kept there, and a fit with
+    out; by default a random share is held out. With `hidden`, the last columns of the rows are conditions, quantiles in
+    [0, 1], and each is hidden from the network with its probability. `repeats` (N,) is how many times as often as
+    others a row is drawn. With a `checkpoint` path the fit's state is kept there, and a fit with
     the same arguments resumes from it (a loss is known by its name); the caller removes the file.
     """
     (outcome,) = fit_together(
         [rows], network, config, noise, seeds=[seed], precision=precision, start=[start], held_out=[held_out],
-        loss=loss, checkpoint=checkpoint, progress=progress,
+        hidden=hidden, repeats=[repeats], loss=loss, checkpoint=checkpoint, progress=progress,
     )  # fmt: skip
     if isinstance(outcome, Diverged):
         raise outcome
@@ -99,6 +103,8 @@ def fit_together(
     precision: compute.Precision = "auto",
     start: Sequence[N | None] | None = None,
     held_out: Sequence[Tensor | None] | None = None,
+    hidden: Sequence[float] = (),
+    repeats: Sequence[Tensor | None] | None = None,
     loss: Loss = squared_error,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
@@ -110,6 +116,7 @@ def fit_together(
     """
     starts = [None] * len(rows) if start is None else start
     marks = [None] * len(rows) if held_out is None else held_out
+    often = [None] * len(rows) if repeats is None else repeats
     _check(rows, seeds, starts, marks, config)
     device = rows[0].device
     precision = compute.pick_precision(precision, device)
@@ -119,12 +126,14 @@ def fit_together(
     # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
     with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False):
         members = [
-            Member.begin(given, network, config, seed, one, chosen)
-            for given, seed, one, chosen in zip(rows, seeds, starts, marks, strict=True)
+            Member.begin(given, network, config, seed, one, chosen, hidden, times)
+            for given, seed, one, chosen, times in zip(rows, seeds, starts, marks, often, strict=True)
         ]
         kept = None
         if checkpoint is not None:
-            kept = Checkpoint(checkpoint, rows, network, config, noise, list(seeds), precision, starts, marks, loss)
+            asked = [network, config, noise, list(seeds), precision, starts, marks, loss]
+            conditioned = [list(hidden), often] if hidden else []
+            kept = Checkpoint(checkpoint, rows, *asked, *conditioned)
         _fit(members, config, noise, loss, compute.working_dtype(precision), kept, progress or Silent())
     return [member.diverged or member.result for member in members]
 
@@ -152,11 +161,16 @@ def split_as(rows: Tensor, marks: Tensor) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def held_out_loss(
-    network: DenoisingNetwork, rows: Tensor, noise: NoiseConfig, seed: int, loss: Loss = squared_error
+    network: DenoisingNetwork,
+    rows: Tensor,
+    noise: NoiseConfig,
+    seed: int,
+    loss: Loss = squared_error,
+    hidden: Sequence[float] = (),
 ) -> float:
     """The loss on held-out rows under the same noise every time."""
     rows = rows.repeat(-(-_FEW_HELD_OUT // len(rows)), 1)
-    return float(loss(network, draw_problem(rows, noise, compute.generator(rows.device, seed, _NOISE))))
+    return float(loss(network, draw_problem(rows, noise, compute.generator(rows.device, seed, _NOISE), hidden)))
 
 
 @dataclass
@@ -173,6 +187,7 @@ class Member(Generic[N]):
     best: Tensor | None = None
     """The averaged weights (P,) with the lowest held-out loss."""
     diverged: Diverged | None = None
+    hidden: Sequence[float] = ()
 
     @classmethod
     def begin(
@@ -183,6 +198,8 @@ class Member(Generic[N]):
         seed: int,
         start: N | None = None,
         marks: Tensor | None = None,
+        hidden: Sequence[float] = (),
+        repeats: Tensor | None = None,
     ) -> Member[N]:
         fitted, held_out = split(rows, config.holdout, seed) if marks is None else split_as(rows, marks)
         if config.patience is not None and held_out is None:
@@ -191,19 +208,21 @@ class Member(Generic[N]):
             )
         if config.overfit is not None and held_out is None:
             log.info("no rows are held out: fit.overfit cannot stop this fit")
+        if repeats is not None:
+            fitted = fitted.repeat_interleave(repeats.to(fitted.device)[fitted])
         with torch.random.fork_rng(devices=[]):
             compute.reseed(torch.default_generator, seed, _WEIGHTS)
-            first = network.build(rows.shape[1])
+            first = network.build(rows.shape[1] - len(hidden), *((len(hidden),) if hidden else ()))
         if start is not None:
             first.load_state_dict(start.state_dict())
         result = FitResult(first.to(rows.device).requires_grad_(False), 0, 0.0)
-        return cls(rows, fitted, held_out, seed, result, torch.Generator(rows.device))
+        return cls(rows, fitted, held_out, seed, result, torch.Generator(rows.device), hidden=hidden)
 
     def draw_round(self, number: int, count: int, noise: NoiseConfig) -> Problem:
         """What the `count` rows of a whole round ask of the network: a function of (seed, round number)."""
         compute.reseed(self.source, self.seed, _ROUNDS, number)
         picked = torch.randint(len(self.fitted), (count,), generator=self.source, device=self.rows.device)
-        return draw_problem(self.rows[self.fitted[picked]], noise, self.source)
+        return draw_problem(self.rows[self.fitted[picked]], noise, self.source, self.hidden)
 
     def measure(self, steps: int, mean: float, seconds: float, average: Tensor, noise: NoiseConfig, loss: Loss) -> None:
         """Record `steps` more steps, their mean loss, and the held-out loss of the averaged weights `average` (P,)."""
@@ -212,7 +231,7 @@ class Member(Generic[N]):
         result.seconds = seconds
         entry = {"step": result.steps, "loss": mean, "seconds": seconds}
         if self.held_out is not None:
-            entry["held_out"] = held_out_loss(result.network, self.held_out, noise, self.seed, loss)
+            entry["held_out"] = held_out_loss(result.network, self.held_out, noise, self.seed, loss, self.hidden)
         if not all(map(math.isfinite, entry.values())):
             self.diverged = Diverged(
                 f"the loss is {mean} at step {result.steps}: lower fit.learning_rate, or scale the data"
@@ -276,8 +295,10 @@ class Trainer:
         self.gradient = loss_and_gradient(networks, flat, state.weights, loss, dtype)
         self.loss_sums = state.weights.new_zeros(len(members))
         # What a round is given: its noisy rows, its learning rates, how far the averages move at its end.
-        size, columns = (self.round_steps, len(members), self.batch), members[0].rows.shape[1]
-        conditions = self.gradient.condition(0, state.weights.new_zeros(1, 1)).shape[1]
+        size, hidden = (self.round_steps, len(members), self.batch), members[0].hidden
+        columns = members[0].rows.shape[1] - len(hidden)
+        given = state.weights.new_zeros(1, len(hidden)) if hidden else None
+        conditions = self.gradient.condition(0, state.weights.new_zeros(1, 1), given).shape[1]
         self.inputs = self.gradient.working.new_zeros(*size, columns)
         self.condition = self.gradient.working.new_zeros(*size, conditions)
         self.target = state.weights.new_zeros(*size, columns)
@@ -296,8 +317,8 @@ class Trainer:
     def _run_round(self, number: int, rates: Tensor) -> None:
         """A round, of fewer steps than a whole one only at the very end."""
         for place, member in enumerate(self.members):
-            inputs, c_noise, target = member.draw_round(number, self.round_steps * self.batch, self.noise)
-            condition = self.gradient.condition(place, c_noise)
+            inputs, c_noise, target, told = member.draw_round(number, self.round_steps * self.batch, self.noise)
+            condition = self.gradient.condition(place, c_noise, told)
             for drawn, given in ((inputs, self.inputs), (condition, self.condition), (target, self.target)):
                 given[:, place] = drawn.view(self.round_steps, self.batch, -1)
         self.rates[: len(rates)] = rates

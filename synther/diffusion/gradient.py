@@ -67,8 +67,8 @@ class LossAndGradient(Protocol):
     working: Tensor
     gradient: Tensor
 
-    def condition(self, member: int, c_noise: Tensor) -> Tensor:
-        """What the noise levels (N, 1) become before the steps of a round begin. (N, ...)"""
+    def condition(self, member: int, c_noise: Tensor, given: Tensor | None) -> Tensor:
+        """What the noise levels (N, 1) and the conditions (N, K) become before the steps of a round begin. (N, ...)"""
         ...
 
     def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor: ...
@@ -100,13 +100,14 @@ class ByAutograd:
             flat.bind(network, vector)
         self._into = [flat.views(vector) for vector in self.gradient]
 
-    def condition(self, member: int, c_noise: Tensor) -> Tensor:
-        return c_noise
+    def condition(self, member: int, c_noise: Tensor, given: Tensor | None) -> Tensor:
+        return c_noise if given is None else torch.cat([c_noise, given], dim=1)
 
     def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor:
         device, losses = inputs.device.type, []
         for member, network in enumerate(self._networks):
-            problem = Problem(inputs[member], condition[member], target[member])
+            given = condition[member][:, 1:] if network.conditions else None
+            problem = Problem(inputs[member], condition[member][:, :1], target[member], given)
             with (
                 torch.enable_grad(),
                 torch.autocast(device, torch.bfloat16, enabled=self._short, cache_enabled=False),
@@ -135,8 +136,8 @@ class ByHand:
             flat.views(stack[0] if self._alone else stack) for stack in (self.working, self.gradient)
         )
 
-    def condition(self, member: int, c_noise: Tensor) -> Tensor:
-        return self._networks[member].features(c_noise)
+    def condition(self, member: int, c_noise: Tensor, given: Tensor | None) -> Tensor:
+        return self._networks[member].features(c_noise, given)
 
     def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor:
         given = (condition[0], inputs[0], target[0]) if self._alone else (condition, inputs, target)
@@ -158,7 +159,7 @@ def written_out(
 ) -> Tensor:
     """Write the derivative of mean((F - target)^2) into `gradient`, and return this loss in the target's type.
 
-    `features` (B, 1 + 2K) are the Fourier features of c_noise, `rows` and `target` are (B, D); `features` and `rows`
+    `features` (B, C) are those of c_noise and of the conditions, `rows` and `target` are (B, D); `features` and `rows`
     are in the type of the weights. Each tensor may have an axis of members in front, and the losses are then (S,).
     Weights and gradients go by the names of `Network`, and `skip` is `Network.skip`.
     """

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 
 from synther import compute
+from synther.conditions import Asking, Conditions, tell
 from synther.data import formats
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
@@ -97,6 +100,11 @@ class Synthesizer:
         return self._model.network
 
     @property
+    def conditions(self) -> Conditions:
+        """What rows of this model can be asked to be."""
+        return self._model.conditions
+
+    @property
     def record(self) -> FitRecord:
         return self._model.record
 
@@ -118,12 +126,17 @@ class Synthesizer:
         self,
         rows: Transitions,
         *,
+        condition: Any = None,
         start: Synthesizer | None = None,
         held_out: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
         """Learn the distribution of `rows`.
+
+        With a `condition`, `sample` can ask for some of the rows, such as those of high reward: the name of a relevance
+        function ("reward", "return"), a function of rows, an array of one number for each row (N,) or of several
+        (N, K), or a dict of these by name.
 
         With `start`, a fitted model of the same network, the weights begin as its. `held_out` (N,) says which rows to
         measure the loss on; rows that `start` has learned tell little. By default `fit.holdout` of the rows, drawn at
@@ -133,7 +146,7 @@ class Synthesizer:
         remove it once the model is saved.
         """
         progress = resolve(progress)
-        task = self._begin(rows, start, held_out)
+        task = self._begin(rows, start, held_out, condition)
         kept = None if checkpoint is None else Path(checkpoint).expanduser()
         (result,) = fit_networks([self], [task], kept, progress)
         if isinstance(result, Diverged):
@@ -141,7 +154,11 @@ class Synthesizer:
         return self._complete(task, result, progress)
 
     def _begin(
-        self, rows: Transitions, start: Synthesizer | None, held_out: np.ndarray[Any, np.dtype[np.bool_]] | None
+        self,
+        rows: Transitions,
+        start: Synthesizer | None,
+        held_out: np.ndarray[Any, np.dtype[np.bool_]] | None,
+        condition: Any = None,
     ) -> Task:
         """The first of three parts of `fit`: together.py has the second, for one or several models."""
         warn_of_time_limit(rows)
@@ -150,14 +167,16 @@ class Synthesizer:
         prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.integers, data.residuals, order)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
-        weights = None if start is None else self._weights_of(start, prepared.layout)
+        told = tell(rows, prepared.matrix, condition, data.starts)
+        weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
         usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None
-        table = RowTable.fit(rows, prepared.layout) if data.finite == "counted" else None
+        counted = data.finite == "counted" and not told.conditions.scales  # a table knows no conditions
+        table = RowTable.fit(rows, prepared.layout) if counted else None
         if table is not None:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
-        return Task(rows, prepared, matrix, weights, marks, ending, usual, table)
+        return Task(rows, prepared, matrix, weights, marks, ending, usual, table, told)
 
     def _complete(self, task: Task, result: FitResult[Network], progress: Progress) -> Self:
         """Become the model of these rows and this network, ready to sample."""
@@ -169,9 +188,11 @@ class Synthesizer:
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
+        told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
-            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual, task.table
-        )
+            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual,
+            task.table, told,
+        )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(None, progress).ready()
         return self
@@ -189,7 +210,7 @@ class Synthesizer:
             advice = ". With fit.overfit (--fit.overfit %g) a fit stops in time and keeps its best weights"
             log.warning(told + advice, *figures, OVERFIT)
 
-    def _weights_of(self, start: Synthesizer, layout: Layout) -> Network:
+    def _weights_of(self, start: Synthesizer, layout: Layout, told: Conditions) -> Network:
         """Another model's network for the columns of `layout`, which may have come or gone since."""
         if not isinstance(start, Synthesizer):
             raise ConfigError(f"a fit starts from a Synthesizer, got {start!r}: Synthesizer.load(path) reads one")
@@ -197,18 +218,25 @@ class Synthesizer:
             mine, other = self.settings.network, start.settings.network
             raise ConfigError(f"a fit of {mine} cannot start from one of {other}: expected the same network")
         before = {name: column for column, name in enumerate(start._model.layout.names)}
-        return rearranged(start.network, [before.get(name) for name in layout.names]).to(self.device)
+        known = {name: place for place, name in enumerate(start.conditions.names)}
+        columns, conditions = [before.get(name) for name in layout.names], [known.get(name) for name in told.names]
+        return rearranged(start.network, columns, conditions).to(self.device)
 
     def _outcome_order(self) -> tuple[str, ...]:
         """Names of the outcomes in the order of their regression, which fits that start from this one keep."""
         residuals = self._model.scaler.residuals
         return () if residuals is None else tuple(self._model.layout.names[column] for column in residuals.outcomes)
 
-    def _drawing(self, sampler: Sampler | None, progress: Progress) -> Drawing:
+    def _drawing(self, sampler: Sampler | None, progress: Progress, asking: Asking | None = None) -> Drawing:
         """How rows come about with `sampler`, or the model's own."""
         if isinstance(sampler, Mapping):
             sampler = self.settings.changed(sampler=sampler).sampler
-        return Drawing(self._model, self.settings, sampler or self.settings.sampler, self.precision, progress)
+        return Drawing(self._model, self.settings, sampler or self.settings.sampler, self.precision, progress, asking)
+
+    def _asking(self, condition: Any, guidance: float | Mapping[str, float]) -> Asking | None:
+        """What the rows are asked to be; None where they are not."""
+        asked = self.conditions.asking(condition, guidance)
+        return None if condition is None else asked
 
     def sample(
         self,
@@ -216,16 +244,24 @@ class Synthesizer:
         *,
         seed: int | None = None,
         sampler: Sampler | None = None,
+        condition: Any = None,
+        guidance: float | Mapping[str, float] = 1.0,
         progress: Progress | bool = True,
     ) -> Transitions:
         """Draw `count` new rows into memory. Every call draws other rows, unless it is given a `seed`.
 
         The same seed gives the same rows, and a smaller count gives the first of them.
+
+        A model that was fitted with a condition can be asked for some rows: `condition=top(0.1)`, `bottom(0.2)`,
+        `between(0.4, 0.6)`, a value or an array of values to choose from, real rows to be like, or a dict of these by
+        name. Rows of `guidance` 1 are distributed as the real ones that meet the condition; more than 1 exaggerates
+        what tells them from the others, 0 ignores the condition. Several conditions may have a weight each, by name.
         """
         count = check_count(count)
         arrays: dict[str, Any] = {}
         filled = 0
-        for block in self.sample_blocks(count, seed=seed, sampler=sampler, progress=progress):
+        asked: Any = {"condition": condition, "guidance": guidance}
+        for block in self.sample_blocks(count, seed=seed, sampler=sampler, **asked, progress=progress):
             for name, array in block.arrays().items():
                 if name not in arrays:
                     arrays[name] = _empty((count, *array.shape[1:]), array.dtype)
@@ -239,12 +275,14 @@ class Synthesizer:
         *,
         seed: int | None = None,
         sampler: Sampler | None = None,
+        condition: Any = None,
+        guidance: float | Mapping[str, float] = 1.0,
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
         """The rows of `sample` block by block, while the next ones are drawn."""
         count, seed = check_count(count), drawing_seed(seed)
         progress = resolve(progress)
-        drawing = self._drawing(sampler, progress).ready()
+        drawing = self._drawing(sampler, progress, self._asking(condition, guidance)).ready()
         with progress.phase("sample", count) as phase:
             for block in drawing.blocks(count, seed):
                 yield block
@@ -263,6 +301,8 @@ class Synthesizer:
         *,
         seed: int = 0,
         sampler: Sampler | None = None,
+        condition: Any = None,
+        guidance: float | Mapping[str, float] = 1.0,
         progress: Progress | bool = True,
     ) -> Transitions:
         """Write `count` new rows to a file, of any size, in constant memory; return the first 100,000 to look at.
@@ -275,7 +315,8 @@ class Synthesizer:
         formats.check_rows_target(path)
         progress = resolve(progress)
         final = Path(path).expanduser()
-        drawing = self._drawing(sampler, progress).ready()
+        asking = self._asking(condition, guidance)
+        drawing = self._drawing(sampler, progress, asking).ready()
         identity = {
             "model": self._model.digest(),
             "calibration": drawing.calibration.to_json(),
@@ -285,6 +326,8 @@ class Synthesizer:
             "seed": seed,
             "count": count,
         }
+        if asking is not None:
+            identity["asked"] = asking.to_json()
         spool = Spool(partial_folder(final), identity)
         if spool.count:
             log.info("going on after %d rows in %s", len(spool), spool.folder)
@@ -336,9 +379,25 @@ class Synthesizer:
             for chunk in rows.chunks(4096):
                 matrix = model.layout.pack(chunk)
                 scaled = torch.from_numpy(model.scaler.transform(matrix).astype(np.float32)).to(self.device)
-                nats = log_likelihood(denoise, scaled, self.settings.noise, steps)
+                nats = self._nats(denoise, scaled, steps)
                 parts.append(nats.double().cpu().numpy() + model.scaler.log_slope(matrix))
         return np.concatenate(parts)
+
+    def _nats(self, denoise: Denoiser, scaled: torch.Tensor, steps: int) -> torch.Tensor:
+        """Log-likelihoods (N,) of scaled rows (N, D). One that may begin an episode or not may have come about in two
+        ways."""
+        noise, conditions = self.settings.noise, self.conditions
+        if not conditions.count:
+            return log_likelihood(denoise, scaled, noise, steps)
+        told, starts = scaled.new_full((len(scaled), conditions.count), math.nan), conditions.starts
+        if starts is None:
+            return log_likelihood(partial(denoise, given=told), scaled, noise, steps)
+        mean, std = (torch.from_numpy(each).to(scaled) for each in (starts.mean, starts.std))
+        told[:, 0] = 0.0
+        later = log_likelihood(partial(denoise, given=told), scaled, noise, steps) + math.log(1 - starts.share)
+        told[:, 0] = 1.0
+        first = log_likelihood(partial(denoise, given=told), (scaled - mean) / std, noise, steps) - std.log().sum()
+        return torch.logaddexp(later, first + math.log(starts.share))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file with everything that `load` needs."""

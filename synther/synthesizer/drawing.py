@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
+from synther.conditions import Asking
 from synther.cores import cores
 from synther.data.calibration import Calibration, rebalanced
 from synther.data.layout import Layout
@@ -42,10 +43,18 @@ class Drawing:
     """A fitted model and one sampler. What has to be found out before it draws is kept with the model."""
 
     def __init__(
-        self, model: Fitted, settings: Settings, config: SamplerConfig, precision: compute.Precision, progress: Progress
+        self,
+        model: Fitted,
+        settings: Settings,
+        config: SamplerConfig,
+        precision: compute.Precision,
+        progress: Progress,
+        asking: Asking | None = None,
     ) -> None:
         self.model, self.settings, self.config = model, settings, config
         self.precision, self.progress = precision, progress
+        self.asking = model.conditions.asking() if asking is None else asking
+        self._plain = self if asking is None else Drawing(model, settings, config, precision, progress)
 
     def ready(self) -> Self:
         """The same, with everything found out."""
@@ -56,17 +65,21 @@ class Drawing:
     def sampler(self) -> BlockSampler:
         starts = self.model.starts
         if self.config.matched and self.config not in starts:
-            starts[self.config] = self._matched_start()
+            starts[self.config] = self._plain._matched_start()
         return self._sampler_from(starts.get(self.config))
 
     @cached_property
     def calibration(self) -> Calibration:
-        """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own."""
+        """How two-valued columns, terminals above all, come as often as in the real rows. Each sampler has its own.
+
+        It is found on rows that nothing is asked of. Cuts, and by how much the odds of a terminal are raised, correct
+        the generator; they draw rows that were asked for towards no average.
+        """
         model = self.model
         if self.settings.data.threshold == "half" or not model.rates or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
-            model.calibrations[self.config] = self._calibrated()
+            model.calibrations[self.config] = self._plain._calibrated()
         return model.calibrations[self.config]
 
     @cached_property
@@ -131,7 +144,8 @@ class Drawing:
                 yield waiting.popleft().result()
 
     def _sampler_from(self, start: Start | None) -> BlockSampler:
-        return BlockSampler(self.model.network, self.settings.noise, self.config, self.precision, start)
+        network, noise = self.model.network, self.settings.noise
+        return BlockSampler(network, noise, self.config, self.precision, start, self.asking)
 
     def _matched_start(self) -> Start:
         """The noise to begin from, so that rows have the real moments."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from synther.conditions import Told
 from synther.data import termination
 from synther.data.kinds import Binary, Spiked
 from synther.data.layout import Layout
@@ -51,6 +52,12 @@ class Task:
     """What is to decide which rows have the reward that comes again and again, likewise."""
     table: RowTable | None = None
     """What rows are to be drawn from instead of the network, where states and actions are few."""
+    told: Told | None = None
+    """What the network is told about each row."""
+
+    @property
+    def hidden(self) -> tuple[float, ...]:
+        return () if self.told is None else self.told.conditions.hidden
 
     def shortened(self, config: FitConfig) -> FitConfig:
         """A network that no row is drawn from is fitted only for a moment: its record and its likelihoods are asked for
@@ -127,7 +134,8 @@ def _groups(models: Sequence[Synthesizer], tasks: dict[int, Task]) -> list[list[
         model, settings = models[place], models[place].settings
         config = task.shortened(settings.fit)
         options = (settings.network, config, settings.noise, model.device, model.precision)
-        groups.setdefault((*options, config.batch_for(len(task.matrix)), task.matrix.shape[1]), []).append(place)
+        shape = config.batch_for(len(task.matrix)), task.matrix.shape[1], task.hidden
+        groups.setdefault((*options, *shape), []).append(place)
     return list(groups.values())
 
 
@@ -137,7 +145,7 @@ def fit_networks(
     """The networks of models whose options are the same, fitted together."""
     settings = models[0].settings
     return fit_together(
-        [task.matrix for task in tasks],
+        [_with_conditions(task) for task in tasks],
         settings.network,
         tasks[0].shortened(settings.fit),
         settings.noise,
@@ -145,9 +153,20 @@ def fit_networks(
         precision=models[0].precision,
         start=[task.start for task in tasks],
         held_out=[task.held_out for task in tasks],
+        hidden=tasks[0].hidden,
+        repeats=[_repeats(task) for task in tasks],
         checkpoint=checkpoint,
         progress=progress,
     )
+
+
+def _with_conditions(task: Task) -> torch.Tensor:
+    """The rows as the network sees them, and beside them what it is told."""
+    return task.matrix if task.told is None or not task.hidden else task.told.seen(task.matrix)
+
+
+def _repeats(task: Task) -> torch.Tensor | None:
+    return None if task.told is None or task.told.repeats is None else torch.from_numpy(task.told.repeats)
 
 
 def _completed(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer, read, write
+from synther import Synthesizer, read, top, write
 from synther.agents.agent import Agent
 from synther.agents.bc import BCConfig
 from synther.agents.rows import Member, Rows
@@ -50,6 +50,26 @@ class TestFit:
         assert synther("fit", data, "--out", tmp_path / "m.safetensors", *options).code == 0
         record = Synthesizer.load(tmp_path / "m.safetensors").record
         assert (record.rows, record.data) == (150, fingerprint(rows.subsample(0.5, 3)))
+
+
+def test_rows_are_asked_for_by_condition(synther, data, rows, tiny, tmp_path):
+    """From the fit to the comparison. How well a model answers is tested in tests/synthesizer."""
+    path, more = tmp_path / "m.safetensors", tmp_path / "more.npz"
+    assert synther("fit", data, "--out", path, "--condition", "reward", *tiny).code == 0
+    assert synther("inspect", path, "--json").json["conditions"] == ["reward"]
+    asked = ("--condition", "top:0.1", "--guidance", 2)
+    assert synther("sample", path, "--samples", 50, "--out", more, *asked).code == 0
+    model = Synthesizer.load(path)
+    assert read(more).equals(model.sample(50, condition=top(0.1), guidance=2.0, seed=0, progress=False))
+    folder, request = tmp_path / "both", ("--condition", "reward=top:0.5", *tiny)
+    done = synther("upsample", data, "--samples", 50, "--out", folder, *request, "--json")
+    assert done.code == 0
+    assert done.json["rows_real"] == np.count_nonzero(rows.reward >= np.median(rows.reward))
+    assert synther("fit", data, "--out", path, *tiny).code == 2  # it is a model with conditions
+    for wrong in (("fit", data, "--condition", "joy", "--out", tmp_path / "n.safetensors", *tiny),
+                  ("sample", path, "--condition", "joy=top:0.1", "--out", tmp_path / "n.npz"),
+                  ("sample", path, "--condition", "top:2", "--out", tmp_path / "n.npz")):  # fmt: skip
+        assert synther(*wrong).code == 2
 
 
 class TestSample:

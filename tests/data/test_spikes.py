@@ -217,3 +217,12 @@ def test_the_gap_grows_and_shrinks_with_the_column(unit: float):
     plain, scaled = found_in(values), found_in(values * unit)
     assert plain.gap == 0.5 * values.std()
     assert scaled.gap == plain.gap * unit  # the squares of such numbers are infinite, or 0
+
+
+def test_a_rare_bonus_is_special_and_rare_levels_stay_levels():
+    random = np.random.default_rng(0)
+    paid = np.where(np.arange(40_000) % 1_000 == 0, 100.0, random.normal(size=40_000))
+    assert found_in(paid[:, None]).spikes == (100.0,)
+    # Steps of 0.1 around 0.5 at the ends of which values are rare: one of them came five times.
+    steps = np.repeat(np.arange(11) / 10, [5, 30, 300, 2_000, 4_000, 7_330, 4_000, 2_000, 300, 30, 5])
+    assert isinstance(found_in(steps[:, None]), Levels)

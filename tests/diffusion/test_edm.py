@@ -61,7 +61,7 @@ def test_schedule_is_even_in_the_rho_th_root():
 def test_problem_is_the_weighted_denoising_loss(sigma_data, generator):
     noise = NoiseConfig(sigma_data=sigma_data)
     clean = torch.randn(500, 4, generator=generator, dtype=torch.float64) * sigma_data
-    inputs, level, target = edm.draw_problem(clean, noise, generator)
+    inputs, level, target, _ = edm.draw_problem(clean, noise, generator)
     sigma = (4 * level).exp()
     assert level.shape == (500, 1)
     noisy = inputs / edm.c_in(sigma, sigma_data)
@@ -79,7 +79,7 @@ def test_problem_is_the_weighted_denoising_loss(sigma_data, generator):
 def test_noise_is_normal_and_its_level_log_normal(generator):
     noise, count = NoiseConfig(), 40_000
     clean = torch.full((count, 2), 3.0, dtype=torch.float64)
-    inputs, level, _ = edm.draw_problem(clean, noise, generator)
+    inputs, level, *_ = edm.draw_problem(clean, noise, generator)
     sigma = (4 * level).exp()
     added = (inputs / edm.c_in(sigma, noise.sigma_data) - clean) / sigma
     # Five standard errors: of a mean 1 / sqrt(n), of a variance sqrt(2 / n), of a correlation 1 / sqrt(n).

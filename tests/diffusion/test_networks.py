@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synther.diffusion.config import NetworkConfig
 from synther.diffusion.edm import Problem, squared_error
 from synther.diffusion.gradient import ByAutograd, ByHand, FlatWeights, loss_and_gradient
-from synther.diffusion.networks import DenoisingNetwork, InferenceNetwork, Network
+from synther.diffusion.networks import DenoisingNetwork, InferenceNetwork, Network, rearranged
 
 SMALL = {"width": 24, "depth": 3, "embedding": 12, "frequencies": 5}
 
@@ -104,12 +104,42 @@ def test_inference_answers_in_the_rows_type():
     assert not torch.equal(answer, net.at_noise(row, 0.1))
 
 
+def test_conditions_reach_the_rows_and_unknown_ones_do_not():
+    torch.manual_seed(0)
+    net = Network(7, NetworkConfig(**SMALL), 2).double().requires_grad_(False)
+    row = rows(9, 7)
+    told = torch.rand(9, 2, dtype=torch.float64)
+    hidden = told.clone()
+    hidden[3:, 1] = torch.nan
+    fast = InferenceNetwork(net, torch.float64)
+    for some in (told, hidden):
+        torch.testing.assert_close(fast.at_noise(row, 0.3, some), net.at_noise(row, 0.3, some), rtol=0, atol=1e-12)
+    assert torch.equal(net.at_noise(row, 0.3, told)[:3], net.at_noise(row, 0.3, hidden)[:3])
+    assert not torch.equal(net.at_noise(row, 0.3, told)[3:], net.at_noise(row, 0.3, hidden)[3:])
+    unknown = torch.full_like(told, torch.nan)
+    torch.testing.assert_close(net.at_noise(row, 0.3), net.at_noise(row, 0.3, unknown), rtol=0, atol=1e-13)
+    other = hidden.clone()
+    other[3:, 1] = 0.9
+    assert not torch.allclose(net.at_noise(row, 0.3, other)[3:], net.at_noise(row, 0.3, hidden)[3:])
+
+
+def test_a_rearranged_network_keeps_the_conditions_it_had():
+    torch.manual_seed(0)
+    net = Network(3, NetworkConfig(**SMALL), 2).requires_grad_(False)
+    new = rearranged(net, [0, 1, 2], [None, 1, 0])
+    row, told = rows(9, 3).float(), torch.rand(9, 2)
+    mine = torch.cat([torch.full((9, 1), 0.4), told.flip(1)], dim=1)
+    torch.testing.assert_close(new.at_noise(row, 0.3, mine), net.at_noise(row, 0.3, told))
+
+
 small = st.integers(1, 9)
 
 
-def networks(count: int, columns: int, config: NetworkConfig) -> tuple[list[Network], FlatWeights, torch.Tensor]:
+def networks(
+    count: int, columns: int, config: NetworkConfig, conditions: int = 0
+) -> tuple[list[Network], FlatWeights, torch.Tensor]:
     """In float64, with weights in one stack."""
-    made = [Network(columns, config).double().requires_grad_(False) for _ in range(count)]
+    made = [Network(columns, config, conditions).double().requires_grad_(False) for _ in range(count)]
     flat = FlatWeights(made[0])
     stack = torch.stack([flat.gather(network) for network in made]).double()
     for network, vector in zip(made, stack, strict=True):
@@ -117,13 +147,24 @@ def networks(count: int, columns: int, config: NetworkConfig) -> tuple[list[Netw
     return made, flat, stack
 
 
-def problem(members: int, batch: int, columns: int) -> list[torch.Tensor]:
-    return [torch.randn(members, batch, width, dtype=torch.float64) for width in (columns, 1, columns)]
+def problem(members: int, batch: int, columns: int, conditions: int = 0) -> list[torch.Tensor]:
+    made = [torch.randn(members, batch, width, dtype=torch.float64) for width in (columns, 1, columns)]
+    if conditions:
+        told = torch.rand(members, batch, conditions, dtype=torch.float64)
+        made.append(told.masked_fill(torch.rand_like(told) < 0.3, torch.nan))
+    return made
 
 
-def derived(path: ByHand | ByAutograd, inputs: torch.Tensor, c_noise: torch.Tensor, target: torch.Tensor):
+def derived(
+    path: ByHand | ByAutograd,
+    inputs: torch.Tensor,
+    c_noise: torch.Tensor,
+    target: torch.Tensor,
+    told: torch.Tensor | None = None,
+):
     path.gradient.fill_(torch.nan)
-    condition = torch.stack([path.condition(member, levels) for member, levels in enumerate(c_noise)])
+    given = [None] * len(c_noise) if told is None else told
+    condition = torch.stack([path.condition(member, levels, given[member]) for member, levels in enumerate(c_noise)])
     return path(inputs, condition, target), path.gradient
 
 
@@ -131,12 +172,15 @@ def derived(path: ByHand | ByAutograd, inputs: torch.Tensor, c_noise: torch.Tens
 @settings(max_examples=40, deadline=None)
 @given(
     members=st.integers(1, 4), batch=small, columns=small, width=small, depth=st.integers(1, 4), embedding=small,
-    frequencies=small, seed=small,
+    frequencies=small, seed=small, conditions=st.integers(0, 2),
 )  # fmt: skip
-def test_by_hand_is_what_autograd_derives(kind, members, batch, columns, width, depth, embedding, frequencies, seed):
+def test_by_hand_is_what_autograd_derives(
+    kind, members, batch, columns, width, depth, embedding, frequencies, seed, conditions
+):
     torch.manual_seed(seed)
-    made, flat, stack = networks(members, columns, NetworkConfig(kind, width, depth, embedding, frequencies))
-    asked = problem(members, batch, columns)
+    config = NetworkConfig(kind, width, depth, embedding, frequencies)
+    made, flat, stack = networks(members, columns, config, conditions)
+    asked = problem(members, batch, columns, conditions)
     one, other = (path(made, flat, stack, squared_error, torch.float64) for path in (ByHand, ByAutograd))
     (losses, gradient), (expected_losses, expected) = derived(one, *asked), derived(other, *asked)
     torch.testing.assert_close(losses, expected_losses, rtol=1e-12, atol=0)

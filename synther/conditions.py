@@ -1,0 +1,426 @@
+"""Conditions: what a generator is told about rows while it learns them, and what rows can be asked to be.
+
+A condition is one number for each row, such as its reward. The network sees it as a quantile, the share of rows with a
+lower number, so that "the top 10 %" means the same after every fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther.data.episodes import episode_ids
+from synther.data.transitions import Transitions
+from synther.diffusion.edm import Guidance
+from synther.errors import ConfigError, DataError, SyntherError
+from synther.relevance import relevance
+
+Array = NDArray[Any]
+
+HIDDEN = 0.25
+"""Probability that a condition is hidden from the network while it learns, which guidance needs."""
+_KNOTS = 1001
+START = "start"
+"""The condition that a fit adds by itself: whether a row begins an episode."""
+RARE_STARTS = 0.02
+"""Starts that are a smaller share of the rows than this are told to the network."""
+FEWEST_STARTS = 20
+_START_SHARE, _MOST_REPEATS = 0.05, 50  # how often a fit draws starts, and how many times as often as other rows
+_LEAST_STD = 1e-3  # of the starts in a column where all are the same
+
+Given = str | Array | Callable[[Transitions], Array]
+"""A condition's numbers: the name of a relevance function, one number for each row, or a function that gives them."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """Rows whose condition lies between two quantiles."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= 1:
+            raise ConfigError(f"expected quantiles 0 <= low < high <= 1, got {self.low} and {self.high}")
+
+    def quantiles(self, count: int, random: np.random.Generator, scale: Scale) -> Array:
+        return scale.quantiles(scale.values(random.uniform(self.low, self.high, count)))
+
+    def to_json(self) -> list[Any]:
+        return ["between", self.low, self.high]
+
+
+@dataclass(frozen=True, eq=False)
+class Among:
+    """Rows whose condition is one of some values, drawn at random."""
+
+    values: Array
+
+    def __post_init__(self) -> None:
+        found = np.asarray(self.values, np.float64)
+        if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
+            raise ConfigError(f"expected the values of a condition as one or more finite numbers, got {self.values!r}")
+        object.__setattr__(self, "values", found)
+
+    def quantiles(self, count: int, random: np.random.Generator, scale: Scale) -> Array:
+        return scale.quantiles(random.choice(self.values, count))
+
+    def to_json(self) -> list[Any]:
+        return ["among", hashlib.sha256(self.values.tobytes()).hexdigest()]
+
+
+Request = Between | Among
+
+
+def top(share: float) -> Between:
+    """The rows with the highest values of a condition: `top(0.1)` are the best tenth."""
+    return Between(1 - _share(share), 1.0)
+
+
+def bottom(share: float) -> Between:
+    """The rows with the lowest values of a condition."""
+    return Between(0.0, _share(share))
+
+
+def between(low: float, high: float) -> Between:
+    """The rows between two quantiles of a condition."""
+    return Between(low, high)
+
+
+def _share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise ConfigError(f"expected a share of rows above 0 and at most 1, got {share}")
+    return share
+
+
+def parse(text: str) -> Request:
+    """A request as it is typed: top:0.1, bottom:0.2, between:0.4:0.6 (quantiles), or a value such as 3.5."""
+    kind, *numbers = text.split(":")
+    makers: dict[str, tuple[int, Callable[..., Request]]] = {"top": (1, top), "bottom": (1, bottom)}
+    makers["between"] = 2, between
+    try:
+        if kind in makers and len(numbers) == makers[kind][0]:
+            return makers[kind][1](*map(float, numbers))
+        if not numbers:
+            return Among(np.array([float(kind)]))
+    except ValueError:
+        pass
+    raise ConfigError(f"expected top:SHARE, bottom:SHARE, between:LOW:HIGH or a value, got {text!r}")
+
+
+def parse_all(texts: Sequence[str]) -> dict[str, Request | None]:
+    """Conditions as they are typed, by name: reward, or reward=top:0.1 with a request."""
+    found: dict[str, Request | None] = {}
+    for text in texts:
+        name, has_request, asked = text.partition("=")
+        if name in found:
+            raise ConfigError(f"condition {name!r} is given twice")
+        found[name] = parse(asked) if has_request else None
+    return found
+
+
+def asked(texts: Sequence[str], known: Sequence[str]) -> dict[str, Request] | None:
+    """The requests among typed conditions: None where there are none. One without a name is for a single condition."""
+    if len(texts) == 1 and "=" not in texts[0] and texts[0] not in known:
+        texts = [f"{known[0] if len(known) == 1 else ''}={texts[0]}"]
+    return {name: request for name, request in parse_all(texts).items() if request is not None} or None
+
+
+def region(rows: Transitions, requests: Mapping[str, Request]) -> Transitions:
+    """The rows that meet all requests, which name relevance functions and ranges of quantiles."""
+    inside = np.ones(len(rows), bool)
+    for name, request in requests.items():
+        if not isinstance(request, Between):
+            raise ConfigError(f"condition {name!r}: expected a range (top:0.1, bottom:0.1, between:0.4:0.6)")
+        values = relevance(name, rows)
+        quantiles = Scale.fit(name, values).quantiles(values)
+        inside &= (quantiles >= request.low) & (quantiles <= request.high)
+    return rows[inside]
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """A condition's name, and its values at evenly spaced quantiles (Q,)."""
+
+    name: str
+    knots: Array
+
+    @classmethod
+    def fit(cls, name: str, values: Array) -> Scale:
+        return cls(name, np.quantile(values, np.linspace(0, 1, _KNOTS), method="inverted_cdf"))
+
+    def quantiles(self, values: Array) -> Array:
+        """The shares of rows with lower values, where those with the same count for a half. (N,)"""
+        below, above = self._steps
+        known = self._values
+        return (np.interp(values, known, below) + np.interp(values, known, above)) / 2
+
+    def values(self, quantiles: Array) -> Array:
+        """Values at `quantiles`: between two knots if they are close, and one that rows have if there are few."""
+        if len(self._values) < _KNOTS // 2:
+            nearest: Array = self.knots[np.rint(np.asarray(quantiles) * (_KNOTS - 1)).astype(np.int64)]
+            return nearest
+        return np.interp(quantiles, np.linspace(0, 1, _KNOTS), self.knots)
+
+    @cached_property
+    def _values(self) -> Array:
+        return np.unique(self.knots)
+
+    @cached_property
+    def _steps(self) -> tuple[Array, Array]:
+        """The first and the last quantile of each different value."""
+        first = np.searchsorted(self.knots, self._values, "left") / (_KNOTS - 1)
+        last = (np.searchsorted(self.knots, self._values, "right") - 1) / (_KNOTS - 1)
+        return first, last
+
+
+@dataclass(frozen=True, eq=False)
+class Starts:
+    """The rows that begin an episode. The network sees them in units of their own, as they often lie close together."""
+
+    share: float
+    """Of the real rows."""
+    mean: Array
+    """Of the scaled rows. (D,)"""
+    std: Array
+
+    @classmethod
+    def of(cls, matrix: Array, first: NDArray[np.bool_]) -> Starts:
+        """Those marked `first` (N,) among scaled rows (N, D)."""
+        starts = matrix[first].astype(np.float64)
+        return cls(float(first.mean()), starts.mean(0), np.maximum(starts.std(0), _LEAST_STD))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"share": self.share, "mean": self.mean.tolist(), "std": self.std.tolist()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Starts:
+        mean, std = (np.array(entry[name], np.float64) for name in ("mean", "std"))
+        if mean.ndim != 1 or std.shape != mean.shape or not (np.isfinite(mean).all() and (std > 0).all()):
+            raise ValueError("the starts of episodes have no mean and deviation")
+        return cls(float(entry["share"]), mean, std)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of a model, a column each: whether a row begins an episode, then those that a user named."""
+
+    scales: tuple[Scale, ...] = ()
+    starts: Starts | None = None
+    """Where the network is told which rows begin an episode."""
+
+    @property
+    def count(self) -> int:
+        return self._own + len(self.scales)
+
+    @property
+    def _own(self) -> int:
+        return 0 if self.starts is None else 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ((START,) if self._own else ()) + tuple(scale.name for scale in self.scales)
+
+    @property
+    def hidden(self) -> tuple[float, ...]:
+        """How probably each is hidden while the network learns. Starts never are."""
+        return (0.0,) * self._own + (HIDDEN,) * len(self.scales)
+
+    def asking(self, condition: Any = None, guidance: float | Mapping[str, float] = 1.0) -> Asking | None:
+        """What the network is to be asked; None where it takes no conditions."""
+        if condition is None and (isinstance(guidance, Mapping) or guidance != 1.0):
+            raise ConfigError("guidance needs a condition: sample(..., condition=top(0.1), guidance=2.0)")
+        requests = {} if condition is None else self._requests(condition)
+        weights = self._guidance(guidance, list(requests))
+        return Asking(self, requests, weights) if self.count else None
+
+    def _requests(self, condition: Any) -> dict[str, Request]:
+        known = [scale.name for scale in self.scales]
+        if not known:
+            raise ConfigError("this model was fitted without conditions: fit(rows, condition='reward') allows them")
+        if not isinstance(condition, Mapping):
+            if len(known) > 1:
+                raise ConfigError(
+                    f"this model has the conditions {', '.join(known)}: say which, as in {{{known[0]!r}: top(0.1)}}"
+                )
+            condition = {known[0]: condition}
+        unknown = [name for name in condition if name not in known]
+        if unknown or not condition:
+            raise ConfigError(f"expected conditions of this model ({', '.join(known)}), got {unknown or 'none'}")
+        return {name: _request(name, asked) for name, asked in condition.items()}
+
+    def _guidance(self, guidance: float | Mapping[str, float], asked: list[str]) -> Guidance:
+        places = {name: place for place, name in enumerate(self.names)}
+        if isinstance(guidance, Mapping):
+            if set(guidance) != set(asked):
+                raise ConfigError(
+                    f"expected a guidance for each condition ({', '.join(asked)}), got {', '.join(guidance)}"
+                )
+            return tuple(((places[name],), _weight(weight)) for name, weight in guidance.items())
+        return ((tuple(places[name] for name in asked), _weight(guidance)),) if asked else ()
+
+    def to_json(self) -> dict[str, Any]:
+        scales = {scale.name: scale.knots.tolist() for scale in self.scales}
+        return {"scales": scales, "starts": self.starts and self.starts.to_json()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Conditions:
+        scales = tuple(Scale(name, np.array(knots, np.float64)) for name, knots in entry["scales"].items())
+        if any(scale.knots.shape != (_KNOTS,) or not np.isfinite(scale.knots).all() for scale in scales):
+            raise ValueError("a condition has no quantiles")
+        starts = entry["starts"]
+        return cls(scales, None if starts is None else Starts.from_json(starts))
+
+
+def _request(name: str, asked: Any) -> Request:
+    if isinstance(asked, Between | Among):
+        return asked
+    if isinstance(asked, str):
+        return parse(asked)
+    if isinstance(asked, Transitions):
+        return Among(relevance(name, asked))
+    return Among(np.atleast_1d(np.asarray(asked)))
+
+
+def _weight(weight: float) -> float:
+    if not np.isfinite(weight) or weight < 0:
+        raise ConfigError(f"guidance must be a finite number of at least 0, got {weight}")
+    return float(weight)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What the rows of a model are asked to be. Starts come at their real share."""
+
+    conditions: Conditions
+    requests: Mapping[str, Request]
+    guidance: Guidance
+
+    def draw(self, count: int, random: np.random.Generator) -> NDArray[np.float32]:
+        """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""
+        columns = []
+        if self.conditions.starts is not None:
+            columns.append((random.random(count) < self.conditions.starts.share).astype(np.float64))
+        for scale in self.conditions.scales:
+            request = self.requests.get(scale.name)
+            asked = np.full(count, np.nan) if request is None else request.quantiles(count, random, scale)
+            columns.append(asked)
+        return np.stack(columns, axis=1).astype(np.float32)
+
+    def finished(self, rows: Tensor, given: Tensor) -> Tensor:
+        """Rows (N, D) as the network makes them for conditions (N, K), in the units of all rows."""
+        starts = self.conditions.starts
+        if starts is None:
+            return rows
+        mean, std = (torch.from_numpy(each).to(rows) for each in (starts.mean, starts.std))
+        return torch.where(given[:, :1] == 1, torch.addcmul(mean, rows, std), rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the identity of what is drawn."""
+        return {"requests": {name: asked.to_json() for name, asked in self.requests.items()}, "guidance": self.guidance}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a fit tells the network about each row."""
+
+    conditions: Conditions
+    columns: NDArray[np.float32]
+    """(N, K)"""
+    first: NDArray[np.bool_] | None
+    """Which rows begin an episode, where the network is told. (N,)"""
+
+    @property
+    def repeats(self) -> NDArray[np.int64] | None:
+        """How many times as often as others each row is drawn. (N,)"""
+        if self.first is None:
+            return None
+        times = min(max(round(_START_SHARE / float(self.first.mean())), 1), _MOST_REPEATS)
+        return np.where(self.first, times, 1)
+
+    def seen(self, matrix: Tensor) -> Tensor:
+        """Scaled rows (N, D) as the network sees them, and beside them what it is told. (N, D + K)"""
+        starts = self.conditions.starts
+        if self.first is not None and starts is not None:
+            mean, std = (torch.from_numpy(each).to(matrix) for each in (starts.mean, starts.std))
+            first = torch.from_numpy(self.first).to(matrix.device).unsqueeze(1)
+            matrix = torch.where(first, (matrix - mean) / std, matrix)
+        return torch.cat([matrix, torch.from_numpy(self.columns).to(matrix)], dim=1)
+
+
+def tell(rows: Transitions, matrix: Array, condition: Any, starts: bool) -> Told:
+    """What a fit on `rows`, scaled `matrix` (N, D), tells the network: the `condition` that a user gave, and where
+    `starts`, which rows begin an episode, if these are rare."""
+    named = _named(condition)
+    values = {name: _numbers(name, given, rows) for name, given in named.items()}
+    scales = tuple(Scale.fit(name, each) for name, each in values.items())
+    columns = [scale.quantiles(each) for scale, each in zip(scales, values.values(), strict=True)]
+    first = _starts(rows) if starts else None
+    if first is not None:
+        columns.insert(0, first)
+    told = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
+    conditions = Conditions(scales, None if first is None else Starts.of(matrix, first))
+    return Told(conditions, told.astype(np.float32), first)
+
+
+def _starts(rows: Transitions) -> NDArray[np.bool_] | None:
+    """Which rows begin an episode (N,); None where that is not known or no rare thing."""
+    ids = episode_ids(rows) if len(rows) else None
+    if ids is None:
+        return None
+    first = np.concatenate([[True], ids[1:] != ids[:-1]])
+    count = np.count_nonzero(first)
+    return first if count >= FEWEST_STARTS and count < RARE_STARTS * len(rows) else None
+
+
+def _named(condition: Any) -> dict[str, Given]:
+    """A condition as it was given, by name."""
+    if condition is None:
+        return {}
+    if isinstance(condition, Mapping):
+        named = dict(condition)
+    elif isinstance(condition, str):
+        named = {condition: condition}
+    elif callable(condition):
+        named = {getattr(condition, "__name__", "condition"): condition}
+    elif isinstance(condition, Sequence) and condition and all(isinstance(each, str) for each in condition):
+        named = {name: name for name in condition}
+    else:
+        values = np.asarray(condition)
+        if values.ndim not in (1, 2):
+            raise ConfigError(
+                "condition: expected a name, a function of rows, an array (N,) or (N, K), or a dict of these by name; "
+                f"got {condition!r}"
+            )
+        named = {"condition": values} if values.ndim == 1 else {f"condition{i}": v for i, v in enumerate(values.T)}
+    for name in named:
+        if not isinstance(name, str) or name == START or not name:
+            raise ConfigError(f"condition: expected a name other than {START!r}, which is reserved, got {name!r}")
+    return named
+
+
+def _numbers(name: str, given: Given, rows: Transitions) -> NDArray[np.float64]:
+    try:
+        found = (
+            relevance(given, rows)
+            if isinstance(given, str)
+            else np.asarray(given(rows) if callable(given) else given, np.float64)
+        )
+    except SyntherError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise DataError(f"condition {name!r}: expected one number for each row ({error})") from None
+    if found.shape != (len(rows),):
+        raise DataError(f"condition {name!r}: expected {len(rows)} numbers, one for each row, got shape {found.shape}")
+    if not np.isfinite(found).all():
+        row = int(np.argmin(np.isfinite(found)))
+        raise DataError(f"condition {name!r}: expected finite numbers, got {found[row]} in row {row}")
+    return found

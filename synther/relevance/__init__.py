@@ -1,0 +1,28 @@
+"""How relevant rows are to an agent: one number for each row, by name or as a function of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.transitions import Transitions
+from synther.registry import Registry
+from synther.relevance.return_to_go import return_to_go
+from synther.relevance.reward import reward
+
+Relevance = Callable[[Transitions], NDArray[Any]]
+"""Takes N rows to N numbers, higher where a row is more relevant."""
+
+RELEVANCE: Registry[Any] = Registry(
+    "condition", "synther.relevance", object, {"reward": reward, "return": return_to_go}
+)
+"""Functions that a condition can name. Others can be registered here, or installed: see `Registry`."""
+
+
+def relevance(name: str, rows: Transitions) -> NDArray[np.float64]:
+    """What the function called `name` says about `rows`. (N,)"""
+    RELEVANCE.check(name, "condition")
+    return np.asarray(RELEVANCE.get(name)(rows), np.float64)

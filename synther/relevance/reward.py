@@ -1,0 +1,13 @@
+"""The reward of a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from synther.data.transitions import Transitions
+
+
+def reward(rows: Transitions) -> NDArray[Any]:
+    return rows.reward

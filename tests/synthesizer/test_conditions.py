@@ -1,0 +1,227 @@
+"""Models that are told something about rows, and asked for rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synther import SyntherError, Synthesizer, Transitions
+from synther.conditions import Scale, bottom, parse, top
+from synther.errors import ConfigError, DataError
+from synther.relevance import relevance
+
+SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 600, "batch_size": 256, "learning_rate": 2e-3}}
+RANDOM = np.random.default_rng(0)
+
+
+def noisy(count: int = 4_000) -> Transitions:
+    """The reward is the observation and noise: among the top tenth of rewards, observations are high."""
+    observation, noise = RANDOM.normal(size=(2, count, 1))
+    reward = 0.8 * observation[:, 0] + 0.6 * noise[:, 0]
+    action = RANDOM.uniform(-1, 1, (count, 1))
+    zero = np.zeros(count, bool)
+    return Transitions(observation, action, reward, observation + 0.1 * action, zero)
+
+
+@pytest.fixture(scope="module")
+def real() -> Transitions:
+    return noisy()
+
+
+@pytest.fixture(scope="module")
+def model(real: Transitions) -> Synthesizer:
+    return Synthesizer("laptop", **SETTINGS).fit(real, condition="reward", progress=False)
+
+
+@pytest.mark.parametrize("asked", [top(0.2), bottom(0.2), "between:0.4:0.6"])
+def test_rows_that_are_asked_for_are_like_the_real_ones_of_that_region(model, real, asked):
+    wanted = parse(asked) if isinstance(asked, str) else asked
+    low, high = np.quantile(real.reward, [wanted.low, wanted.high])
+    region = real[(real.reward >= low) & (real.reward <= high)]
+    rows = model.sample(4_000, condition=asked, seed=0, progress=False)
+    # A short fit of a small network: within a quarter of a deviation of all rows, where the regions differ by more.
+    assert rows.reward.mean() == pytest.approx(region.reward.mean(), abs=0.25)
+    assert rows.observation.mean() == pytest.approx(region.observation.mean(), abs=0.25)
+    assert rows.observation.std() == pytest.approx(region.observation.std(), rel=0.25)
+
+
+def test_guidance_exaggerates_and_none_ignores(model, real):
+    weak, plain, strong = (
+        model.sample(4_000, condition=top(0.2), guidance=weight, seed=0, progress=False).reward.mean()
+        for weight in (0.0, 1.0, 2.0)
+    )
+    assert weak == pytest.approx(real.reward.mean(), abs=0.1)
+    assert weak + 0.8 < plain < strong - 0.05
+
+
+def test_without_a_request_rows_are_like_all_of_them(model, real):
+    rows = model.sample(8_000, seed=0, progress=False)
+    assert rows.reward.mean() == pytest.approx(real.reward.mean(), abs=0.08)
+    assert rows.reward.std() == pytest.approx(real.reward.std(), rel=0.1)
+
+
+def test_values_and_given_rows(model, real):
+    rows = model.sample(2_000, condition=1.5, seed=0, progress=False)
+    assert rows.reward.mean() == pytest.approx(1.5, abs=0.25)
+    some = real[np.argsort(real.reward)[:400]]
+    rows = model.sample(2_000, condition=some, seed=0, progress=False)
+    assert rows.reward.mean() == pytest.approx(some.reward.mean(), abs=0.25)
+
+
+def test_a_saved_model_knows_its_conditions_and_draws_the_same_rows(model, tmp_path):
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    again = Synthesizer.load(path)
+    assert again.conditions.names == ("reward",)
+    asked = {"condition": {"reward": top(0.1)}, "guidance": 1.5, "seed": 3, "progress": False}
+    assert again.sample(300, **asked).equals(model.sample(300, **asked))
+    assert again._model.digest() == model._model.digest()
+
+
+def test_a_file_of_rows_goes_on_only_with_the_same_request(model, tmp_path):
+    path = tmp_path / "rows.npz"
+    model.sample_to(path, 300, condition=top(0.1), progress=False)
+    first = path.read_bytes()
+    model.sample_to(path, 300, condition=top(0.1), progress=False)
+    assert path.read_bytes() == first
+    model.sample_to(path, 300, condition=top(0.5), progress=False)
+    assert path.read_bytes() != first
+
+
+def test_a_model_without_conditions_is_what_it_was(real):
+    """Its network has no further inputs, so that the same seed gives the same weights and rows."""
+    plain = Synthesizer("laptop", **SETTINGS).fit(real, progress=False)
+    assert plain.conditions.count == 0
+    assert plain.network.level_in.in_features == 17
+
+
+def test_several_conditions_with_weights_of_their_own(real):
+    both = {"reward": "reward", "action": lambda rows: rows.action[:, 0]}
+    model = Synthesizer("laptop", **SETTINGS).fit(real, condition=both, progress=False)
+    asked = {"reward": top(0.2), "action": bottom(0.2)}
+    rows = model.sample(2_000, condition=asked, guidance={"reward": 1.5, "action": 1.0}, seed=0, progress=False)
+    assert rows.reward.mean() > 1.0
+    assert rows.action.mean() < -0.5
+    with pytest.raises(ConfigError, match="reward, action"):
+        model.sample(10, condition=top(0.1), progress=False)
+    with pytest.raises(ConfigError, match="guidance"):
+        model.sample(10, condition=asked, guidance={"reward": 2.0}, progress=False)
+
+
+def test_a_fit_may_start_from_a_model_of_other_conditions(model, real):
+    few = {**SETTINGS, "fit": {"steps": 1}}
+    asked = {"other": np.arange(len(real)), "reward": "reward"}
+    again = Synthesizer("laptop", **few).fit(real, condition=asked, start=model, progress=False)
+    assert again.conditions.names == ("other", "reward")
+    rows = again.sample(1_000, condition={"reward": top(0.2)}, seed=0, progress=False)
+    assert rows.reward.mean() > 1.0
+
+
+@pytest.fixture(scope="module")
+def walks() -> Transitions:
+    """Episodes of 200 rows that begin at rest, which no later row is near: 1 row in 200."""
+    episodes, steps = 60, 200
+    states = 3 + RANDOM.normal(size=(episodes, steps + 1, 2))
+    states[:, 0] = 0.05 * RANDOM.normal(size=(episodes, 2))
+    count = episodes * steps
+    return Transitions(
+        observation=states[:, :-1].reshape(-1, 2), action=RANDOM.uniform(-1, 1, (count, 1)),
+        reward=RANDOM.normal(size=count), next_observation=states[:, 1:].reshape(-1, 2),
+        terminal=np.zeros(count, bool), timeout=np.arange(count) % steps == steps - 1,
+    )  # fmt: skip
+
+
+def test_starts_come_at_their_real_share_and_at_rest(walks):
+    model = Synthesizer("laptop", **SETTINGS).fit(walks, progress=False)
+    assert model.conditions.names == ("start",)
+    rows = model.sample(40_000, seed=0, progress=False)
+    rest = np.abs(rows.observation).max(1) < 0.6
+    # 200 are expected, and chance adds or takes 14.
+    assert 130 < np.count_nonzero(rest) < 270
+    assert rows.observation[rest].std() < 0.2
+    assert np.isfinite(model.log_likelihood(walks[:300], steps=8)).all()
+
+
+@pytest.mark.parametrize("change", ["off", "shuffled", "frequent"])
+def test_where_starts_are_not_rare_or_not_known_nothing_is_told(walks, change):
+    rows = {
+        "off": walks,
+        "shuffled": walks[RANDOM.permutation(len(walks))],
+        "frequent": walks[np.arange(len(walks)) % 200 < 40],
+    }[change]
+    few = {"network": {"width": 8, "depth": 1}, "fit": {"steps": 1}, "data": {"starts": change != "off"}}
+    assert Synthesizer("laptop", **few).fit(rows, progress=False).conditions.count == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "quantiles"),
+    [
+        (np.arange(10_000.0), {0.0: 0.0, 2_500.0: 0.25, 9_999.0: 1.0, -5.0: 0.0}),
+        (np.repeat([0.0, 1.0], [7_500, 2_500]), {0.0: 0.375, 1.0: 0.875}),
+    ],
+    ids=["continuous", "two values"],
+)
+def test_quantiles_are_shares_of_lower_values(values, quantiles):
+    scale = Scale.fit("x", values)
+    for value, quantile in quantiles.items():
+        assert scale.quantiles(np.array([value]))[0] == pytest.approx(quantile, abs=2e-3)
+    # Values that are asked for by quantile are those that rows have.
+    asked = top(0.1).quantiles(1_000, np.random.default_rng(0), scale)
+    assert asked.min() >= (0.898 if len(np.unique(values)) > 2 else 0.87)
+
+
+def test_quantiles_mean_the_same_after_another_fit():
+    """Rewards that double between two fits keep their quantiles."""
+    values = RANDOM.normal(size=5_000)
+    before, after = Scale.fit("x", values), Scale.fit("x", 2 * values)
+    np.testing.assert_allclose(before.quantiles(values), after.quantiles(2 * values), atol=1e-9)
+
+
+def test_returns_to_go():
+    steps = np.arange(7.0)[:, None]
+    terminal = np.array([False, False, True, False, False, False, False])
+    rows = Transitions(steps, steps, np.array([1.0, 2, 4, 8, 1, 1, 1]), steps + 1, terminal)
+    expected = [
+        1 + 0.99 * (2 + 0.99 * 4),
+        2 + 0.99 * 4,
+        4,
+        8 + 0.99 * (1 + 0.99 * (1 + 0.99)),
+        1 + 0.99 * 1.99,
+        1.99,
+        1,
+    ]
+    np.testing.assert_allclose(relevance("return", rows), expected)
+    with pytest.raises(DataError, match="return"):
+        relevance("return", rows[[4, 0, 3, 1, 6, 2, 5]])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["curiositty", np.zeros(3), np.full(4_000, np.nan), {"start": "reward"}, lambda rows: "x", np.zeros((1, 1, 1))],
+)
+def test_bad_conditions_are_refused(real, condition):
+    with pytest.raises(SyntherError, match="condition"):
+        Synthesizer("laptop", **SETTINGS).fit(real, condition=condition, progress=False)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"condition": {"return": top(0.1)}}, {"condition": "best"}, {"condition": np.nan}, {"guidance": 2.0},
+              {"condition": top(0.5), "guidance": -1.0}, {"condition": {}}],
+)  # fmt: skip
+def test_bad_requests_are_refused(model, asked):
+    with pytest.raises(ConfigError):
+        model.sample(10, **asked, progress=False)
+
+
+def test_what_a_model_was_not_fitted_with_is_refused(real):
+    few = {"network": {"width": 8, "depth": 1}, "fit": {"steps": 1}}
+    plain = Synthesizer("laptop", **few).fit(real, progress=False)
+    with pytest.raises(ConfigError, match="without conditions"):
+        plain.sample(10, condition=top(0.1), progress=False)
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1])
+def test_shares_lie_between_0_and_1(share):
+    for make in (top, bottom):
+        with pytest.raises(ConfigError):
+            make(share)
