@@ -21,13 +21,15 @@ from synther.data.episodes import episode_ids
 from synther.data.transitions import Transitions
 from synther.diffusion.edm import Guidance
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.relevance import relevance
+from synther.relevance import RELEVANCE, relevance
 
 Array = NDArray[Any]
 
 HIDDEN = 0.25
 """Probability that a condition is hidden from the network while it learns, which guidance needs."""
 _KNOTS = 1001
+OWN_RELEVANCE = "relevance"
+"""Name of a condition whose numbers come from a function of the user's own."""
 START = "start"
 """The condition that a fit adds by itself: whether a row begins an episode."""
 RARE_STARTS = 0.02
@@ -326,6 +328,27 @@ class Asking:
     def to_json(self) -> dict[str, Any]:
         """For the identity of what is drawn."""
         return {"requests": {name: asked.to_json() for name, asked in self.requests.items()}, "guidance": self.guidance}
+
+
+@dataclass(frozen=True)
+class Relevant:
+    """Rows of a refresh are to be like the real ones that matter most."""
+
+    relevance: str
+    """Name of a relevance function, or `OWN_RELEVANCE`."""
+    share: float = 0.25
+    """Of the real rows, the most relevant ones."""
+    guidance: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.relevance != OWN_RELEVANCE:
+            RELEVANCE.check(self.relevance, "relevance")
+        _share(self.share)
+        _weight(self.guidance)
+
+    def asked(self) -> dict[str, Any]:
+        """As arguments of `Synthesizer.sample`."""
+        return {"condition": {self.relevance: top(self.share)}, "guidance": self.guidance}
 
 
 @dataclass(frozen=True)

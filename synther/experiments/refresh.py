@@ -125,6 +125,7 @@ class Generators:
             samples=self.how.samples,
             seed=self.seed(FITS, member, step),
             device=self._device,
+            relevant=self.how.wanted(),
         )
 
     def _is_settled(self, member: int, step: int) -> bool:
@@ -171,8 +172,9 @@ class Refreshing:
             newest = self.generators.newest(member, step)
             if newest is not None and self._drawn.get(member) != newest:
                 model, seed, began = self.generators.load(member, newest), self.generators.seed, time.monotonic()
-                samples = self.generators.how.samples
-                rows = drawn(model, self.experience.columns, samples, seed(FITS, member, newest), progress)
+                how = self.generators.how
+                place = how.samples, seed(FITS, member, newest)
+                rows = drawn(model, self.experience.columns, *place, progress, how.wanted())
                 self.learner.generate(member, rows)
                 self._drawn[member] = newest
                 self.generators.took(member, newest, time.monotonic() - began)
@@ -207,7 +209,9 @@ class LatentRefreshing:
         for member in latents:
             if self.generators.newest(member, step) == step:
                 model, seed = self.generators.load(member, step), self.generators.seed(FITS, member, step)
-                synthetic[member] = model.sample(self.how.samples, seed=seed, progress=progress)
+                wanted = self.how.wanted()
+                asked = {} if wanted is None else wanted.asked()
+                synthetic[member] = model.sample(self.how.samples, seed=seed, **asked, progress=progress)
         self.generators.tidy()
         self._train(step, latents, synthetic, progress)
 

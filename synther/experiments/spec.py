@@ -111,6 +111,12 @@ class RefreshOptions:
     """With --synthetic: steps after which models are fitted again and all synthetic rows are replaced."""
     refit: Literal["warm", "scratch"] = "warm"
     """warm: from the weights of the previous fit, with early stopping. scratch: as in the paper."""
+    relevance: str | None = None
+    """With --synthetic: make rows like the most relevant real ones, by reward, return or curiosity."""
+    relevant: float = 0.25
+    """With --relevance: the share of the real rows that count as relevant."""
+    guidance: float = 2.0
+    """With --relevance: 1 is as in the relevant rows, more exaggerates."""
 
 
 @dataclass(frozen=True, kw_only=True)

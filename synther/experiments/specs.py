@@ -31,6 +31,7 @@ from synther.progress import Progress
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
+    from synther.conditions import Relevant
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
     from synther.experiments.sources import Given, Sampled, TrainingData
@@ -146,8 +147,17 @@ class Synthetic(RefreshOptions, Generator):
         check_one_of("refit", self.refit, ("warm", "scratch"))
         if not 0 < self.ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
+        self.wanted()
         if self.settings().fit.minutes is not None:
             raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
+
+    def wanted(self) -> Relevant | None:
+        """Which rows are asked for, where not all are alike."""
+        if self.relevance is None:
+            return None
+        from synther.conditions import Relevant
+
+        return Relevant(self.relevance, self.relevant, self.guidance)
 
     def changed(self, changes: ChangeOptions) -> Self:
         most = self.samples if changes.samples is None else min(changes.samples, self.samples)
@@ -155,7 +165,9 @@ class Synthetic(RefreshOptions, Generator):
 
     def description(self) -> dict[str, Any]:
         own = asdict(self)
-        del own["preset"], own["changes"]
+        unused = ("relevance", "relevant", "guidance") if self.relevance is None else ()
+        for name in ("preset", "changes", *unused):
+            del own[name]
         return {"settings": self.settings().to_json(), **own}
 
 

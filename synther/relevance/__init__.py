@@ -10,8 +10,15 @@ from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
 from synther.registry import Registry
+from synther.relevance.critics import log_probability, td_error, value
+from synther.relevance.curiosity import curiosity
 from synther.relevance.return_to_go import return_to_go
 from synther.relevance.reward import reward
+
+__all__ = [
+    "RELEVANCE", "Relevance", "curiosity", "log_probability", "relevance", "return_to_go", "reward", "td_error",
+    "value",
+]  # fmt: skip
 
 Relevance = Callable[[Transitions], NDArray[Any]]
 """Takes N rows to N numbers, higher where a row is more relevant."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from synther import compute
+from synther.conditions import Relevant
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
 from synther.presets import Settings
@@ -92,6 +93,10 @@ class Job:
     precision: compute.Precision = "auto"
     start: Synthesizer | None = None
     """The model whose weights the fit starts from."""
+    relevant: Relevant | None = None
+    """Which rows are asked for, where not all are alike."""
+    condition: NDArray[np.float64] | None = None
+    """Relevance of each row, where it was computed before."""
 
     @classmethod
     def of(
@@ -121,15 +126,19 @@ class Job:
         if isinstance(model, SyntherError):
             raise model
         fitted = time.monotonic()
-        rows = drawn(model, self.columns, self.samples, self.seed, progress)
+        rows = drawn(model, self.columns, self.samples, self.seed, progress, self.relevant)
         return Generation(model, rows, fitted - began, time.monotonic() - fitted)
 
     def save(self, folder: Path) -> None:
         """Save the job to a folder, for another process."""
         names = ("samples", "seed", "device", "precision")
         described: dict[str, Any] = {name: getattr(self, name) for name in names}
+        described["relevant"] = None if self.relevant is None else asdict(self.relevant)
         described |= {"columns": self.columns.to_json(), "settings": self.settings.to_json()}
-        save_file({"real": self.columns.pack(self.rows), "held_out": self.held_out}, folder / "real.safetensors")
+        arrays = {"real": self.columns.pack(self.rows), "held_out": self.held_out}
+        if self.condition is not None:
+            arrays["condition"] = self.condition
+        save_file(arrays, folder / "real.safetensors")
         (folder / "job.json").write_text(json.dumps(described))
         if self.start is not None:
             self.start.save(folder / "start.safetensors")
@@ -142,14 +151,24 @@ class Job:
         before = Synthesizer.load(start, device=described["device"]) if start.exists() else None
         tensors = load_file(folder / "real.safetensors")
         rows = columns.transitions(tensors["real"])
+        relevant = described.pop("relevant")
+        described |= {"relevant": relevant and Relevant(**relevant), "condition": tensors.get("condition")}
         return cls(columns, rows, tensors["held_out"], settings, start=before, **described)
 
 
 def fit_all(jobs: Sequence[Job], progress: Progress) -> list[Synthesizer | SyntherError]:
     """Fit the generators of all jobs together. A failed fit gives its error instead."""
     models = [Synthesizer(job.settings, device=job.device, precision=job.precision, seed=job.seed) for job in jobs]
-    starts, held_out = [job.start for job in jobs], [job.held_out for job in jobs]
-    return fit_models(models, [job.rows for job in jobs], starts=starts, held_out=held_out, progress=progress)
+    how: Any = {"starts": [job.start for job in jobs], "held_out": [job.held_out for job in jobs]}
+    conditions = [_condition(job) for job in jobs]
+    return fit_models(models, [job.rows for job in jobs], **how, conditions=conditions, progress=progress)
+
+
+def _condition(job: Job) -> Any:
+    if job.relevant is None:
+        return None
+    name = job.relevant.relevance
+    return {name: name if job.condition is None else job.condition}
 
 
 def recorded(begun: Refresh, model: Synthesizer | SyntherError, **seconds: float) -> Refresh:
@@ -160,9 +179,12 @@ def recorded(begun: Refresh, model: Synthesizer | SyntherError, **seconds: float
     return replace(begun, kept=True, steps=model.record.steps, held_out=held_out, **seconds)  # type: ignore[arg-type]
 
 
-def drawn(model: Synthesizer, columns: Columns, samples: int, seed: int, progress: Progress) -> Matrix:
+def drawn(
+    model: Synthesizer, columns: Columns, samples: int, seed: int, progress: Progress, relevant: Relevant | None = None
+) -> Matrix:
     """Sample synthetic rows, packed as a matrix."""
-    return columns.pack_parts(model.sample_blocks(samples, seed=seed, progress=progress), samples)
+    asked = {} if relevant is None else relevant.asked()
+    return columns.pack_parts(model.sample_blocks(samples, seed=seed, **asked, progress=progress), samples)
 
 
 def held_out_rows(stream: Sequence[int], gone: int, count: int, share: float) -> NDArray[np.bool_]:

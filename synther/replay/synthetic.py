@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from synther import compute
+from synther.conditions import OWN_RELEVANCE, Relevant
 from synther.data import spaces
 from synther.data.checks import check_count
 from synther.data.spaces import Space
@@ -21,6 +22,7 @@ from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.presets import Settings
 from synther.presets import preset as named
 from synther.progress import Progress, resolve
+from synther.relevance import Relevance
 from synther.replay import files
 from synther.replay.background import Background, Failed
 from synther.replay.columns import Batch, Columns
@@ -47,6 +49,9 @@ class SyntheticReplay:
     the name of a preset or a `Settings`. `refit="warm"` starts each fit from the previous weights and stops early;
     "scratch" fits a new network, as in the paper. A refresh replaces the fraction `replace` of the synthetic rows,
     oldest first. With `background`, it runs in another process.
+
+    With `relevance`, synthetic rows are like the most `relevant` share of the real ones: "reward", "return",
+    "curiosity", or a function that takes rows to one number each. `guidance` above 1 goes further in that direction.
     """
 
     def __init__(
@@ -60,6 +65,9 @@ class SyntheticReplay:
         refit: Refit = "warm",
         replace: float = 1.0,
         background: bool = False,
+        relevance: str | Relevance | None = None,
+        relevant: float = 0.25,
+        guidance: float = 2.0,
         shuffled: bool = True,
         action_space: Space | None = None,
         observation_space: Space | None = None,
@@ -83,6 +91,9 @@ class SyntheticReplay:
         self.refit: Refit = refit
         # Converted to plain Python types, because they are saved as JSON.
         self.replace, self.background, self.seed = float(replace), bool(background), _whole("seed", seed, 0)
+        name = OWN_RELEVANCE if callable(relevance) else relevance
+        self.relevance = relevance
+        self.relevant = None if name is None else Relevant(name, float(relevant), float(guidance))
         self.progress = progress
         self.spaces: dict[str, Any] = {"action_space": action_space, "observation_space": observation_space}
         for name, space in self.spaces.items():
@@ -198,6 +209,9 @@ class SyntheticReplay:
         options = {name: getattr(self, name) for name in _OPTIONS}
         options |= {"ratio": self.mixture.ratio, "shuffled": self.mixture.shuffled}
         options |= {name: spaces.to_json(space) for name, space in self.spaces.items()}
+        if self.relevant is not None:
+            asked = self.relevant
+            options |= {"relevance": asked.relevance, "relevant": asked.share, "guidance": asked.guidance}
         described = {
             "options": options | {"preset": self.settings.to_json()},
             "device": self.device.type,
@@ -211,17 +225,31 @@ class SyntheticReplay:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, device: str = "auto", progress: Progress | bool = True
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        relevance: Relevance | None = None,
+        progress: Progress | bool = True,
     ) -> SyntheticReplay:
-        """Load a saved replay. On another kind of device it continues with other random numbers."""
+        """Load a saved replay. On another kind of device it continues with other random numbers.
+
+        A `relevance` function of your own is not in the file: pass it again.
+        """
         kind = compute.pick_device(device).type
         described, tensors, model = files.read(path, device)
+        if relevance is None and described.get("options", {}).get("relevance") == OWN_RELEVANCE:
+            raise ConfigError(
+                f"{path} has a relevance function of your own, which is not in it: load(path, relevance=f)"
+            )
         try:
             options = described["options"]
             options["preset"] = Settings.from_json(options["preset"])
             options |= {name: spaces.from_json(options[name]) for name in ("action_space", "observation_space")}
             if kind != described["device"]:
                 options["precision"] = "auto"
+            if options.get("relevance") == OWN_RELEVANCE:
+                options["relevance"] = relevance
             replay = cls(**options, device=device, progress=progress)
             if model is not None:
                 model.precision = replay.precision
@@ -271,10 +299,11 @@ class SyntheticReplay:
         return overdue and self._running is None and self.mixture.ratio > 0
 
     def _job(self) -> Job:
-        store = self.store
+        store, own = self.store, self.relevance
+        rows = store.columns.transitions(store.real.by_age().cpu().numpy())
         return Job.of(
             store.columns,
-            store.columns.transitions(store.real.by_age().cpu().numpy()),
+            rows,
             self.settings,
             self.refit,
             stream=(self.seed, _HELD_OUT),
@@ -284,6 +313,8 @@ class SyntheticReplay:
             seed=seed_of(self.seed, _FITS, len(self._history)),
             device=str(self.device),
             precision=self.precision,
+            relevant=self.relevant,
+            condition=np.asarray(own(rows), np.float64) if callable(own) else None,
         )
 
     def _collect(self) -> None:

@@ -91,10 +91,12 @@ def fit_models(
     *,
     starts: Sequence[Synthesizer | None] | None = None,
     held_out: Sequence[NDArray[np.bool_] | None] | None = None,
+    conditions: Sequence[Any] | None = None,
     checkpoint: Path | None = None,
     progress: Progress | bool = True,
 ) -> list[Synthesizer | SyntherError]:
-    """Fit each of the `models` on its `rows`, with its start and its held-out marks, as `Synthesizer.fit` would alone.
+    """Fit each of the `models` on its `rows`, with its start, held-out marks and condition, as `Synthesizer.fit` would
+    alone.
 
     Those with the same options and width share every step; the groups that this makes are fitted in turn. A model whose
     rows teach nothing, or whose loss is no longer a number, gives its error, and the others go on. Seconds in a model's
@@ -104,12 +106,13 @@ def fit_models(
     count, progress = len(models), resolve(progress)
     starts = [None] * count if starts is None else starts
     marks = [None] * count if held_out is None else held_out
+    told = [None] * count if conditions is None else conditions
     _check(models, rows, starts, marks)
     outcomes: dict[int, Synthesizer | SyntherError] = {}
     tasks: dict[int, Task] = {}
-    for place, (model, given, start, chosen) in enumerate(zip(models, rows, starts, marks, strict=True)):
+    for place, (model, given, start, chosen, known) in enumerate(zip(models, rows, starts, marks, told, strict=True)):
         try:
-            tasks[place] = model._begin(given, start, chosen)
+            tasks[place] = model._begin(given, start, chosen, known)
         except DataError as error:
             outcomes[place] = error.with_traceback(None)  # which leads to the rows, and would keep them alive
     for number, places in enumerate(_groups(models, tasks)):

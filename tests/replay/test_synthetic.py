@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from synther import Transitions
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
 from synther.replay import refit
@@ -121,6 +122,42 @@ def test_the_schedule():
     assert [refresh.number for refresh in replay.history] == [0, 1, 2]
     assert all(refresh.kept and refresh.rows == refresh.added for refresh in replay.history)
     assert all(refresh.fit_seconds > 0 and refresh.sample_seconds > 0 for refresh in replay.history)
+
+
+def late(rows: Transitions) -> np.ndarray:
+    """A relevance function of the user's own: how late a row came."""
+    return rows.reward.astype(float)
+
+
+LEARNING = TINY.changed(
+    network={"width": 64, "depth": 2, "embedding": 128},
+    fit={"steps": 600, "evaluate_every": 200, "batch_size": 256},
+    sampler={"steps": 16},
+)
+
+
+@pytest.mark.parametrize(("relevance", "background"), [("reward", True), (late, False)], ids=["by name", "one's own"])
+def test_synthetic_rows_are_like_the_relevant_ones(relevance, background, tmp_path):
+    options = {"preset": LEARNING, "refresh_every": 400, "background": background}
+    replay = tiny(**options, relevance=relevance, relevant=0.2, guidance=1.5)
+    replay.add(**numbered(0, 400))
+    replay.wait()
+    assert replay.history[0].kept, replay.history[0].reason
+    synthetic = replay.store.columns.transitions(replay.store.synthetic.by_age().numpy())
+    assert synthetic.reward.mean() > 300  # of all rows, 200
+    replay.save(tmp_path / "replay")
+    if callable(relevance):
+        with pytest.raises(ConfigError, match="relevance"):
+            SyntheticReplay.load(tmp_path / "replay")
+    again = SyntheticReplay.load(tmp_path / "replay", relevance=relevance if callable(relevance) else None)
+    assert (again.relevant, again.relevance) == (replay.relevant, relevance)
+
+
+@pytest.mark.parametrize("wrong", [{"relevance": "joy"}, {"relevance": "reward", "relevant": 0},
+                                   {"relevance": "reward", "guidance": -1.0}])  # fmt: skip
+def test_relevance_that_means_nothing_is_refused(wrong):
+    with pytest.raises(ConfigError):
+        tiny(**wrong)
 
 
 @pytest.mark.parametrize(("replace", "drawn"), [(1.0, 300), (0.2, 60)])

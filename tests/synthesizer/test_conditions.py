@@ -7,8 +7,7 @@ import pytest
 
 from synther import SyntherError, Synthesizer, Transitions
 from synther.conditions import Scale, bottom, parse, top
-from synther.errors import ConfigError, DataError
-from synther.relevance import relevance
+from synther.errors import ConfigError
 
 SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 600, "batch_size": 256, "learning_rate": 2e-3}}
 RANDOM = np.random.default_rng(0)
@@ -175,24 +174,6 @@ def test_quantiles_mean_the_same_after_another_fit():
     values = RANDOM.normal(size=5_000)
     before, after = Scale.fit("x", values), Scale.fit("x", 2 * values)
     np.testing.assert_allclose(before.quantiles(values), after.quantiles(2 * values), atol=1e-9)
-
-
-def test_returns_to_go():
-    steps = np.arange(7.0)[:, None]
-    terminal = np.array([False, False, True, False, False, False, False])
-    rows = Transitions(steps, steps, np.array([1.0, 2, 4, 8, 1, 1, 1]), steps + 1, terminal)
-    expected = [
-        1 + 0.99 * (2 + 0.99 * 4),
-        2 + 0.99 * 4,
-        4,
-        8 + 0.99 * (1 + 0.99 * (1 + 0.99)),
-        1 + 0.99 * 1.99,
-        1.99,
-        1,
-    ]
-    np.testing.assert_allclose(relevance("return", rows), expected)
-    with pytest.raises(DataError, match="return"):
-        relevance("return", rows[[4, 0, 3, 1, 6, 2, 5]])
 
 
 @pytest.mark.parametrize(

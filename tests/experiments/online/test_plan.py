@@ -94,6 +94,9 @@ def test_the_defaults_are_the_papers():
     assert found == (100_000, 6, 5_000, 10**6, 10)
     assert (plan.arm, replace(plan, algorithm="redq", synthetic=None).arm) == ("sac_synther", "redq")
     assert (plan.synthetic.refresh_every, plan.synthetic.samples, plan.synthetic.ratio) == (10_000, 10**6, 0.5)
+    for wrong in ({"relevance": "joy"}, {"relevance": "reward", "relevant": 0.0}):
+        with pytest.raises(ConfigError):
+            replace(plan.synthetic, **wrong)
 
 
 COLUMNS = Columns(1, 1)

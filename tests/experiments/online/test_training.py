@@ -294,8 +294,9 @@ def test_other_agents_with_prior_data_and_synthetic_rows_resume(algorithm, tmp_p
         train_to(replace(plan, steps=45), tmp_path / "run", prior=pendulum.linked(seed=1), progress=False)
 
 
-def test_discrete_actions_with_synthetic_rows_resume(tmp_path):
+def test_discrete_actions_with_relevant_synthetic_rows_resume(tmp_path):
     plan = replace(PLAN, env_id="CartPole-v1", algorithm="dqn", steps=30, n_step=3)
+    plan = replace(plan, synthetic=replace(SYNTHETIC, relevance="reward", relevant=0.5))
     train_to(plan, tmp_path / "whole", progress=False)
     rows = read(tmp_path / "whole" / "replay.npz")
     assert rows.action.ndim == 1
