@@ -24,7 +24,7 @@ Relevance = Callable[[Transitions], NDArray[Any]]
 """Takes N rows to N numbers, higher where a row is more relevant."""
 
 RELEVANCE: Registry[Any] = Registry(
-    "condition", "synther.relevance", object, {"reward": reward, "return": return_to_go}
+    "condition", "synther.relevance", object, {"reward": reward, "return": return_to_go, "curiosity": curiosity}
 )
 """Functions that a condition can name. Others can be registered here, or installed: see `Registry`."""
 

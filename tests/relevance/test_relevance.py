@@ -73,7 +73,8 @@ def test_critics_by_their_formulas():
     np.testing.assert_allclose(likely, -((action[:, 0] - state[:, 0]) ** 2), rtol=1e-4, atol=1e-6)
 
 
-def test_other_packages_can_add_functions():
+def test_names_are_known_and_other_packages_can_add_some():
+    assert RELEVANCE.names() == ["reward", "return", "curiosity"]
     RELEVANCE.register("speed", lambda some: some.observation[:, 1])
     try:
         some = rows()
