@@ -200,6 +200,11 @@ class Starts:
         starts = matrix[first].astype(np.float64)
         return cls(float(first.mean()), starts.mean(0), np.maximum(starts.std(0), _LEAST_STD))
 
+    def seen(self, matrix: Tensor, first: NDArray[np.bool_]) -> Tensor:
+        """Scaled rows (N, D), of which those marked `first` are starts, as the network sees them."""
+        mean, std = (torch.from_numpy(each).to(matrix) for each in (self.mean, self.std))
+        return torch.where(torch.from_numpy(first).to(matrix.device).unsqueeze(1), (matrix - mean) / std, matrix)
+
     def to_json(self) -> dict[str, Any]:
         return {"share": self.share, "mean": self.mean.tolist(), "std": self.std.tolist()}
 
@@ -371,11 +376,8 @@ class Told:
 
     def seen(self, matrix: Tensor) -> Tensor:
         """Scaled rows (N, D) as the network sees them, and beside them what it is told. (N, D + K)"""
-        starts = self.conditions.starts
-        if self.first is not None and starts is not None:
-            mean, std = (torch.from_numpy(each).to(matrix) for each in (starts.mean, starts.std))
-            first = torch.from_numpy(self.first).to(matrix.device).unsqueeze(1)
-            matrix = torch.where(first, (matrix - mean) / std, matrix)
+        if self.first is not None and self.conditions.starts is not None:
+            matrix = self.conditions.starts.seen(matrix, self.first)
         return torch.cat([matrix, torch.from_numpy(self.columns).to(matrix)], dim=1)
 
 
@@ -394,12 +396,17 @@ def tell(rows: Transitions, matrix: Array, condition: Any, starts: bool) -> Told
     return Told(conditions, told.astype(np.float32), first)
 
 
+def first_rows(rows: Transitions) -> NDArray[np.bool_] | None:
+    """Which rows begin an episode (N,); None where that is not known."""
+    ids = episode_ids(rows) if len(rows) else None
+    return None if ids is None else np.concatenate([[True], ids[1:] != ids[:-1]])
+
+
 def _starts(rows: Transitions) -> NDArray[np.bool_] | None:
     """Which rows begin an episode (N,); None where that is not known or no rare thing."""
-    ids = episode_ids(rows) if len(rows) else None
-    if ids is None:
+    first = first_rows(rows)
+    if first is None:
         return None
-    first = np.concatenate([[True], ids[1:] != ids[:-1]])
     count = np.count_nonzero(first)
     return first if count >= FEWEST_STARTS and count < RARE_STARTS * len(rows) else None
 

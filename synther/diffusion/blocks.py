@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -40,6 +41,22 @@ class Asked(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Like:
+    """Rows to begin from instead of noise: each drawn row is one of them, noised and denoised again."""
+
+    rows: Tensor
+    """Scaled, as the network sees them. (M, D)"""
+    strength: float
+    """From 0, the rows themselves, to 1, where nothing is left of them: the share of the sampler's steps."""
+    first: Tensor | None = None
+    """The first condition of each row, where the network takes conditions. (M,)"""
+
+    def step(self, steps: int) -> int:
+        """The step of the sampler to begin with."""
+        return min(round((1 - self.strength) * steps), steps - 1)
+
+
 class BlockSampler:
     """Draws blocks of scaled rows (block_rows, D) from a fitted network, on the device where the network is.
 
@@ -54,11 +71,13 @@ class BlockSampler:
         precision: compute.Precision = "auto",
         start: Start | None = None,
         asked: Asked | None = None,
+        like: Like | None = None,
     ) -> None:
         self.device = next(network.parameters()).device
         self.precision = compute.pick_precision(precision, self.device)
         self.columns, self.config, self.start, self.asked = network.columns, config, start, asked
-        self.sigmas = samplers.sigmas_of(config, noise)
+        sigmas = samplers.sigmas_of(config, noise)
+        self.like, self.sigmas = like, sigmas if like is None else sigmas[like.step(config.steps) :]
         self.denoiser = edm.Denoiser(network, noise, compute.working_dtype(self.precision))
         self.block_rows = compute.block_rows(self.device)
         self._source = torch.Generator(self.device)
@@ -110,10 +129,15 @@ class BlockSampler:
             compute.reseed(self._source, seed, _STREAM, block)
             size = self.block_rows, self.columns
             eps = torch.randn(size, generator=self._source, device=self.device, dtype=torch.float32)
-            if self.start is not None:
-                eps = self.start.draw(eps)
             given = self._given(seed, block)
-            rows = solved(eps * self.sigmas[0], given)
+            if self.like is not None:
+                picked = torch.randint(len(self.like.rows), size[:1], generator=self._source, device=self.device)
+                x = torch.add(self.like.rows[picked], eps, alpha=self.sigmas[0])
+                if given is not None and self.like.first is not None:
+                    given[:, 0] = self.like.first[picked]
+            else:
+                x = (eps if self.start is None else self.start.draw(eps)) * self.sigmas[0]
+            rows = solved(x, given)
             return rows if self.asked is None or given is None else self.asked.finished(rows, given)
 
     def _given(self, seed: int, block: int) -> Tensor | None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from synther import compute
-from synther.conditions import Asking, Conditions, tell
+from synther.conditions import Asking, Conditions, first_rows, tell
 from synther.data import formats
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
@@ -27,6 +27,7 @@ from synther.data.spool import Spool, Unspooled
 from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
+from synther.diffusion.blocks import Like
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.edm import Denoiser
 from synther.diffusion.fit import Diverged, FitResult, has_overfit, keeps_best
@@ -34,7 +35,7 @@ from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.durable import partial_folder
-from synther.errors import ConfigError
+from synther.errors import ConfigError, DataError
 from synther.model_file import FitRecord, Fitted
 from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
@@ -227,11 +228,34 @@ class Synthesizer:
         residuals = self._model.scaler.residuals
         return () if residuals is None else tuple(self._model.layout.names[column] for column in residuals.outcomes)
 
-    def _drawing(self, sampler: Sampler | None, progress: Progress, asking: Asking | None = None) -> Drawing:
+    def _drawing(
+        self, sampler: Sampler | None, progress: Progress, asking: Asking | None = None, like: Like | None = None
+    ) -> Drawing:
         """How rows come about with `sampler`, or the model's own."""
         if isinstance(sampler, Mapping):
             sampler = self.settings.changed(sampler=sampler).sampler
-        return Drawing(self._model, self.settings, sampler or self.settings.sampler, self.precision, progress, asking)
+        config = sampler or self.settings.sampler
+        return Drawing(self._model, self.settings, config, self.precision, progress, asking, like)
+
+    def _like(self, rows: Transitions | None, strength: float) -> Like | None:
+        """What rows begin from, where not from noise."""
+        if rows is None:
+            return None
+        if not 0 < strength <= 1:
+            raise ConfigError(f"strength must lie in (0, 1], got {strength}")
+        if not len(rows):
+            raise DataError("like: expected at least one row to begin from")
+        if self._model.table is not None:
+            raise ConfigError(
+                "like: the rows of this model are drawn from a table, not generated: fit with data.finite 'generated'"
+            )
+        matrix = torch.from_numpy(self.matrix(rows).astype(np.float32)).to(self.device)
+        starts = self.conditions.starts
+        if starts is None:
+            return Like(matrix, strength)
+        known = first_rows(rows)
+        first = np.zeros(len(rows), bool) if known is None else known
+        return Like(starts.seen(matrix, first), strength, torch.from_numpy(first).to(matrix))
 
     def _asking(self, condition: Any, guidance: float | Mapping[str, float]) -> Asking | None:
         """What the rows are asked to be; None where they are not."""
@@ -246,6 +270,8 @@ class Synthesizer:
         sampler: Sampler | None = None,
         condition: Any = None,
         guidance: float | Mapping[str, float] = 1.0,
+        like: Transitions | None = None,
+        strength: float = 0.5,
         progress: Progress | bool = True,
     ) -> Transitions:
         """Draw `count` new rows into memory. Every call draws other rows, unless it is given a `seed`.
@@ -256,11 +282,14 @@ class Synthesizer:
         `between(0.4, 0.6)`, a value or an array of values to choose from, real rows to be like, or a dict of these by
         name. Rows of `guidance` 1 are distributed as the real ones that meet the condition; more than 1 exaggerates
         what tells them from the others, 0 ignores the condition. Several conditions may have a weight each, by name.
+
+        With `like`, each row begins as one of these rows, noised and denoised again: a `strength` near 0 leaves them
+        nearly as they are, 1 leaves nothing of them.
         """
         count = check_count(count)
         arrays: dict[str, Any] = {}
         filled = 0
-        asked: Any = {"condition": condition, "guidance": guidance}
+        asked: Any = {"condition": condition, "guidance": guidance, "like": like, "strength": strength}
         for block in self.sample_blocks(count, seed=seed, sampler=sampler, **asked, progress=progress):
             for name, array in block.arrays().items():
                 if name not in arrays:
@@ -277,12 +306,15 @@ class Synthesizer:
         sampler: Sampler | None = None,
         condition: Any = None,
         guidance: float | Mapping[str, float] = 1.0,
+        like: Transitions | None = None,
+        strength: float = 0.5,
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
         """The rows of `sample` block by block, while the next ones are drawn."""
         count, seed = check_count(count), drawing_seed(seed)
         progress = resolve(progress)
-        drawing = self._drawing(sampler, progress, self._asking(condition, guidance)).ready()
+        asking = self._asking(condition, guidance)
+        drawing = self._drawing(sampler, progress, asking, self._like(like, strength)).ready()
         with progress.phase("sample", count) as phase:
             for block in drawing.blocks(count, seed):
                 yield block

@@ -19,7 +19,7 @@ from synther.cores import cores
 from synther.data.calibration import Calibration, rebalanced
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
-from synther.diffusion.blocks import BlockSampler
+from synther.diffusion.blocks import BlockSampler, Like
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.start import ROUNDS, Moments, Start, match
 from synther.model_file import Fitted
@@ -50,11 +50,14 @@ class Drawing:
         precision: compute.Precision,
         progress: Progress,
         asking: Asking | None = None,
+        like: Like | None = None,
     ) -> None:
         self.model, self.settings, self.config = model, settings, config
         self.precision, self.progress = precision, progress
         self.asking = model.conditions.asking() if asking is None else asking
-        self._plain = self if asking is None else Drawing(model, settings, config, precision, progress)
+        self.like = like
+        is_plain = asking is None and like is None
+        self._plain = self if is_plain else Drawing(model, settings, config, precision, progress)
 
     def ready(self) -> Self:
         """The same, with everything found out."""
@@ -104,7 +107,8 @@ class Drawing:
 
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
-        block_rows, odds = self.sampler.block_rows, self.calibration.terminal_odds
+        # Rows that are like given ones have as many terminals as those.
+        block_rows, odds = self.sampler.block_rows, self.calibration.terminal_odds if self.like is None else 1.0
         wanted = range(first, -(-count // block_rows))
 
         def drawn(block: int) -> np.random.Generator:
@@ -145,7 +149,7 @@ class Drawing:
 
     def _sampler_from(self, start: Start | None) -> BlockSampler:
         network, noise = self.model.network, self.settings.noise
-        return BlockSampler(network, noise, self.config, self.precision, start, self.asking)
+        return BlockSampler(network, noise, self.config, self.precision, start, self.asking, self.like)
 
     def _matched_start(self) -> Start:
         """The noise to begin from, so that rows have the real moments."""

@@ -67,6 +67,23 @@ def test_values_and_given_rows(model, real):
     assert rows.reward.mean() == pytest.approx(some.reward.mean(), abs=0.25)
 
 
+def test_rows_like_given_ones_are_the_nearer_the_weaker_the_noise(model, real):
+    given = real[:40]
+    distances = []
+    for strength in (0.1, 0.4, 1.0):
+        rows = model.sample(1_000, like=given, strength=strength, seed=0, progress=False)
+        gaps = np.abs(rows.observation[:, None, 0] - given.observation[None, :, 0])
+        gaps = gaps + np.abs(rows.action[:, None, 0] - given.action[None, :, 0])
+        distances.append(np.median(gaps.min(1)))
+    assert distances[0] < 0.05
+    assert distances[0] < distances[1] < distances[2]
+    for wrong in ({"strength": 0.0}, {"strength": 1.5}):
+        with pytest.raises(ConfigError):
+            model.sample(10, like=given, **wrong, progress=False)
+    with pytest.raises(SyntherError):
+        model.sample(10, like=given[:0], progress=False)
+
+
 def test_a_saved_model_knows_its_conditions_and_draws_the_same_rows(model, tmp_path):
     path = tmp_path / "model.safetensors"
     model.save(path)
