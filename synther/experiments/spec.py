@@ -182,8 +182,8 @@ _RARELY_SET = {
     "checkpoint_every",
     "capacity",
     "measure_every",
-    "n_step",
 }
+_RARELY_SET |= {"n_step", "relevance", "relevant", "guidance"}
 """Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 
 

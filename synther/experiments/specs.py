@@ -164,11 +164,13 @@ class Synthetic(RefreshOptions, Generator):
         return replace(self, samples=most).with_preset(changes)
 
     def description(self) -> dict[str, Any]:
-        own = asdict(self)
-        unused = ("relevance", "relevant", "guidance") if self.relevance is None else ()
-        for name in ("preset", "changes", *unused):
-            del own[name]
+        own = self.to_json()
+        del own["preset"], own["changes"]
         return {"settings": self.settings().to_json(), **own}
+
+    def to_json(self) -> dict[str, Any]:
+        unused = ("relevance", "relevant", "guidance") if self.relevance is None else ()
+        return {name: value for name, value in asdict(self).items() if name not in unused}
 
 
 @dataclass(frozen=True)
@@ -269,6 +271,10 @@ class OnlineRun(OnlineOptions, RunSpec):
         """A run can be extended if a segment ends where it ended: there the environments start over."""
         why = f"a run can be extended from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
         return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
+
+    def to_json(self) -> dict[str, Any]:
+        own = super().to_json()
+        return own if self.synthetic is None else own | {"synthetic": self.synthetic.to_json()}
 
     def description(self) -> dict[str, Any]:
         """The options that the result of the training depends on."""
