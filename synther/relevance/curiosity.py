@@ -15,11 +15,11 @@ from torch.nn import functional
 from synther import compute
 from synther.data.transitions import Transitions
 
-WIDTH, BATCH, LEARNING_RATE = 256, 256, 1e-3
+WIDTH, BATCH, LEARNING_RATE = 128, 256, 1e-3
 _CHUNK = 1 << 16
 
 
-def curiosity(rows: Transitions, *, steps: int = 2_000, seed: int = 0, device: str = "auto") -> NDArray[np.float64]:
+def curiosity(rows: Transitions, *, steps: int = 1_000, seed: int = 0, device: str = "auto") -> NDArray[np.float64]:
     """The squared error of the forward model in each row, of a module that has learned from these rows. (N,)"""
     where = compute.pick_device(device)
     before, after = _scaled(rows.observation, rows.next_observation)

@@ -35,7 +35,7 @@ class Mixture:
         return (responsible * expected).sum(1, keepdim=True)
 
 
-def drawn(config: SamplerConfig, told: list[float], guidance: tuple, count: int = 20_000) -> torch.Tensor:
+def drawn(config: SamplerConfig, told: list[float], guidance: tuple, count: int = 6_000) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     noise = NoiseConfig()  # from 80, where a mean of 2 is lost in the noise
     sigmas = samplers.sigmas_of(config, noise)
@@ -57,7 +57,7 @@ SAMPLERS = {
 def test_weight_1_gives_the_conditional_distribution(config):
     for which, mean in enumerate(MEANS):
         rows = drawn(config, [float(which), math.nan], (((0,), 1.0),))
-        # Four standard errors of a mean of 20,000, and what so many steps leave.
+        # Four standard errors of a mean of 6,000, and what so many steps leave.
         assert float(rows.mean()) == pytest.approx(mean, abs=0.02)
         assert float(rows.std()) == pytest.approx(STD, rel=0.04)
 
