@@ -1,4 +1,4 @@
-"""Functions that are called in child processes, several at once. The children stop when this process is told to."""
+"""Calls functions in child processes, several at once. When this process is stopped, the children stop too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from synther.cores import cores
+from synther.cores import cores, environment
 from synther.errors import Failed
 
 _Item = TypeVar("_Item")
@@ -41,7 +41,7 @@ class Children:
 
     def each(self, work: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
         """`work` of every item, `count` at a time, each in a thread that may wait for a `call`."""
-        with _shared_cores(self.count), _interrupted_by_sigterm(), ThreadPoolExecutor(self.count) as pool:
+        with environment(_core_share(self.count)), _interrupted_by_sigterm(), ThreadPoolExecutor(self.count) as pool:
             try:
                 return list(pool.map(work, items))
             except BaseException:
@@ -102,21 +102,10 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
-def _shared_cores(count: int) -> Iterator[None]:
-    """Processes that are started inside have a share of the cores each."""
-    names = ("SYNTHER_CORES", "OMP_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
+def _core_share(count: int) -> dict[str, str]:
+    """What each of `count` processes is told about the cores, so that they share them."""
     share = str(max(1, cores() // count))
-    os.environ.update({"OMP_NUM_THREADS": before["OMP_NUM_THREADS"] or share, "SYNTHER_CORES": share})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or share, "SYNTHER_CORES": share}
 
 
 def _serve(pipe: Connection, function: Callable[..., Any], given: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Conditions: what a generator is told about rows while it learns them, and what rows can be asked to be.
+"""Conditions: numbers about rows that a network learns from, and by which rows can be asked for.
 
 A condition is one number for each row, such as its reward. The network sees it as a quantile, the share of rows with a
 lower number, so that "the top 10 %" means the same after every fit.
@@ -33,7 +33,7 @@ OWN_RELEVANCE = "relevance"
 START = "start"
 """The condition that a fit adds by itself: whether a row begins an episode."""
 RARE_STARTS = 0.02
-"""Starts that are a smaller share of the rows than this are told to the network."""
+"""The network is told which rows are starts only if fewer rows than this share are."""
 FEWEST_STARTS = 20
 _START_SHARE, _MOST_REPEATS = 0.05, 50  # how often a fit draws starts, and how many times as often as other rows
 _LEAST_STD = 1e-3  # of the starts in a column where all are the same
@@ -202,8 +202,16 @@ class Starts:
 
     def seen(self, matrix: Tensor, first: NDArray[np.bool_]) -> Tensor:
         """Scaled rows (N, D), of which those marked `first` are starts, as the network sees them."""
-        mean, std = (torch.from_numpy(each).to(matrix) for each in (self.mean, self.std))
+        mean, std = self._units(matrix)
         return torch.where(torch.from_numpy(first).to(matrix.device).unsqueeze(1), (matrix - mean) / std, matrix)
+
+    def restored(self, rows: Tensor, first: Tensor) -> Tensor:
+        """The reverse of `seen`: rows (N, D) as the network makes them, in the units of all rows. `first` is (N,)."""
+        mean, std = self._units(rows)
+        return torch.where(first.unsqueeze(1), torch.addcmul(mean, rows, std), rows)
+
+    def _units(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self.mean).to(like), torch.from_numpy(self.std).to(like)
 
     def to_json(self) -> dict[str, Any]:
         return {"share": self.share, "mean": self.mean.tolist(), "std": self.std.tolist()}
@@ -218,7 +226,7 @@ class Starts:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The conditions of a model, a column each: whether a row begins an episode, then those that a user named."""
+    """The conditions of a model. The first may be whether a row begins an episode; a user named the others."""
 
     scales: tuple[Scale, ...] = ()
     starts: Starts | None = None
@@ -233,8 +241,13 @@ class Conditions:
         return 0 if self.starts is None else 1
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """Those that a user named, which rows can be asked for by."""
+        return tuple(scale.name for scale in self.scales)
+
+    @property
     def names(self) -> tuple[str, ...]:
-        return ((START,) if self._own else ()) + tuple(scale.name for scale in self.scales)
+        return ((START,) if self._own else ()) + self.named
 
     @property
     def hidden(self) -> tuple[float, ...]:
@@ -250,7 +263,7 @@ class Conditions:
         return Asking(self, requests, weights) if self.count else None
 
     def _requests(self, condition: Any) -> dict[str, Request]:
-        known = [scale.name for scale in self.scales]
+        known = self.named
         if not known:
             raise ConfigError("this model was fitted without conditions: fit(rows, condition='reward') allows them")
         if not isinstance(condition, Mapping):
@@ -325,10 +338,7 @@ class Asking:
     def finished(self, rows: Tensor, given: Tensor) -> Tensor:
         """Rows (N, D) as the network makes them for conditions (N, K), in the units of all rows."""
         starts = self.conditions.starts
-        if starts is None:
-            return rows
-        mean, std = (torch.from_numpy(each).to(rows) for each in (starts.mean, starts.std))
-        return torch.where(given[:, :1] == 1, torch.addcmul(mean, rows, std), rows)
+        return rows if starts is None else starts.restored(rows, given[:, 0] == 1)
 
     def to_json(self) -> dict[str, Any]:
         """For the identity of what is drawn."""

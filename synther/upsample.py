@@ -105,9 +105,8 @@ def fit_to(
         raise ConfigError(f"{path} is a folder: choose another name for the model")
     if path.exists():
         saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
-        named = [scale.name for scale in saved.conditions.scales]
-        made_from = saved.record.data, saved.settings, saved.seed, named
-        if made_from != (fingerprint(rows), model.settings, model.seed, list(condition)):
+        made_from = saved.record.data, saved.settings, saved.seed, saved.conditions.named
+        if made_from != (fingerprint(rows), model.settings, model.seed, tuple(condition)):
             raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
         log.info("%s is fitted already", path)
         checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model

@@ -104,7 +104,7 @@ def sample(arguments: list[str]) -> None:
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
     changes: dict[str, Any] = {"kind": chosen.sampler, "steps": chosen.steps}
     sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
-    requests = asked(chosen.condition, [scale.name for scale in model.conditions.scales])
+    requests = asked(chosen.condition, model.conditions.named)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
     model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
     size = chosen.out.stat().st_size

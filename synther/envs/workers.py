@@ -12,12 +12,14 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import ParamSpec, Self, TypeVar
 
+from synther.cores import environment
 from synther.errors import ConfigError, Failed
 
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""NumPy's BLAS reads its number of threads from these variables when a process starts."""
 
 
 class Workers:
@@ -33,7 +35,7 @@ class Workers:
 
     def submit(self, work: Callable[_Given, _Answer], *given: _Given.args, **named: _Given.kwargs) -> Future[_Answer]:
         """Run `work`, a module-level function, in the next free process. See `answer`."""
-        with _one_thread(), _death_explained():  # the pool starts processes on demand, here
+        with environment(_ONE_THREAD), _death_explained():  # the pool starts processes on demand, here
             return self._pool.submit(work, *given, **named)
 
     def close(self) -> None:
@@ -54,21 +56,6 @@ def answer(future: Future[_Answer]) -> _Answer:
     """Wait for a job and return its result."""
     with _death_explained():
         return future.result()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """NumPy's BLAS reads its number of threads from these variables when a process starts."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
