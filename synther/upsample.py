@@ -67,6 +67,8 @@ def upsample(
     run = RunFolder(folder, advice=f"{ANOTHER}; {more}")
     conditions = conditions or {}
     requests = {name: request for name, request in conditions.items() if request is not None}
+    if guidance != 1.0 and not requests:  # before a long fit
+        raise ConfigError("guidance needs a request, such as reward=top:0.1")
     alike = region(rows, requests)
     described = _description(rows, model, samples, suffix)
     if conditions:

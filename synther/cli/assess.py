@@ -45,7 +45,7 @@ class Assess(options.Named, options.Asking, options.Machine):
 def assess(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
-    from synther.conditions import parse_all, region
+    from synther.conditions import asked, region
     from synther.report import Pair, Plan, assess_to
     from synther.synthesizer import Synthesizer
 
@@ -55,7 +55,7 @@ def assess(arguments: list[str]) -> None:
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:
         raise ConfigError(f"{source} is a model itself: leave --model out, or give rows that the model made")
-    requests = {name: request for name, request in parse_all(chosen.condition).items() if request is not None}
+    requests = asked(chosen.condition, ()) or {}
     real = region(chosen.read(chosen.real), requests)
     held_out = None if chosen.held_out is None else region(chosen.read(chosen.held_out), requests)
     model_file = source if drawn else chosen.model or _beside(source)
@@ -63,8 +63,8 @@ def assess(arguments: list[str]) -> None:
     if model_file is not None:
         model = Synthesizer.load(model_file, device=chosen.device, precision=chosen.precision)
     if model is not None and drawn:
-        asked: Any = {"condition": requests or None, "guidance": chosen.guidance, "seed": chosen.seed}
-        synthetic = model.sample(chosen.samples, **asked, progress=not chosen.quiet)
+        how: Any = {"condition": requests or None, "guidance": chosen.guidance, "seed": chosen.seed}
+        synthetic = model.sample(chosen.samples, **how, progress=not chosen.quiet)
     else:
         synthetic = chosen.read(chosen.synthetic)
     pair = Pair(real, synthetic, _name(chosen.real), _name(chosen.synthetic), held_out, model)

@@ -68,7 +68,9 @@ def test_rows_are_asked_for_by_condition(synther, data, rows, tiny, tmp_path):
     assert synther("fit", data, "--out", path, *tiny).code == 2  # it is a model with conditions
     for wrong in (("fit", data, "--condition", "joy", "--out", tmp_path / "n.safetensors", *tiny),
                   ("sample", path, "--condition", "joy=top:0.1", "--out", tmp_path / "n.npz"),
-                  ("sample", path, "--condition", "top:2", "--out", tmp_path / "n.npz")):  # fmt: skip
+                  ("sample", path, "--condition", "top:2", "--out", tmp_path / "n.npz"),
+                  ("assess", data, more, "--condition", "top:0.1", "--out", tmp_path / "report"),
+                  ("upsample", data, "--guidance", 2, "--out", tmp_path / "other", *tiny)):  # fmt: skip
         assert synther(*wrong).code == 2
 
 
