@@ -62,11 +62,15 @@ def _learn(module: Curious, tables: list[Tensor], steps: int, seed: int) -> None
     optimizer = torch.optim.Adam(module.parameters(), lr=LEARNING_RATE, capturable=capturable)
     source = torch.Generator(device).manual_seed(seed)
     batches = [table[:1].repeat(BATCH, 1) for table in tables]
+    parameters = list(module.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
 
     def step() -> None:
-        optimizer.zero_grad(set_to_none=False)
         with torch.enable_grad():
-            module.loss(*batches).backward()  # type: ignore[no-untyped-call]
+            gradients = torch.autograd.grad(module.loss(*batches), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad.copy_(gradient)  # type: ignore[union-attr]
         optimizer.step()
 
     def draw() -> None:
@@ -77,8 +81,7 @@ def _learn(module: Curious, tables: list[Tensor], steps: int, seed: int) -> None
     draw()
     step()  # makes the state that a capture needs
     state = [value for kept in optimizer.state.values() for value in kept.values() if torch.is_tensor(value)]
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    run = compute.capture(step, device, [*module.parameters(), *state, *gradients])
+    run = compute.capture(step, device, [*parameters, *state])
     for _ in range(steps - 1):
         draw()
         run()

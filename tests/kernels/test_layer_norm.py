@@ -47,9 +47,12 @@ def check(shape: tuple[int, int, int], norm_first: bool, dtype: torch.dtype, dev
         norm_relu_backward(given["towards"].clone(), x, statistics, *parameters, norm_first=norm_first, sums=asked)
         for asked in (sums, None)
     ]
-    assert torch.equal(*gradients)
     assert torch.equal(x, kept), "the backward pass needs it"
-    for found, wanted in zip((result, gradients[0], *sums), expected, strict=True):
+    # The gradient in x is a difference of terms of this size, which cancel where there is a single column.
+    terms = given["towards"] * given["scale"].unsqueeze(1) * statistics[1].unsqueeze(-1)
+    for found in gradients:
+        assert float((found.double().cpu() - expected[1]).norm()) <= margin * float(terms.norm())
+    for found, wanted in zip((result, *sums), (expected[0], *expected[2:]), strict=True):
         assert float((found.double().cpu() - wanted).norm()) <= margin * max(1.0, float(wanted.norm()))
 
 
