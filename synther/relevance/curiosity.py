@@ -42,7 +42,8 @@ class Curious(nn.Module):
         self.inverse = _mlp(2 * WIDTH, actions)
         self.forward_model = _mlp(WIDTH + actions, WIDTH)
 
-    def loss(self, before: Tensor, after: Tensor, action: Tensor) -> Tensor:
+    def forward(self, before: Tensor, after: Tensor, action: Tensor) -> Tensor:
+        """The loss of both models."""
         now, then = self.features(before), self.features(after)
         told = self.inverse(torch.cat([now, then], dim=1))
         expected = self.forward_model(torch.cat([now, action], dim=1))
@@ -62,14 +63,17 @@ def _learn(module: Curious, tables: list[Tensor], steps: int, seed: int) -> None
     optimizer = torch.optim.Adam(module.parameters(), lr=LEARNING_RATE, capturable=capturable)
     source = torch.Generator(device).manual_seed(seed)
     batches = [table[:1].repeat(BATCH, 1) for table in tables]
-    parameters = list(module.parameters())
-    for parameter in parameters:
+    parameters = dict(module.named_parameters())
+    for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
 
     def step() -> None:
         with torch.enable_grad():
-            gradients = torch.autograd.grad(module.loss(*batches), parameters)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+            # Leaves of this step alone: those of an earlier one would belong to another CUDA stream.
+            leaves = {name: parameter.detach().requires_grad_() for name, parameter in parameters.items()}
+            loss = torch.func.functional_call(module, leaves, tuple(batches))
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+        for parameter, gradient in zip(parameters.values(), gradients, strict=True):
             parameter.grad.copy_(gradient)  # type: ignore[union-attr]
         optimizer.step()
 
@@ -81,7 +85,7 @@ def _learn(module: Curious, tables: list[Tensor], steps: int, seed: int) -> None
     draw()
     step()  # makes the state that a capture needs
     state = [value for kept in optimizer.state.values() for value in kept.values() if torch.is_tensor(value)]
-    run = compute.capture(step, device, [*parameters, *state])
+    run = compute.capture(step, device, [*parameters.values(), *state])
     for _ in range(steps - 1):
         draw()
         run()
