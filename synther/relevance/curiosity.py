@@ -85,7 +85,7 @@ def _learn(module: Curious, tables: list[Tensor], steps: int, seed: int) -> None
     draw()
     step()  # makes the state that a capture needs
     state = [value for kept in optimizer.state.values() for value in kept.values() if torch.is_tensor(value)]
-    run = compute.capture(step, device, [*parameters.values(), *state])
+    run = compute.capture(step, device, [*(parameter.detach() for parameter in parameters.values()), *state])
     for _ in range(steps - 1):
         draw()
         run()
