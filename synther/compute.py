@@ -87,6 +87,18 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread. Products of small or of tall and narrow matrices are many times slower on several, which
+    wait for each other at every product, and on one they are summed in one order, whatever the machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def generator(device: torch.device, *key: int) -> torch.Generator:
     """A generator whose stream is a function of `key` alone, so that work can be cut anywhere and taken up again."""
     return reseed(torch.Generator(device), *key)

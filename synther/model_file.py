@@ -8,7 +8,9 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -25,6 +27,7 @@ from synther.diffusion.start import Moments, Start
 from synther.durable import replacing
 from synther.errors import FormatError
 from synther.presets import Settings
+from synther.relevance.dynamics import Ensemble
 
 FORMAT = "synther-model-3"
 
@@ -66,6 +69,10 @@ class Fitted:
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
+    ensemble: Ensemble | None = None
+    """What finds rows inconsistent, where it was asked for."""
+    pilots: dict[SamplerConfig, NDArray[np.float64]] = field(default_factory=dict)
+    """Its scores of some rows, which a filter goes by."""
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
         """Write the model; `calibration` is that of the settings' own sampler."""
@@ -81,6 +88,8 @@ class Fitted:
             "calibration": json.dumps(calibration.to_json()),
             "conditions": json.dumps(self.conditions.to_json()),
         }
+        if self.ensemble is not None:
+            metadata["ensemble"] = json.dumps(self.ensemble.to_json())
         tensors = self._tensors()
         if settings.sampler in self.starts:
             start = self.starts[settings.sampler]
@@ -131,6 +140,8 @@ class Fitted:
         weights = {f"network.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
         weights |= {"moments.mean": self.moments.mean, "moments.covariance": self.moments.covariance}
         arrays = {} if self.table is None else self.table.arrays()
+        judges = {} if self.ensemble is None else self.ensemble.tensors()
+        weights |= {f"ensemble.{name}": tensor for name, tensor in judges.items()}
         return weights | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -146,7 +157,7 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     for name, tensor in tensors.items():
         group, _, rest = name.partition(".")
         groups.setdefault(group, {})[rest] = tensor
-    table = groups.pop("table", None)
+    table, judges = groups.pop("table", None), groups.pop("ensemble", None)
     if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
         raise ValueError(f"it holds tensors of {', '.join(groups)}")
     moments = Moments(**groups["moments"])
@@ -164,6 +175,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     paying = json.loads(metadata["usual_reward"])
     usual = None if paying is None else UsualReward.from_json(paying)
     fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions)
+    if judges is not None:
+        fitted.ensemble = Ensemble.restored(layout, json.loads(metadata["ensemble"]), judges)
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = Start(**groups["start"])

@@ -22,6 +22,7 @@ from synther.durable import check_folder, partial_folder
 from synther.errors import ConfigError
 from synther.folder import ANOTHER, RunFolder, write_object
 from synther.progress import Progress
+from synther.relevance.consistency import check_keep
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer
 
 log = logging.getLogger(__name__)
@@ -50,11 +51,15 @@ def upsample(
     progress: Progress | bool,
     conditions: Mapping[str, Request | None] | None = None,
     guidance: float = 1.0,
+    ensemble: bool = False,
+    keep: float = 1.0,
+    relabel: str | None = None,
 ) -> Upsampled:
     """Fit `model` on `rows`, write `samples` rows of it and how they compare with the real ones, all into `folder`.
 
     The model is told the `conditions`, relevance functions by name, and rows are asked for where they have a request.
-    They are then compared with the real rows that meet it.
+    They are then compared with the real rows that meet it. `keep` and `relabel` are those of `Synthesizer.sample`; they
+    need an `ensemble`, which is then fitted too.
 
     Started again with the same arguments it goes on where it was stopped; with others, or while another process works
     there, it refuses to touch the folder.
@@ -74,9 +79,13 @@ def upsample(
     if conditions:
         named = {name: request and request.to_json() for name, request in conditions.items()}
         described |= {"conditions": named, "guidance": guidance}
+    ensemble = ensemble or check_keep(keep) < 1 or relabel is not None
+    if ensemble:
+        described |= {"ensemble": True, "keep": keep, "relabel": relabel}
     asked: Any = {"condition": requests or None, "guidance": guidance, "seed": model.seed, "progress": progress}
+    asked |= {"keep": keep, "relabel": relabel}
     with run.work(described, lambda: all(file.exists() for file in (data, figures, picture))) as unfinished:
-        model = fit_to(folder / _MODEL, rows, model, progress, tuple(conditions))
+        model = fit_to(folder / _MODEL, rows, model, progress, tuple(conditions), ensemble)
         if not unfinished:
             comparison = _read(figures)
         else:
@@ -99,7 +108,12 @@ def _read(figures: Path) -> Comparison:
 
 
 def fit_to(
-    path: Path, rows: Transitions, model: Synthesizer, progress: Progress | bool, condition: Sequence[str] = ()
+    path: Path,
+    rows: Transitions,
+    model: Synthesizer,
+    progress: Progress | bool,
+    condition: Sequence[str] = (),
+    ensemble: bool = False,
 ) -> Synthesizer:
     """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
     checkpoint = path.with_name(path.name + ".checkpoint")
@@ -107,8 +121,8 @@ def fit_to(
         raise ConfigError(f"{path} is a folder: choose another name for the model")
     if path.exists():
         saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
-        made_from = saved.record.data, saved.settings, saved.seed, saved.conditions.named
-        if made_from != (fingerprint(rows), model.settings, model.seed, tuple(condition)):
+        made_from = saved.record.data, saved.settings, saved.seed, saved.conditions.named, saved.ensemble is not None
+        if made_from != (fingerprint(rows), model.settings, model.seed, tuple(condition), ensemble):
             raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
         log.info("%s is fitted already", path)
         checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model
@@ -117,7 +131,8 @@ def fit_to(
     if not os.access(there, os.W_OK):
         raise ConfigError(f"{there} may not be written to: choose another place for the model")
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    model.fit(rows, condition=list(condition) or None, checkpoint=checkpoint, progress=progress)
+    how: Any = {"ensemble": ensemble, "checkpoint": checkpoint, "progress": progress}
+    model.fit(rows, condition=list(condition) or None, **how)
     model.save(path)
     checkpoint.unlink(missing_ok=True)  # gone where another process has fitted the same model beside this one
     return model

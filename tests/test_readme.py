@@ -60,6 +60,7 @@ def desk(tmp_path, monkeypatch) -> Path:
     for name, settings in presets.PRESETS.items():
         monkeypatch.setitem(presets.PRESETS, name, settings.changed(**TINY))
     monkeypatch.setattr("synther.assess.learners.FEWEST_STEPS", 5)
+    monkeypatch.setattr("synther.relevance.conditional.FEWEST_STEPS", 5)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from synther.assess.bounds import actions_outside
-from synther.assess.threads import one_thread
+from synther.compute import one_thread
 from synther.data.checks import check_kind
 from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.errors import DataError

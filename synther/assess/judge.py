@@ -32,12 +32,15 @@ from synther.assess.neighbours import QUERY_ROWS, coverage, memorised, nearest, 
 from synther.assess.split import Split
 from synther.assess.standard import Standard
 from synther.assess.terminals import TerminalJudge, agreement
-from synther.assess.threads import WORKERS, one_thread
 from synther.assess.usefulness import Lesson
 from synther.assess.verdict import decide
+from synther.compute import one_thread
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
 from synther.progress import Progress, resolve
+
+WORKERS = 2
+"""Tasks of an assessment that run at a time, each on one thread."""
 
 FIT_ROWS = 100_000
 """Rows of each kind that networks learn from."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from synther.assess.threads import one_thread
+from synther.compute import one_thread
 
 Array = NDArray[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -81,6 +81,7 @@ def _model(chosen: Inspect) -> None:
     facts: dict[str, Any] = {"kind": "model", "env_id": layout.env_id, "columns": list(layout.names)}
     facts |= {
         "conditions": list(model.conditions.names),
+        "ensemble": None if model.ensemble is None else model.ensemble.to_json(),
         "parameters": parameters,
         "settings": settings.to_json(),
         "record": asdict(record),
@@ -96,6 +97,7 @@ def _model(chosen: Inspect) -> None:
         ("scaling", str(settings.data.scaling)),
         ("thresholds", ", ".join(_cuts(model)) or "-"),
         ("conditions", ", ".join(model.conditions.names) or "-"),
+        ("ensemble", "-" if model.ensemble is None else f"{model.ensemble.members} dynamics models"),
     ]
     answer(chosen.json, facts, figures, f"model {chosen.file}")
 

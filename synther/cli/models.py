@@ -29,6 +29,8 @@ class Fit(options.Named, options.Fitting):
     """Where the model goes: a .safetensors file."""
     condition: tuple[str, ...] = ()
     """What rows can be asked for later: reward, return, or other relevance functions."""
+    ensemble: bool = False
+    """Also fit an ensemble of small dynamics models, for `synther sample --keep` and `--relabel`."""
 
     def rows_and_model(self) -> tuple[Transitions, Synthesizer]:
         """The rows, and the model that is to be fitted on them."""
@@ -51,6 +53,10 @@ class Upsample(options.Asking, Fit):
     """Synthetic rows to write. K and M suffixes are accepted."""
     format: Literal["hdf5", "npz", "parquet"] = "hdf5"
     """How the synthetic rows are written."""
+    keep: float = 1.0
+    """The share of rows to keep; those that an ensemble finds least consistent are discarded. Below 1: --ensemble."""
+    relabel: Literal["ensemble"] | None = None
+    """Replace rewards and terminals by those of the ensemble. Implies --ensemble."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,10 @@ class Sample(options.Asking, options.Machine):
     """sde, heun, euler, unipc or a registered sampler. Default: the model's own."""
     steps: int | None = None
     """Sampler steps. Default: the model's own."""
+    keep: float = 1.0
+    """The share of rows to keep; those that the model's ensemble finds least consistent are discarded."""
+    relabel: Literal["ensemble"] | None = None
+    """Replace rewards and terminals by those of the model's ensemble."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ def fit(arguments: list[str]) -> None:
         raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
     from synther.upsample import fit_to
 
-    model = fit_to(chosen.out, *chosen.rows_and_model(), not chosen.quiet, chosen.condition)
+    model = fit_to(chosen.out, *chosen.rows_and_model(), not chosen.quiet, chosen.condition, chosen.ensemble)
     record, last = model.record, model.measured
     facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
     figures = [
@@ -106,6 +116,7 @@ def sample(arguments: list[str]) -> None:
     sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
     requests = asked(chosen.condition, model.conditions.named)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
+    how |= {"keep": chosen.keep, "relabel": chosen.relabel}
     model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
     size = chosen.out.stat().st_size
     facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}
@@ -124,6 +135,7 @@ def upsample(arguments: list[str]) -> None:
 
     rows, model = chosen.rows_and_model()
     how: Any = {"conditions": parse_all(chosen.condition), "guidance": chosen.guidance, "suffix": f".{chosen.format}"}
+    how |= {"ensemble": chosen.ensemble, "keep": chosen.keep, "relabel": chosen.relabel}
     done = upsample.upsample(rows, chosen.out, model, chosen.samples, **how, progress=not chosen.quiet)
     files = {name: str(getattr(done, name)) for name in ("model", "data", "picture", "figures")}
     facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}

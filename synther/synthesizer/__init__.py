@@ -40,7 +40,9 @@ from synther.model_file import FitRecord, Fitted
 from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
+from synther.relevance.dynamics import Ensemble
 from synther.synthesizer.drawing import Drawing
+from synther.synthesizer.picking import Choice, Picking, Relabel
 from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
 
 log = logging.getLogger(__name__)
@@ -106,6 +108,11 @@ class Synthesizer:
         return self._model.conditions
 
     @property
+    def ensemble(self) -> Ensemble | None:
+        """The dynamics models that were fitted beside the generator, where `fit` was asked for them."""
+        return self._model.ensemble
+
+    @property
     def record(self) -> FitRecord:
         return self._model.record
 
@@ -130,6 +137,7 @@ class Synthesizer:
         condition: Any = None,
         start: Synthesizer | None = None,
         held_out: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
+        ensemble: bool = False,
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
@@ -143,16 +151,24 @@ class Synthesizer:
         measure the loss on; rows that `start` has learned tell little. By default `fit.holdout` of the rows, drawn at
         random, are held out. Single rows tell when a fit begins to learn its rows by heart. The loss on whole episodes
         that were held out rises long before, because episodes differ: fits that ended by it lost the rare rows.
+
+        With `ensemble`, small dynamics models are fitted on the rows first. The model keeps them, and `sample` can then
+        discard inconsistent rows (`keep`) and replace rewards and terminals (`relabel`).
+
         With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there;
         remove it once the model is saved.
         """
         progress = resolve(progress)
         task = self._begin(rows, start, held_out, condition)
+        how: Any = {"seed": self.seed, "device": self.device, "progress": progress}
+        judges = Ensemble.fit(rows, layout=task.prepared.layout, **how) if ensemble else None
         kept = None if checkpoint is None else Path(checkpoint).expanduser()
         (result,) = fit_networks([self], [task], kept, progress)
         if isinstance(result, Diverged):
             raise result
-        return self._complete(task, result, progress)
+        self._complete(task, result, progress)
+        self._model.ensemble = judges
+        return self
 
     def _begin(
         self,
@@ -271,6 +287,8 @@ class Synthesizer:
         guidance: float | Mapping[str, float] = 1.0,
         like: Transitions | None = None,
         strength: float = 0.5,
+        keep: float = 1.0,
+        relabel: Relabel | None = None,
         progress: Progress | bool = True,
     ) -> Transitions:
         """Draw `count` new rows into memory. Every call draws other rows, unless it is given a `seed`.
@@ -284,11 +302,16 @@ class Synthesizer:
 
         With `like`, each row begins as one of these rows, noised and denoised again: a `strength` near 0 leaves them
         nearly as they are, 1 leaves nothing of them.
+
+        With `keep` below 1, more rows are drawn and this share of them is kept: those that the ensemble finds less
+        consistent than real rows go first. `relabel="ensemble"` replaces reward and terminal by draws of the ensemble,
+        a dict {"reward": f, "terminal": g} by what functions of rows say, (N,) each.
         """
         count = check_count(count)
         arrays: dict[str, Any] = {}
         filled = 0
         asked: Any = {"condition": condition, "guidance": guidance, "like": like, "strength": strength}
+        asked |= {"keep": keep, "relabel": relabel}
         for block in self.sample_blocks(count, seed=seed, sampler=sampler, **asked, progress=progress):
             for name, array in block.arrays().items():
                 if name not in arrays:
@@ -307,15 +330,17 @@ class Synthesizer:
         guidance: float | Mapping[str, float] = 1.0,
         like: Transitions | None = None,
         strength: float = 0.5,
+        keep: float = 1.0,
+        relabel: Relabel | None = None,
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
         """The rows of `sample` block by block, while the next ones are drawn."""
         count, seed = check_count(count), drawing_seed(seed)
         progress = resolve(progress)
-        asking = self._asking(condition, guidance)
+        asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
         drawing = self._drawing(sampler, progress, asking, self._like(like, strength)).ready()
         with progress.phase("sample", count) as phase:
-            for block in drawing.blocks(count, seed):
+            for block in Picking(drawing, choice).blocks(count, seed):
                 yield block
                 phase.advance(len(block))
 
@@ -334,6 +359,8 @@ class Synthesizer:
         sampler: Sampler | None = None,
         condition: Any = None,
         guidance: float | Mapping[str, float] = 1.0,
+        keep: float = 1.0,
+        relabel: Relabel | None = None,
         progress: Progress | bool = True,
     ) -> Transitions:
         """Write `count` new rows to a file, of any size, in constant memory; return the first 100,000 to look at.
@@ -346,7 +373,7 @@ class Synthesizer:
         formats.check_rows_target(path)
         progress = resolve(progress)
         final = Path(path).expanduser()
-        asking = self._asking(condition, guidance)
+        asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
         drawing = self._drawing(sampler, progress, asking).ready()
         identity = {
             "model": self._model.digest(),
@@ -359,12 +386,14 @@ class Synthesizer:
         }
         if asking is not None:
             identity["asked"] = asking.to_json()
+        if not choice.is_plain:
+            identity["choice"] = choice.to_json()
         spool = Spool(partial_folder(final), identity)
         if spool.count:
             log.info("going on after %d rows in %s", len(spool), spool.folder)
         gathered: list[Transitions] = []
         with progress.phase("sample", count, len(spool)) as phase:
-            for block in drawing.blocks(count, seed, first=spool.count * _SHARD_BLOCKS):
+            for block in Picking(drawing, choice).blocks(count, seed, spool.count * _SHARD_BLOCKS, len(spool)):
                 gathered.append(block)
                 phase.advance(len(block))
                 if len(gathered) == _SHARD_BLOCKS:
@@ -443,6 +472,8 @@ class Synthesizer:
             settings, fitted = Fitted.load(Path(path).expanduser())
             model = cls(settings, device=device, precision=precision, seed=fitted.record.seed)
             fitted.network.to(model.device)
+            if fitted.ensemble is not None:
+                fitted.ensemble.to(model.device)
         model._fitted = fitted
         return model
 

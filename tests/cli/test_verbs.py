@@ -20,6 +20,7 @@ from synther.experiments.results import Measurement, Result
 from synther.pixels import files
 from synther.pixels.frames import Frames
 from synther.presets import ABOUT, PRESETS
+from synther.relevance import conditional
 
 pytestmark = pytest.mark.usefixtures("quick_report", "no_processes")
 
@@ -71,6 +72,26 @@ def test_rows_are_asked_for_by_condition(synther, data, rows, tiny, tmp_path):
                   ("sample", path, "--condition", "top:2", "--out", tmp_path / "n.npz"),
                   ("assess", data, more, "--condition", "top:0.1", "--out", tmp_path / "report"),
                   ("upsample", data, "--guidance", 2, "--out", tmp_path / "other", *tiny)):  # fmt: skip
+        assert synther(*wrong).code == 2
+
+
+def test_inconsistent_rows_are_discarded(synther, data, tiny, tmp_path, monkeypatch):
+    """From the fit to the rows. What the filter discards is tested in tests/relevance."""
+    monkeypatch.setattr(conditional, "FEWEST_STEPS", 5)
+    path, more = tmp_path / "m.safetensors", tmp_path / "more.npz"
+    assert synther("fit", data, "--out", path, "--ensemble", *tiny).code == 0
+    assert synther("inspect", path, "--json").json["ensemble"]["members"] == 5
+    chosen = ("--keep", 0.8, "--relabel", "ensemble")
+    assert synther("sample", path, "--samples", 50, "--out", more, *chosen).code == 0
+    model = Synthesizer.load(path)
+    assert read(more).equals(model.sample(50, keep=0.8, relabel="ensemble", seed=0, progress=False))
+    folder = tmp_path / "both"
+    assert synther("upsample", data, "--samples", 50, "--out", folder, "--keep", 0.8, *tiny).code == 0
+    model = Synthesizer.load(folder / "model.safetensors")
+    assert read(folder / "synthetic.hdf5").equals(model.sample(50, keep=0.8, seed=0, progress=False))
+    for wrong in (("fit", data, "--out", path, *tiny),  # it is a model with an ensemble
+                  ("sample", path, "--keep", 2, "--out", tmp_path / "n.npz"),
+                  ("upsample", data, "--keep", 0, "--out", tmp_path / "other", *tiny)):  # fmt: skip
         assert synther(*wrong).code == 2
 
 
