@@ -16,8 +16,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 demo: $(VENV)/.core
 	$(BIN)/synther upsample hopper-sac --samples 100K --out synther-demo
 
+# Python may cache what it compiles: the suite starts many processes, and each of them would compile the package again.
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check
