@@ -7,8 +7,10 @@ from a file can therefore choose among these, and never imports anything else.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any, Generic, TypeVar
 
 from synther.errors import ConfigError
@@ -86,9 +88,15 @@ class Registry(Generic[T]):
                 yield name, thing
 
     def _installed(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=self.group)}
+        return {entry.name: entry for entry in _entry_points(self.group, tuple(sys.path))}
 
     def _checked(self, name: str, thing: Any) -> T:
         if not isinstance(thing, self._of):
             raise ConfigError(f"{self.kind} {name!r} must be a {self._of.__name__}, got {thing!r}")
         return thing
+
+
+@lru_cache(maxsize=64)
+def _entry_points(group: str, path: tuple[str, ...]) -> EntryPoints:
+    """Those of all packages on the `path`. Names are asked for often, and reading the files of all packages is slow."""
+    return entry_points(group=group)
