@@ -24,7 +24,7 @@ class Compare(options.Named, options.Fitting):
     data: options.Data = tyro.MISSING
     out: options.Results = tyro.MISSING
     generators: str = "diffusion,tvae,ctgan,noise"
-    """Some of diffusion, tvae, ctgan, additive, multiplicative, dynamics; noise is the last three."""
+    """Some of diffusion, tvae, ctgan, mbpo, additive, multiplicative, dynamics; noise is the last three."""
     samples: int = 100_000
     """Synthetic rows of each generator. K and M suffixes are accepted."""
     trials: int = 30

@@ -14,6 +14,7 @@ import numpy as np
 from synther import compute
 from synther.assess.fidelity import correlation, marginal, matrices_of
 from synther.baselines.augmentation import AUGMENTATIONS, Augmentation
+from synther.baselines.mbpo import MBPO
 from synther.baselines.search import search
 from synther.baselines.table import Table
 from synther.baselines.tabular import CONFIGS, Config, Tabular, config_of, to_json
@@ -30,7 +31,7 @@ from synther.upsample import fit_to
 log = logging.getLogger(__name__)
 
 NOISE = tuple(AUGMENTATIONS)
-GENERATORS = ("diffusion", *CONFIGS, *NOISE)
+GENERATORS = ("diffusion", *CONFIGS, "mbpo", *NOISE)
 TRIAL_SAMPLES = 20_000
 """Most rows that a trial is scored on."""
 
@@ -95,7 +96,7 @@ class Maker:
     def description(self, name: str) -> dict[str, Any]:
         """The options that the rows of `name` depend on, besides data, number of rows and seed."""
         plan = self.plan
-        if name in NOISE:
+        if name in (*NOISE, "mbpo"):
             return {}
         if name == "diffusion":
             return {"settings": plan.settings.to_json(), "precision": self._unfitted().precision}
@@ -110,10 +111,15 @@ class Maker:
         data, note = folder / "synthetic.npz", folder / "fit.json"
         if data.exists():
             return formats.read(data), Fitted(**read_object(note))
-        made, fitted = self._from_diffusion(folder) if name == "diffusion" else self._from_table(name, folder)
+        made, fitted = self._made(name, folder)
         write_object(note, asdict(fitted))
         formats.write(made, data)
         return made, fitted
+
+    def _made(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
+        if name == "mbpo":
+            return self._from_ensemble()
+        return self._from_diffusion(folder) if name == "diffusion" else self._from_table(name, folder)
 
     def diffusion(self, folder: Path) -> Synthesizer:
         """The model in `folder`, which is fitted first if it does not exist."""
@@ -146,6 +152,12 @@ class Maker:
         seconds = time.monotonic() - began
         made = model.sample(plan.samples, seed=plan.seed)
         return made, Fitted(seconds, model.parameters, to_json(config))
+
+    def _from_ensemble(self) -> tuple[Transitions, Fitted]:
+        plan, began = self.plan, time.monotonic()
+        model = MBPO(device=plan.device, seed=plan.seed).fit(self.real, progress=self.progress)
+        seconds = time.monotonic() - began
+        return model.sample(plan.samples, seed=plan.seed), Fitted(seconds, model.parameters, {})
 
     @cached_property
     def _table(self) -> Table:

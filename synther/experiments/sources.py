@@ -130,11 +130,11 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Generated:
-    """Rows of a generator ("diffusion", "tvae" or "ctgan") that is first fitted on `real`.
+    """Rows of a generator ("diffusion", "tvae", "ctgan" or "mbpo") that is first fitted on `real`.
 
     All sources with the same data and options share a folder of `store`, also at the same time. Of a diffusion model
-    only the model is kept: sampling the same rows again is fast, and a file of them is 100 times as large. TVAE and
-    CTGAN cannot be saved, so their rows are kept.
+    only the model is kept: sampling the same rows again is fast, and a file of them is 100 times as large. The others
+    cannot be saved, so their rows are kept.
     """
 
     generator: str
@@ -143,7 +143,7 @@ class Generated:
     store: Path
 
     def __post_init__(self) -> None:
-        check_one_of("generator", self.generator, ("diffusion", *CONFIGS))
+        check_one_of("generator", self.generator, ("diffusion", *CONFIGS, "mbpo"))
 
     def check(self, real: Transitions) -> None:
         check_rows(self.real)

@@ -329,7 +329,7 @@ class Recipe(Generator):
     """A source of synthetic rows."""
 
     generator: str = "diffusion"
-    """diffusion, tvae, ctgan, or one of the augmentations."""
+    """diffusion, tvae, ctgan, mbpo, or one of the augmentations."""
     samples: int | None = 5_000_000
     """Default of None: as many as there are real rows, but not more than `most`."""
     most: int | None = None

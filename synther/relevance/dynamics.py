@@ -53,7 +53,7 @@ _STILL_UNIT = 1e-2  # and its changes are measured in this share
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """Columns of the layout's matrix by what they hold, in the order of the targets of a network."""
 
     real: tuple[int, ...]
@@ -61,7 +61,7 @@ class _Part:
     choices: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, layout: Layout, *fields: str) -> _Part:
+    def of(cls, layout: Layout, *fields: str) -> Part:
         real: list[int] = []
         flags: list[int] = []
         choices: list[tuple[int, ...]] = []
@@ -95,7 +95,7 @@ class _Part:
 
 
 @dataclass(frozen=True, eq=False)
-class _Units:
+class Units:
     """Mean and standard deviation of every column of the matrix, and of the changes of observations (D,)."""
 
     mean: Array
@@ -104,7 +104,7 @@ class _Units:
     change_std: Array
 
     @classmethod
-    def of(cls, matrix: Array, layout: Layout) -> _Units:
+    def of(cls, matrix: Array, layout: Layout) -> Units:
         with np.errstate(over="ignore", invalid="ignore"):
             mean, std = matrix.mean(0), matrix.std(0)
             change = matrix - matrix[:, layout.twins]
@@ -132,7 +132,7 @@ class Ensemble:
     def __init__(
         self,
         layout: Layout,
-        units: _Units,
+        units: Units,
         transition: Networks | None,
         label: Networks | None,
         consistency: Consistency,
@@ -140,7 +140,7 @@ class Ensemble:
     ) -> None:
         self.layout, self.units, self.consistency = layout, units, consistency
         self.transition, self.label, self.held_out_loss = transition, label, held_out_loss
-        self._following, self._labels = _Part.of(layout, "next_observation"), _Part.of(layout, "reward", "terminal")
+        self._following, self._labels = Part.of(layout, "next_observation"), Part.of(layout, "reward", "terminal")
         self._given = [column for column, field in enumerate(layout.fields) if field in ("observation", "action")]
 
     @classmethod
@@ -174,7 +174,7 @@ class Ensemble:
         learned, unseen = _split(rows, plain.width, seed)
         matrix = np.concatenate([plain.pack(rows[part]) for part in (learned, unseen) if len(part)])
         held_out = torch.arange(len(matrix), device=where) >= len(learned)
-        units = _Units.of(matrix[: len(learned)], plain)
+        units = Units.of(matrix[: len(learned)], plain)
         unfitted = cls(plain, units, None, None, Consistency(Tails(np.empty((0, 0)), 0), Tails(np.empty((0, 0)), 0)), 0)
         parts = [part for part in (unfitted._following, unfitted._labels) if part.columns]
         if not parts:
@@ -276,12 +276,12 @@ class Ensemble:
                 self._fill(matrix, part, self._law(matrix, part).of(member), source)
         return replace(self.layout.unpack(matrix), observation=rows.observation, action=rows.action)
 
-    def _law(self, matrix: Array, part: _Part) -> Law:
+    def _law(self, matrix: Array, part: Part) -> Law:
         networks = self.transition if part is self._following else self.label
         assert networks is not None
         return networks.law(self._inputs(matrix, part).to(networks.device))
 
-    def _inputs(self, matrix: Array, part: _Part) -> Tensor:
+    def _inputs(self, matrix: Array, part: Part) -> Tensor:
         """What is known when `part` follows: s and a, and for reward and terminal also s' and s' - s. (N, I)"""
         units = self.units
         scaled = (matrix - units.mean) / units.std
@@ -291,7 +291,7 @@ class Ensemble:
             columns += [scaled[:, following.columns], self._changes(matrix, following.real)]
         return torch.from_numpy(np.clip(np.concatenate(columns, 1), -_LIMIT, _LIMIT).astype(np.float32))
 
-    def _targets(self, matrix: Array, part: _Part) -> Tensor:
+    def _targets(self, matrix: Array, part: Part) -> Tensor:
         """(N, columns)"""
         units, real = self.units, list(part.real)
         numbers = (matrix[:, real] - units.mean[real]) / units.std[real]
@@ -306,7 +306,7 @@ class Ensemble:
         changes: Array = (matrix[:, columns] - before - units.change_mean[columns]) / units.change_std[columns]
         return changes
 
-    def _fill(self, matrix: Array, part: _Part, law: Law, source: torch.Generator) -> None:
+    def _fill(self, matrix: Array, part: Part, law: Law, source: torch.Generator) -> None:
         """Put drawn targets into the columns of `part`."""
         drawn = law.draw(source).double().cpu().numpy()
         units, real = self.units, list(part.real)
@@ -354,10 +354,10 @@ class Ensemble:
         for name, tensor in tensors.items():
             group, _, rest = name.partition(".")
             groups.setdefault(group, {})[rest] = tensor
-        units = _Units(**{name: tensor.numpy() for name, tensor in groups["units"].items()})
+        units = Units(**{name: tensor.numpy() for name, tensor in groups["units"].items()})
         parts = {"transition": ("next_observation",), "label": ("reward", "terminal")}
         networks = {
-            name: Networks.restored(_Part.of(plain, *fields).outputs, groups[name]) if name in groups else None
+            name: Networks.restored(Part.of(plain, *fields).outputs, groups[name]) if name in groups else None
             for name, fields in parts.items()
         }
         tails = groups["consistency"]

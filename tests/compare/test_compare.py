@@ -14,6 +14,7 @@ from synther import Synthesizer, Transitions, read
 from synther.assess.fidelity import compare
 from synther.assess.neighbours import novelty
 from synther.baselines.augmentation import Augmentation
+from synther.baselines.mbpo import MBPO
 from synther.baselines.tabular import Tabular
 from synther.compare import generators
 from synther.compare import run as module
@@ -22,6 +23,7 @@ from synther.compare.run import Row, compare_generators, measured, names_of
 from synther.data.spaces import Box
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
+from synther.relevance import conditional
 
 from ..small_job import made, model
 from ..support.watch import Stopped, Watch
@@ -112,6 +114,16 @@ def test_others_join_the_table(done, copy):
     assert table[:4] == done
     after = files(copy)
     assert {name for name in before if before[name] != after[name]} == {"comparison.json", "comparison.md"}
+
+
+def test_an_ensemble_joins_the_table(copy, monkeypatch):
+    monkeypatch.setattr(conditional, "FEWEST_STEPS", 5)
+    row = run(copy, "mbpo")[3]
+    assert row.name == "mbpo"
+    assert min(row.seconds, row.parameters) > 0
+    assert len(read(copy / "mbpo" / "synthetic.npz")) == 150
+    monkeypatch.setattr(MBPO, "fit", None)
+    assert run(copy, "mbpo")[3] == row
 
 
 def test_what_is_done_is_never_done_again(done, copy, monkeypatch):
