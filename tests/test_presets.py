@@ -81,7 +81,7 @@ CHOSEN = [
             "bent",
             "counted",
             "decided",
-            True,
+            "magnified",
         ),
     ),
 ]
@@ -135,6 +135,7 @@ WRONG = {
         "terminals": ["never"],
         "integers": ["whole"],
         "residuals": [True],
+        "starts": [True, "off"],
         "finite": ["drawn"],
         "threshold": [0.5],
     },

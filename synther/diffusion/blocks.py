@@ -36,13 +36,17 @@ class Asked(Protocol):
         """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""
         ...
 
+    def finished(self, rows: Tensor, given: Tensor) -> Tensor:
+        """Rows (N, D) as the network makes them for conditions (N, K), in the units of all rows."""
+        ...
+
 
 @dataclass(frozen=True)
 class Like:
     """Rows to begin from instead of noise: each drawn row is one of them, noised and denoised again."""
 
     rows: Tensor
-    """Scaled. (M, D)"""
+    """Scaled, as the network sees them. (M, D)"""
     strength: float
     """From 0, the rows themselves, to 1, where nothing is left of them: the share of the sampler's steps."""
     first: Tensor | None = None
@@ -133,7 +137,8 @@ class BlockSampler:
                     given[:, 0] = self.like.first[picked]
             else:
                 x = (eps if self.start is None else self.start.draw(eps)) * self.sigmas[0]
-            return solved(x, given)
+            rows = solved(x, given)
+            return rows if self.asked is None or given is None else self.asked.finished(rows, given)
 
     def _given(self, seed: int, block: int) -> Tensor | None:
         """The conditions of a block's rows (block_rows, K)."""

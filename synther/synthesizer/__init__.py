@@ -184,7 +184,7 @@ class Synthesizer:
         prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.integers, data.residuals, order)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
-        told = tell(rows, condition, data.starts)
+        told = tell(rows, prepared.matrix, condition, data.starts)
         weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
@@ -266,11 +266,12 @@ class Synthesizer:
                 "like: the rows of this model are drawn from a table, not generated: fit with data.finite 'generated'"
             )
         matrix = torch.from_numpy(self.matrix(rows).astype(np.float32)).to(self.device)
-        if self.conditions.starts is None:
+        starts = self.conditions.starts
+        if starts is None:
             return Like(matrix, strength)
         known = first_rows(rows)
         first = np.zeros(len(rows), bool) if known is None else known
-        return Like(matrix, strength, torch.from_numpy(first).to(matrix))
+        return Like(starts.seen(matrix, first), strength, torch.from_numpy(first).to(matrix))
 
     def _asking(self, condition: Any, guidance: float | Mapping[str, float]) -> Asking | None:
         """What the rows are asked to be; None where they are not."""
@@ -452,11 +453,12 @@ class Synthesizer:
         told, starts = scaled.new_full((len(scaled), conditions.count), math.nan), conditions.starts
         if starts is None:
             return log_likelihood(partial(denoise, given=told), scaled, noise, steps)
-        parts = []
-        for first, share in ((0.0, 1 - starts), (1.0, starts)):
-            told[:, 0] = first
-            parts.append(log_likelihood(partial(denoise, given=told), scaled, noise, steps) + math.log(share))
-        return torch.logaddexp(*parts)
+        mean, std = (torch.from_numpy(each).to(scaled) for each in (starts.mean, starts.std))
+        told[:, 0] = 0.0
+        later = log_likelihood(partial(denoise, given=told), scaled, noise, steps) + math.log(1 - starts.share)
+        told[:, 0] = 1.0
+        first = log_likelihood(partial(denoise, given=told), (scaled - mean) / std, noise, steps) - std.log().sum()
+        return torch.logaddexp(later, first + math.log(starts.share))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file with everything that `load` needs."""

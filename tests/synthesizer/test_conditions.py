@@ -147,8 +147,9 @@ def walks() -> Transitions:
     )  # fmt: skip
 
 
-def test_starts_come_at_their_real_share_and_at_rest(walks):
-    model = Synthesizer("laptop", **SETTINGS).fit(walks, progress=False)
+@pytest.mark.parametrize("starts", ["told", "magnified"])
+def test_starts_come_at_their_real_share_and_at_rest(walks, starts):
+    model = Synthesizer("laptop", data={"starts": starts}, **SETTINGS).fit(walks, progress=False)
     assert model.conditions.names == ("start",)
     rows = model.sample(40_000, seed=0, progress=False)
     rest = np.abs(rows.observation).max(1) < 0.6
@@ -165,7 +166,11 @@ def test_where_starts_are_not_rare_or_not_known_nothing_is_told(walks, change):
         "shuffled": walks[RANDOM.permutation(len(walks))],
         "frequent": walks[np.arange(len(walks)) % 200 < 40],
     }[change]
-    few = {"network": {"width": 8, "depth": 1}, "fit": {"steps": 1}, "data": {"starts": change != "off"}}
+    few = {
+        "network": {"width": 8, "depth": 1},
+        "fit": {"steps": 1},
+        "data": {"starts": "unmarked" if change == "off" else "told"},
+    }
     assert Synthesizer("laptop", **few).fit(rows, progress=False).conditions.count == 0
 
 
