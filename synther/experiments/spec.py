@@ -173,17 +173,8 @@ class ChangeOptions:
 
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
 """Options that may differ between machines: `run.json` does not contain them."""
-_RARELY_SET = {
-    "prior",
-    "precision",
-    "env_id",
-    "env_options",
-    "evaluate",
-    "checkpoint_every",
-    "capacity",
-    "measure_every",
-}
-_RARELY_SET |= {"n_step", "relevance", "relevant", "guidance"}
+_RARELY_SET = {"prior", "precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
+_RARELY_SET |= {"measure_every", "n_step", "relevance", "relevant", "guidance"}
 """Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 
 

@@ -132,11 +132,9 @@ def plot(
         # A mark at a tenth of the places, and each line's at others: they must not hide one another.
         every = max(1, len(at) // 10)
         _line(axes, at, mean, style, name, markevery=(every * number // len(found), every))
-    footnote(figure, "line: mean over the seeds; band: one standard deviation to either side", note)
     axes.xaxis.set_major_formatter(lambda value, _: count(value))
     axes.margins(x=0.02)
-    _legend(figure, axes)
-    write(figure, path)
+    _finish(figure, axes, path, "line: mean over the seeds; band: one standard deviation to either side", note)
 
 
 def lines(
@@ -169,9 +167,7 @@ def lines(
     kept = _apart(places)
     axes.set_xticks(kept, [tick(place) for place in kept])
     axes.set_xticks([], minor=True)
-    footnote(figure, "mark: mean over the seeds; upright line: one standard deviation to either side", note)
-    _legend(figure, axes)
-    write(figure, path)
+    _finish(figure, axes, path, "mark: mean over the seeds; upright line: one standard deviation to either side", note)
 
 
 def bars(
@@ -208,9 +204,7 @@ def bars(
             label.set(rotation=30, ha="right", rotation_mode="anchor")
         axes.margins(x=0.01)
     axes.grid(visible=False, axis="x")
-    footnote(figure, "bar: mean over the seeds; upright line: one standard deviation to either side", note)
-    _legend(figure, axes)
-    write(figure, path)
+    _finish(figure, axes, path, "bar: mean over the seeds; upright line: one standard deviation to either side", note)
 
 
 def blank(width: float, height: float) -> Figure:
@@ -297,12 +291,14 @@ def _panel(title: str, xlabel: str, ylabel: str, width: float = 7.2) -> tuple[Fi
     return figure, axes
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def _finish(figure: Figure, axes: Axes, path: str | os.PathLike[str], key: str, note: str) -> None:
+    """Add the footnote and, unless the title says what the only line is, the legend."""
+    footnote(figure, key, note)
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) == 1 and figure.get_suptitle():  # the title says what it is
-        return
-    look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "handlelength": 3.2, "handleheight": 1.1}
-    figure.legend(handles, labels, loc="outside right center", labelspacing=0.7, **look)
+    if len(labels) > 1 or not figure.get_suptitle():
+        look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "handlelength": 3.2, "handleheight": 1.1}
+        figure.legend(handles, labels, loc="outside right center", labelspacing=0.7, **look)
+    write(figure, path)
 
 
 def _few(names: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,13 @@ import pytest
 from synther import Transitions
 from synther.data.spaces import Box, Discrete
 from synther.errors import DataError, FormatError
-from synther.integrations.d3rlpy import to_mdp_dataset
+
+
+def to_mdp_dataset(*given: Any, **how: Any) -> Any:
+    """Imported when it is used: d3rlpy takes seconds, for which every process that collects tests would wait."""
+    from synther.integrations import d3rlpy
+
+    return d3rlpy.to_mdp_dataset(*given, **how)
 
 
 def rows(count: int = 40, *, discrete: bool = False, episodes: bool = False) -> Transitions:
