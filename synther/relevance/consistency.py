@@ -23,6 +23,8 @@ _BINS = np.concatenate([np.linspace(0, 0.9, 19)[1:], [0.925, 0.95, 0.97, 0.98, 0
 """Where the scores of synthetic rows are cut into bins, as quantiles: finer where rows are least consistent."""
 _ERRORS = 2.0
 """An excess counts from so many standard errors on."""
+_UNSEEN = 3.0
+"""Where none of some real rows is, there may still be so many: the rule of three."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +144,10 @@ def _total(nats: Array) -> Array:
 
 
 def _real_to_made(real: Array, made: Array, real_rows: int) -> Array:
-    """Real rows for each synthetic one in every bin, at most 1, and never more in a bin of higher scores.
+    """Real rows for each synthetic one in every bin, at most 1, and never more in a bin of higher scores. (B,)
 
-    Neighbours that break this order are pooled. So rows are never discarded for being too consistent.
+    Neighbours that break this order are pooled. So rows are never discarded for being too consistent. Each ratio is the
+    highest one that is likely; because of the order, no pool has a higher one than itself and pools before it together.
     """
     pools: list[list[float]] = []  # real share, synthetic rows, bins
     for share, count in zip(real.tolist(), made.tolist(), strict=True):
@@ -153,8 +156,12 @@ def _real_to_made(real: Array, made: Array, real_rows: int) -> Array:
             last = pools.pop()
             pools[-1] = [a + b for a, b in zip(pools[-1], last, strict=True)]
     found: list[float] = []
-    for share, count, bins in pools:
-        error = np.sqrt(share / real_rows + share**2 / max(count, 1.0))
-        ratio = (share + _ERRORS * error) * made.sum() / max(count, 1.0)
-        found += [min(1.0, max(ratio, 1e-30))] * int(bins)
+    for place, (_, _, bins) in enumerate(pools):
+        least, share, count = 1.0, 0.0, 0.0
+        for other in reversed(pools[: place + 1]):
+            share, count = share + other[0], count + other[1]
+            error = np.sqrt(share / real_rows + share**2 / max(count, 1.0))
+            likely = share + _ERRORS * error + _UNSEEN / real_rows
+            least = min(least, float(likely * made.sum() / max(count, 1.0)))
+        found += [least] * int(bins)
     return np.minimum.accumulate(found)

@@ -39,10 +39,12 @@ MEMBERS, WIDTH, DEPTH = 5, 128, 2
 MOST_COLUMNS = 4_096
 """Columns of the rows, a category as one for each of its values, beyond which there is no ensemble."""
 
-HELD_OUT, MOST_HELD_OUT, FEWEST_EPISODES = 0.1, 20_000, 20
-"""Share of the rows that are not learned from, the most of them, and from how many episodes on these are whole ones."""
+SELECTING, MEASURING, MOST_HELD_OUT, FEWEST_EPISODES = 0.05, 0.1, 20_000, 20
+"""Shares of the rows that tell when a fit is best, and by which other rows are then measured; the most of either; and
+from how many episodes on they are whole ones."""
 
-_FEWEST_ROWS = 20  # below which the same rows are learned from and measured on
+_HELD_OUT = SELECTING + MEASURING
+_FEWEST_ROWS = 20  # below which the same rows serve for everything
 _MOST_NUMBERS = 50_000_000  # in memory; more rows than fit are drawn from at random
 _FEWEST_LEARNED = 20_000  # but as many as these are always learned from
 _CHUNK = 1 << 15
@@ -157,10 +159,11 @@ class Ensemble:
         device: str | torch.device = "auto",
         progress: Progress | bool = True,
     ) -> Ensemble:
-        """Learn from `rows`. A tenth of the rows is held out, in whole episodes where at least 20 are known, and the
-        networks with the smallest held-out loss are kept. `layout` is that of a model of the same rows.
+        """Learn from `rows`. `layout` is that of a model of the same rows. The same seed gives the same networks.
 
-        The same seed gives the same networks.
+        Some rows are held out, in whole episodes where at least 20 are known: 5 %, on which the networks with the
+        smallest loss are chosen, and another 10 %, by which `scores` measures other rows. Fewer than 20 rows serve for
+        all three.
         """
         check_rows(rows)
         seed, progress = whole_seed(seed), resolve(progress)
@@ -171,8 +174,8 @@ class Ensemble:
                 f"these rows have {plain.width:,} columns, a category as one for each of its values: an ensemble is "
                 f"fitted on at most {MOST_COLUMNS:,}. Fit without an ensemble, or merge rare categories"
             )
-        learned, unseen = _split(rows, plain.width, seed)
-        matrix = np.concatenate([plain.pack(rows[part]) for part in (learned, unseen) if len(part)])
+        learned, selecting, measuring = _split(rows, plain.width, seed)
+        matrix, asked = plain.pack(rows[np.concatenate([learned, selecting])]), plain.pack(rows[measuring])
         held_out = torch.arange(len(matrix), device=where) >= len(learned)
         units = Units.of(matrix[: len(learned)], plain)
         unfitted = cls(plain, units, None, None, Consistency(Tails(np.empty((0, 0)), 0), Tails(np.empty((0, 0)), 0)), 0)
@@ -194,7 +197,6 @@ class Ensemble:
                     unfitted.transition = fitted
                 else:
                     unfitted.label = fitted
-        asked = matrix[len(learned) :] if len(unseen) else matrix
         consistency = Consistency.of(unfitted._surprises(asked))
         return cls(plain, units, unfitted.transition, unfitted.label, consistency, sum(losses))
 
@@ -416,20 +418,24 @@ def plain_layout(layout: Layout) -> Layout:
     return replace(layout, **kinds)
 
 
-def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array]:
-    """Numbers of the rows to learn from and of those to measure on; all to learn from where there are few."""
+def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Array]:
+    """Numbers of the rows to learn from, of those that tell when a fit is best, and of those to measure others by."""
     count, draw = len(rows), np.random.default_rng([16, seed])
     if count < _FEWEST_ROWS:
-        return np.arange(count), np.arange(0)
+        return np.arange(count), np.arange(0), np.arange(count)
     ids = episode_ids(rows)
     if ids is None or ids[-1] + 1 < FEWEST_EPISODES:
-        held_out = draw.permutation(count) < HELD_OUT * count
-    else:
-        order = draw.permutation(ids[-1] + 1)
-        sizes = np.cumsum(np.bincount(ids)[order])
-        held_out = np.isin(ids, order[: max(1, int(np.searchsorted(sizes, HELD_OUT * count)))])
+        ids = np.arange(count)
+    order = draw.permutation(ids[-1] + 1)
+    before = np.empty(len(order))
+    before[order] = np.cumsum(np.bincount(ids)[order])  # rows of an episode and of those ahead of it in the order
+    share = before[ids] / count
+    # The first of a share may be longer than the share: it is not left empty.
+    first, second = (max(limit, float(np.unique(share)[number])) for number, limit in ((0, SELECTING), (1, _HELD_OUT)))
+    parts = share <= first, (share > first) & (share <= second), share > second
     most = max(_FEWEST_LEARNED, _MOST_NUMBERS // max(width, 1))
-    parts = []
-    for part, limit in ((np.flatnonzero(~held_out), most), (np.flatnonzero(held_out), MOST_HELD_OUT)):
-        parts.append(part if len(part) <= limit else np.sort(draw.choice(part, limit, replace=False)))
-    return parts[0], parts[1]
+    chosen = []
+    for part, limit in zip(parts, (MOST_HELD_OUT, MOST_HELD_OUT, most), strict=True):
+        numbers = np.flatnonzero(part)
+        chosen.append(numbers if len(numbers) <= limit else np.sort(draw.choice(numbers, limit, replace=False)))
+    return chosen[2], chosen[0], chosen[1]

@@ -92,7 +92,7 @@ def test_corrupted_rows_go_and_noise_stays(ensemble, fresh, field):
     values[wrong] = ~values[wrong] if field == "terminal" else np.roll(values[wrong], 1, axis=0)
     rows = replace(fresh, **{field: values})
     kept, _ = filtered(ensemble, rows, 0.88)
-    assert kept[wrong].mean() < 0.25
+    assert kept[wrong].mean() < 0.35  # fewer with more real rows to compare with
     assert noise_in(fresh[kept & ~wrong]) == pytest.approx(noise_in(fresh), rel=0.03)
     causes = ensemble.scores(rows[wrong])[1]
     if field != "next_observation":  # whose reward and terminal do not fit either
@@ -178,9 +178,11 @@ def test_few_rows_are_enough(count):
 def test_whole_episodes_are_held_out():
     steps = np.arange(0.0, 1_000)[:, None]
     rows = Transitions(steps, steps, steps[:, 0], steps + 1, steps[:, 0] % 25 == 24)
-    learned, unseen = dynamics._split(rows, 4, 0)
-    assert not {*(learned // 25)} & {*(unseen // 25)}
-    assert len(unseen) == pytest.approx(100, abs=25)
+    learned, selecting, measuring = (part // 25 for part in dynamics._split(rows, 4, 0))
+    assert len(learned) + len(selecting) + len(measuring) == 1_000
+    assert not {*learned} & {*selecting, *measuring}
+    assert not {*selecting} & {*measuring}
+    assert (len(selecting), len(measuring)) == pytest.approx((50, 100), abs=25)
 
 
 def test_what_cannot_be_fitted_or_asked_is_refused(ensemble, fresh, monkeypatch):
