@@ -8,9 +8,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -21,6 +19,7 @@ from synther.data.layout import Layout
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import TerminationTree, UsualReward
+from synther.data.transitions import Transitions
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Moments, Start
@@ -71,8 +70,8 @@ class Fitted:
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
     ensemble: Ensemble | None = None
     """What finds rows inconsistent, where it was asked for."""
-    pilots: dict[SamplerConfig, NDArray[np.float64]] = field(default_factory=dict)
-    """Its scores of some rows, which a filter goes by."""
+    pilots: dict[SamplerConfig, Transitions] = field(default_factory=dict)
+    """Some rows of each sampler, which a filter goes by."""
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
         """Write the model; `calibration` is that of the settings' own sampler."""

@@ -101,30 +101,47 @@ class Filter:
     edges: Array
     """Scores between the bins: (B - 1,)"""
     chances: Array
-    """For each bin: (B,)"""
-    base: float
-    """For rows that are as consistent as real ones."""
+    """For each bin, of rows that end no episode and of those that do: (2, B)"""
+    base: tuple[float, float]
+    """Of both, for rows that are as consistent as real ones."""
 
     @classmethod
-    def of(cls, scores: Array, keep: float, real_rows: int) -> Filter:
-        """From `scores` of synthetic rows (N,) and how many real rows the scores were made comparable by."""
-        edges = np.unique(np.quantile(scores, _BINS))
-        made = np.bincount(np.searchsorted(edges, scores, "right"), minlength=len(edges) + 1).astype(np.float64)
-        real = -np.diff(np.exp(-np.concatenate([[0.0], edges, [np.inf]])))  # share of the real rows in each bin
-        ratio = _real_to_made(real, made, real_rows)
-        share = made / len(scores)
-        low, high = -5.0, 100.0  # log of a factor
-        for _ in range(100):
-            middle = (low + high) / 2
-            kept = float(share @ np.minimum(1.0, np.exp(middle) * ratio))
-            low, high = (middle, high) if kept < keep else (low, middle)
-        factor = float(np.exp(low))
-        return cls(edges, np.minimum(1.0, factor * ratio), min(1.0, factor))
+    def of(cls, scores: Array, terminal: Array, keep: float, real_rows: int, real_rate: float) -> Filter:
+        """From `scores` and terminals of synthetic rows (N,), how many real rows the scores were made comparable by,
+        and the share of terminals among real rows.
 
-    def chance(self, scores: Array) -> Array:
+        A generator is worst at rare rows, so terminals would be discarded more often than others. They are not, as far
+        as there are not more of them than in real rows.
+        """
+        edges = np.unique(np.quantile(scores, _BINS))
+        made = np.stack(
+            [np.bincount(np.searchsorted(edges, part, "right"), minlength=len(edges) + 1) / len(scores)
+             for part in (scores[~terminal], scores[terminal])]
+        )  # fmt: skip
+        real = -np.diff(np.exp(-np.concatenate([[0.0], edges, [np.inf]])))  # share of the real rows in each bin
+        ratio = _real_to_made(real, made.sum(0) * len(scores), real_rows)
+        factor = _factor(made.sum(0), ratio, keep)
+        factors, rate = (factor, factor), float(made[1].sum())
+        least = min(rate, real_rate) * keep
+        if 0 < rate < 1 and made[1] @ np.minimum(1.0, factor * ratio) < least:
+            factors = _factor(made[0], ratio, keep - least), _factor(made[1], ratio, least)
+        chances = [np.minimum(1.0, each * ratio) for each in factors]
+        return cls(edges, np.stack(chances), (min(1.0, factors[0]), min(1.0, factors[1])))
+
+    def chance(self, scores: Array, terminal: Array) -> Array:
         """(N,)"""
-        found: Array = self.chances[np.searchsorted(self.edges, scores, "right")]
+        found: Array = self.chances[terminal.astype(np.int64), np.searchsorted(self.edges, scores, "right")]
         return found
+
+
+def _factor(made: Array, ratio: Array, keep: float) -> float:
+    """By which to multiply ratios, so that this share of all rows is kept of those in the bins."""
+    low, high = -10.0, 100.0  # its logarithm
+    for _ in range(100):
+        middle = (low + high) / 2
+        kept = float(made @ np.minimum(1.0, np.exp(middle) * ratio))
+        low, high = (middle, high) if kept < keep else (low, middle)
+    return float(np.exp(low))
 
 
 def check_keep(keep: float) -> float:

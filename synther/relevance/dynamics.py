@@ -27,7 +27,7 @@ from synther.plain import whole_seed
 from synther.progress import Progress, resolve
 from synther.relevance import conditional
 from synther.relevance.conditional import Law, Networks, Outputs
-from synther.relevance.consistency import Consistency, Tails
+from synther.relevance.consistency import Consistency, Filter, Tails, check_keep
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,9 @@ class Ensemble:
         label: Networks | None,
         consistency: Consistency,
         held_out_loss: float,
+        terminal_rate: float,
     ) -> None:
+        self.terminal_rate = terminal_rate
         self.layout, self.units, self.consistency = layout, units, consistency
         self.transition, self.label, self.held_out_loss = transition, label, held_out_loss
         self._following, self._labels = Part.of(layout, "next_observation"), Part.of(layout, "reward", "terminal")
@@ -178,7 +180,8 @@ class Ensemble:
         matrix, asked = plain.pack(rows[np.concatenate([learned, selecting])]), plain.pack(rows[measuring])
         held_out = torch.arange(len(matrix), device=where) >= len(learned)
         units = Units.of(matrix[: len(learned)], plain)
-        unfitted = cls(plain, units, None, None, Consistency(Tails(np.empty((0, 0)), 0), Tails(np.empty((0, 0)), 0)), 0)
+        nothing, rate = Tails(np.empty((0, 0)), 0), float(rows.terminal.mean())
+        unfitted = cls(plain, units, None, None, Consistency(nothing, nothing), 0.0, rate)
         parts = [part for part in (unfitted._following, unfitted._labels) if part.columns]
         if not parts:
             raise DataError("next observations, rewards and terminals of these rows are all constant: nothing to learn")
@@ -198,7 +201,7 @@ class Ensemble:
                 else:
                     unfitted.label = fitted
         consistency = Consistency.of(unfitted._surprises(asked))
-        return cls(plain, units, unfitted.transition, unfitted.label, consistency, sum(losses))
+        return cls(plain, units, unfitted.transition, unfitted.label, consistency, sum(losses), rate)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -238,6 +241,11 @@ class Ensemble:
         draw = np.random.default_rng([13, whole_seed(seed)])
         surprises = np.concatenate([self._surprises(self.layout.pack(chunk)) for chunk in rows.chunks(_CHUNK)])
         return self.consistency.scores(surprises, draw.random(len(rows)))
+
+    def filter(self, rows: Transitions, keep: float, seed: int = 0) -> Filter:
+        """What keeps this share of rows like `rows`, those that are less consistent than real rows least of all."""
+        scores, _ = self.scores(rows, seed)
+        return Filter.of(scores, rows.terminal, check_keep(keep), self.consistency.rows, self.terminal_rate)
 
     def outcomes(self, observation: ArrayLike, action: ArrayLike, seed: int = 0) -> Transitions:
         """Rows with these observations (N, O) and actions (N, A) or (N,), and outcomes that a random member draws."""
@@ -333,8 +341,9 @@ class Ensemble:
 
     def to_json(self) -> dict[str, Any]:
         """What a file needs beside `tensors` and the layout."""
-        rows = {"real_rows": self.consistency.rows, "held_out_loss": self.held_out_loss}
-        return {"members": self.members, "parameters": self.parameters, **rows}
+        rows = {"real_rows": self.consistency.rows, "terminal_rate": self.terminal_rate}
+        fitted = {"members": self.members, "parameters": self.parameters, "held_out_loss": self.held_out_loss}
+        return {**fitted, **rows}
 
     def tensors(self) -> dict[str, Tensor]:
         named = {"transition": self.transition, "label": self.label}
@@ -365,7 +374,8 @@ class Ensemble:
         tails = groups["consistency"]
         rows = int(entry["real_rows"])
         consistency = Consistency(*(Tails(tails[name].numpy(), rows) for name in ("columns", "total")))
-        found = cls(plain, units, networks["transition"], networks["label"], consistency, float(entry["held_out_loss"]))
+        loss, rate = float(entry["held_out_loss"]), float(entry["terminal_rate"])
+        found = cls(plain, units, networks["transition"], networks["label"], consistency, loss, rate)
         if {len(array) for array in units.arrays().values()} != {plain.width} or len(tails["columns"]) != len(
             found.names
         ):

@@ -131,11 +131,11 @@ class Picking:
         ensemble, found = self.choice.ensemble, self._filter
         assert ensemble is not None
         scores, causes = ensemble.scores(rows, int(draw.integers(2**31)))
-        chance, luck = found.chance(scores), draw.random(len(rows))
+        chance, luck = found.chance(scores, rows.terminal), draw.random(len(rows))
         kept = luck < chance
         if not kept.any():  # a block has at least one row
             kept[np.argmax(chance / np.maximum(luck, 1e-9))] = True
-        at_random = ~kept & (luck >= found.base)
+        at_random = ~kept & (luck >= np.array(found.base)[rows.terminal.astype(np.int64)])
         self.discarded.drawn += len(rows)
         self.discarded.at_random += int(at_random.sum())
         counts = np.bincount(causes[~kept & ~at_random], minlength=len(ensemble.names))
@@ -153,8 +153,8 @@ class Picking:
         if drawing.config not in pilots:
             count = max(PILOT_ROWS, drawing.sampler.block_rows)
             rows = Transitions.concatenate(list(drawing.blocks(count, _PILOT_SEED)))
-            pilots[drawing.config] = ensemble.scores(rows, _PILOT_SEED)[0]
-        return Filter.of(pilots[drawing.config], self.choice.keep, ensemble.consistency.rows)
+            pilots[drawing.config] = rows
+        return ensemble.filter(pilots[drawing.config], self.choice.keep, _PILOT_SEED)
 
 
 def relabelled(rows: Transitions, functions: Mapping[str, Callable[[Transitions], Any]]) -> Transitions:

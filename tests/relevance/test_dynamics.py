@@ -52,10 +52,9 @@ def noise_in(rows: Transitions) -> float:
     return float(np.std(moved - state - 0.5 * np.tanh(state) - 0.3 * rows.action[:, 0]))
 
 
-def filtered(ensemble: Ensemble, rows: Transitions, keep: float) -> tuple[np.ndarray, Filter]:
-    scores, _ = ensemble.scores(rows)
-    found = Filter.of(scores, keep, ensemble.consistency.rows)
-    return np.random.default_rng(0).random(len(rows)) < found.chance(scores), found
+def filtered(ensemble: Ensemble, rows: Transitions, keep: float) -> np.ndarray:
+    chance = ensemble.filter(rows, keep).chance(ensemble.scores(rows)[0], rows.terminal)
+    return np.random.default_rng(0).random(len(rows)) < chance
 
 
 def test_outcomes_have_the_law_of_the_world(ensemble, fresh):
@@ -76,7 +75,7 @@ def test_real_rows_are_as_consistent_as_real_rows(ensemble, fresh):
 
 @pytest.mark.parametrize("keep", [0.8, 0.5])
 def test_the_filter_does_not_narrow_what_is_random(ensemble, fresh, keep):
-    kept, _ = filtered(ensemble, fresh, keep)
+    kept = filtered(ensemble, fresh, keep)
     assert kept.mean() == pytest.approx(keep, abs=0.02)
     assert noise_in(fresh[kept]) == pytest.approx(noise_in(fresh), rel=0.02)
     scores, _ = ensemble.scores(fresh)
@@ -91,7 +90,7 @@ def test_corrupted_rows_go_and_noise_stays(ensemble, fresh, field):
     values = getattr(fresh, field).copy()
     values[wrong] = ~values[wrong] if field == "terminal" else np.roll(values[wrong], 1, axis=0)
     rows = replace(fresh, **{field: values})
-    kept, _ = filtered(ensemble, rows, 0.88)
+    kept = filtered(ensemble, rows, 0.88)
     assert kept[wrong].mean() < 0.35  # fewer with more real rows to compare with
     assert noise_in(fresh[kept & ~wrong]) == pytest.approx(noise_in(fresh), rel=0.03)
     causes = ensemble.scores(rows[wrong])[1]
@@ -99,12 +98,26 @@ def test_corrupted_rows_go_and_noise_stays(ensemble, fresh, field):
         assert np.mean(np.array(ensemble.names)[causes] == field) > 0.5
 
 
+@pytest.mark.parametrize(("real_rate", "kept_rate"), [(0.1, 0.1), (0.5, 0.1), (0.06, 0.06)])
+def test_terminals_are_kept_as_far_as_real_rows_have_them(real_rate, kept_rate):
+    """One row in ten is a terminal; every second one of these is inconsistent, and no other row."""
+    draw = np.random.default_rng(0)
+    scores, terminal = draw.exponential(size=20_000), np.arange(20_000) % 10 == 0
+    wrong = np.arange(20_000) % 20 == 0
+    scores[wrong] += 8
+    found = Filter.of(scores, terminal, 0.9, 5_000, real_rate)
+    chance = found.chance(scores, terminal)
+    assert chance.mean() == pytest.approx(0.9, abs=0.01)
+    assert chance[terminal].sum() / chance.sum() == pytest.approx(kept_rate, abs=0.005)
+    assert chance[wrong].mean() < 0.82 < 0.89 < chance[~terminal].mean()
+
+
 def test_rows_that_are_too_consistent_are_not_discarded_for_it(ensemble, fresh):
     state, action = fresh.observation[:, :2] / [1, 1000], fresh.action
     exact = (state + 0.5 * np.tanh(state) + 0.3 * action) * [1, 1000]
     rows = replace(fresh, next_observation=np.hstack([exact, fresh.next_observation[:, 2:]]), reward=exact[:, 0])
     scores, _ = ensemble.scores(rows)
-    kept, _ = filtered(ensemble, rows, 0.7)
+    kept = filtered(ensemble, rows, 0.7)
     assert scores[kept].mean() < 1.05 * scores.mean()
 
 
