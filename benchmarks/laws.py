@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where each result is kept")
     parser.add_argument("--share", default="0/1", help="do every Nth fit, beginning with number I: I/N")
     parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
+    parser.add_argument("--keep", type=float, default=1.0, help="share of rows that an ensemble's filter keeps")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     head = origin()
@@ -91,19 +92,21 @@ def _measure_fit(world: str, group: Sequence[str], chosen: argparse.Namespace, h
     settings: Settings = PRESETS[missing[0]]
     if chosen.fit_steps:
         settings = settings.changed(fit={"steps": chosen.fit_steps})
-    model = Synthesizer(settings, seed=chosen.seed).fit(real, progress=False)
+    model = Synthesizer(settings, seed=chosen.seed).fit(real, ensemble=chosen.keep < 1, progress=False)
     known = figures(laws, real)
     errors = {law_key(law): standard_error(law.measure, real) for law in laws}
     print(f"{world}: {', '.join(missing)}: fit {model.record.seconds:.0f} s", flush=True)
     for name in missing:
         sampler = PRESETS[name].sampler
         began = time.perf_counter()
-        drawn = model.sample(chosen.samples, seed=chosen.seed + 1, sampler=sampler, progress=False)
+        how = {"seed": chosen.seed + 1, "sampler": sampler, "keep": chosen.keep}
+        drawn = model.sample(chosen.samples, **how, progress=False)
         line = {
             "world": world,
             "preset": name,
             "rows": len(real),
             "samples": len(drawn),
+            "keep": chosen.keep,
             "fit_seconds": model.record.seconds,
             "sample_seconds": time.perf_counter() - began,
             "real": known,
