@@ -36,7 +36,6 @@ RARE_STARTS = 0.02
 """The network is told which rows are starts only if fewer rows than this share are."""
 FEWEST_STARTS = 20
 _START_SHARE, _MOST_REPEATS = 0.05, 50  # how often a fit draws starts, and how many times as often as other rows
-_LEAST_STD = 1e-3  # of the starts in a column where all are the same
 
 Given = str | Array | Callable[[Transitions], Array]
 """A condition's numbers: the name of a relevance function, one number for each row, or a function that gives them."""
@@ -184,55 +183,13 @@ class Scale:
         return first, last
 
 
-@dataclass(frozen=True, eq=False)
-class Starts:
-    """The rows that begin an episode. Where they are magnified, the network sees them in units of their own."""
-
-    share: float
-    """Of the real rows."""
-    mean: Array
-    """Of the scaled rows. (D,)"""
-    std: Array
-
-    @classmethod
-    def of(cls, matrix: Array, first: NDArray[np.bool_], magnified: bool) -> Starts:
-        """Those marked `first` (N,) among scaled rows (N, D)."""
-        starts, share = matrix[first].astype(np.float64), float(first.mean())
-        if not magnified:
-            return cls(share, np.zeros(matrix.shape[1]), np.ones(matrix.shape[1]))
-        return cls(share, starts.mean(0), np.maximum(starts.std(0), _LEAST_STD))
-
-    def seen(self, matrix: Tensor, first: NDArray[np.bool_]) -> Tensor:
-        """Scaled rows (N, D), of which those marked `first` are starts, as the network sees them."""
-        mean, std = self._units(matrix)
-        return torch.where(torch.from_numpy(first).to(matrix.device).unsqueeze(1), (matrix - mean) / std, matrix)
-
-    def restored(self, rows: Tensor, first: Tensor) -> Tensor:
-        """The reverse of `seen`: rows (N, D) as the network makes them, in the units of all rows. `first` is (N,)."""
-        mean, std = self._units(rows)
-        return torch.where(first.unsqueeze(1), torch.addcmul(mean, rows, std), rows)
-
-    def _units(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(self.mean).to(like), torch.from_numpy(self.std).to(like)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"share": self.share, "mean": self.mean.tolist(), "std": self.std.tolist()}
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Starts:
-        mean, std = (np.array(entry[name], np.float64) for name in ("mean", "std"))
-        if mean.ndim != 1 or std.shape != mean.shape or not (np.isfinite(mean).all() and (std > 0).all()):
-            raise ValueError("the starts of episodes have no mean and deviation")
-        return cls(float(entry["share"]), mean, std)
-
-
 @dataclass(frozen=True)
 class Conditions:
     """The conditions of a model. The first may be whether a row begins an episode; a user named the others."""
 
     scales: tuple[Scale, ...] = ()
-    starts: Starts | None = None
-    """Where the network is told which rows begin an episode."""
+    starts: float | None = None
+    """The share of real rows that begin an episode, where the network is told which."""
 
     @property
     def count(self) -> int:
@@ -260,9 +217,25 @@ class Conditions:
         """What the network is to be asked; None where it takes no conditions."""
         if condition is None and (isinstance(guidance, Mapping) or guidance != 1.0):
             raise ConfigError("guidance needs a condition: sample(..., condition=top(0.1), guidance=2.0)")
+        starts = None
+        if isinstance(condition, str) and condition == START:
+            condition = {START: 1.0}
+        if isinstance(condition, Mapping) and START in condition:
+            starts = self._asked_starts(condition[START])
+            condition = {name: asked for name, asked in condition.items() if name != START} or None
         requests = {} if condition is None else self._requests(condition)
         weights = self._guidance(guidance, list(requests))
-        return Asking(self, requests, weights) if self.count else None
+        return Asking(self, requests, weights, starts) if self.count else None
+
+    def _asked_starts(self, share: Any) -> float:
+        if self.starts is None:
+            raise ConfigError(
+                f"condition {START!r}: this model was not told which rows begin an episode. Fit with data.starts, on "
+                f"rows of which at least {FEWEST_STARTS} and less than {RARE_STARTS:.0%} do"
+            )
+        if not isinstance(share, bool | int | float) or not 0 <= share <= 1:
+            raise ConfigError(f"condition {START!r}: expected the share of rows that begin an episode, got {share!r}")
+        return float(share)
 
     def _requests(self, condition: Any) -> dict[str, Request]:
         known = self.named
@@ -291,7 +264,7 @@ class Conditions:
 
     def to_json(self) -> dict[str, Any]:
         scales = {scale.name: scale.knots.tolist() for scale in self.scales}
-        return {"scales": scales, "starts": self.starts and self.starts.to_json()}
+        return {"scales": scales, "starts": self.starts}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Conditions:
@@ -299,7 +272,9 @@ class Conditions:
         if any(scale.knots.shape != (_KNOTS,) or not np.isfinite(scale.knots).all() for scale in scales):
             raise ValueError("a condition has no quantiles")
         starts = entry["starts"]
-        return cls(scales, None if starts is None else Starts.from_json(starts))
+        if starts is not None and not 0 < starts < 1:
+            raise ValueError(f"the share of starts is {starts}")
+        return cls(scales, starts)
 
 
 def _request(name: str, asked: Any) -> Request:
@@ -325,26 +300,25 @@ class Asking:
     conditions: Conditions
     requests: Mapping[str, Request]
     guidance: Guidance
+    starts: float | None = None
+    """The share of rows that begin an episode; None: that of the real rows."""
 
     def draw(self, count: int, random: np.random.Generator) -> NDArray[np.float32]:
         """The conditions of so many rows: quantiles (count, K), of which NaN is unknown."""
         columns = []
         if self.conditions.starts is not None:
-            columns.append((random.random(count) < self.conditions.starts.share).astype(np.float64))
+            share = self.conditions.starts if self.starts is None else self.starts
+            columns.append((random.random(count) < share).astype(np.float64))
         for scale in self.conditions.scales:
             request = self.requests.get(scale.name)
             asked = np.full(count, np.nan) if request is None else request.quantiles(count, random, scale)
             columns.append(asked)
         return np.stack(columns, axis=1).astype(np.float32)
 
-    def finished(self, rows: Tensor, given: Tensor) -> Tensor:
-        """Rows (N, D) as the network makes them for conditions (N, K), in the units of all rows."""
-        starts = self.conditions.starts
-        return rows if starts is None else starts.restored(rows, given[:, 0] == 1)
-
     def to_json(self) -> dict[str, Any]:
         """For the identity of what is drawn."""
-        return {"requests": {name: asked.to_json() for name, asked in self.requests.items()}, "guidance": self.guidance}
+        requests = {name: asked.to_json() for name, asked in self.requests.items()}
+        return {"requests": requests, "guidance": self.guidance, "starts": self.starts}
 
 
 @dataclass(frozen=True)
@@ -387,24 +361,22 @@ class Told:
         return np.where(self.first, times, 1)
 
     def seen(self, matrix: Tensor) -> Tensor:
-        """Scaled rows (N, D) as the network sees them, and beside them what it is told. (N, D + K)"""
-        if self.first is not None and self.conditions.starts is not None:
-            matrix = self.conditions.starts.seen(matrix, self.first)
+        """Scaled rows (N, D), and beside them what the network is told. (N, D + K)"""
         return torch.cat([matrix, torch.from_numpy(self.columns).to(matrix)], dim=1)
 
 
-def tell(rows: Transitions, matrix: Array, condition: Any, starts: str) -> Told:
-    """What a fit on `rows`, scaled `matrix` (N, D), tells the network: the `condition` that a user gave, and unless
-    `starts` are "unmarked", which rows begin an episode, if these are rare."""
+def tell(rows: Transitions, condition: Any, starts: bool) -> Told:
+    """What a fit on `rows` tells the network: the `condition` that a user gave, and where `starts`, which rows begin an
+    episode, if these are rare."""
     named = _named(condition)
     values = {name: _numbers(name, given, rows) for name, given in named.items()}
     scales = tuple(Scale.fit(name, each) for name, each in values.items())
     columns = [scale.quantiles(each) for scale, each in zip(scales, values.values(), strict=True)]
-    first = None if starts == "unmarked" else _starts(rows)
+    first = _starts(rows) if starts else None
     if first is not None:
         columns.insert(0, first)
     told = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
-    conditions = Conditions(scales, None if first is None else Starts.of(matrix, first, starts == "magnified"))
+    conditions = Conditions(scales, None if first is None else float(first.mean()))
     return Told(conditions, told.astype(np.float32), first)
 
 

@@ -167,7 +167,6 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     network.load_state_dict(groups["network"])
     flags = {len(layout.flag_names)}
     widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
-    widths |= set() if conditions.starts is None else {len(conditions.starts.mean)}
     if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
         raise ValueError("its parts do not fit each other")
     tree = None if ending is None else TerminationTree.from_json(ending)

@@ -17,7 +17,6 @@ Terminals = Literal["generated", "decided"]
 Integers = Literal["categorical", "ordered"]
 Finite = Literal["generated", "counted"]
 Residuals = Literal["none", "linear", "bent"]
-StartRows = Literal["unmarked", "told", "magnified"]
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,16 @@ class DataConfig:
     terminals: Terminals = "generated"
     """Terminals, and whether a reward is the usual one, as the network generates them, or as thresholds on the rest of
     a row decide, if any explain them."""
-    starts: StartRows = "unmarked"
-    """Rows that begin an episode, where these are rare: unmarked, so that a fit may lose them; told to the network and
-    drawn at their real share; or told and magnified, in units of their own. Short fits of a small network need the
-    latter to see how close together starts lie. Long fits would learn a few starts by heart then."""
+    starts: bool = False
+    """Tell the network which rows begin an episode, where these are rare, and draw them at their real share. Without it
+    a fit may lose them."""
 
     def __post_init__(self) -> None:
         make_plain(self, "data")
         scalings = self.scaling.values() if isinstance(self.scaling, Mapping) else [self.scaling]
         chosen = [("scaling", value, Scaling) for value in scalings]
         named = {"coding": Coding, "integers": Integers, "threshold": Threshold}
-        named |= {"residuals": Residuals, "finite": Finite, "terminals": Terminals, "starts": StartRows}
+        named |= {"residuals": Residuals, "finite": Finite, "terminals": Terminals}
         chosen += [(name, getattr(self, name), known) for name, known in named.items()]
         for name, value, known in chosen:
             if value not in get_args(known):
@@ -105,7 +103,7 @@ _NEAREST = DataConfig(
     residuals="linear",
     finite="counted",
     terminals="decided",
-    starts="told",
+    starts=True,
 )
 
 PRESETS: dict[str, Settings] = {
@@ -122,7 +120,7 @@ PRESETS: dict[str, Settings] = {
         noise=NoiseConfig(sigma_max=20),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, overfit=OVERFIT, checkpoint_every=500),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True),
-        data=replace(_NEAREST, scaling="quantile", residuals="bent", starts="magnified"),
+        data=replace(_NEAREST, scaling="quantile", residuals="bent"),
     ),
 }
 

@@ -81,7 +81,7 @@ CHOSEN = [
             "bent",
             "counted",
             "decided",
-            "magnified",
+            True,
         ),
     ),
 ]
@@ -135,7 +135,7 @@ WRONG = {
         "terminals": ["never"],
         "integers": ["whole"],
         "residuals": [True],
-        "starts": [True, "off"],
+        "starts": ["off"],
         "finite": ["drawn"],
         "threshold": [0.5],
     },

@@ -72,7 +72,7 @@ ANYONE = {"errors", "durable", "progress", "cores", "plain", "registry", "locks"
 """Foundations, which import nothing of ours but each other."""
 
 BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
-BELOW |= {"baselines", "pixels", "origin", "upsample", "report", "conditions", "relevance"}
+BELOW |= {"baselines", "pixels", "origin", "upsample", "report", "conditions", "relevance", "guides"}
 """What datasets, collect, compare and plots are built on, and all that is above them."""
 
 BESIDE = {"datasets", "collect", "compare", "plots"}
@@ -86,9 +86,11 @@ MAY_IMPORT = {
     "presets": ANYONE | {"diffusion", "compute"},
     "relevance": ANYONE | {"data", "compute"},
     "conditions": ANYONE | {"data", "diffusion", "relevance"},
+    "guides": ANYONE | {"data", "diffusion", "relevance"},
     "model_file": ANYONE | {"data", "diffusion", "presets", "conditions", "relevance"},
-    "synthesizer": ANYONE | {"data", "diffusion", "compute", "presets", "model_file", "conditions", "relevance"},
-    "replay": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "conditions", "relevance"},
+    "synthesizer": ANYONE
+    | {"data", "diffusion", "compute", "presets", "model_file", "conditions", "relevance", "guides"},
+    "replay": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "conditions", "relevance", "guides"},
     "integrations": ANYONE | {"data", "compute", "presets", "replay", "synthesizer"},
     "envs": ANYONE | {"data"},
     "assess": ANYONE | {"data", "compute"},

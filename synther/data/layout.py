@@ -5,10 +5,11 @@ It alone knows the order of the columns, their kinds, their bounds and their rou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,15 @@ class _Place:
     source: slice
     matrix: slice
     names: tuple[str, ...]
+
+
+class Number(NamedTuple):
+    """One column of a field that holds numbers."""
+
+    column: int | None
+    """Of the matrix; None where it is the same in all rows, namely `low`."""
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -211,21 +221,32 @@ class Layout:
 
     def pack(self, rows: Transitions) -> Matrix:
         """The matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped."""
-        sources = {field: getattr(rows, field).reshape(len(rows), -1) for field in ROW_FIELDS}
+        return self.pack_fields({field: getattr(rows, field) for field in ROW_FIELDS})
+
+    def pack_fields(self, fields: Mapping[str, Array]) -> Matrix:
+        """The matrix (N, D) of rows of which only some fields are known. The columns of the others are 0."""
+        sources = {field: values.reshape(len(values), -1) for field, values in fields.items()}
         for field, source in sources.items():
             if source.shape[1] != self._source_width(field):
                 raise DataError(
                     f"{field} has {source.shape[1]} columns, the layout {self._source_width(field)}: "
                     "expected rows of the kind the layout was made from"
                 )
-        matrix = np.empty((len(rows), self.width))
-        for start in range(0, len(rows), _CHUNK):
+        count = len(next(iter(sources.values())))
+        matrix = (np.empty if len(sources) == len(ROW_FIELDS) else np.zeros)((count, self.width))
+        for start in range(0, count, _CHUNK):
             part = slice(start, start + _CHUNK)
             for place in self._runs:
-                source = sources[place.field][part, place.source]
-                self._check(place, source, start)
-                matrix[part, place.matrix] = place.kind.encode(source)
+                if place.field in sources:
+                    source = sources[place.field][part, place.source]
+                    self._check(place, source, start)
+                    matrix[part, place.matrix] = place.kind.encode(source)
         return matrix
+
+    def columns_of(self, field: str) -> list[int]:
+        """The columns of the matrix that hold a field."""
+        spans = [place.matrix for place in self._places if place.field == field]
+        return [column for span in spans for column in range(span.start, span.stop)]
 
     def _check(self, place: _Place, source: Array, start: int) -> None:
         own = self._dtype(place.field)
@@ -285,6 +306,24 @@ class Layout:
             f"column {column} ({self.names[column]}) of the matrix is {chunk[row, column]} in row {start + row}: "
             "expected finite numbers; the model that made them has diverged"
         )
+
+    def numbers(self, field: str) -> tuple[Number, ...]:
+        """Where the columns of a field are in the matrix, and between which values they lie, if all are numbers."""
+        found = []
+        for place in self._places:
+            if place.field != field:
+                continue
+            kind = place.kind
+            if isinstance(kind, Constant):
+                value = float(kind.value)
+                found.append(Number(None, value, value))
+            elif isinstance(kind, Bounded | Spiked):
+                found.append(Number(place.matrix.start, kind.low, kind.high))
+            elif isinstance(kind, Continuous | Integer | Levels):
+                found.append(Number(place.matrix.start, -math.inf, math.inf))
+            else:
+                raise ConfigError(f"expected numbers: {place.names[0]} has values without an order")
+        return tuple(found)
 
     def settle(self, matrix: Matrix) -> None:
         """Replace discrete observations and actions in rows of the matrix by what they will be as rows: valid codes,

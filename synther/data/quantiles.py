@@ -52,7 +52,7 @@ class Curve:
         return np.array(self.values), np.array(self.scores)
 
     @cached_property
-    def _outer(self) -> tuple[float, float]:
+    def outer(self) -> tuple[float, float]:
         """Slopes below the first and above the last knot: of the outer hundredth, as one segment may be very short."""
         values, scores = self._knots
         reach = max(1, len(values) // 100)
@@ -63,12 +63,12 @@ class Curve:
     @cached_property
     def _to_scores(self) -> _Line:
         values, scores = self._knots
-        return _Line(values, scores, *self._outer)
+        return _Line(values, scores, *self.outer)
 
     @cached_property
     def _to_values(self) -> _Line:
         values, scores = self._knots
-        below, above = self._outer
+        below, above = self.outer
         return _Line(scores, values, 1 / below, 1 / above)
 
     def forward(self, column: Matrix) -> Matrix:
@@ -80,7 +80,7 @@ class Curve:
     def log_slope(self, column: Matrix) -> Matrix:
         """log d score / d value at each value; at a knot, that of the segment above it."""
         values, scores = self._knots
-        below, above = self._outer
+        below, above = self.outer
         slopes = np.concatenate([[below], np.diff(scores) / np.diff(values), [above]])
         inside = np.searchsorted(values, column, side="right")
         inside = np.where(column == values[-1], len(values) - 1, inside)

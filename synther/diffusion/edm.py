@@ -140,6 +140,15 @@ def squared_error(network: DenoisingNetwork, problem: Problem) -> Tensor:
     return functional.mse_loss(found.to(problem.target.dtype), problem.target)
 
 
+def posterior_covariance(covariance: Tensor, sigma: float) -> Tensor:
+    """Of normal rows of this `covariance` (D, D), once they are known up to noise `sigma`: the inverse of the sum of
+    the inverses of both covariances."""
+    exact = covariance.double()
+    noise = sigma**2 * torch.eye(len(exact), dtype=exact.dtype, device=exact.device)
+    left: Tensor = sigma**2 * torch.linalg.solve(exact + noise, exact)
+    return left
+
+
 def karras_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
     """`steps` noise levels from sigma_max down to sigma_min, then 0 (Eq. 5)."""
     if steps == 1:

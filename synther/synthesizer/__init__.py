@@ -6,13 +6,14 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from synther import compute
 from synther.conditions import Asking, Conditions, first_rows, tell
@@ -27,7 +28,7 @@ from synther.data.spool import Spool, Unspooled
 from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
-from synther.diffusion.blocks import Like
+from synther.diffusion.blocks import Known, Like
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.edm import Denoiser
 from synther.diffusion.fit import Diverged, FitResult, has_overfit, keeps_best
@@ -36,12 +37,13 @@ from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.durable import partial_folder
 from synther.errors import ConfigError, DataError
+from synther.guides import Gradient, Guide, gradient_guide
 from synther.model_file import FitRecord, Fitted
 from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.relevance.dynamics import Ensemble
-from synther.synthesizer.drawing import Drawing
+from synther.synthesizer.drawing import Drawing, Wishes
 from synther.synthesizer.picking import Choice, Picking, Relabel
 from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
 
@@ -184,7 +186,7 @@ class Synthesizer:
         prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.integers, data.residuals, order)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
-        told = tell(rows, prepared.matrix, condition, data.starts)
+        told = tell(rows, condition, data.starts)
         weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
@@ -244,14 +246,12 @@ class Synthesizer:
         residuals = self._model.scaler.residuals
         return () if residuals is None else tuple(self._model.layout.names[column] for column in residuals.outcomes)
 
-    def _drawing(
-        self, sampler: Sampler | None, progress: Progress, asking: Asking | None = None, like: Like | None = None
-    ) -> Drawing:
+    def _drawing(self, sampler: Sampler | None, progress: Progress, wishes: Wishes = Wishes()) -> Drawing:  # noqa: B008
         """How rows come about with `sampler`, or the model's own."""
         if isinstance(sampler, Mapping):
             sampler = self.settings.changed(sampler=sampler).sampler
         config = sampler or self.settings.sampler
-        return Drawing(self._model, self.settings, config, self.precision, progress, asking, like)
+        return Drawing(self._model, self.settings, config, self.precision, progress, wishes)
 
     def _like(self, rows: Transitions | None, strength: float) -> Like | None:
         """What rows begin from, where not from noise."""
@@ -261,17 +261,44 @@ class Synthesizer:
             raise ConfigError(f"strength must lie in (0, 1], got {strength}")
         if not len(rows):
             raise DataError("like: expected at least one row to begin from")
-        if self._model.table is not None:
-            raise ConfigError(
-                "like: the rows of this model are drawn from a table, not generated: fit with data.finite 'generated'"
-            )
+        self._check_generated("like")
         matrix = torch.from_numpy(self.matrix(rows).astype(np.float32)).to(self.device)
-        starts = self.conditions.starts
-        if starts is None:
+        if self.conditions.starts is None:
             return Like(matrix, strength)
         known = first_rows(rows)
         first = np.zeros(len(rows), bool) if known is None else known
-        return Like(starts.seen(matrix, first), strength, torch.from_numpy(first).to(matrix))
+        return Like(matrix, strength, torch.from_numpy(first).to(matrix))
+
+    def _check_generated(self, option: str) -> None:
+        if self._model.table is not None:
+            advice = "fit with data.finite 'generated'"
+            raise ConfigError(f"{option}: the rows of this model are drawn from a table, not generated: {advice}")
+
+    def _guide(self, guide: Guide | Gradient | None) -> Guide | None:
+        if guide is None:
+            return None
+        self._check_generated("guide")
+        return guide if isinstance(guide, Guide) else gradient_guide(guide)
+
+    def _known(self, given: Mapping[str, ArrayLike] | None) -> tuple[dict[str, np.ndarray[Any, Any]], Known | None]:
+        """The fields that are given, and how the network sees them."""
+        if given is None:
+            return {}, None
+        self._check_generated("given")
+        layout = self._model.layout
+        if not given or not set(given) <= {"observation", "action"}:
+            raise ConfigError(f"given: expected observation, action or both, got {', '.join(given) or 'nothing'}")
+        fields = {name: np.asarray(values) for name, values in given.items()}
+        counts = {name: len(values) if values.ndim else 0 for name, values in fields.items()}
+        if len(set(counts.values())) != 1 or not min(counts.values()):
+            raise DataError(f"given: expected as many observations as actions, at least one, got {counts}")
+        for name, values in fields.items():
+            if values.dtype.kind not in "iufb" or not np.isfinite(values).all():
+                raise DataError(f"given: expected finite numbers as {name}")
+        matrix = self.scaler.transform(layout.pack_fields(fields))
+        columns = [column for name in fields for column in layout.columns_of(name)]
+        scaled = torch.from_numpy(matrix[:, columns].astype(np.float32)).to(self.device)
+        return fields, Known(columns, scaled, self._model.moments.covariance.to(self.device))
 
     def _asking(self, condition: Any, guidance: float | Mapping[str, float]) -> Asking | None:
         """What the rows are asked to be; None where they are not."""
@@ -280,7 +307,7 @@ class Synthesizer:
 
     def sample(
         self,
-        count: int,
+        count: int | None = None,
         *,
         seed: int | None = None,
         sampler: Sampler | None = None,
@@ -288,6 +315,8 @@ class Synthesizer:
         guidance: float | Mapping[str, float] = 1.0,
         like: Transitions | None = None,
         strength: float = 0.5,
+        guide: Guide | Gradient | None = None,
+        given: Mapping[str, ArrayLike] | None = None,
         keep: float = 1.0,
         relabel: Relabel | None = None,
         progress: Progress | bool = True,
@@ -300,19 +329,26 @@ class Synthesizer:
         `between(0.4, 0.6)`, a value or an array of values to choose from, real rows to be like, or a dict of these by
         name. Rows of `guidance` 1 are distributed as the real ones that meet the condition; more than 1 exaggerates
         what tells them from the others, 0 ignores the condition. Several conditions may have a weight each, by name.
+        `condition="start"` asks for rows that begin an episode.
 
         With `like`, each row begins as one of these rows, noised and denoised again: a `strength` near 0 leaves them
         nearly as they are, 1 leaves nothing of them.
+
+        A `guide` moves rows towards a policy (`policy_guide`), what critics value (`value_guide`), or along a gradient
+        of your own: see guides.py. Guides need actions and observations that are numbers.
+
+        With `given` observations and actions, rows have these, and what follows is drawn: one row for each, in order.
+        Observations alone can be given, or actions alone. No `count` is needed.
 
         With `keep` below 1, more rows are drawn and this share of them is kept: those that the ensemble finds less
         consistent than real rows go first. `relabel="ensemble"` replaces reward and terminal by draws of the ensemble,
         a dict {"reward": f, "terminal": g} by what functions of rows say, (N,) each.
         """
-        count = check_count(count)
+        count = _count(count, given)
         arrays: dict[str, Any] = {}
         filled = 0
         asked: Any = {"condition": condition, "guidance": guidance, "like": like, "strength": strength}
-        asked |= {"keep": keep, "relabel": relabel}
+        asked |= {"guide": guide, "given": given, "keep": keep, "relabel": relabel}
         for block in self.sample_blocks(count, seed=seed, sampler=sampler, **asked, progress=progress):
             for name, array in block.arrays().items():
                 if name not in arrays:
@@ -323,7 +359,7 @@ class Synthesizer:
 
     def sample_blocks(
         self,
-        count: int,
+        count: int | None = None,
         *,
         seed: int | None = None,
         sampler: Sampler | None = None,
@@ -331,17 +367,32 @@ class Synthesizer:
         guidance: float | Mapping[str, float] = 1.0,
         like: Transitions | None = None,
         strength: float = 0.5,
+        guide: Guide | Gradient | None = None,
+        given: Mapping[str, ArrayLike] | None = None,
         keep: float = 1.0,
         relabel: Relabel | None = None,
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
         """The rows of `sample` block by block, while the next ones are drawn."""
-        count, seed = check_count(count), drawing_seed(seed)
+        count, seed = _count(count, given), drawing_seed(seed)
         progress = resolve(progress)
-        asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
-        drawing = self._drawing(sampler, progress, asking, self._like(like, strength)).ready()
+        if given is not None and (like is not None or keep < 1):
+            raise ConfigError("given: expected neither like nor keep, which choose rows, when these are given")
+        choice = Choice.of(keep, relabel, self._model.ensemble)
+        known, columns = self._known(given)
+        asking = self.conditions.asking(condition, guidance)
+        if columns is not None and asking is not None:  # nothing says that a given row begins an episode
+            asking = replace(asking, starts=0.0)
+        elif condition is None:
+            asking = None
+        wishes = Wishes(asking, self._like(like, strength), self._guide(guide), columns)
+        drawing = self._drawing(sampler, progress, wishes).ready()
+        done = 0
         with progress.phase("sample", count) as phase:
             for block in Picking(drawing, choice).blocks(count, seed):
+                for name, values in known.items():  # not even rounded
+                    getattr(block, name)[:] = values[done : done + len(block)].reshape(getattr(block, name).shape)
+                done += len(block)
                 yield block
                 phase.advance(len(block))
 
@@ -375,7 +426,7 @@ class Synthesizer:
         progress = resolve(progress)
         final = Path(path).expanduser()
         asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
-        drawing = self._drawing(sampler, progress, asking).ready()
+        drawing = self._drawing(sampler, progress, Wishes(asking)).ready()
         identity = {
             "model": self._model.digest(),
             "calibration": drawing.calibration.to_json(),
@@ -453,12 +504,11 @@ class Synthesizer:
         told, starts = scaled.new_full((len(scaled), conditions.count), math.nan), conditions.starts
         if starts is None:
             return log_likelihood(partial(denoise, given=told), scaled, noise, steps)
-        mean, std = (torch.from_numpy(each).to(scaled) for each in (starts.mean, starts.std))
-        told[:, 0] = 0.0
-        later = log_likelihood(partial(denoise, given=told), scaled, noise, steps) + math.log(1 - starts.share)
-        told[:, 0] = 1.0
-        first = log_likelihood(partial(denoise, given=told), (scaled - mean) / std, noise, steps) - std.log().sum()
-        return torch.logaddexp(later, first + math.log(starts.share))
+        parts = []
+        for first, share in ((0.0, 1 - starts), (1.0, starts)):
+            told[:, 0] = first
+            parts.append(log_likelihood(partial(denoise, given=told), scaled, noise, steps) + math.log(share))
+        return torch.logaddexp(*parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file with everything that `load` needs."""
@@ -478,6 +528,18 @@ class Synthesizer:
                 fitted.ensemble.to(model.device)
         model._fitted = fitted
         return model
+
+
+def _count(count: int | None, given: Mapping[str, ArrayLike] | None) -> int:
+    """How many rows are asked for: as many as are given."""
+    if given is None or not given:
+        if count is None:
+            raise ConfigError("expected how many rows to draw: sample(100_000)")
+        return check_count(count)
+    there = len(np.atleast_1d(np.asarray(next(iter(given.values())))))
+    if count not in (None, there):
+        raise ConfigError(f"given: there are {there} rows, and {count} were asked for: leave the count out")
+    return check_count(there)
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

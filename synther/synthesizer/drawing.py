@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
@@ -19,9 +20,10 @@ from synther.cores import cores
 from synther.data.calibration import Calibration, rebalanced
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
-from synther.diffusion.blocks import BlockSampler, Like
+from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
 from synther.diffusion.config import SamplerConfig
 from synther.diffusion.start import ROUNDS, Moments, Start, match
+from synther.guides import Guide, View
 from synther.model_file import Fitted
 from synther.presets import Settings
 from synther.progress import Progress
@@ -39,6 +41,20 @@ _MANY_BLOCKS = 10  # for which it pays to capture what draws them
 _STEP_CALLS = 3  # evaluations of the network that a step of a fit costs for a row: forwards, and back to two things
 
 
+@dataclass(frozen=True)
+class Wishes:
+    """What rows are to be, beyond what the model makes by itself."""
+
+    asking: Asking | None = None
+    like: Like | None = None
+    guide: Guide | None = None
+    known: Known | None = None
+
+    @property
+    def none(self) -> bool:
+        return all(getattr(self, each.name) is None for each in fields(self))
+
+
 class Drawing:
     """A fitted model and one sampler. What has to be found out before it draws is kept with the model."""
 
@@ -49,15 +65,11 @@ class Drawing:
         config: SamplerConfig,
         precision: compute.Precision,
         progress: Progress,
-        asking: Asking | None = None,
-        like: Like | None = None,
+        wishes: Wishes = Wishes(),  # noqa: B008, which is frozen
     ) -> None:
         self.model, self.settings, self.config = model, settings, config
-        self.precision, self.progress = precision, progress
-        self.asking = model.conditions.asking() if asking is None else asking
-        self.like = like
-        is_plain = asking is None and like is None
-        self._plain = self if is_plain else Drawing(model, settings, config, precision, progress)
+        self.precision, self.progress, self.wishes = precision, progress, wishes
+        self._plain = self if wishes.none else Drawing(model, settings, config, precision, progress)
 
     def ready(self) -> Self:
         """The same, with everything found out."""
@@ -108,13 +120,16 @@ class Drawing:
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
         # Rows that are like given ones have as many terminals as those.
-        block_rows, odds = self.sampler.block_rows, self.calibration.terminal_odds if self.like is None else 1.0
+        odds = self.calibration.terminal_odds if self.wishes.like is None else 1.0
+        block_rows, in_order = self.sampler.block_rows, self.wishes.known is not None
         wanted = range(first, -(-count // block_rows))
 
         def drawn(block: int) -> np.random.Generator:
             return np.random.default_rng([_REBALANCING, seed, block])
 
         def finish(block: int, matrix: Array) -> Transitions:
+            if in_order:  # none takes another's place
+                return self._decoded(matrix, self.layout)[: count - block * block_rows]
             draw = drawn(block)
             rows = self._consistent(matrix, self.layout, draw)
             return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
@@ -133,7 +148,7 @@ class Drawing:
 
         # Before there are threads, which must leave the device alone while work is captured.
         many = blocks.stop - blocks.start >= _MANY_BLOCKS  # for which len() may have no number
-        captured = many and sampler.device.type == "cuda"
+        captured = many and sampler.device.type == "cuda" and sampler.may_be_captured
         draw = sampler.captured() if captured else sampler.draw
         threads = min(cores(), _THREADS)
         with ThreadPoolExecutor(threads) as pool:
@@ -148,8 +163,18 @@ class Drawing:
                 yield waiting.popleft().result()
 
     def _sampler_from(self, start: Start | None) -> BlockSampler:
-        network, noise = self.model.network, self.settings.noise
-        return BlockSampler(network, noise, self.config, self.precision, start, self.asking, self.like)
+        model, wishes, noise = self.model, self.wishes, self.settings.noise
+        asking = model.conditions.asking() if wishes.asking is None else wishes.asking
+        asked: Any = {"asked": asking, "like": wishes.like, "known": wishes.known, "guide": self._guided()}
+        return BlockSampler(model.network, noise, self.config, self.precision, start, **asked)
+
+    def _guided(self) -> Guided | None:
+        guide, model = self.wishes.guide, self.model
+        if guide is None or not guide.strength:
+            return None
+        device = next(model.network.parameters()).device
+        view = View(model.layout, model.scaler, model.moments.covariance, device)
+        return lambda x, denoised, sigma: guide.moved(x, denoised, sigma, view)
 
     def _matched_start(self) -> Start:
         """The noise to begin from, so that rows have the real moments."""

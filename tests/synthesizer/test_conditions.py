@@ -147,9 +147,8 @@ def walks() -> Transitions:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("starts", ["told", "magnified"])
-def test_starts_come_at_their_real_share_and_at_rest(walks, starts):
-    model = Synthesizer("laptop", data={"starts": starts}, **SETTINGS).fit(walks, progress=False)
+def test_starts_come_at_their_real_share_and_at_rest(walks):
+    model = Synthesizer("laptop", **SETTINGS).fit(walks, progress=False)
     assert model.conditions.names == ("start",)
     rows = model.sample(40_000, seed=0, progress=False)
     rest = np.abs(rows.observation).max(1) < 0.6
@@ -157,6 +156,12 @@ def test_starts_come_at_their_real_share_and_at_rest(walks, starts):
     assert 130 < np.count_nonzero(rest) < 270
     assert rows.observation[rest].std() < 0.2
     assert np.isfinite(model.log_likelihood(walks[:300], steps=8)).all()
+    starts = model.sample(1_000, condition="start", seed=0, progress=False)
+    assert (np.abs(starts.observation).max(1) < 0.6).mean() > 0.9
+    none = model.sample(20_000, condition={"start": False}, seed=0, progress=False)
+    assert (np.abs(none.observation).max(1) < 0.6).mean() < 0.002
+    with pytest.raises(ConfigError, match="start"):
+        model.sample(10, condition={"start": 2}, progress=False)
 
 
 @pytest.mark.parametrize("change", ["off", "shuffled", "frequent"])
@@ -169,7 +174,7 @@ def test_where_starts_are_not_rare_or_not_known_nothing_is_told(walks, change):
     few = {
         "network": {"width": 8, "depth": 1},
         "fit": {"steps": 1},
-        "data": {"starts": "unmarked" if change == "off" else "told"},
+        "data": {"starts": change != "off"},
     }
     assert Synthesizer("laptop", **few).fit(rows, progress=False).conditions.count == 0
 
@@ -214,6 +219,11 @@ def test_bad_conditions_are_refused(real, condition):
 def test_bad_requests_are_refused(model, asked):
     with pytest.raises(ConfigError):
         model.sample(10, **asked, progress=False)
+
+
+def test_starts_are_asked_of_models_that_know_them(model):
+    with pytest.raises(ConfigError, match="start"):
+        model.sample(10, condition="start", progress=False)
 
 
 def test_what_a_model_was_not_fitted_with_is_refused(real):
