@@ -21,6 +21,7 @@ from synther import compute
 from synther.conditions import Relevant
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
+from synther.guides import Gradient, Guide
 from synther.presets import Settings
 from synther.progress import Progress
 from synther.replay.columns import Columns, Matrix
@@ -97,6 +98,8 @@ class Job:
     """Which rows are asked for, where not all are alike."""
     condition: NDArray[np.float64] | None = None
     """Relevance of each row, where it was computed before."""
+    guide: Guide | Gradient | None = None
+    """What moves rows while they are drawn. Another process cannot be sent one."""
 
     @classmethod
     def of(
@@ -126,7 +129,7 @@ class Job:
         if isinstance(model, SyntherError):
             raise model
         fitted = time.monotonic()
-        rows = drawn(model, self.columns, self.samples, self.seed, progress, self.relevant)
+        rows = drawn(model, self.columns, self.samples, self.seed, progress, self.relevant, self.guide)
         return Generation(model, rows, fitted - began, time.monotonic() - fitted)
 
     def save(self, folder: Path) -> None:
@@ -180,10 +183,16 @@ def recorded(begun: Refresh, model: Synthesizer | SyntherError, **seconds: float
 
 
 def drawn(
-    model: Synthesizer, columns: Columns, samples: int, seed: int, progress: Progress, relevant: Relevant | None = None
+    model: Synthesizer,
+    columns: Columns,
+    samples: int,
+    seed: int,
+    progress: Progress,
+    relevant: Relevant | None = None,
+    guide: Guide | Gradient | None = None,
 ) -> Matrix:
     """Sample synthetic rows, packed as a matrix."""
-    asked = {} if relevant is None else relevant.asked()
+    asked = {"guide": guide, **({} if relevant is None else relevant.asked())}
     return columns.pack_parts(model.sample_blocks(samples, seed=seed, **asked, progress=progress), samples)
 
 

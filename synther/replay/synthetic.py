@@ -19,6 +19,7 @@ from synther.data.checks import check_count
 from synther.data.spaces import Space
 from synther.data.transitions import FIELDS, Transitions
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
+from synther.guides import Gradient, Guide
 from synther.presets import Settings
 from synther.presets import preset as named
 from synther.progress import Progress, resolve
@@ -27,7 +28,7 @@ from synther.replay import files
 from synther.replay.background import Background, Failed
 from synther.replay.columns import Batch, Columns
 from synther.replay.mixture import Mixture
-from synther.replay.refit import Generation, Job, Refit, Refresh, seed_of, usual_samples
+from synther.replay.refit import Generation, Job, Refit, Refresh, drawn, seed_of, usual_samples
 from synther.replay.shortcut import Given
 from synther.replay.store import Store
 from synther.synthesizer import Synthesizer
@@ -68,6 +69,7 @@ class SyntheticReplay:
         relevance: str | Relevance | None = None,
         relevant: float = 0.25,
         guidance: float = 2.0,
+        guide: Guide | Gradient | None = None,
         shuffled: bool = True,
         action_space: Space | None = None,
         observation_space: Space | None = None,
@@ -94,6 +96,9 @@ class SyntheticReplay:
         name = OWN_RELEVANCE if callable(relevance) else relevance
         self.relevance = relevance
         self.relevant = None if name is None else Relevant(name, float(relevant), float(guidance))
+        if guide is not None and self.background:
+            raise ConfigError("a guide cannot be sent to the background: expected background=False, or no guide")
+        self.guide = guide
         self.progress = progress
         self.spaces: dict[str, Any] = {"action_space": action_space, "observation_space": observation_space}
         for name, space in self.spaces.items():
@@ -194,6 +199,19 @@ class SyntheticReplay:
         except SyntherError as error:
             self._failed(begun, error)
 
+    def redraw(self, guide: Guide | Gradient | None = None) -> None:
+        """Replace the synthetic rows by others of the present generator, guided by what an agent has learned since.
+
+        `guide` is by default the replay's own. Batches stay real until the first refresh, which this does not replace.
+        """
+        self._collect()
+        if self._model is None:
+            raise ConfigError("there is no generator yet to draw rows from: expected redraw after the first refresh")
+        seed = int(torch.randint(2**31, (), generator=self.generator, device=self.device))
+        asked = guide if guide is not None else self.guide
+        columns, progress = self.store.columns, resolve(self.progress)
+        self.store.synthetic.add(drawn(self._model, columns, self.samples, seed, progress, self.relevant, asked))
+
     def wait(self) -> None:
         """Wait for a refresh in the background and use its rows."""
         if self._running is not None:
@@ -230,11 +248,12 @@ class SyntheticReplay:
         *,
         device: str = "auto",
         relevance: Relevance | None = None,
+        guide: Guide | Gradient | None = None,
         progress: Progress | bool = True,
     ) -> SyntheticReplay:
         """Load a saved replay. On another kind of device it continues with other random numbers.
 
-        A `relevance` function of your own is not in the file: pass it again.
+        A `relevance` function of your own and a guide are not in the file: pass them again.
         """
         kind = compute.pick_device(device).type
         described, tensors, model = files.read(path, device)
@@ -250,7 +269,7 @@ class SyntheticReplay:
                 options["precision"] = "auto"
             if options.get("relevance") == OWN_RELEVANCE:
                 options["relevance"] = relevance
-            replay = cls(**options, device=device, progress=progress)
+            replay = cls(**options, guide=guide, device=device, progress=progress)
             if model is not None:
                 model.precision = replay.precision
             replay._model = model
@@ -315,6 +334,7 @@ class SyntheticReplay:
             precision=self.precision,
             relevant=self.relevant,
             condition=np.asarray(own(rows), np.float64) if callable(own) else None,
+            guide=self.guide,
         )
 
     def _collect(self) -> None:

@@ -14,6 +14,7 @@ import torch
 from synther import Transitions
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError
+from synther.guides import Guide, policy_guide
 from synther.replay import refit
 from synther.replay.refit import usual_samples
 from synther.replay.synthetic import SyntheticReplay
@@ -151,6 +152,34 @@ def test_synthetic_rows_are_like_the_relevant_ones(relevance, background, tmp_pa
             SyntheticReplay.load(tmp_path / "replay")
     again = SyntheticReplay.load(tmp_path / "replay", relevance=relevance if callable(relevance) else None)
     assert (again.relevant, again.relevance) == (replay.relevant, relevance)
+
+
+def test_a_guide_moves_the_rows_of_every_refresh_and_between_them(tmp_path):
+    def towards(action: float) -> Guide:
+        return policy_guide(lambda seen: torch.full_like(seen[:, :2], action))
+
+    def actions(replay: SyntheticReplay) -> np.ndarray:
+        return replay.store.columns.transitions(replay.store.synthetic.by_age().cpu().numpy()).action
+
+    replay = tiny(refresh_every=64, guide=towards(0.3))
+    replay.add(**numbered(0, 64))
+    assert np.abs(actions(replay) - 0.3).max() < 0.05
+    replay.redraw(guide=towards(-0.3))
+    assert np.abs(actions(replay) + 0.3).max() < 0.05
+    assert len(replay.history) == 1
+    replay.save(tmp_path / "replay")
+    again = SyntheticReplay.load(tmp_path / "replay", guide=replay.guide)
+    for one in (replay, again):
+        one.redraw()
+    assert np.array_equal(actions(replay), actions(again))
+    assert np.abs(actions(again) - 0.3).max() < 0.05
+
+
+def test_guides_that_cannot_be_are_refused():
+    with pytest.raises(ConfigError, match="background"):
+        tiny(guide=lambda seen, acted: acted, background=True)
+    with pytest.raises(ConfigError, match="refresh"):
+        tiny().redraw()
 
 
 @pytest.mark.parametrize("wrong", [{"relevance": "joy"}, {"relevance": "reward", "relevant": 0},
