@@ -30,6 +30,8 @@ HIDDEN = 0.25
 _KNOTS = 1001
 OWN_RELEVANCE = "relevance"
 """Name of a condition whose numbers come from a function of the user's own."""
+TD_ERROR = "td_error"
+"""Name of a condition whose numbers come from the critics of the agent that is being trained."""
 START = "start"
 """The condition that a fit adds by itself: whether a row begins an episode."""
 RARE_STARTS = 0.02
@@ -326,13 +328,13 @@ class Relevant:
     """Rows of a refresh are to be like the real ones that matter most."""
 
     relevance: str
-    """Name of a relevance function, or `OWN_RELEVANCE`."""
+    """Name of a relevance function, `OWN_RELEVANCE` or `TD_ERROR`."""
     share: float = 0.25
     """Of the real rows, the most relevant ones."""
     guidance: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.relevance != OWN_RELEVANCE:
+        if self.relevance not in (OWN_RELEVANCE, TD_ERROR):
             RELEVANCE.check(self.relevance, "relevance")
         _share(self.share)
         _weight(self.guidance)

@@ -22,11 +22,13 @@ from torch import Tensor
 from synther import compute
 from synther.agents import policy
 from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape, n_step_config
+from synther.agents.critics import backup
 from synther.agents.crossq import CrossQ, CrossQConfig
 from synther.agents.dqn import DQN, DQNConfig
 from synther.agents.policy import Policy, Scales
 from synther.agents.replay_buffer import BatchSampler, NStepRows, SeedReplayBuffer
 from synther.agents.rounds import RandomNumbers, precision_for
+from synther.agents.rows import Batch
 from synther.agents.sac import DROQ_CONFIG, REDQ_CONFIG, RLPD_CONFIG, SAC, SAC_CONFIG, SIMBA_CONFIG
 from synther.agents.td3 import TD3, TD3Config
 from synther.errors import ConfigError, DataError, FormatError
@@ -34,6 +36,7 @@ from synther.registry import Registry
 
 _ACTING = 2  # a stream beside those of algorithm.py
 _ACTING_STEPS = 1_000  # steps whose random numbers are drawn together
+_JUDGED = 1 << 14  # rows of each member whose TD errors are computed together
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,37 @@ class Learner:
             self.rounds += 1
             self._round.draw(self.rounds)  # for the next step, while the GPU is busy
 
+    @torch.no_grad()
+    def td_errors(self, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float64]]:
+        """How far each member's critics are from their one-step target in rows of its own: (N, width) to (N,).
+
+        The target takes the policy's action without noise, and no entropy is added.
+        """
+        critics = getattr(self.algorithm, "critics", None)
+        if critics is None or self.choices is not None:
+            raise ConfigError(f"relevance td_error: the critics of {self.name} cannot tell it, use another relevance")
+        target = getattr(self.algorithm, "target_critics", critics)
+        discount = self.config.discount**self.n_step
+        most = max(map(len, rows))
+        found = np.zeros((len(rows), most))
+        for start in range(0, most, _JUDGED):
+            # Members may have different numbers of rows: what is missing is filled up, and cut afterwards.
+            taken = [own[np.arange(start, min(start + _JUDGED, most)).clip(max=len(own) - 1)] for own in rows]
+            batch = self._batch(np.stack(taken))
+            action = self.algorithm.explore(batch.next_observation, torch.zeros_like(batch.action))
+            then = torch.cat([batch.next_observation, action], -1)
+            error = backup(batch, _lowest(target(then, training=False)), discount)
+            error -= _lowest(critics(batch.pair, training=False))
+            found[:, start : start + error.shape[1]] = error.abs().double().cpu().numpy()
+        return [errors[: len(own)] for errors, own in zip(found, rows, strict=True)]
+
+    def _batch(self, rows: NDArray[np.float32]) -> Batch:
+        """Rows (S, B, width), in the units of the environment, as networks see them."""
+        scaled = torch.from_numpy(self.rows.scaled(rows)).to(self.device).unsqueeze(1)
+        if self._norm is not None:
+            scaled = self._norm.applied(scaled)
+        return self.rows.batch(scaled).at(0)
+
     def losses(self) -> dict[str, NDArray[np.float32]]:
         """Each member's losses (S,) in the latest round. Waits for the device."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._round.losses.items()}
@@ -367,6 +401,12 @@ class _Actor:
         if self.norm is not None:
             observation = (observation - self.norm.mean.unsqueeze(1)) / self.norm.std.unsqueeze(1)
         self._action.copy_(self.algorithm.explore(observation, noise).squeeze(1))
+
+
+def _lowest(values: Tensor) -> Tensor:
+    """Of one critic (S, B, 1) or of several (S, E, B, 1): (S, B)."""
+    values = values.squeeze(-1)
+    return values.amin(1) if values.dim() == 3 else values
 
 
 class _Draws:

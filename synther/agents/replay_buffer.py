@@ -102,6 +102,10 @@ class SeedReplayBuffer:
         self.matrix[member, self.capacity :].copy_(self._scaled(own, low, high, (self.samples, self.width)))
         self.generated[member] = True
 
+    def scaled(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy of rows (..., width) with actions scaled to [-1, 1]."""
+        return self._scaled(np.array(rows, np.float32), self.low, self.high, rows.shape)
+
     def batch(self, rows: Tensor) -> Batch:
         """Rows (S, ..., width) as a `Batch`."""
         return Batch.of(rows, self.observation_size, self.action_size)

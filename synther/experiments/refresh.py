@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from synther import compute
 from synther.agents.agent import Agent
 from synther.agents.learner import Learner
 from synther.agents.rows import Arm, Member, Rows
+from synther.conditions import TD_ERROR
 from synther.data.transitions import Transitions
-from synther.errors import SyntherError
+from synther.errors import ConfigError, SyntherError
 from synther.experiments.experience import Experience
 from synther.experiments.specs import Synthetic, SyntheticLatents
 from synther.folder import read_object, write_object
@@ -55,6 +59,8 @@ class Real(NamedTuple):
     columns: Columns
     gone: int
     """Earlier rows that are no longer in the buffer."""
+    relevance: NDArray[np.float64] | None = None
+    """Of each row, where the agent tells it."""
 
 
 class Generators:
@@ -126,6 +132,7 @@ class Generators:
             seed=self.seed(FITS, member, step),
             device=self._device,
             relevant=self.how.wanted(),
+            condition=real.relevance,
         )
 
     def _is_settled(self, member: int, step: int) -> bool:
@@ -157,8 +164,12 @@ class Refreshing:
     def refresh(self, step: int, progress: Progress) -> None:
         """Fit all generators on the rows until `step` and replace the synthetic rows, or resume doing so."""
         columns, most = self.experience.columns, self.learner.rows.capacity
-        rows = self.learner.joined(*self.experience.rows())
-        real = [Real(columns.transitions(own[-most:]), columns, max(0, len(own) - most)) for own in rows]
+        everything = self.learner.joined(*self.experience.rows())
+        rows, gone = [own[-most:] for own in everything], [max(0, len(own) - most) for own in everything]
+        told: Sequence[Any] = [None] * len(rows)
+        if self.generators.how.relevance == TD_ERROR:
+            told = self.learner.td_errors(rows)
+        real = [Real(columns.transitions(own), columns, *rest) for own, *rest in zip(rows, gone, told, strict=True)]
         self.generators.fit(step, dict(enumerate(real)), progress)
         self.draw(step, progress)
         self.generators.tidy()
@@ -192,6 +203,8 @@ class LatentRefreshing:
     def __init__(
         self, how: SyntheticLatents, learner: PixelLearner, folder: Path, precision: compute.Precision
     ) -> None:
+        if how.relevance == TD_ERROR:
+            raise ConfigError(f"relevance {TD_ERROR} is for agents that see states: expected another one for latents")
         self.how, self.learner = how, learner
         self.generators = Generators(how, how.settings(), learner, folder)
         # Products of heads alone are too small to gain from bf16.

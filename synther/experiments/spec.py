@@ -112,7 +112,7 @@ class RefreshOptions:
     refit: Literal["warm", "scratch"] = "warm"
     """warm: from the weights of the previous fit, with early stopping. scratch: as in the paper."""
     relevance: str | None = None
-    """With --synthetic: make rows like the most relevant real ones, by reward, return or curiosity."""
+    """With --synthetic: make rows like the most relevant real ones, by reward, return, curiosity or td_error."""
     relevant: float = 0.25
     """With --relevance: the share of the real rows that count as relevant."""
     guidance: float = 2.0

@@ -86,6 +86,26 @@ def test_a_round_has_utd_updates_of_the_critics_and_one_of_the_policy():
     assert_sound(agent, 3)
 
 
+def test_td_errors_are_how_far_critics_are_from_their_targets():
+    agent = lived(FORMS["redq"])
+    rows = [experience(count, count) for count in (5, 9, 7)]
+    policy, algorithm = agent.policy(), agent.algorithm
+    for member, (own, found) in enumerate(zip(rows, agent.td_errors(rows), strict=True)):
+        assert found.shape == (len(own),)
+        state, action, then = own[:, :WIDE], own[:, WIDE : WIDE + A], own[:, -WIDE:]
+        reward, terminal = own[:, WIDE + A], own[:, WIDE + A + 1]
+
+        def lowest(networks, state, action, member=member):
+            pair = np.hstack([state, 2 * (action - LOW) / (np.array(HIGH) - LOW) - 1]).astype(np.float32)
+            whole = torch.from_numpy(np.broadcast_to(pair, (3, *pair.shape)).copy())
+            return networks(whole)[member, :, :, 0].amin(0).detach().numpy()
+
+        expected = reward + 0.99 * (1 - terminal) * lowest(algorithm.target_critics, then, policy.act(then)[member])
+        np.testing.assert_allclose(
+            found, np.abs(expected - lowest(algorithm.critics, state, action)), rtol=1e-4, atol=1e-5
+        )
+
+
 def test_every_step_learns_with_random_numbers_of_its_own():
     agent = learner(FORMS["redq"], capacity=400)
     agent.add(experience(400, 0, 3))

@@ -284,7 +284,7 @@ def test_a_first_fit_that_diverges_leaves_the_seed_without_a_generator(tmp_path,
 @pytest.mark.parametrize("algorithm", ["simba", "crossq", "td3"])
 def test_other_agents_with_prior_data_and_synthetic_rows_resume(algorithm, tmp_path):
     plan = replace(PLAN, algorithm=algorithm, agent={**SMALL, "critic_width": 8}, prior="swings", steps=30)
-    plan, prior = replace(plan, n_step=2), pendulum.linked()
+    plan, prior = replace(plan, n_step=2, synthetic=replace(SYNTHETIC, relevance="td_error")), pendulum.linked()
     result = train_to(plan, tmp_path / "whole", prior=prior, progress=False)
     assert result.curves.keys() == {f"{algorithm}_synther"}
     stop(lambda: train_to(plan, tmp_path / "run", prior=prior, progress=False), VectorEnv, "step", False, 25)
