@@ -85,12 +85,18 @@ def _list(chosen: Paper) -> None:
 
 
 def _run(chosen: Paper, command: str) -> None:
+    from synther.compute import pick_device
+    from synther.datasets import Request
     from synther.experiments.spec import Place, execute_all
     from synther.paper import find
     from synther.paper.tables import RUNS
+    from synther.plain import check_least
 
     wanted = find(chosen.name)
-    _check(chosen)
+    check_least(chosen, workers=1)
+    Request("", chosen.folder, chosen.policies)  # refuses a folder or a file that does not exist
+    if chosen.engine == "local":
+        pick_device(chosen.device)  # with Ray, only the workers need it
     jobs = wanted.chosen(chosen.only)
     if not jobs:
         names = ", ".join(job.name for job in wanted.jobs)
@@ -104,22 +110,6 @@ def _run(chosen: Paper, command: str) -> None:
     lost = [outcome.name for outcome in outcomes if outcome.error is not None]
     if lost:
         raise SyntherError(f"{len(lost)} of {len(outcomes)} runs are not finished: {', '.join(lost)}")
-
-
-def _check(chosen: Paper) -> None:
-    """Options that would make every run fail."""
-    from synther import compute
-    from synther.datasets import Request
-    from synther.plain import check_least
-
-    check_least(chosen, workers=1, parallel=1)
-    if chosen.engine == "ray" and chosen.parallel > 1:
-        raise ConfigError("--parallel is for the engine local: leave it out with --engine ray, which has --gpus")
-    if chosen.engine == "local":
-        if chosen.gpus is not None or chosen.address is not None:
-            raise ConfigError("--gpus and --address are for a cluster: give --engine ray too")
-        compute.pick_device(chosen.device)  # with Ray, only the workers need it
-    Request("", chosen.folder, chosen.policies)  # refuses a folder or a file that does not exist
 
 
 def _table(chosen: Paper, command: str) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from socket import create_connection, gethostname
 from typing import Any, Literal, Protocol
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = {"local": 1.0, "ray": 120.0}
 """Seconds to wait for the lock of a worker that was stopped. Shared storage may release that of a dead machine late."""
+
+ATTEMPTS = 3
+"""How often a run is sent to a Ray worker, if its workers die."""
 
 _CURE = "find out what ended it, such as too little memory; the same command resumes the run"
 
@@ -77,9 +81,7 @@ def run_all(
     *,
     engine: Literal["local", "ray"] = "local",
     gpus: float | None = None,
-    cpus: float | None = None,
     address: str | None = None,
-    attempts: int = 3,
     parallel: int = 1,
     progress: Progress | bool = True,
 ) -> list[Outcome]:
@@ -87,28 +89,26 @@ def run_all(
 
     A task that is done is skipped. If one fails, the others continue. After an interruption, the same call resumes.
     The engine `local` executes `parallel` tasks at once, each in a process of its own if there are several.
-    `gpus` and `cpus` (for each run), `address` (of a cluster; by default a new one on this machine) and `attempts` (for
-    a run whose worker dies) are for Ray: see docs/engines.md.
+    `gpus` (for each run) and `address` (of a cluster; by default a new one on this machine) are for Ray: see
+    docs/engines.md.
     """
     _check_names(tasks)
     out = out.expanduser().resolve()
     check_folder(out, "choose a folder")
     if parallel < 1 or (parallel > 1 and engine == "ray"):
         raise ConfigError(f"parallel must be at least 1, and is for the engine local, got {parallel} and {engine}")
-    if engine == "local" and parallel > 1:
-        return _run_in_children(tasks, out, Children(parallel), not isinstance(resolve(progress), Silent))
     if engine == "local":
+        if gpus is not None or address is not None:
+            raise ConfigError("gpus and address are for a cluster: choose the engine too (--engine ray)")
+        if parallel > 1:
+            return _run_in_children(tasks, out, Children(parallel), not isinstance(resolve(progress), Silent))
         how = resolve(progress), _PATIENCE["local"]
         return [_run_locally(task, out, lambda task, folder: _attempt(task, folder, *how)) for task in tasks]
     if engine != "ray":
         raise ConfigError(f"unknown engine {engine!r}: expected local or ray")
-    if attempts < 1:
-        raise ConfigError(f"attempts must be at least 1, got {attempts}")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
         raise ConfigError(f"gpus must be a whole number or a fraction below 1, got {gpus:g}")
-    if cpus is not None and cpus <= 0:
-        raise ConfigError(f"cpus must be above 0, got {cpus:g}")
-    return _Ray(gpus, cpus, address, attempts, resolve(progress)).run(tasks, out)
+    return _run_on_ray(tasks, out, gpus, address, resolve(progress))
 
 
 def _check_names(tasks: Sequence[Task]) -> None:
@@ -173,18 +173,15 @@ def _in_child(task: Task, folder: Path, log_level: int, show: bool) -> Outcome:
     return _attempt(task, folder, Lines() if show else Silent(), _PATIENCE["local"])
 
 
-def share(gpus: float | None, cpus: float | None, machines: Sequence[dict[str, float]]) -> tuple[float, float]:
-    """GPUs and cores of a run. By default one GPU where there is one, and that GPU's share of the cores, or 1 core."""
+def share(gpus: float | None, machines: Sequence[dict[str, float]]) -> tuple[float, int]:
+    """GPUs and cores of a run: that share of the cores of a machine, or 1 core. Default: one GPU where there is one."""
     if gpus is None:
         gpus = 1.0 if any(machine.get("GPU", 0) >= 1 for machine in machines) else 0.0
-    fit = [machine for machine in machines if machine.get("GPU", 0) >= gpus]
-    if cpus is None:
-        shares = [machine.get("CPU", 0) * gpus / machine["GPU"] for machine in fit] if gpus else []
-        cpus = float(max(1, int(min(shares, default=1))))
-    if not any(machine.get("CPU", 0) >= cpus for machine in fit):
+    fit = [machine for machine in machines if machine.get("GPU", 0) >= gpus and machine.get("CPU", 0) >= 1]
+    if not fit:
         have = ", ".join(f"{m.get('GPU', 0):g} GPUs and {m.get('CPU', 0):g} cores" for m in machines)
-        raise ConfigError(f"no machine has the {gpus:g} GPUs and {cpus:g} cores of a run: they have {have}")
-    return gpus, cpus
+        raise ConfigError(f"no machine has the {gpus:g} GPUs and the core of a run: they have {have}")
+    return gpus, max(1, int(min(machine["CPU"] * gpus / machine["GPU"] for machine in fit))) if gpus else 1
 
 
 @contextmanager
@@ -237,81 +234,67 @@ class _Order:
     show_progress: bool
 
 
-@dataclass(frozen=True)
-class _Ray:
-    gpus: float | None
-    cpus: float | None
-    address: str | None
-    attempts: int
-    progress: Progress
-
-    def run(self, tasks: Sequence[Task], out: Path) -> list[Outcome]:
-        outcomes: dict[str, Outcome] = {}
-        show = not isinstance(self.progress, Silent)
-        with ExitStack() as stack:
-            proofs: list[tuple[Task, str]] = []
-            for task in tasks:
-                try:
-                    if task.done(out / task.name):
-                        outcomes[task.name] = Outcome(task.name, was_done=True)
-                    else:
-                        proofs.append((task, stack.enter_context(owned(driver_lock(out / task.name)))))
-                except (SyntherError, OSError) as refusal:
-                    outcomes[task.name] = Outcome(task.name, error=str(refusal))
-            if proofs:
-                stack.enter_context(connected(self.address, show_progress=show))
-                import ray
-
-                gpus, cpus = share(self.gpus, self.cpus, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-                # One process for each run: the memory of a GPU is free for certain when a process ends.
-                worker = ray.remote(num_gpus=gpus, num_cpus=cpus, max_retries=0, max_calls=1)(work)
-                how = (gpus, max(1, int(cpus)), log.getEffectiveLevel(), show)
-                orders = [_Order(task, out / task.name, proof, *how) for task, proof in proofs]
-                with self.progress.phase("runs", len(tasks), len(outcomes)) as phase:
-                    outcomes |= self._outcomes(orders, worker, phase)
-        return [outcomes[task.name] for task in tasks]
-
-    def _outcomes(self, orders: Sequence[_Order], worker: Any, phase: Phase) -> dict[str, Outcome]:
-        """By name. Ray itself retries nothing: it would retry a run that needs too much memory forever."""
-        import ray
-        from ray.exceptions import RayError, RayTaskError
-
-        outcomes: dict[str, Outcome] = {}
-        sent = {worker.remote(order): (order, 1) for order in orders}
-        try:
-            while sent:
-                (ready, *_), _ = ray.wait(list(sent))
-                order, attempt = sent.pop(ready)
-                name = order.task.name
-                try:
-                    outcomes[name], logged = ray.get(ready)
-                except RayTaskError as failure:  # before the run began: its process cannot read the task
-                    outcomes[name] = Outcome(name, error=f"{type(failure.cause).__name__}: {failure.cause}")
-                except RayError as death:
-                    why = str(death).partition("\n")[0] or type(death).__name__
-                    if attempt < self.attempts:
-                        log.warning("%s: its worker died (%s): attempt %d of %d", name, why, attempt + 1, self.attempts)
-                        sent[worker.remote(order)] = order, attempt + 1
-                        continue
-                    error = f"its worker died in attempt {attempt} of {self.attempts} ({why}): {_CURE}"
-                    outcomes[name] = Outcome(name, error=error)
+def _run_on_ray(
+    tasks: Sequence[Task], out: Path, gpus: float | None, address: str | None, progress: Progress
+) -> list[Outcome]:
+    outcomes: dict[str, Outcome] = {}
+    show = not isinstance(progress, Silent)
+    with ExitStack() as stack:
+        proofs: list[tuple[Task, str]] = []
+        for task in tasks:
+            try:
+                if task.done(out / task.name):
+                    outcomes[task.name] = Outcome(task.name, was_done=True)
                 else:
-                    for level, text in logged:
-                        log.log(level, "%s: %s", name, text)
-                phase.advance(1, name)
-        finally:  # interrupted, or broken
-            for waiting in sent:
-                ray.cancel(waiting, force=True)
-        return outcomes
+                    proofs.append((task, stack.enter_context(owned(driver_lock(out / task.name)))))
+            except (SyntherError, OSError) as refusal:
+                outcomes[task.name] = Outcome(task.name, error=str(refusal))
+        if proofs:
+            stack.enter_context(connected(address, show_progress=show))
+            import ray
+
+            gpus, cores = share(gpus, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+            # One process for each run: the memory of a GPU is free for certain when a process ends.
+            worker = ray.remote(num_gpus=gpus, num_cpus=cores, max_retries=0, max_calls=1)(work)
+            how = (gpus, cores, log.getEffectiveLevel(), show)
+            orders = [_Order(task, out / task.name, proof, *how) for task, proof in proofs]
+            with progress.phase("runs", len(tasks), len(outcomes)) as phase:
+                outcomes |= _outcomes(orders, worker, phase)
+    return [outcomes[task.name] for task in tasks]
 
 
-class _Records(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[int, str]] = []
+def _outcomes(orders: Sequence[_Order], worker: Any, phase: Phase) -> dict[str, Outcome]:
+    """By name. Ray itself retries nothing: it would retry a run that needs too much memory forever."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append((record.levelno, self.format(record)))
+    outcomes: dict[str, Outcome] = {}
+    sent = {worker.remote(order): (order, 1) for order in orders}
+    try:
+        while sent:
+            (ready, *_), _ = ray.wait(list(sent))
+            order, attempt = sent.pop(ready)
+            name = order.task.name
+            try:
+                outcomes[name], logged = ray.get(ready)
+            except RayTaskError as failure:  # before the run began: its process cannot read the task
+                outcomes[name] = Outcome(name, error=f"{type(failure.cause).__name__}: {failure.cause}")
+            except RayError as death:
+                why = str(death).partition("\n")[0] or type(death).__name__
+                if attempt < ATTEMPTS:
+                    log.warning("%s: its worker died (%s): attempt %d of %d", name, why, attempt + 1, ATTEMPTS)
+                    sent[worker.remote(order)] = order, attempt + 1
+                    continue
+                error = f"its worker died in attempt {attempt} of {ATTEMPTS} ({why}): {_CURE}"
+                outcomes[name] = Outcome(name, error=error)
+            else:
+                for level, text in logged:
+                    log.log(level, "%s: %s", name, text)
+            phase.advance(1, name)
+    finally:  # interrupted, or broken
+        for waiting in sent:
+            ray.cancel(waiting, force=True)
+    return outcomes
 
 
 def work(order: _Order) -> tuple[Outcome, list[tuple[int, str]]]:
@@ -325,11 +308,12 @@ def work(order: _Order) -> tuple[Outcome, list[tuple[int, str]]]:
     if order.gpus == 0:  # Ray would let it see all of them
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ["SYNTHER_CORES"] = str(order.cores)
-    ours, records = logging.getLogger("synther"), _Records()
+    ours, records = logging.getLogger("synther"), BufferingHandler(sys.maxsize)
     ours.addHandler(records)  # not removed: the process ends with the run
     ours.setLevel(order.log_level)
     progress = Lines() if order.show_progress else Silent()
-    return _attempt(order.task, order.folder, progress, _PATIENCE["ray"]), records.found
+    outcome = _attempt(order.task, order.folder, progress, _PATIENCE["ray"])
+    return outcome, [(record.levelno, records.format(record)) for record in records.buffer]
 
 
 def _is_visible(lock: Path, proof: str) -> bool:

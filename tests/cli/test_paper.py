@@ -104,7 +104,7 @@ def test_runs_at_the_same_time(paper, tmp_path, monkeypatch, caplog):
         (("run", "example", "--device", "tpu"), "device"),
         (("run", "example", "--gpus", "0.5"), "--engine ray"),
         (("run", "example", "--parallel", "0"), "parallel"),
-        (("run", "example", "--parallel", "2", "--engine", "ray"), "--parallel"),
+        (("run", "example", "--parallel", "2", "--engine", "ray"), "parallel"),
         (("table", "example", "--parallel", "2"), "--parallel"),
     ],
 )

@@ -210,9 +210,12 @@ def test_refusals_come_before_any_work(tmp_path):
         run_all([task], tmp_path, engine="slurm", progress=False)
     with pytest.raises(ConfigError, match="parallel must be"):
         run_all([task], tmp_path, parallel=0, progress=False)
-    for wrong in ({"attempts": 0}, {"gpus": -1}, {"gpus": 1.5}, {"cpus": 0}, {"parallel": 2}):
+    for wrong in ({"gpus": -1}, {"gpus": 1.5}, {"parallel": 2}):
         with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be"):
             run_all([task], tmp_path, engine="ray", progress=False, **wrong)
+    for wrong in ({"gpus": 1}, {"address": "10.0.0.1:6379"}):
+        with pytest.raises(ConfigError, match="engine ray"):
+            run_all([task], tmp_path, progress=False, **wrong)
     assert task.executed == []
     assert list(tmp_path.iterdir()) == [file]
 
@@ -241,22 +244,22 @@ def test_nobody_answers():
 
 
 @pytest.mark.parametrize(
-    ("gpus", "cpus", "machines", "expected"),
+    ("gpus", "machines", "expected"),
     [
-        (None, None, [{"CPU": 4.0}], (0, 1)),
-        (None, None, [{"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0}], (1, 8)),
-        (0.25, None, [{"CPU": 16.0, "GPU": 1.0}], (0.25, 4)),
-        (0.1, None, [{"CPU": 4.0, "GPU": 1.0}], (0.1, 1)),
-        (2, None, [{"CPU": 16.0, "GPU": 1.0}, {"CPU": 32.0, "GPU": 4.0}], (2, 16)),
-        (None, 3, [{"CPU": 4.0, "GPU": 2.0}], (1, 3)),
-        (0, None, [{"CPU": 4.0, "GPU": 2.0}], (0, 1)),
+        (None, [{"CPU": 4.0}], (0, 1)),
+        (None, [{"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0}], (1, 8)),
+        (0.25, [{"CPU": 16.0, "GPU": 1.0}], (0.25, 4)),
+        (0.1, [{"CPU": 4.0, "GPU": 1.0}], (0.1, 1)),
+        (2, [{"CPU": 16.0, "GPU": 1.0}, {"CPU": 32.0, "GPU": 4.0}], (2, 16)),
+        (0, [{"CPU": 4.0, "GPU": 2.0}], (0, 1)),
     ],
 )
-def test_the_share_of_a_run(gpus, cpus, machines, expected):
-    assert share(gpus, cpus, machines) == expected
+def test_the_share_of_a_run(gpus, machines, expected):
+    assert share(gpus, machines) == expected
 
 
-@pytest.mark.parametrize(("gpus", "cpus"), [(2, 1), (None, 9), (1, 5)])
-def test_no_machine_has_it(gpus, cpus):
+def test_no_machine_has_it():
     with pytest.raises(ConfigError, match="they have 1 GPUs and 4 cores, 0 GPUs and 8 cores"):
-        share(gpus, cpus, [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}])
+        share(2, [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}])
+    with pytest.raises(ConfigError, match="they have 0 GPUs and 0 cores"):
+        share(None, [{}])

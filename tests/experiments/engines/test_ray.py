@@ -24,8 +24,6 @@ from ...support.watch import Watch
 from . import counting
 from .counting import NUMBERS, Broken, Counting, Endless, Killed, Meeting
 
-SMALL = {"engine": "ray", "cpus": 0.25}
-
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
@@ -52,7 +50,7 @@ def test_runs_at_once_and_each_to_its_own_end(tmp_path, caplog):
     (out / "done" / "result.json").write_text("[]")
     progress, shown = Watch(), StringIO()
     with owned(driver_lock(out / "taken")), redirect_stderr(shown):
-        outcomes = run_all([killed, meeting, broken, done, taken], out, progress=progress, **SMALL)
+        outcomes = run_all([killed, meeting, broken, done, taken], out, progress=progress, engine="ray")
         # Ray forwards what workers print as well as it can; on a busy machine some lines may be missing.
         assert eventually(lambda: ": count: 100 % of 5" in shown.getvalue())
     found = {outcome.name: outcome for outcome in outcomes}
@@ -80,9 +78,10 @@ def test_runs_at_once_and_each_to_its_own_end(tmp_path, caplog):
     assert {path.name for path in out.iterdir()} == {"meeting", "killed", "done"}  # no lock is left
 
 
-def test_a_worker_that_always_dies_is_given_up(tmp_path):
+def test_a_worker_that_always_dies_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "ATTEMPTS", 1)
     task = Killed("mortal", tmp_path)
-    (outcome,) = run_all([task], tmp_path / "out", attempts=1, progress=False, **SMALL)
+    (outcome,) = run_all([task], tmp_path / "out", progress=False, engine="ray")
     assert outcome.error.startswith("its worker died in attempt 1 of 1 (")
     assert task.begun_at() == [0]
 
@@ -97,7 +96,7 @@ def test_a_folder_that_workers_do_not_see_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(engines, "owned", on_another_disk)
     task = Counting("one", tmp_path)
-    (outcome,) = run_all([task], tmp_path / "out", progress=False, **SMALL)
+    (outcome,) = run_all([task], tmp_path / "out", progress=False, engine="ray")
     assert str(tmp_path / "out" / "one") in outcome.error
     assert "storage" in outcome.error
     assert task.begun_at() == []
@@ -112,7 +111,7 @@ def test_interrupted_all_stop_and_can_go_on(tmp_path):
     out, task = tmp_path / "out", Endless("endless", tmp_path)
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        run_all([task], out, progress=False, **SMALL)
+        run_all([task], out, progress=False, engine="ray")
     assert gone([int((tmp_path / "process").read_text())])
     (outcome,) = run_all([task], out, progress=False)
     assert outcome.error is None
@@ -122,5 +121,5 @@ def test_interrupted_all_stop_and_can_go_on(tmp_path):
 
 def test_more_than_any_machine_has_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="64 GPUs"):
-        run_all([Counting("one", tmp_path)], tmp_path / "out", engine="ray", gpus=64, cpus=1, progress=False)
+        run_all([Counting("one", tmp_path)], tmp_path / "out", engine="ray", gpus=64, progress=False)
     assert not list((tmp_path / "out").iterdir())
