@@ -50,11 +50,11 @@ def collect(arguments: list[str]) -> None:
     target, found = _frames(chosen) if chosen.pixels else _rows(chosen)
     cut = found["episodes"] - found["whole"]
     figures = [("environment", found["env_id"] or "-")]
-    figures += [(name, f"{found[name]:,}") for name in ("rows", "frames", "decisions") if name in found]
+    figures += [(name, f"{found[name]:,}") for name in ("frames", "rows") if name in found]
     figures.append(("episodes", f"{found['episodes']:,}" + (f", {cut:,} of them cut" if cut else "")))
     if found["mean_return"] is not None:
         figures.append(("return", f"{found['mean_return']:,.1f} ± {found['std']:,.1f}"))
-    if found.get("score") is not None:
+    if found["score"] is not None:
         figures.append(("score", f"{found['score']:.1f}"))
     answer(chosen.json, {"data": str(target), **found}, [*figures, ("data", str(target))])
 
@@ -70,7 +70,7 @@ def _rows(chosen: Collect) -> tuple[str | Path, dict[str, Any]]:
     target, run = target_of(chosen.out), _run_of(chosen)
     rows = _played(chosen, roll_out, options=chosen.env_options) if run is None else buffer_of(run)
     formats.write(rows, target)
-    return target, {"env_id": rows.env_id, **asdict(Summary.of(rows))}
+    return target, asdict(Summary.of(rows))
 
 
 def _frames(chosen: Collect) -> tuple[Path, dict[str, Any]]:
@@ -85,7 +85,8 @@ def _frames(chosen: Collect) -> tuple[Path, dict[str, Any]]:
         recorder = _played(chosen, record_frames, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
     else:
         recorder = record_run_frames(run, progress=not chosen.quiet)
-    return target, asdict(save_frames(recorder, target, progress=not chosen.quiet))
+    found = save_frames(recorder, target, progress=not chosen.quiet)
+    return target, {"frames": found.rows + found.episodes, **asdict(found)}  # one more than decisions in each episode
 
 
 def _run_of(chosen: Collect) -> Path | None:

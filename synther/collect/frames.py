@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.collect.rows import AGENT, agent_policy, buffer_of
+from synther.collect.rows import AGENT, Summary, agent_policy, buffer_of
 from synther.cores import cores
 from synther.data.episodes import episode_spans
 from synther.data.fingerprint import fingerprint
@@ -203,22 +203,7 @@ def _env(env_id: str, backend: str, repeat: int, size: int) -> PixelEnv:
     return env
 
 
-@dataclass(frozen=True)
-class FrameSummary:
-    """Summary of a file of frames."""
-
-    env_id: str | None
-    frames: int
-    decisions: int
-    episodes: int
-    whole: int
-    """Episodes that terminated or reached the time limit."""
-    mean_return: float | None
-    std: float | None
-    """Over whole episodes, if there are any."""
-
-
-def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool = False) -> FrameSummary:
+def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool = False) -> Summary:
     """Record all episodes and write them to the file `out`, which appears when it is complete.
 
     Until then, finished episodes are kept in the folder `OUT.partial`. An interrupted call continues from there. A
@@ -249,7 +234,7 @@ def _part(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}{SUFFIXES[0]}"
 
 
-def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Progress | bool) -> FrameSummary:
+def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Progress | bool) -> Summary:
     """Join all parts into one file, with one part in memory at a time."""
     seen: list[tuple[int, float, bool]] = []
     env_id: str | None = None
@@ -267,9 +252,7 @@ def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Pro
         write(watched(), out)
     lengths, totals, terminals = (np.array(column) for column in zip(*seen, strict=True))
     whole = totals[terminals | (lengths >= (longest or lengths.max()))]
-    spread = (float(whole.mean()), float(whole.std())) if len(whole) else (None, None)
-    decisions, count = int(lengths.sum()), len(seen)
-    return FrameSummary(env_id, decisions + count, decisions, count, len(whole), *spread)
+    return Summary.over(whole, len(seen), int(lengths.sum()), env_id)
 
 
 def frames_target(out: str) -> Path:

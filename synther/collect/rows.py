@@ -139,27 +139,35 @@ def buffer_of(run: Path) -> Transitions:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of rows."""
+    """Summary of a data set."""
 
+    env_id: str | None
     rows: int
+    """Of frames: decisions."""
     episodes: int
     whole: int
     """Episodes that terminated or reached the time limit."""
-    mean_return: float | None
-    std: float | None
+    mean_return: float | None = None
+    std: float | None = None
     """Over whole episodes, if there are any."""
-    score: float | None
+    score: float | None = None
     """D4RL's normalised score of the mean return, if the environment has one."""
 
     @classmethod
     def of(cls, rows: Transitions) -> Summary:
-        every = len(returns(rows))
         whole = whole_returns(rows, _time_limit(rows))
+        return cls.over(whole, len(returns(rows)), len(rows), rows.env_id, rows.env_options)
+
+    @classmethod
+    def over(
+        cls, whole: Array, episodes: int, rows: int, env_id: str | None, options: Mapping[str, Any] | None = None
+    ) -> Summary:
+        """From the returns of the whole episodes."""
         if not len(whole):
-            return cls(len(rows), every, 0, None, None, None)
-        mean, known = float(whole.mean()), reference(rows.env_id or "", rows.env_options)
+            return cls(env_id, rows, episodes, 0)
+        mean, known = float(whole.mean()), reference(env_id or "", options)
         score = None if known is None else float(known.score(mean))
-        return cls(len(rows), every, len(whole), mean, float(whole.std()), score)
+        return cls(env_id, rows, episodes, len(whole), mean, float(whole.std()), score)
 
 
 def _time_limit(rows: Transitions) -> int | None:

@@ -98,13 +98,13 @@ def test_frames(run, monkeypatch, tmp_path):
         (("dm_control/walker-walk-v0", "x.safetensors", 2_000), other),
         ((tmp_path,), {"progress": True}),
     ]
-    whole = {"frames": 13, "decisions": 10, "episodes": 3, "whole": 2, "mean_return": 4.0, "std": 0.0}
+    whole = {"frames": 13, "rows": 10, "episodes": 3, "whole": 2, "mean_return": 4.0, "std": 0.0, "score": None}
     assert found == {"data": "a.hdf5", "env_id": "a-v0", **whole}
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
     assert [(name, value.strip()) for name, value in lines] == [
         ("environment", "a-v0"),
         ("frames", "13"),
-        ("decisions", "10"),
+        ("rows", "10"),
         ("episodes", "3, 1 of them cut"),
         ("return", "4.0 ± 0.0"),
         ("data", "b.h5"),

@@ -280,10 +280,10 @@ def lives(*lengths: int, terminal: tuple[int, ...] = (), env_id: str | None = No
 
 
 def test_cut_episodes_count_in_no_mean() -> None:
-    assert Summary.of(lives(3, 5, 5, 2, terminal=(0,))) == Summary(15, 4, 3, 13 / 3, np.std([3, 5, 5]), None)
+    assert Summary.of(lives(3, 5, 5, 2, terminal=(0,))) == Summary(None, 15, 4, 3, 13 / 3, np.std([3, 5, 5]))
     assert Summary.of(lives(3, 150, 7, terminal=(0,), env_id="Pendulum-v1")).whole == 1  # its time limit is 200
-    assert Summary.of(lives(200, 150, env_id="Pendulum-v1")) == Summary(350, 2, 1, 200.0, 0.0, None)
-    assert Summary.of(lives(20, env_id="Pendulum-v1")) == Summary(20, 1, 0, None, None, None)
+    assert Summary.of(lives(200, 150, env_id="Pendulum-v1")) == Summary("Pendulum-v1", 350, 2, 1, 200.0, 0.0)
+    assert Summary.of(lives(20, env_id="Pendulum-v1")) == Summary("Pendulum-v1", 20, 1, 0)
     assert Summary.of(lives(4, 9, env_id="Nobody-v7")).mean_return == 9
     suite = "dm_control/cartpole-balance-v0"  # its limit is 1,000
     assert [Summary.of(lives(length, env_id=suite)).whole for length in (999, 1_000)] == [0, 1]

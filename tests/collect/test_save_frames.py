@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from synther.collect import frames as collect_pixels
-from synther.collect.frames import FrameSummary, frames_target, record_frames, save_frames
+from synther.collect.frames import frames_target, record_frames, save_frames
+from synther.collect.rows import Summary
 from synther.errors import ConfigError
 from synther.pixels.files import read
 from synther.pixels.formats import hdf5
@@ -32,7 +33,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Co
     collect_pixels._env.cache_clear()
 
 
-def kept(out: Path = OUT, decisions: int = 43, **how: Any) -> FrameSummary:
+def kept(out: Path = OUT, decisions: int = 43, **how: Any) -> Summary:
     return save_frames(record_frames(TASK, "random", decisions, size=6, **how), out)
 
 
@@ -47,7 +48,7 @@ def whole(counted) -> bytes:
 def test_what_is_kept():
     found = kept(Path("new/frames.hdf5"), 23)
     stored = read("new/frames.hdf5")
-    assert (found.env_id, found.frames, found.decisions, found.episodes, found.whole) == (TASK, 26, 23, 3, 2)
+    assert (found.env_id, found.rows, found.episodes, found.whole, len(stored)) == (TASK, 23, 3, 2, 26)
     assert found.mean_return == pytest.approx(stored.returns()[:2].mean(), rel=1e-6)
     assert found.std == pytest.approx(stored.returns()[:2].std(), rel=1e-6)
     direct = Frames.concatenate(list(record_frames(TASK, "random", 23, size=6)))
