@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -81,7 +81,7 @@ class OnlinePixels(Online):
     """Precision of the agents: auto is bf16 on a GPU and float32 on a CPU. Generators choose their own."""
 
 
-_REFRESHING = ("refresh_every", "samples", "ratio", "refit", "updates_per_refresh")
+_REFRESHING = (*(option.name for option in fields(RefreshOptions)), "samples", "updates_per_refresh")
 _OF_GENERATORS = (*_REFRESHING, "preset", "fit", "network", "sampler", "noise", "data")
 
 

@@ -108,6 +108,7 @@ def test_options_of_agents_that_see(planned):
         (("--agent", "ppo"), "--agent must be one of sac, redq"),
         (("--pixels",), "dm_control suite"),
         (("--ratio", "0.5"), "--ratio is for --synthetic"),
+        (("--relevance", "reward"), "--relevance is for --synthetic"),
         (("--pixels", "--refresh_every=9"), "--refresh-every is for --synthetic"),
         (("--fit.steps", "9"), r"--fit\.steps is for --synthetic"),
         (("--utd", "0"), "utd"),
