@@ -117,9 +117,14 @@ class Maker:
         return made, fitted
 
     def _made(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
+        plan = self.plan
+        if name == "diffusion":
+            return self._from_diffusion(folder)
         if name == "mbpo":
-            return self._from_ensemble()
-        return self._from_diffusion(folder) if name == "diffusion" else self._from_table(name, folder)
+            return self._timed(MBPO(device=plan.device, seed=plan.seed), self.real, {})
+        config = self._searched(config_of(name), folder) if plan.trials else config_of(name)
+        config = replace(config, epochs=plan.epochs)
+        return self._timed(Tabular(config, device=plan.device, seed=plan.seed), self._table, to_json(config))
 
     def diffusion(self, folder: Path) -> Synthesizer:
         """The model in `folder`, which is fitted first if it does not exist."""
@@ -135,29 +140,19 @@ class Maker:
         parameters = sum(weight.numel() for weight in model.network.parameters())
         return made, Fitted(model.record.seconds, parameters, self.plan.settings.to_json())
 
-    def _from_table(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
+    def _searched(self, config: Config, folder: Path) -> Config:
+        """The best of the settings that are tried."""
         plan = self.plan
-        config = config_of(name)
-        if plan.trials:
-            table, samples = self._table.take(plan.trial_rows, plan.seed), min(plan.samples, TRIAL_SAMPLES)
-            score = TrialScore(table, self.real, samples, plan.device, plan.seed)
-            start = replace(config, epochs=plan.trial_epochs)
-            found = search(
-                start, score, folder, trials=plan.trials, jobs=plan.jobs, seed=plan.seed, progress=self.progress
-            )
-            config = found.best.config
-        config = replace(config, epochs=plan.epochs)
-        began = time.monotonic()
-        model = Tabular(config, device=plan.device, seed=plan.seed).fit(self._table, progress=self.progress)
-        seconds = time.monotonic() - began
-        made = model.sample(plan.samples, seed=plan.seed)
-        return made, Fitted(seconds, model.parameters, to_json(config))
+        table, samples = self._table.take(plan.trial_rows, plan.seed), min(plan.samples, TRIAL_SAMPLES)
+        score = TrialScore(table, self.real, samples, plan.device, plan.seed)
+        how: dict[str, Any] = {"trials": plan.trials, "jobs": plan.jobs, "seed": plan.seed, "progress": self.progress}
+        return search(replace(config, epochs=plan.trial_epochs), score, folder, **how).best.config
 
-    def _from_ensemble(self) -> tuple[Transitions, Fitted]:
-        plan, began = self.plan, time.monotonic()
-        model = MBPO(device=plan.device, seed=plan.seed).fit(self.real, progress=self.progress)
+    def _timed(self, model: MBPO | Tabular, data: Any, settings: dict[str, Any]) -> tuple[Transitions, Fitted]:
+        began = time.monotonic()
+        model.fit(data, progress=self.progress)
         seconds = time.monotonic() - began
-        return model.sample(plan.samples, seed=plan.seed), Fitted(seconds, model.parameters, {})
+        return model.sample(self.plan.samples, seed=self.plan.seed), Fitted(seconds, model.parameters, settings)
 
     @cached_property
     def _table(self) -> Table:

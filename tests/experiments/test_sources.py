@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from synther import Synthesizer
-from synther.compare.generators import Fitted, Maker, Plan
+from synther.compare.generators import Plan
 from synther.data.episodes import n_step_rows
 from synther.data.spaces import Box, Discrete
 from synther.datasets import Dataset
@@ -130,10 +131,11 @@ def test_a_fit_that_was_killed_goes_on(tmp_path, monkeypatch):
 
 def test_what_cannot_be_saved_keeps_its_rows(tmp_path, monkeypatch):
     made = swings(50, seed=3)
-    monkeypatch.setattr(Maker, "_from_table", lambda self, name, folder: (made, Fitted(0.0, 0, {})))
-    assert rows_of(generated(tmp_path, "tvae")).equals(made)
-    monkeypatch.setattr(Maker, "_from_table", pytest.fail)
-    assert rows_of(generated(tmp_path, "tvae")).equals(made)
+    ensemble = Mock(parameters=0, **{"sample.return_value": made})
+    monkeypatch.setattr("synther.compare.generators.MBPO", lambda **options: ensemble)
+    for _ in range(2):
+        assert rows_of(generated(tmp_path, "mbpo")).equals(made)
+    ensemble.fit.assert_called_once()
     assert [len(list(folder.glob("synthetic.npz"))) for folder in tmp_path.iterdir()] == [1]
 
 
