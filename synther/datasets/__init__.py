@@ -163,10 +163,8 @@ def _file_or_minari(request: Request) -> Found | None:
             raise FormatError(f"{file} holds frames: expected rows; pixel agents learn by `synther pixels train`")
         return formats.read(file), f"read from {file.name}"
     path = Path(name).expanduser()
-    own: Path | str | None = None
-    for place in [path] if data is None else [path, data / path]:
-        if own is None and minari.folder_in(place) is not None:
-            own = place
+    places = [path] if data is None else [path, data / path]
+    own: Path | str | None = next((place for place in places if minari.folder_in(place) is not None), None)
     if own is None and formats.is_minari_id(name):
         with suppress(ImportError):
             own = None if minari.folder_of(name) is None else name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,7 +102,7 @@ def share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def _styles(names: Sequence[str]) -> list[_Style]:
+def _styles(names: Collection[str]) -> list[_Style]:
     """A style for each name: that of its method, or the first that is free."""
     wanted = [next((place for word, place in _METHODS.items() if word in name.lower()), None) for name in names]
     chosen: dict[int, int] = {}  # place of the style, by place of the name
@@ -124,10 +124,8 @@ def plot(
 ) -> None:
     """Learning curves: the mean of each as a line, from low to high as a band."""
     found = _checked(curves)
-    styles = _styles(list(found))
     figure, axes = _panel(title, xlabel, ylabel)
-    for number, (name, (at, mean, low, high)) in enumerate(found.items()):
-        style = styles[number]
+    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(_styles(found), found.items(), strict=True)):
         axes.fill_between(at, low, high, color=style.colour, alpha=0.18, linewidth=0)
         # A mark at a tenth of the places, and each line's at others: they must not hide one another.
         every = max(1, len(at) // 10)
@@ -156,9 +154,8 @@ def lines(
         raise DataError(f"a logarithmic axis takes numbers above 0, got {places[0]:g}")
     figure, axes = _panel(title, xlabel, SCORE)
     # Side by side: error bars at the very same place would hide one another.
-    styles, step = _styles(list(found)), 0.008 * (math.log(places[-1] / places[0]) or 1.0)
-    for number, (name, (at, mean, low, high)) in enumerate(found.items()):
-        style = styles[number]
+    step = 0.008 * (math.log(places[-1] / places[0]) or 1.0)
+    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(_styles(found), found.items(), strict=True)):
         beside = at * math.exp(step * (number - (len(found) - 1) / 2))
         axes.vlines(beside, low, high, color=style.colour, linewidth=1.4)
         _line(axes, beside, mean, style, name)
