@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,8 @@ from typing import Any
 from synther.durable import check_folder, replacing
 from synther.errors import ConfigError
 from synther.locks import Owned, owned
+
+log = logging.getLogger(__name__)
 
 _LOCK = ".run.lock"
 _ADVICE = "choose an empty or a new folder"
@@ -56,6 +59,7 @@ class RunFolder:
         """
         if finished():
             self.claim(description)
+            log.info("%s is finished already", self.path)
             yield False
             return
         with self.lock():

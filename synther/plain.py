@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -58,12 +58,13 @@ def check_one_of(what: str, name: str, known: Iterable[str]) -> None:
         raise ConfigError(f"unknown {what} {name!r}: expected one of {', '.join(names)}")
 
 
-def check_options(algorithm: str, options: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names of options that an algorithm does not have."""
-    names = list(known)
+def with_options(algorithm: str, default: Any, options: Mapping[str, Any], *fixed: str) -> Any:
+    """The config `default` of an algorithm with other options. It may have options that are `fixed`."""
+    names = [option.name for option in fields(default) if option.init and option.name not in fixed]
     for option in options:
         if option not in names:
             raise ConfigError(f"unknown option {algorithm}.{option}: expected one of {', '.join(names)}")
+    return replace(default, **options)
 
 
 def check_env_options(options: Mapping[str, Any]) -> None:

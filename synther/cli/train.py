@@ -43,12 +43,6 @@ class Train(OfflineOptions, options.Named):
     """Rows of the model or the augmentation. Default: 5M. K and M suffixes are accepted."""
     ratio: float | None = None
     """With --synthetic or --augment: the share of these rows in every batch. Default: 1."""
-    fraction: float | None = None
-    """Use a random fraction of the rows of DATA."""
-    episodes: int | None = None
-    """Episodes of each seed and evaluation. Default: 10, in mazes 100."""
-    env_options: dict[str, Any] | None = None
-    """Arguments of gymnasium.make, instead of those of DATA: '{"max_episode_steps": 500}'."""
     evaluate: options.On = True
     """Train without evaluation."""
     data_seed: int = 0
@@ -102,12 +96,11 @@ def _parse(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
 
 def _check(chosen: Train) -> None:
     """Options that contradict each other, before any file is read."""
+    from synther.experiments.sources import check_ratio
+
     if chosen.synthetic is not None and chosen.augment is not None:
         raise ConfigError("--synthetic and --augment both say what to train on: choose one")
-    if chosen.ratio is not None and chosen.synthetic is None and chosen.augment is None:
-        raise ConfigError("--ratio mixes real rows with others: give --synthetic or --augment too")
-    if chosen.ratio is not None and not 0 <= chosen.ratio <= 1:
-        raise ConfigError(f"--ratio must lie in [0, 1], got {chosen.ratio}")
+    check_ratio(chosen.ratio, mixing=chosen.synthetic is not None or chosen.augment is not None)
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
         raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment, and neither is given")
     for name, asked in (("--env-id", chosen.env_id), ("--env-options", chosen.env_options)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from synther.errors import DataError, SyntherError
 from synther.experiments import loop
 from synther.experiments.record import check_trackers
 from synther.experiments.results import Result
-from synther.experiments.sources import TrainingData
+from synther.experiments.sources import REAL, Given, TrainingData
 from synther.experiments.specs import OfflineRun
 from synther.folder import RunFolder
 from synther.progress import Progress, resolve
@@ -60,7 +60,8 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     env_id, bounds = _environment(spec, material.real, asked)
     for arm in material.agent_arms():
         arm.counts(config.batch_size)
-    for name, table in material.at_hand().items():  # wrong ones are refused before there is a folder
+    given = {name: source.given for name, source in material.others.items() if isinstance(source, Given)}
+    for name, table in {REAL: material.real, **given}.items():  # wrong ones are refused before there is a folder
         _rows_of([table], [name], bounds, torch.device("cpu"), False)
     algorithm, n = ALGORITHMS.get(spec.algorithm), spec.n_step
     sizes = material.real.observation.shape[1], material.real.action.shape[1]
@@ -84,12 +85,12 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
             rows = _rows_of(tables, material.names, bounds, device, following)
             members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
             agent = Agent(config, rows, members, precision=spec.precision, n_step=n)
-            with _players(spec, env_id, members) as evaluator:
-                arms, seeds = list(material.arms), spec.all_seeds
-                result = loop.train(agent, spec, folder, arms, seeds, progress, evaluator=evaluator)
+            how: dict[str, Any] = {"episodes": spec.episodes, "workers": spec.workers, "options": spec.env_options}
+            seeds = [member.seed for member in members]
+            with nullcontext() if env_id is None else Evaluator(env_id, seeds, **how) as evaluator:
+                arms = list(material.arms)
+                result = loop.train(agent, spec, folder, arms, spec.all_seeds, progress, evaluator=evaluator)
             run.finish(result.to_json())
-        else:
-            log.info("%s is finished already", folder)
     return Result.read(run.result)
 
 
@@ -98,13 +99,6 @@ def _rows_of(
 ) -> Rows:
     low, high = bounds or (None, None)
     return Rows(tables, device=device, low=low, high=high, names=names, next_actions=following)
-
-
-def _players(spec: OfflineRun, env_id: str | None, members: list[Member]) -> AbstractContextManager[Evaluator | None]:
-    if env_id is None:
-        return nullcontext()
-    seeds = [member.seed for member in members]
-    return Evaluator(env_id, seeds, episodes=spec.episodes or EPISODES, workers=spec.workers, options=spec.env_options)
 
 
 def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:

@@ -78,9 +78,8 @@ def train_to(
         return Result.after(spec.steps, run.result) is not None
 
     if finished():
-        run.claim(described)
-        log.info("%s is finished already", folder)
-        return Result.read(run.result)
+        with run.work(described, finished):
+            return Result.read(run.result)
     for doubt in spec.doubts():
         log.warning(doubt)
     check_trackers(spec)

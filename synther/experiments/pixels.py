@@ -126,16 +126,14 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
     run = RunFolder(folder)
     run.check(described)
     if is_trained(folder):
-        log.info("%s is trained already", folder)
+        log.info("%s is finished already", folder)
         return result_of(folder)
     agent = PixelAgent(config, frames, spec.all_seeds, device=device, precision=spec.precision)
     # Only now: settings or frames that do not fit have been refused, and leave no folder.
     with run.work(described, lambda: is_trained(folder)) as unfinished:
         if unfinished:
-            result = loop.train(
-                agent, spec, folder, [FRAMES], spec.all_seeds, resolve(progress), label=f"train {FRAMES}"
-            )
-            finish(folder, result, agent.policy())
+            how = [FRAMES], spec.all_seeds, resolve(progress)
+            finish(folder, loop.train(agent, spec, folder, *how, label=f"train {FRAMES}"), agent.policy())
     return result_of(folder)
 
 
@@ -335,8 +333,6 @@ def retrain_to(
             actors = [load_policy(folder / group.name / loop.CHECKPOINT).actor for group in groups]
             weights = torch.cat([actor.weights for actor in actors])
             finish(folder, result, policy.with_heads(Stack(weights, policy.actor.sizes)))
-        else:
-            log.info("%s is trained already", folder)
     return result_of(folder)
 
 

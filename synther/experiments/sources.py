@@ -34,6 +34,14 @@ SYNTHETIC = "synthetic"
 _FLOAT_BYTES = 4
 
 
+def check_ratio(ratio: float | None, mixing: bool) -> None:
+    """Refuse a share of synthetic rows that is none, or that is given although there are no such rows."""
+    if ratio is not None and not mixing:
+        raise ConfigError("--ratio mixes real rows with others: give --synthetic or --augment too")
+    if ratio is not None and not 0 <= ratio <= 1:
+        raise ConfigError(f"--ratio must lie in [0, 1], got {ratio}")
+
+
 class Source(Protocol):
     """Rows that may have to be made first."""
 
@@ -216,13 +224,10 @@ class TrainingData:
     @classmethod
     def mixed(cls, real: Transitions, synthetic: Source | None = None, ratio: float | None = None) -> TrainingData:
         """One arm: real rows, or synthetic rows, or both; `ratio` is the share of synthetic rows in every batch."""
+        check_ratio(ratio, mixing=synthetic is not None)
         if synthetic is None:
-            if ratio is not None:
-                raise ConfigError(f"a ratio of {ratio} mixes synthetic rows with real ones, and none were given")
             return cls(real)
         share = 1.0 if ratio is None else ratio
-        if not 0 <= share <= 1:
-            raise ConfigError(f"the ratio of synthetic rows must lie in [0, 1], got {ratio}")
         if share == 0:
             synthetic.check(real)  # as every other share would
             return cls(real)
@@ -240,11 +245,6 @@ class TrainingData:
     def names(self) -> tuple[str, ...]:
         """Names of the `tables`, in the same order."""
         return (REAL, *self.others)
-
-    def at_hand(self) -> dict[str, Transitions]:
-        """The rows that are in memory already, by name."""
-        given = {name: source.given for name, source in self.others.items() if isinstance(source, Given)}
-        return {REAL: self.real, **given}
 
     def agent_arms(self) -> list[Arm]:
         """The arms, with the indices of their `tables`."""

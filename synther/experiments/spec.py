@@ -24,6 +24,7 @@ from synther.progress import Progress
 
 if TYPE_CHECKING:
     from synther.data.transitions import Transitions
+    from synther.datasets import Dataset
     from synther.experiments.engines import Outcome
     from synther.experiments.sources import Source
 
@@ -85,6 +86,12 @@ class OfflineOptions(EvaluationOptions):
     seeds: int = 8
     env_id: str | None = None
     """The environment, if the data does not name it."""
+    env_options: dict[str, Any] | None = None
+    """Arguments of gymnasium.make, instead of those of the data: '{"max_episode_steps": 500}'."""
+    episodes: int | None = None
+    """Episodes of each seed and evaluation. Default: 10, in mazes 100."""
+    fraction: float | None = None
+    """Use a random fraction of the real rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +154,13 @@ class Place:
     workers: int | None = None
     command: str = ""
     """The command line, for the record."""
+
+    def read(self, name: str, progress: Progress, seed: int = 0) -> Dataset:
+        """A data set. Its origin does not have the path of the data folder on this machine."""
+        from synther import datasets
+
+        found = datasets.read(name, data=self.data, policies=self.policies, seed=seed, progress=progress)
+        return replace(found, origin=found.origin.replace(f"{self.data}/", ""))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -26,7 +26,7 @@ from synther.experiments.spec import (
     Training,
 )
 from synther.folder import Growth, RunFolder, read_object, write_object
-from synther.plain import check_env_options, check_least, check_one_of, check_options
+from synther.plain import check_env_options, check_least, check_one_of, with_options
 from synther.progress import Progress
 
 if TYPE_CHECKING:
@@ -58,14 +58,8 @@ class OfflineRun(OfflineOptions, RunSpec):
     arms: dict[str, dict[str, float]] = field(default_factory=dict)
     """For each arm, the share of every batch that comes from the real rows and from each source."""
     sources: dict[str, Recipe] = field(default_factory=dict)
-    fraction: float | None = None
-    """Use a random share of the real rows."""
     agent: dict[str, Any] = field(default_factory=dict)
     """Options of the algorithm that differ from those of the data set and from its defaults."""
-    episodes: int | None = None
-    """Episodes that each seed plays in an evaluation. Default: the data set's number."""
-    env_options: dict[str, Any] | None = None
-    """Passed to `gymnasium.make`. Default: those of the data where that names the environment."""
     evaluate: bool = True
     checkpoint_seconds: float = 30.0
     """Minimum time between two checkpoints."""
@@ -79,9 +73,8 @@ class OfflineRun(OfflineOptions, RunSpec):
         from synther.agents.agent import ALGORITHMS
 
         check_one_of("algorithm", self.algorithm, ALGORITHMS.names())
-        kind = ALGORITHMS.get(self.algorithm).config_class
-        check_options(self.algorithm, self.agent, (option.name for option in fields(kind)))
-        return kind(**self.agent)
+        config: AgentConfig = with_options(self.algorithm, ALGORITHMS.get(self.algorithm).config_class(), self.agent)
+        return config
 
     def on(self, dataset: Dataset) -> OfflineRun:
         """A copy in which options that are not set are those of the data set."""
@@ -101,16 +94,14 @@ class OfflineRun(OfflineOptions, RunSpec):
         return Growth("updates")
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        from synther import datasets
         from synther.experiments.offline import train_to
 
-        dataset = datasets.read(self.data, data=place.data, policies=place.policies, seed=self.seed, progress=progress)
+        dataset = place.read(self.data, progress, self.seed)
         material = self._material(dataset, place)
         run = replace(self.on(dataset), env_id=dataset.env_id, env_options=dataset.env_options)
         run = replace(run, workers=place.workers, device=place.device)
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
-        # The path of the data folder on this machine is left out of the record.
-        provenance = {"data": dataset.origin.replace(f"{place.data}/", ""), "rows": len(material.real)}
+        provenance = {"data": dataset.origin, "rows": len(material.real)}
         return provenance, lambda folder, progress: train_to(run, material, folder / "training", progress=progress)
 
     def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
@@ -234,10 +225,8 @@ class OnlineRun(OnlineOptions, RunSpec):
         from synther.agents.learner import ONLINE_AGENTS
 
         check_one_of("agent", self.algorithm, ONLINE_AGENTS.names())
-        default = ONLINE_AGENTS.get(self.algorithm).config
-        known = (option.name for option in fields(default) if option.init and option.name != "utd")
-        check_options(self.algorithm, self.agent, known)
-        return replace(default, **self.agent, utd=self.utd)
+        default = replace(ONLINE_AGENTS.get(self.algorithm).config, utd=self.utd)
+        return with_options(self.algorithm, default, self.agent, "utd")
 
     def is_refreshed(self, step: int) -> bool:
         """Whether generators are fitted after `step` steps. After the last step their rows would not be used."""
@@ -298,13 +287,9 @@ class OnlineRun(OnlineOptions, RunSpec):
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
         with opened(self.env_id):
             pass
-        if self.prior is None:
-            return {}, lambda folder, progress: train_to(run, folder / "training", progress=progress)
-        from synther import datasets
-
-        prior = datasets.read(self.prior, data=place.data, policies=place.policies, progress=progress)
-        rows, origin = prior.rows, {"prior": prior.origin.replace(f"{place.data}/", "")}
-        return origin, lambda folder, progress: train_to(run, folder / "training", prior=rows, progress=progress)
+        prior = None if self.prior is None else place.read(self.prior, progress)
+        rows, provenance = (None, {}) if prior is None else (prior.rows, {"prior": prior.origin})
+        return provenance, lambda folder, progress: train_to(run, folder / "training", prior=rows, progress=progress)
 
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         trained = _training_of(folder)
@@ -347,8 +332,7 @@ class OnlinePixelRun(OnlineRun):
     def config(self) -> Any:
         from synther.agents.drq_v2 import DrQv2Config
 
-        check_options(self.algorithm, self.agent, (option.name for option in fields(DrQv2Config) if option.init))
-        return DrQv2Config(**self.agent)
+        return with_options(self.algorithm, DrQv2Config(), self.agent)
 
     def is_refreshed(self, step: int) -> bool:
         """Nor are generators fitted before the encoder has begun to learn."""
@@ -426,9 +410,8 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
     def config(self) -> PixelConfig:
         from synther.pixels.agent import PIXEL_ALGORITHMS
 
-        kind = PIXEL_ALGORITHMS[self.algorithm][0]
-        check_options(self.algorithm, self.agent, (option.name for option in fields(kind) if option.init))
-        return kind(**self.agent)
+        config: PixelConfig = with_options(self.algorithm, PIXEL_ALGORITHMS[self.algorithm][0](), self.agent)
+        return config
 
     def changed(self, changes: ChangeOptions) -> PixelRun:
         if changes.evaluate_every is not None:

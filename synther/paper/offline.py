@@ -234,10 +234,9 @@ class Sizes(RunSpec):
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
         import torch
 
-        from synther import datasets
         from synther.diffusion.networks import Network
 
-        rows = datasets.read(self.data, data=place.data, policies=place.policies, progress=progress).rows
+        rows = place.read(self.data, progress).rows
         columns = 2 * rows.observation.shape[1] + rows.action.shape[1] + 2
         with torch.device("meta"):
             network = Network(columns, self.recipe.settings().network)
