@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from synther.conditions import Conditions
-from synther.data.calibration import Calibration
+from synther.data.calibration import Calibration, Weights
 from synther.data.layout import Layout
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
@@ -65,6 +65,8 @@ class Fitted:
     """What rows are drawn from, where states and actions are few."""
     conditions: Conditions = field(default_factory=Conditions)
     """What the network is told about rows."""
+    shares: Weights = ()
+    """How often each value of each group of few values comes in the real rows."""
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Fitted:
             "scaler": json.dumps(self.scaler.to_json()),
             "record": json.dumps(asdict(self.record)),
             "rates": json.dumps(list(self.rates)),
+            "shares": json.dumps(self.shares),
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
             "usual_reward": json.dumps(None if self.usual_reward is None else self.usual_reward.to_json()),
             "calibration": json.dumps(calibration.to_json()),
@@ -173,7 +176,12 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     counted = None if table is None else RowTable(**{name: tensor.numpy() for name, tensor in table.items()})
     paying = json.loads(metadata["usual_reward"])
     usual = None if paying is None else UsualReward.from_json(paying)
-    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions)
+    shares = tuple(map(tuple, json.loads(metadata.get("shares", "[]"))))  # which earlier files have not
+    if shares and tuple(map(len, shares)) != layout.class_counts:
+        raise ValueError("its shares of values do not fit its columns")
+    if calibration.weights and tuple(map(len, calibration.weights)) != layout.class_counts:
+        raise ValueError("its weights of values do not fit its columns")
+    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, json.loads(metadata["ensemble"]), judges)
     fitted.calibrations[settings.sampler] = calibration

@@ -1,8 +1,8 @@
-"""Ones of a generated 0/1 column as often as in the real rows: where to cut it, and what to do where no cut helps.
+"""Values of generated columns as often as in the real rows: where to cut flags, and what to do where no cut helps.
 
 A good generator makes values close to 0 and close to 1 and nothing between, so that every cut gives the same rate: its
 own, which for rare events is too low. Cutting into the noise around 0 would label random rows; taking some of the
-events twice corrects the rate and keeps the labels.
+events twice corrects the rate and keeps the labels. The same goes for rare values of categories and lattices.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from synther.errors import DataError
 NEUTRAL = 0.5
 LOWEST, HIGHEST = Kind.lowest_threshold, 0.95
 _FEWEST = 10
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.25, 4.0  # beyond the latter most rows of a value would be copies
+_RAKED = 10  # rounds
+
+Weights = tuple[tuple[float, ...], ...]
+"""A number for each value of each group of columns that has few values."""
 
 
 def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lowest: float = LOWEST) -> float:
@@ -48,13 +53,14 @@ def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lo
     return min(max(middle, lowest), HIGHEST)
 
 
-def odds_ratio(rate: float, decided: NDArray[Any]) -> float:
-    """How many times the odds of a one in real rows, which have `rate`, are those among `decided` (m,), generated.
+def odds_ratio(rate: float, decided: NDArray[Any], weight: NDArray[np.float64] | None = None) -> float:
+    """How many times the odds of a one in real rows, which have `rate`, are those among `decided` (m,), generated, of
+    which each counts as its `weight`.
 
     1 where fewer than ten of the m values are on one side or should be. The rarer side is raised 4 times at most, since
     beyond that most of its rows would be copies, and lowered 20 times at most.
     """
-    found, count = float(np.mean(decided, dtype=np.float64)), len(decided)
+    found, count = float(np.average(decided, weights=weight)), len(decided)
     if any(min(share, 1 - share) * count < _FEWEST for share in (rate, found)):
         return 1.0
     least, most = (0.05, 4.0) if found <= 0.5 else (0.25, 20.0)
@@ -81,29 +87,93 @@ def rebalanced(flags: NDArray[np.bool_], odds: float, draw: np.random.Generator)
     return taken
 
 
+def class_weights(shares: Sequence[Sequence[float]], real: int, classes: NDArray[np.int64]) -> Weights:
+    """How likely a row is to be taken for each value of each group, so that values come as often as in real rows.
+
+    `shares` are those of each group's values in `real` rows, `classes` (N, G) the values of generated ones. Groups are
+    brought to their shares in turn, until all are right at once (raking, Deming and Stephan 1940). Both shares are
+    known up to chance: of what they differ, what chance explains is left alone. Groups are columns of observation and
+    action alone, so that how outcomes follow from these stays as it is.
+    """
+    count = len(classes)
+    tables = [np.ones(len(share)) for share in shares]
+    found = [np.bincount(column, minlength=len(share)) for share, column in zip(shares, classes.T, strict=True)]
+    wanted, rare = [], []
+    for share, seen in zip(map(np.asarray, shares), found, strict=True):
+        few = np.minimum(share * real, seen) < _FEWEST
+        with np.errstate(divide="ignore", invalid="ignore"):
+            off = np.log(share * count / seen)
+            chance = 1 / (share * real) + 1 / seen
+            off *= np.maximum(0, 1 - chance / off**2)
+        rare.append(few)
+        wanted.append(
+            np.where(few, 1.0, np.exp(np.where(few, 0.0, off)).clip(_LEAST_WEIGHT, _MOST_WEIGHT)) * seen / count
+        )
+    for _ in range(_RAKED):
+        for group, (share, few) in enumerate(zip(wanted, rare, strict=True)):
+            weight = _row_weights(tables, classes)
+            now = np.bincount(classes[:, group], weight, len(share)) / weight.sum()
+            change = np.where(few | (now == 0), 1.0, share / share.sum() / np.where(now == 0, 1.0, now))
+            tables[group] = (tables[group] * change).clip(_LEAST_WEIGHT, _MOST_WEIGHT)
+    return tuple(tuple(table.tolist()) for table in tables)
+
+
+def _row_weights(tables: Sequence[NDArray[np.float64]], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+    weight = np.ones(len(classes))
+    for table, column in zip(tables, classes.T, strict=True):
+        weight *= table[column]
+    return weight
+
+
+def resampled(weight: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.int64]:
+    """Which of N rows to take, each as often as its `weight` (N,) says on average. Most stay in their place. (N,)"""
+    ends = np.concatenate([[0.0], np.cumsum(weight / weight.mean())])
+    times = np.diff(np.floor(ends + draw.random()).astype(np.int64))
+    times[-1] += len(weight) - times.sum()  # rounding of the sum
+    taken = np.arange(len(weight))
+    extra = np.repeat(taken, np.maximum(times - 1, 0))
+    taken[times <= 0] = draw.permutation(extra)[: np.count_nonzero(times <= 0)]
+    return taken
+
+
 @dataclass(frozen=True)
 class Calibration:
-    """When each generated flag counts as set; how terminals are rebalanced."""
+    """When each generated flag counts as set; how terminals and values of few-valued columns are rebalanced."""
 
     thresholds: tuple[float, ...]
     terminal_odds: float = 1.0
     """By how much the odds of a terminal row are to be raised over what the generator makes."""
+    weights: Weights = ()
+    """How likely a row is to be taken for each value of each group of few values; empty where all are alike."""
 
     @classmethod
     def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
         """Thresholds from the real `rates` of the flags and generated ones (N, F) before any cut."""
         return cls(tuple(map(calibrate, rates, generated.T, layout.thresholds, layout.lowest_thresholds)))
 
-    def balancing(self, rate: float, terminal: NDArray[np.bool_]) -> Calibration:
-        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the real `rate`."""
-        return replace(self, terminal_odds=odds_ratio(rate, terminal))
+    def balancing(
+        self, rate: float, terminal: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
+    ) -> Calibration:
+        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the real `rate`.
+
+        `weight` (N,) is how likely each row is to be taken before that.
+        """
+        return replace(self, terminal_odds=odds_ratio(rate, terminal, weight))
+
+    def row_weights(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """How likely rows are to be taken, whose values are `classes` (N, G). (N,)"""
+        return _row_weights([np.array(table) for table in self.weights], classes)
 
     def to_json(self) -> dict[str, Any]:
-        return {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
+        own = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
+        return own | ({"weights": [list(table) for table in self.weights]} if self.weights else {})
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
         thresholds, odds = tuple(map(float, entry["thresholds"])), float(entry["terminal_odds"])
         if not 0 < odds < np.inf:
             raise DataError(f"terminal_odds: expected a positive number, got {odds}")
-        return cls(thresholds, odds)
+        weights = tuple(tuple(map(float, table)) for table in entry.get("weights", ()))
+        if not all(0 < weight < np.inf for table in weights for weight in table):
+            raise DataError("weights: expected positive numbers")
+        return cls(thresholds, odds, weights)

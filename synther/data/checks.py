@@ -29,7 +29,7 @@ def check_rows(rows: Transitions) -> None:
         raise DataError(f"all {len(rows):,} rows are equal: there is no distribution to learn")
 
 
-def check_count(count: int) -> int:
+def check_count(count: int | None) -> int:
     """A number of rows as an int, 5e6 included; refuse what cannot be drawn."""
     if not isinstance(count, (int, float, np.number)) or not count >= 1 or count % 1:
         raise ConfigError(f"the number of samples must be a whole number and at least 1, got {count!r}")

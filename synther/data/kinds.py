@@ -70,6 +70,15 @@ class Kind(ABC):
         return self
 
     @property
+    def class_count(self) -> int:
+        """How many different values it has, where these are few and known; else 0."""
+        return 0
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        """Which of these values each row of `source` has, counted from 0. (N,)"""
+        raise NotImplementedError
+
+    @property
     def expected(self) -> str:
         """What `misfit` lets through, for an error text."""
         return "any number"
@@ -246,8 +255,18 @@ class Levels(Kind):
         return source.astype(np.float64)
 
     def decode(self, matrix: Matrix) -> Array:
+        return np.array(self.values)[self._nearest(matrix)]
+
+    def _nearest(self, numbers: Array) -> NDArray[np.int64]:
         values = np.array(self.values)
-        return values[np.searchsorted(values[:-1] + np.diff(values) / 2, matrix)]
+        return np.searchsorted(values[:-1] + np.diff(values) / 2, numbers)
+
+    @property
+    def class_count(self) -> int:
+        return len(self.values)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        return self._nearest(source[:, 0])
 
 
 @final
@@ -329,8 +348,16 @@ class Categorical(Kind):
         value = source[:, 0]
         return np.asarray((value < self.start) | (value > self.start + self.size - 1) | (value != np.rint(value)))
 
+    @property
+    def class_count(self) -> int:
+        return self.size
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = source[:, 0].astype(np.int64) - self.start
+        return found
+
     def encode(self, source: Array) -> Matrix:
-        return encode_index(source[:, 0].astype(np.int64) - self.start, self.size, self.coding)
+        return encode_index(self.classes(source), self.size, self.coding)
 
     def decode(self, matrix: Matrix) -> Array:
         return decode_index(matrix, self.size, self.coding)[:, None] + self.start
@@ -379,9 +406,16 @@ class OneHot(Kind):
         strange = (ones.sum(1) != 1) | ~(ones | (source == 0)).all(1)
         return np.asarray(strange | ~np.isin(source.argmax(1), self._places))
 
+    @property
+    def class_count(self) -> int:
+        return len(self._places)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.searchsorted(self._places, source.argmax(1))
+        return found
+
     def encode(self, source: Array) -> Matrix:
-        places = self._places
-        return encode_index(np.searchsorted(places, source.argmax(1)), len(places), self.coding)
+        return encode_index(self.classes(source), self.class_count, self.coding)
 
     def decode(self, matrix: Matrix) -> Array:
         places = self._places
@@ -444,8 +478,15 @@ class Codebook(Kind):
     def misfit(self, source: Array) -> NDArray[np.bool_]:
         return ~self._places(source)[1]
 
+    @property
+    def class_count(self) -> int:
+        return len(self.rows)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        return self._places(source)[0]
+
     def encode(self, source: Array) -> Matrix:
-        return encode_index(self._places(source)[0], len(self.rows), self.coding)
+        return encode_index(self.classes(source), self.class_count, self.coding)
 
     def decode(self, matrix: Matrix) -> Array:
         return self._book[decode_index(matrix, len(self.rows), self.coding)]

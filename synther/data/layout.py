@@ -26,6 +26,9 @@ from synther.errors import ConfigError, DataError
 _PAIR = ("observation", "next_observation")
 """The same quantities at two moments."""
 
+MOST_CLASSES = 64
+"""Values of a column up to which rows are counted value by value."""
+
 _CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
 
 
@@ -324,6 +327,24 @@ class Layout:
             else:
                 raise ConfigError(f"expected numbers: {place.names[0]} has values without an order")
         return tuple(found)
+
+    @cached_property
+    def _classed(self) -> tuple[_Place, ...]:
+        few = [place for place in self._places if 2 <= place.kind.class_count <= MOST_CLASSES]
+        return tuple(place for place in few if place.field in ("observation", "action"))
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        """Of each column of observation and action, or group of columns, with a few values: how many."""
+        return tuple(place.kind.class_count for place in self._classed)
+
+    def classes(self, rows: Transitions) -> NDArray[np.int64]:
+        """Which of its values each of these has in each row. (N, G)"""
+        found = np.empty((len(rows), len(self._classed)), np.int64)
+        for group, place in enumerate(self._classed):
+            source = getattr(rows, place.field).reshape(len(rows), -1)[:, place.source]
+            found[:, group] = place.kind.classes(source)
+        return found
 
     def settle(self, matrix: Matrix) -> None:
         """Replace discrete observations and actions in rows of the matrix by what they will be as rows: valid codes,

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from synther import compute
 from synther.conditions import Asking, Conditions, first_rows, tell
 from synther.data import formats
+from synther.data.calibration import Weights
 from synther.data.checks import check_count, drawing_seed
 from synther.data.fingerprint import fingerprint
 from synther.data.layout import Layout
@@ -210,7 +211,7 @@ class Synthesizer:
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual,
-            task.table, told,
+            task.table, told, _shares(prepared.layout, rows),
         )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(None, progress).ready()
@@ -530,11 +531,17 @@ class Synthesizer:
         return model
 
 
+def _shares(layout: Layout, rows: Transitions) -> Weights:
+    """How often each value of each group of few values comes in `rows`."""
+    counts = layout.class_counts
+    columns = layout.classes(rows).T
+    found = [np.bincount(column, minlength=count) / len(rows) for column, count in zip(columns, counts, strict=True)]
+    return tuple(tuple(share.tolist()) for share in found)
+
+
 def _count(count: int | None, given: Mapping[str, ArrayLike] | None) -> int:
     """How many rows are asked for: as many as are given."""
     if given is None or not given:
-        if count is None:
-            raise ConfigError("expected how many rows to draw: sample(100_000)")
         return check_count(count)
     there = len(np.atleast_1d(np.asarray(next(iter(given.values())))))
     if count not in (None, there):

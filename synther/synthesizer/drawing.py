@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from synther import compute
 from synther.conditions import Asking
 from synther.cores import cores
-from synther.data.calibration import Calibration, rebalanced
+from synther.data.calibration import Calibration, class_weights, rebalanced, resampled
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
@@ -91,7 +91,8 @@ class Drawing:
         the generator; they draw rows that were asked for towards no average.
         """
         model = self.model
-        if self.settings.data.threshold == "half" or not model.rates or model.table is not None:
+        corrected = model.rates or model.shares
+        if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
             model.calibrations[self.config] = self._plain._calibrated()
@@ -119,8 +120,9 @@ class Drawing:
 
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
-        # Rows that are like given ones have as many terminals as those.
+        # Rows that are like given ones have as many terminals, and as many of each value, as those.
         odds = self.calibration.terminal_odds if self.wishes.like is None else 1.0
+        weighed = bool(self.calibration.weights) and self.wishes.like is None
         block_rows, in_order = self.sampler.block_rows, self.wishes.known is not None
         wanted = range(first, -(-count // block_rows))
 
@@ -132,6 +134,8 @@ class Drawing:
                 return self._decoded(matrix, self.layout)[: count - block * block_rows]
             draw = drawn(block)
             rows = self._consistent(matrix, self.layout, draw)
+            if weighed:
+                rows = rows[resampled(self.calibration.row_weights(self.layout.classes(rows)), draw)]
             return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
 
         table, layout = self.model.table, self.layout
@@ -208,16 +212,24 @@ class Drawing:
         flags = [model.layout.flags(model.scaler.inverse(matrix)) for matrix in drawn]
         found = Calibration.fit(model.rates, np.concatenate(flags), model.layout)
         names = model.layout.flag_names
-        if "terminal" not in names:
+        if "terminal" not in names and not model.shares:
             return found
         layout, draw = model.layout.with_thresholds(found.thresholds), np.random.default_rng(_CALIBRATION_SEED)
-        terminal = np.concatenate([self._consistent(matrix, layout, draw).terminal for matrix in drawn])
-        return found.balancing(model.rates[names.index("terminal")], terminal)
+        rows = Transitions.concatenate([self._consistent(matrix, layout, draw) for matrix in drawn])
+        weight = None
+        if model.shares:
+            classes = layout.classes(rows)
+            found = replace(found, weights=class_weights(model.shares, model.record.rows, classes))
+            weight = found.row_weights(classes)
+        if "terminal" not in names:
+            return found
+        return found.balancing(model.rates[names.index("terminal")], rows.terminal, weight)
 
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""
         # 5,000 events tell a rate to 1.4 %. A flag that is set in next observations alone has none to find.
-        rarest = min((min(rate, 1 - rate) for rate in self.model.rates if 0 < rate < 1), default=1.0)
+        rates = [*self.model.rates, *(share for shares in self.model.shares for share in shares)]
+        rarest = min((min(rate, 1 - rate) for rate in rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self.sampler.block_rows)
         if self.config != self.settings.sampler:  # another sampler for once: do not wait as long as after a fit
             most //= 4

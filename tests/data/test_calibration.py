@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synther.data.calibration import calibrate, odds_ratio, rebalanced
+from synther.data.calibration import Calibration, calibrate, class_weights, odds_ratio, rebalanced, resampled
 from synther.errors import DataError
 
 
@@ -107,3 +107,41 @@ def test_only_rows_of_the_side_that_gets_fewer_are_replaced(given_flags, odds, s
     assert after == before if odds == 1.0 else (after >= before if odds > 1.0 else after <= before)
     assert (given_flags[~kept] == (odds < 1.0)).all()
     assert (given_flags[taken[~kept]] == (odds > 1.0)).all()
+
+
+def test_values_of_two_groups_come_as_often_as_in_real_rows():
+    draw = np.random.default_rng(0)
+    first = draw.choice(3, 200_000, p=(0.7, 0.25, 0.05))
+    second = (draw.random(200_000) < np.array([0.2, 0.5, 0.8])[first]).astype(np.int64)
+    classes, shares = np.column_stack([first, second]), ((0.66, 0.3, 0.04), (0.6, 0.4))
+    found = Calibration((), 1.0, class_weights(shares, 10**6, classes))
+    taken = classes[resampled(found.row_weights(classes), draw)]
+    for column, share in zip(taken.T, shares, strict=True):
+        # 200,000 rows: a share of 4 % to 1.1 %.
+        assert np.bincount(column) / len(taken) == pytest.approx(share, rel=0.03)
+    odds = [_odds(rows) for rows in (classes, taken)]
+    assert odds[1] == pytest.approx(odds[0], rel=0.1), "how the groups belong together stays as it is"
+    again = Calibration.from_json(found.to_json())
+    assert again == found
+
+
+def _odds(rows: np.ndarray) -> float:
+    counts = np.bincount(2 * rows[:, 0] + rows[:, 1], minlength=6).astype(float)
+    return float(counts[0] * counts[3] / (counts[1] * counts[2]))
+
+
+def test_what_chance_explains_and_what_is_hardly_known_is_left_alone():
+    draw = np.random.default_rng(1)
+    classes = draw.choice(4, (20_000, 1), p=(0.5, 0.3, 0.1999, 0.0001))
+    (weights,) = class_weights(((0.5, 0.3, 0.1999, 0.0001),), 20_000, classes)
+    assert weights == pytest.approx(np.ones(4), abs=0.03)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_taken_as_often_as_their_weights_say(seed):
+    draw = np.random.default_rng(seed)
+    weight = draw.uniform(0.5, 2, 5_000)
+    times = np.bincount(resampled(weight, draw), minlength=5_000)
+    assert times.sum() == 5_000
+    assert np.abs(times - weight / weight.mean()).max() < 1 + 1e-9
+    np.testing.assert_array_equal(resampled(np.full(7, 2.0), draw), np.arange(7))

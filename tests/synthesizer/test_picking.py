@@ -47,8 +47,10 @@ def test_exactly_as_many_rows_as_asked_for_come_back(judged, caplog):
     assert plain.equals(judged.sample(300, seed=1, keep=1.0, progress=False))
     first = plain.observation[:64]  # of those that were drawn some are there, in order
     places = [np.flatnonzero((first == row).all(1)) for row in kept.observation[:20]]
-    assert all(len(place) == 1 for place in places)
-    assert (np.diff(np.concatenate(places)) > 0).all()
+    assert all(len(place) for place in places)
+    once = [place for place in places if len(place) == 1]  # rare values come twice in a short fit
+    assert len(once) > 5
+    assert (np.diff(np.concatenate(once)) > 0).all()
 
 
 @pytest.mark.parametrize("keep", [0.7, 1.0])
