@@ -1,34 +1,53 @@
-"""The buffer between TorchRL's own roll-outs and losses."""
+"""The buffer between TorchRL's own roll-outs and losses.
+
+Imported when it is used: TorchRL takes seconds, for which every process that collects tests would wait.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
-from tensordict.nn import TensorDictModule
 from torch import nn
-from torchrl.data import Bounded, Categorical, MultiOneHot, OneHot, Unbounded
-from torchrl.envs import GymEnv, SerialEnv
-from torchrl.modules import NormalParamExtractor, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
-from torchrl.objectives import DDPGLoss, DQNLoss, SACLoss, SoftUpdate
 
 from synther.errors import ConfigError, DataError
-from synther.integrations.torchrl import SyntheticReplayBuffer
 
 from ..replay.rows import OPTIONS
 
-TORQUE = Bounded(-2, 2, (1,))
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torchrl.modules import ProbabilisticActor
+
+    from synther.integrations.torchrl import SyntheticReplayBuffer
 
 
-def buffer(spec: Any = TORQUE, **changes: Any) -> SyntheticReplayBuffer:
-    return SyntheticReplayBuffer(1000, spec, **{"batch_size": 32, "device": "cpu", **OPTIONS, **changes})
+def torque(bound: float = 2) -> Any:
+    from torchrl.data import Bounded
+
+    return Bounded(-bound, bound, (1,))
+
+
+def pendulums() -> Any:
+    from torchrl.envs import GymEnv, SerialEnv
+
+    return SerialEnv(2, lambda: GymEnv("Pendulum-v1"))
+
+
+def buffer(*spec: Any, **changes: Any) -> SyntheticReplayBuffer:
+    """For the actions of `spec`, by default a torque."""
+    from synther.integrations.torchrl import SyntheticReplayBuffer
+
+    options = {"batch_size": 32, "device": "cpu", **OPTIONS, **changes}
+    return SyntheticReplayBuffer(1000, *(spec or [torque()]), **options)
 
 
 def steps(count: int = 80, action: torch.Tensor | None = None) -> TensorDict:
     """Rows whose reward counts, and each of which goes on from the one before."""
+    from tensordict import TensorDict
+
     torch.manual_seed(0)
     seen = torch.randn(count + 1, 3)
     number = torch.arange(count)[:, None]
@@ -40,6 +59,8 @@ def steps(count: int = 80, action: torch.Tensor | None = None) -> TensorDict:
 
 
 def test_real_rows_come_out_as_they_went_in():
+    from torchrl.data import Unbounded
+
     ours, given = buffer(refresh_every=1000), steps()
     ours.extend(given)
     batch = ours.sample(500)
@@ -62,7 +83,7 @@ def test_real_rows_come_out_as_they_went_in():
 
 
 def test_trajectories_are_cut_where_the_next_one_does_not_go_on():
-    env = SerialEnv(2, lambda: GymEnv("Pendulum-v1"))
+    env = pendulums()
     ours = buffer(env.action_spec_unbatched, refresh_every=1000)
     for _ in range(2):
         ours.extend(env.rollout(20))
@@ -114,11 +135,14 @@ def test_padding_of_trajectories_is_no_experience():
 
 
 def _actor() -> ProbabilisticActor:
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import NormalParamExtractor, ProbabilisticActor, TanhNormal
+
     net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2), NormalParamExtractor())
     module = TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"])
     limits = {"low": -2, "high": 2}
     return ProbabilisticActor(
-        module, spec=TORQUE, in_keys=["loc", "scale"], distribution_class=TanhNormal, distribution_kwargs=limits
+        module, spec=torque(), in_keys=["loc", "scale"], distribution_class=TanhNormal, distribution_kwargs=limits
     )
 
 
@@ -131,7 +155,26 @@ class Critic(nn.Module):
         return self.net(torch.cat([observation, action], -1))
 
 
+def _sac(actor: ProbabilisticActor) -> Any:
+    from torchrl.modules import ValueOperator
+    from torchrl.objectives import SACLoss
+
+    critic = ValueOperator(Critic(), in_keys=["observation", "action"])
+    return SACLoss(actor, critic, num_qvalue_nets=2, action_spec=torque())
+
+
+def _ddpg() -> Any:
+    from tensordict.nn import TensorDictModule
+    from torchrl.modules import ValueOperator
+    from torchrl.objectives import DDPGLoss
+
+    policy = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
+    return DDPGLoss(policy, ValueOperator(Critic(), in_keys=["observation", "action"]))
+
+
 def _learned(loss: Any, batch: Any) -> None:
+    from torchrl.objectives import SoftUpdate
+
     SoftUpdate(loss, eps=0.99)  # without one the loss warns
     total = sum(value for name, value in loss(batch).items() if name.startswith("loss"))
     total.backward()
@@ -143,23 +186,21 @@ def _learned(loss: Any, batch: Any) -> None:
 
 @pytest.mark.parametrize("algorithm", ["sac", "ddpg"])
 def test_losses_take_mixed_batches_of_a_real_environment(algorithm):
-    env = SerialEnv(2, lambda: GymEnv("Pendulum-v1"))
+    env = pendulums()
     ours = buffer(env.action_spec_unbatched)
     ours.extend(env.rollout(40))
     batch = ours.sample()
     assert int(batch["synthetic"].sum()) == 16
     assert batch["action"].abs().max() <= 2
-    critic = ValueOperator(Critic(), in_keys=["observation", "action"])
-    if algorithm == "sac":
-        loss: Any = SACLoss(_actor(), critic, num_qvalue_nets=2, action_spec=TORQUE)
-    else:
-        policy = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["action"])
-        loss = DDPGLoss(policy, critic)
-    _learned(loss, batch)
+    _learned(_sac(_actor()) if algorithm == "sac" else _ddpg(), batch)
 
 
 @pytest.mark.parametrize("categorical", [False, True], ids=["one-hot", "categorical"])
 def test_discrete_actions_keep_their_form(categorical):
+    from torchrl.envs import GymEnv
+    from torchrl.modules import QValueActor
+    from torchrl.objectives import DQNLoss
+
     env = GymEnv("CartPole-v1", categorical_action_encoding=categorical)
     ours = buffer(env.action_spec_unbatched)
     rolled = env.rollout(100, break_when_any_done=False)
@@ -190,12 +231,12 @@ def test_in_the_hands_of_a_trainer(tmp_path):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 def test_a_whole_trainer_of_torchrls():
     from torchrl.collectors import Collector
+    from torchrl.envs import GymEnv
+    from torchrl.objectives import SoftUpdate
     from torchrl.trainers.algorithms.sac import SACTrainer
 
     actor, ours = _actor(), buffer()
-    loss = SACLoss(
-        actor, ValueOperator(Critic(), in_keys=["observation", "action"]), num_qvalue_nets=2, action_spec=TORQUE
-    )
+    loss = _sac(actor)
     SACTrainer(
         collector=Collector(GymEnv("Pendulum-v1"), actor, frames_per_batch=40, total_frames=120),
         total_frames=120,
@@ -220,7 +261,7 @@ def test_saved_to_a_folder_and_loaded(tmp_path):
     other.loads(tmp_path / "replay")
     _same(ours, other)
     with pytest.raises(ConfigError):
-        buffer(Bounded(-1, 1, (1,))).loads(tmp_path / "replay")
+        buffer(torque(1)).loads(tmp_path / "replay")
 
 
 def _same(one: SyntheticReplayBuffer, other: SyntheticReplayBuffer) -> None:
@@ -232,12 +273,20 @@ def _same(one: SyntheticReplayBuffer, other: SyntheticReplayBuffer) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [Bounded(-1, 1, (2, 3)), OneHot(3, shape=(2, 3)), Categorical(3, shape=(2,)), MultiOneHot((2, 3)), None],
+    [
+        lambda data: data.Bounded(-1, 1, (2, 3)),
+        lambda data: data.OneHot(3, shape=(2, 3)),
+        lambda data: data.Categorical(3, shape=(2,)),
+        lambda data: data.MultiOneHot((2, 3)),
+        lambda data: None,
+    ],
     ids=["two environments", "one-hot of two", "categorical of two", "several", "none"],
 )
-def test_other_actions_are_refused_at_once(spec):
+def test_other_actions_are_refused_at_once(spec: Callable[[Any], Any]):
+    from torchrl import data
+
     with pytest.raises(ConfigError, match="action_spec_unbatched"):
-        buffer(spec)
+        buffer(spec(data))
 
 
 def test_other_rows_are_refused():
