@@ -28,6 +28,8 @@ LARGEST_ONEHOT = 4096
 SPIKE_SHARE, FEWEST_IN_A_SPIKE, MOST_SPIKES = 0.0005, 20, 8
 COMMON_SHARE = 0.002
 """Share of the rows from which a value says nothing about whether the others come again and again."""
+ALONE = 0.1
+"""Stds around a value less frequent than that within which most rows have to be of it, for it to be a spike."""
 SPIKE_GAP = 0.5
 """By how much a spike at an end of a column is moved out, in stds of the column."""
 STANDS_OUT = 20
@@ -237,8 +239,8 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
 def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind, ...]:
     """`found` with the columns of real numbers in `values`, a sample, that are no smooth ones as what they are.
 
-    A spike is a value of 1 in 2,000 rows, and many times as frequent as the others. A column of which every value comes
-    again and again is quantised: its values are levels.
+    A spike is a value of 1 in 500 rows, or of 1 in 2,000 where hardly any others are near, and many times as frequent
+    as the others. A column of which every value comes again and again is quantised: its values are levels.
     """
     better: list[Kind] = []
     column = 0
@@ -253,6 +255,7 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind
                 kind = kinds.Levels(tuple(value.tolist()))
             else:
                 often &= count >= STANDS_OUT * (count[~often].mean() if not often.all() else 1.0)
+                often &= common | (_near(value, count, ALONE * _std(values[:, column])) < 2 * count)
                 if 0 < np.count_nonzero(often) <= MOST_SPIKES:
                     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
                     low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)
@@ -261,6 +264,15 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind
         better.append(kind)
         column += kind.source_width
     return tuple(better)
+
+
+def _near(value: Array, count: Array, distance: float) -> Array:
+    """How many rows are of a value within `distance` of each, where values in increasing order have these counts."""
+    before = np.concatenate([[0], np.cumsum(count)])
+    exact = value.astype(np.float64)
+    first, last = np.searchsorted(exact, exact - distance, "left"), np.searchsorted(exact, exact + distance, "right")
+    near: Array = before[last] - before[first]
+    return near
 
 
 def _std(values: Array) -> float:

@@ -122,6 +122,17 @@ def made(clipped_share: float = 0.1, rows: int = 2000, action_space: Box | None 
     )
 
 
+@pytest.mark.parametrize(("place", "share", "is_spike"), [(0.0, 0.001, False), (0.0, 0.003, True), (9.0, 0.001, True)])
+def test_a_rare_value_is_a_spike_where_hardly_any_others_are_near(place, share, is_spike):
+    """As a bonus of +100 is, and a height at which a body happens to rest again and again is not."""
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(40_000, 2))
+    values[: int(share * 40_000), 0] = place
+    zero = np.zeros(40_000)
+    layout = Layout.infer(Transitions(values, zero, zero, values, zero.astype(bool)), spikes=True)
+    assert isinstance(layout.observation[0], Spiked) == is_spike
+
+
 def test_spikes_are_found_where_they_are_and_come_back_exactly():
     rows = made(action_space=Box((-1.0,), (1.0,)))
     plain = Layout.infer(rows)
