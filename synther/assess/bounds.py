@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from synther.assess.standard import Standard
 from synther.data.spaces import Box, Discrete, Space
-from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.data.transitions import EXTRA, Transitions
 
 Array = NDArray[Any]
 
@@ -34,7 +34,7 @@ class Bounds:
         An observation and the next one share their bounds: they are the same quantity a step apart.
         """
         low, high = {}, {}
-        seen = {field: _range(_columns(real, field)) for field in ROW_FIELDS}
+        seen = {field: _range(_columns(real, field)) for field in real.modelled()}
         both = [seen[field] for field in ("observation", "next_observation")]
         widest = np.minimum(both[0][0], both[1][0]), np.maximum(both[0][1], both[1][1])
         seen["observation"] = seen["next_observation"] = widest
@@ -42,6 +42,7 @@ class Bounds:
             "observation": real.observation_space,
             "next_observation": real.observation_space,
             "action": real.action_space,
+            f"{EXTRA}next_action": real.action_space,
         }
         for field, (least, most) in seen.items():
             declared_low, declared_high = _declared(spaces.get(field), len(least))
@@ -51,7 +52,7 @@ class Bounds:
                 span = top - bottom
             slack = _SLACK * np.where(np.isfinite(span), span, 0.0)
             low[field], high[field] = bottom - slack, top + slack
-        return cls(low, high, frozenset(field for field in ROW_FIELDS if _is_coarse(getattr(real, field))))
+        return cls(low, high, frozenset(field for field, array in real.modelled().items() if _is_coarse(array)))
 
     def outside(self, rows: Transitions, field: str) -> Array:
         """Which values of a field are out of bounds: (n, D) of booleans.
@@ -136,7 +137,7 @@ def _is_coarse(values: Array) -> bool:
 
 
 def _columns(rows: Transitions, field: str) -> Array:
-    columns: Array = getattr(rows, field).reshape(len(rows), -1)
+    columns: Array = rows.arrays()[field].reshape(len(rows), -1)
     return columns
 
 

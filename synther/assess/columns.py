@@ -12,7 +12,7 @@ from synther.assess.assessment import Column
 from synther.assess.bounds import Bounds
 from synther.assess.fidelity import at_most, column_names, matrices_of
 from synther.assess.standard import Standard
-from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.data.transitions import Transitions
 
 Array = NDArray[Any]
 
@@ -38,7 +38,7 @@ def describe(
 ) -> tuple[Column, ...]:
     """A `Column` for each column of the rows; the similarities were measured before."""
     bounds = Bounds.of(real)
-    outside = np.concatenate([bounds.outside(synthetic, field).mean(axis=0) for field in ROW_FIELDS])
+    outside = np.concatenate([bounds.outside(synthetic, field).mean(axis=0) for field in real.modelled()])
     scales = [Standard.of(matrix) for matrix in matrices_of(real, synthetic)]
     drawn = matrices_of(at_most(real, HISTOGRAM_ROWS, seed), at_most(synthetic, HISTOGRAM_ROWS, seed))
     columns = []

@@ -1,14 +1,14 @@
 """How close synthetic rows are to real ones. Every measure is a pure function with its range and its best value.
 
 The columns compared are those of the paper's matrix: observation, action, reward, next observation, and the terminal
-flag as 0 or 1. `ks_similarity` and `correlation` follow the definitions that SDMetrics calls KSComplement and
-CorrelationSimilarity.
+flag as 0 or 1; then extra columns. `ks_similarity` and `correlation` follow the definitions that SDMetrics calls
+KSComplement and CorrelationSimilarity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from synther.assess.bounds import actions_outside
 from synther.compute import one_thread
 from synther.data.checks import check_kind
-from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.data.transitions import Transitions
 from synther.errors import DataError
 
 Array = NDArray[Any]
@@ -187,8 +187,7 @@ def compare(real: Transitions, synthetic: Transitions, *, max_rows: int = MAX_RO
 def column_names(transitions: Transitions) -> list[str]:
     """A name for each column, such as `observation[0]`, `action[1]` (`action` if it is discrete), `reward`."""
     names: list[str] = []
-    for field in ROW_FIELDS:
-        array = getattr(transitions, field)
+    for field, array in transitions.modelled().items():
         names += [field] if array.ndim == 1 else [f"{field}[{column}]" for column in range(array.shape[1])]
     return names
 
@@ -235,13 +234,14 @@ def matrices_of(*sides: Transitions) -> tuple[Array, ...]:
     1e9 must not lose its steps.
     """
     coarse, enough = set(), True
-    for field in ROW_FIELDS:
-        arrays = [getattr(rows, field) for rows in sides]
+    for field in sides[0].modelled():
+        arrays = [rows.arrays()[field] for rows in sides]
         if any(array.dtype in (np.float16, np.float32) for array in arrays):
             coarse.add(field)
         elif not all(map(_float32_holds, arrays)):
             enough = False
-    return tuple(_matrix_of(rows, coarse, np.float32 if enough else np.float64) for rows in sides)
+    fields, dtype = list(sides[0].modelled()), np.float32 if enough else np.float64
+    return tuple(_matrix_of(rows, fields, coarse, dtype) for rows in sides)
 
 
 def _float32_holds(array: Array) -> bool:
@@ -251,12 +251,15 @@ def _float32_holds(array: Array) -> bool:
     return array.dtype.itemsize <= 2 or max(-int(array.min()), int(array.max())) <= 2**24
 
 
-def _matrix_of(transitions: Transitions, coarse: set[str], dtype: type[np.floating[Any]]) -> Array:
-    widths = [array.shape[1] if array.ndim == 2 else 1 for array in map(transitions.arrays().__getitem__, ROW_FIELDS)]
+def _matrix_of(
+    transitions: Transitions, fields: Sequence[str], coarse: set[str], dtype: type[np.floating[Any]]
+) -> Array:
+    arrays = transitions.arrays()
+    widths = [arrays[field].shape[1] if arrays[field].ndim == 2 else 1 for field in fields]
     matrix = np.empty((len(transitions), sum(widths)), dtype)
     start = 0
-    for field, width in zip(ROW_FIELDS, widths, strict=True):
-        values = getattr(transitions, field).reshape(len(transitions), width)
+    for field, width in zip(fields, widths, strict=True):
+        values = arrays[field].reshape(len(transitions), width)
         if field in coarse:
             if values.dtype == np.float64:  # what float32 cannot hold is the largest that it can
                 values = np.clip(values, -_LARGEST, _LARGEST)
@@ -283,6 +286,13 @@ def check_columns(real: Transitions, other: Transitions, name: str = "synthetic"
         here, there = getattr(real, field).shape[1:], getattr(other, field).shape[1:]
         if here != there:
             raise DataError(f"cannot compare: {field} has row shape {there} in the {name} data, {here} in the real")
+    here, there = ({key: array.shape[1:] for key, array in rows.extra.items()} for rows in (real, other))
+    if here != there:
+        raise DataError(
+            f"cannot compare: the {name} data has the extra columns {', '.join(there) or 'none'}, the real data "
+            f"{', '.join(here) or 'none'}; prepare both alike (n_step_rows, with_next_actions; --n-step, "
+            "--next-actions), or drop them with without_extra()"
+        )
 
 
 def _alike(first: Array, second: Array) -> tuple[Array, Array]:

@@ -88,8 +88,8 @@ def _exact(known: Array, row: Array, low: Array, high: Array, neighbours: int) -
 
 
 def scaled_rows(real: Transitions, *others: Transitions) -> list[Array]:
-    """The rows of `real` and of all others as float32 matrices, in stds of the real ones."""
-    matrices = matrices_of(real, *others)
+    """The rows of `real` and of all others, without extra columns, as float32 matrices, in stds of the real ones."""
+    matrices = matrices_of(*(rows.without_extra() if rows.extra else rows for rows in (real, *others)))
     standard = Standard.of(matrices[0])
     return [standard.scaled(matrix, _LIMIT) * standard.varies.astype(np.float32) for matrix in matrices]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.assess.fidelity import Comparison, column_names, compare, matrices_of, pearson
-from synther.data.transitions import Transitions
+from synther.data.transitions import EXTRA, Transitions
 from synther.durable import replacing
 from synther.errors import MissingExtra
 
@@ -83,7 +83,7 @@ def _sparse(transitions: Transitions) -> Transitions:
 
 def _panels(names: list[str], found: Comparison) -> list[int]:
     """Columns to draw: next observations look like observations, and a flag is a figure, not a shape."""
-    columns = [at for at, name in enumerate(names) if name.split("[")[0] in ("observation", "action", "reward")]
+    columns = [at for at, name in enumerate(names) if not name.startswith(("next_observation", "terminal"))]
     if len(columns) <= MAX_PANELS:
         return columns
     return sorted(columns, key=lambda at: found.columns[names[at]])[:MAX_PANELS]
@@ -175,9 +175,13 @@ def _fields(real: Transitions) -> tuple[list[int], list[str]]:
     """Where each field begins among the columns, and what to call it."""
     fields = [name.split("[")[0] for name in column_names(real)]
     starts = [at for at, field in enumerate(fields) if at == 0 or fields[at - 1] != field]
-    return starts, [_SHORT[fields[at]] for at in starts]
+    return starts, [_short(fields[at]) for at in starts]
+
+
+def _short(field: str) -> str:
+    return _SHORT.get(field, field.removeprefix(EXTRA))
 
 
 def _label(name: str) -> str:
     field, _, column = name.partition("[")
-    return f"{_SHORT[field]} {column.rstrip(']')}".strip()
+    return f"{_short(field)} {column.rstrip(']')}".strip()

@@ -94,6 +94,7 @@ class MBPO:
     def fit(self, rows: Transitions, *, progress: Progress | bool = True) -> Self:
         """Fit the ensemble and the policy on `rows`, and remember their observations."""
         check_rows(rows)
+        rows.refuse_extra("an ensemble of one-step dynamics models (mbpo)")
         progress = resolve(progress)
         how: Any = {"seed": self.seed, "device": self.device, "progress": progress}
         self.ensemble = Ensemble.fit(rows, **how)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from synther.data.kinds import Kind
 from synther.data.layout import Layout
 from synther.data.scaling import Scaler, resolve_kinds
-from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.data.transitions import Transitions
 from synther.errors import DataError, MissingExtra
 
 Array = NDArray[Any]
@@ -163,12 +163,11 @@ class Table:
 def _places(layout: Layout) -> Iterator[tuple[Kind, slice]]:
     """The kinds that take part in the matrix, and their columns of it."""
     start = 0
-    for field in ROW_FIELDS:
-        for kind in getattr(layout, field):
-            end = start + kind.matrix_width
-            if end > start:
-                yield kind, slice(start, end)
-            start = end
+    for kind in layout.kinds:
+        end = start + kind.matrix_width
+        if end > start:
+            yield kind, slice(start, end)
+        start = end
 
 
 def _categories(part: Array) -> tuple[Category, Array, Array]:

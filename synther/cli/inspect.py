@@ -12,7 +12,7 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, standing, table
-from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.data.transitions import Transitions
 
 if TYPE_CHECKING:
     from synther.synthesizer import Synthesizer
@@ -165,8 +165,7 @@ def _data(chosen: Inspect) -> None:
 
 
 def _columns(rows: Transitions) -> Iterator[dict[str, Any]]:
-    for name in ROW_FIELDS:
-        array = getattr(rows, name)
+    for name, array in rows.modelled().items():
         for number, column in enumerate(array.reshape(len(rows), -1).T):
             values = column.astype(np.float64)
             largest = float(np.abs(values).max()) or 1.0

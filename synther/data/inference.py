@@ -16,7 +16,7 @@ from synther.data.codes import Coding
 from synther.data.kinds import Kind
 from synther.data.moments import RowSample
 from synther.data.spaces import Space
-from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
+from synther.data.transitions import EXTRA, RowSource, Transitions
 from synther.errors import ConfigError, DataError
 
 Array = NDArray[Any]
@@ -98,9 +98,9 @@ def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
     seen: dict[str, Profile] = {}
     for chunk in rows.chunks(_CHUNK):
         first = first or chunk
-        for field in ROW_FIELDS:
+        for field, array in chunk.modelled().items():
             name = "observation" if field == "next_observation" else field
-            here = Profile.of(getattr(chunk, field).reshape(len(chunk), -1))
+            here = Profile.of(array.reshape(len(chunk), -1))
             seen[name] = seen[name].merge(here) if name in seen else here
     if first is None:
         raise DataError("there are no rows: expected at least one transition")
@@ -108,12 +108,17 @@ def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
 
 
 def sample(rows: RowSource, limit: int = 1 << 17) -> dict[str, Array]:
-    """Some rows of observation (with next observation), action and reward, as columns (n, W) of float64."""
-    drawn = {field: RowSample(0, limit) for field in ("observation", "action", "reward")}
+    """Some rows of observation (with next observation), action, reward and extra columns, as columns (n, W) of
+    float64."""
+    drawn: dict[str, RowSample] = {}
     for chunk in rows.chunks(_CHUNK):
-        for field, kept in drawn.items():
+        arrays = chunk.modelled()
+        for field in arrays:
+            if field in ("next_observation", "terminal"):
+                continue
+            kept = drawn.setdefault(field, RowSample(0, limit))
             for name in (field, "next_observation") if field == "observation" else (field,):
-                kept.add(getattr(chunk, name).reshape(len(chunk), -1).astype(np.float64))
+                kept.add(arrays[name].reshape(len(chunk), -1).astype(np.float64))
     return {field: kept.rows for field, kept in drawn.items()}
 
 
@@ -195,7 +200,7 @@ def _distinct(rows: RowSource, field: str, columns: Sequence[int]) -> dict[int, 
     found: dict[int, set[float]] = {column: set() for column in columns}
     for chunk in rows.chunks(_CHUNK):
         for name in (field, "next_observation") if field == "observation" else (field,):
-            array = getattr(chunk, name).reshape(len(chunk), -1)
+            array = chunk.arrays()[name].reshape(len(chunk), -1)
             for column, values in found.items():
                 if len(values) <= MOST_CATEGORIES:
                     values.update(np.unique(array[:, column]).astype(np.float64).tolist())
@@ -304,6 +309,27 @@ def observed_kind(seen: Profile, column: int) -> Kind:
     if not seen.whole[column]:
         return kinds.Continuous()
     return (kinds.Binary if seen.two_valued[column] else kinds.Integer)(*seen.span(column))
+
+
+def extra_kinds(seen: Profile, values: Array, rows: RowSource, field: str, coding: Coding) -> tuple[Kind, ...]:
+    """The kinds of an extra column. A few different numbers that come again and again, such as the discounts of n-step
+    rows, are categories, so that they come back exactly. Discounts stay within the range seen."""
+    found: list[Kind] = [observed_kind(seen, column) for column in range(len(seen.low))]
+    likely = [
+        column
+        for column, kind in enumerate(found)
+        if isinstance(kind, (kinds.Continuous, kinds.Integer))
+        and _is_exact(kind)
+        and len(np.unique(values[:, column])) <= MOST_CATEGORIES
+    ]
+    for column, value in (_distinct(rows, field, likely) if likely else {}).items():
+        if len(value) == 2:
+            found[column] = kinds.Binary(*sorted(value))
+        elif len(value) <= MOST_CATEGORIES and len(values) >= REPEATS * len(value):
+            found[column] = kinds.Codebook(tuple((number,) for number in sorted(value)), coding)
+    if field == f"{EXTRA}discount" and isinstance(found[0], kinds.Continuous):
+        found[0] = kinds.Bounded(*seen.span(0))
+    return tuple(found)
 
 
 def observation_kinds(seen: Profile, space: Space | None, coding: Coding) -> tuple[Kind, ...]:

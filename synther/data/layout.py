@@ -20,7 +20,7 @@ from synther.data.declared import discrete_spaces
 from synther.data.inference import Integers
 from synther.data.kinds import Array, Bounded, Constant, Continuous, Integer, Kind, Levels, Matrix, Spiked
 from synther.data.spaces import Space
-from synther.data.transitions import ROW_FIELDS, RowSource, Transitions
+from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError
 
 _PAIR = ("observation", "next_observation")
@@ -53,8 +53,33 @@ class Number(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Extra:
+    """The kinds of an extra column of rows, which may be several columns wide."""
+
+    name: str
+    kinds: tuple[Kind, ...]
+    dtype: str
+    flat: bool
+    """Whether its array is (N,)."""
+
+    @property
+    def key(self) -> str:
+        return EXTRA + self.name
+
+    def to_json(self) -> dict[str, Any]:
+        kept = {"name": self.name, "dtype": self.dtype, "flat": self.flat}
+        return {**kept, "kinds": [kinds.to_json(kind) for kind in self.kinds]}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Extra:
+        found = tuple(kinds.from_json(kind) for kind in entry["kinds"])
+        return cls(str(entry["name"]), found, entry["dtype"], bool(entry["flat"]))
+
+
+@dataclass(frozen=True)
 class Layout:
-    """The kinds of every field's columns, in the paper's order, and what it takes to restore the rows.
+    """The kinds of every field's columns, in the paper's order, and what it takes to restore the rows. Extra columns
+    come after the fields.
 
     The matrix is float64 on purpose: a column like 1e6 + 1e-3 * noise has to survive until it is scaled.
     Timeouts are not modelled.
@@ -71,6 +96,7 @@ class Layout:
     observation_space: Space | None = None
     env_id: str | None = None
     env_options: dict[str, Any] | None = None
+    extra: tuple[Extra, ...] = ()
 
     @classmethod
     def infer(
@@ -100,6 +126,15 @@ class Layout:
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
             )
         inference.warn_of_integers(observation, sample["observation"])
+        extra = []
+        for name, array in first.extra.items():
+            key = EXTRA + name
+            if name == "next_action":
+                found = inference.action_kinds(seen[key], declared["action"], coding)
+            else:
+                found = inference.extra_kinds(seen[key], sample[key], rows, key, coding)
+            found = inference.special(found, sample[key], seen[key]) if spikes else found
+            extra.append(Extra(name, found, array.dtype.name, array.ndim == 1))
         return cls(
             observation=observation,
             action=action,
@@ -112,16 +147,22 @@ class Layout:
             observation_space=declared["observation"],
             env_id=first.env_id,
             env_options=first.env_options,
+            extra=tuple(extra),
         )
+
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[Kind, ...]]:
+        """Those of each field and extra column, in the order of the matrix."""
+        return {field: getattr(self, field) for field in ROW_FIELDS} | {extra.key: extra.kinds for extra in self.extra}
 
     @cached_property
     def _places(self) -> tuple[_Place, ...]:
         places: list[_Place] = []
         column = 0
-        for field in ROW_FIELDS:
+        for field, own in self._kinds.items():
             names = self._source_names(field)
             source = 0
-            for kind in getattr(self, field):
+            for kind in own:
                 end, matrix_end = source + kind.source_width, column + kind.matrix_width
                 places.append(_Place(field, kind, slice(source, end), slice(column, matrix_end), names[source:end]))
                 source, column = end, matrix_end
@@ -143,12 +184,18 @@ class Layout:
         return tuple(runs)
 
     def _source_names(self, field: str) -> tuple[str, ...]:
-        if field in ("reward", "terminal") or (field == "action" and self.flat_action):
+        flat = {"reward", "terminal", *(extra.key for extra in self.extra if extra.flat)}
+        if field in flat or (field == "action" and self.flat_action):
             return (field,)
         return tuple(f"{field}[{column}]" for column in range(self._source_width(field)))
 
     def _source_width(self, field: str) -> int:
-        return sum(kind.source_width for kind in getattr(self, field))
+        return sum(kind.source_width for kind in self._kinds[field])
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """All kinds, in the order of their columns in the matrix."""
+        return tuple(place.kind for place in self._places)
 
     @property
     def width(self) -> int:
@@ -216,15 +263,30 @@ class Layout:
             if not np.isfinite(threshold):
                 raise DataError(f"threshold of {name}: expected a finite number, got {threshold}")
         left = iter(map(float, thresholds))
-        changed: dict[str, list[Kind]] = {field: [] for field in ROW_FIELDS}
+        changed: dict[str, list[Kind]] = {field: [] for field in self._kinds}
         for place in self._places:
             own = tuple(next(left) for _ in place.kind.thresholds)
             changed[place.field].append(place.kind.with_thresholds(own))
-        return replace(self, **{field: tuple(changed[field]) for field in ROW_FIELDS})  # type: ignore[arg-type]
+        extra = tuple(replace(each, kinds=tuple(changed[each.key])) for each in self.extra)
+        return replace(self, **{field: tuple(changed[field]) for field in ROW_FIELDS}, extra=extra)  # type: ignore[arg-type]
 
     def pack(self, rows: Transitions) -> Matrix:
-        """The matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped."""
-        return self.pack_fields({field: getattr(rows, field) for field in ROW_FIELDS})
+        """The matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped.
+
+        Extra columns that the layout does not have are left out.
+        """
+        return self.pack_fields(self.columns_from(rows))
+
+    def columns_from(self, rows: Transitions) -> dict[str, Array]:
+        """The arrays of `rows` that this layout has, in its order."""
+        missing = [extra.name for extra in self.extra if extra.name not in rows.extra]
+        if missing:
+            raise DataError(
+                f"these rows have no extra column {', '.join(missing)}, the layout has: prepare them like those that "
+                "it was made from, for example with n_step_rows or with_next_actions"
+            )
+        every = rows.arrays()
+        return {field: every[field] for field in self._kinds}
 
     def pack_fields(self, fields: Mapping[str, Array]) -> Matrix:
         """The matrix (N, D) of rows of which only some fields are known. The columns of the others are 0."""
@@ -236,7 +298,7 @@ class Layout:
                     "expected rows of the kind the layout was made from"
                 )
         count = len(next(iter(sources.values())))
-        matrix = (np.empty if len(sources) == len(ROW_FIELDS) else np.zeros)((count, self.width))
+        matrix = (np.empty if len(sources) == len(self._kinds) else np.zeros)((count, self.width))
         for start in range(0, count, _CHUNK):
             part = slice(start, start + _CHUNK)
             for place in self._runs:
@@ -267,13 +329,15 @@ class Layout:
             )
 
     def _dtype(self, field: str) -> np.dtype[Any]:
-        return np.dtype(self.dtypes[ROW_FIELDS.index(field)])
+        if field in ROW_FIELDS:
+            return np.dtype(self.dtypes[ROW_FIELDS.index(field)])
+        return np.dtype(next(extra.dtype for extra in self.extra if extra.key == field))
 
     def unpack(self, matrix: Array) -> Transitions:
         """Rows from any finite matrix (N, D): rounded, clipped and typed like those the layout was made from."""
         if matrix.ndim != 2 or matrix.shape[1] != self.width:
             raise DataError(f"matrix has shape {matrix.shape}: expected (rows, {self.width})")
-        rows = {field: np.empty((len(matrix), self._source_width(field)), self._dtype(field)) for field in ROW_FIELDS}
+        rows = {field: np.empty((len(matrix), self._source_width(field)), self._dtype(field)) for field in self._kinds}
         for start in range(0, len(matrix), _CHUNK):
             part = slice(start, start + _CHUNK)
             chunk = matrix[part].astype(np.float64, copy=False)
@@ -286,8 +350,8 @@ class Layout:
 
     def dressed(self, source: Array) -> Transitions:
         """Rows from all their columns side by side (N, W), in the order of the fields, valid as they are."""
-        ends = np.cumsum([self._source_width(field) for field in ROW_FIELDS])[:-1]
-        parts = zip(ROW_FIELDS, np.split(source, ends, axis=1), strict=True)
+        ends = np.cumsum([self._source_width(field) for field in self._kinds])[:-1]
+        parts = zip(self._kinds, np.split(source, ends, axis=1), strict=True)
         return self._as_transitions({field: part.astype(self._dtype(field)) for field, part in parts})
 
     def _as_transitions(self, columns: dict[str, Array]) -> Transitions:
@@ -301,6 +365,7 @@ class Layout:
             observation_space=self.observation_space,
             env_id=self.env_id,
             env_options=self.env_options,
+            extra={e.name: columns[e.key][:, 0] if e.flat else columns[e.key] for e in self.extra},
         )
 
     def _refuse(self, chunk: Matrix, start: int) -> NoReturn:
@@ -363,6 +428,7 @@ class Layout:
             "observation_space": spaces.to_json(self.observation_space),
             "env_id": self.env_id,
             "env_options": self.env_options,
+            **({"extra": [extra.to_json() for extra in self.extra]} if self.extra else {}),
         }
 
     @classmethod
@@ -376,6 +442,7 @@ class Layout:
             observation_space=spaces.from_json(entry["observation_space"]),
             env_id=entry["env_id"],
             env_options=entry.get("env_options"),  # which earlier files have not
+            extra=tuple(Extra.from_json(extra) for extra in entry.get("extra", ())),
         )
 
 

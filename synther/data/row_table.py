@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from synther.data.kinds import Binary, Categorical, Codebook, Constant, OneHot, as_keys
 from synther.data.layout import Layout
-from synther.data.transitions import ROW_FIELDS, Transitions
+from synther.data.transitions import Transitions
 
 Array = NDArray[Any]
 Matrix = NDArray[np.float64]
@@ -43,7 +43,7 @@ class RowTable:
         if not all(isinstance(kind, _FINITE) for kind in (*layout.observation, *layout.action)):
             return None
         whole = np.concatenate(
-            [getattr(rows, field).reshape(len(rows), -1) for field in ROW_FIELDS], axis=1, dtype=np.float64
+            [array.reshape(len(rows), -1) for array in layout.columns_from(rows).values()], axis=1, dtype=np.float64
         )
         _, first, count = np.unique(as_keys(whole), return_index=True, return_counts=True)
         if len(first) > LARGEST or len(first) * REPEATS > len(rows):

@@ -245,7 +245,7 @@ def resolve_kinds(layout: Layout, scaling: str | Mapping[str, str]) -> tuple[str
     """
     chosen = {"default": scaling} if isinstance(scaling, str) else {"default": "standard", **scaling}
     _check_kinds(chosen.values())
-    known = {"default", *ROW_FIELDS, *layout.names, *layout.source_names}
+    known = {"default", *ROW_FIELDS, *layout.fields, *layout.names, *layout.source_names}
     for name in chosen:
         if name not in known:
             raise ConfigError(

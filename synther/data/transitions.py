@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -36,6 +36,9 @@ _ALIASES = {
 FIELD_OF_KEY = {alias: field for field, aliases in _ALIASES.items() for alias in (field, *aliases)}
 """Which field a key of somebody's dict or file means."""
 
+EXTRA = "extra/"
+"""Begins the key of an extra column wherever columns are named: in `arrays()`, in files, in a layout, in a report."""
+
 ENDS = ("done", "dones")
 """Names under which most code marks every end of an episode, time-outs included."""
 
@@ -52,6 +55,10 @@ class Transitions:
     next_observation  (N, O)
     terminal          (N,)    bool: the next state is absorbing. None means that no row is terminal
     timeout           (N,)    bool: the episode was cut after this row. None if not known
+    extra             any further columns by name, (N,) or (N, K) each, which are modelled like the others
+
+    Two extra columns have a meaning to agents: `discount` (N,), from 0 to 1, by which the value of the next observation
+    is multiplied, in n-step rows for example; and `next_action`, of the shape of `action`.
 
     `action_space` and `observation_space` say which values are possible; without them the rows themselves are taken
     as the evidence. `env_options` are what `gymnasium.make` was told beside the `env_id`. Arrays are not copied when
@@ -68,6 +75,7 @@ class Transitions:
     observation_space: Space | None = None
     env_id: str | None = None
     env_options: dict[str, Any] | None = None
+    extra: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         observation = _matrix("observation", self.observation)
@@ -82,7 +90,8 @@ class Transitions:
             "terminal": _flags("terminal", np.zeros(rows, bool) if self.terminal is None else self.terminal),
             "timeout": None if self.timeout is None else _flags("timeout", self.timeout),
         }
-        for name, array in fields.items():
+        extra = _extra(self.extra)
+        for name, array in {**fields, **_prefixed(extra)}.items():
             if array is not None and len(array) != rows:
                 raise DataError(
                     f"{name} has {len(array):,} rows, observation has {rows:,}: every array needs one row a step"
@@ -101,16 +110,34 @@ class Transitions:
             if array is not None:
                 _check_finite(name, array)
             object.__setattr__(self, name, array)
+        object.__setattr__(self, "extra", extra)
+        for name, array in _prefixed(extra).items():
+            _check_finite(name, array)
         for name in ("action_space", "observation_space"):
             spaces.check_parts(getattr(self, name), name)
         object.__setattr__(self, "env_options", _options(self.env_options))
         if self.action_space is not None:
             spaces.check(self.action_space, self.action.reshape(rows, -1), "action")
+        self._check_meanings()
         if self.observation_space is not None and spaces.width(self.observation_space) != observation.shape[1]:
             raise DataError(
                 f"observation_space describes {spaces.width(self.observation_space)} columns, "
                 f"observation has {observation.shape[1]}"
             )
+
+    def _check_meanings(self) -> None:
+        """Of the extra columns that agents know."""
+        discount, following = self.extra.get("discount"), self.extra.get("next_action")
+        if discount is not None and (discount.ndim != 1 or (discount < 0).any() or (discount > 1).any()):
+            raise DataError("extra column discount: expected one number from 0 to 1 for each row")
+        if following is None:
+            return
+        if following.shape != self.action.shape:
+            raise DataError(
+                f"extra column next_action has shape {following.shape}: expected that of action, {self.action.shape}"
+            )
+        if self.action_space is not None:
+            spaces.check(self.action_space, following.reshape(len(self), -1), f"{EXTRA}next_action")
 
     @classmethod
     def of(cls, rows: Mapping[str, ArrayLike] | None = None, /, **arrays: Any) -> Self:
@@ -119,17 +146,25 @@ class Transitions:
         The usual names are understood (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
         `done` and `dones` are taken as terminals, less the timeouts where those are given too.
         Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
+        Extra columns are given as `extra={"discount": ...}`, or under keys such as `extra/discount`.
         """
         given: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
         if rows is not None and not hasattr(rows, "keys"):
             raise DataError(f"expected a dict of arrays, or arrays by name, got {type(rows).__name__}")
         named = {**({} if rows is None else rows), **arrays}
         for key, value in named.items():
             if str(key).startswith(("infos", "metadata")):
                 continue
-            field = key if key in _ABOUT else FIELD_OF_KEY.get(key)
+            if str(key).startswith(EXTRA):
+                extra[str(key).removeprefix(EXTRA)] = value
+                continue
+            field = key if key in (*_ABOUT, "extra") else FIELD_OF_KEY.get(key)
             if field is None:
-                raise DataError(f"unknown key {key!r}: expected {', '.join(FIELDS)} or one of their usual plurals")
+                raise DataError(
+                    f"unknown key {key!r}: expected {', '.join(FIELDS)} or one of their usual plurals; further columns "
+                    "are passed as extra={name: array}"
+                )
             if field in given:
                 raise DataError(f"{field} was given twice, the second time as {key!r}")
             given[field] = value
@@ -138,11 +173,14 @@ class Transitions:
         missing = [name for name in ROW_FIELDS[:4] if name not in given]
         if missing:
             raise DataError(f"missing {', '.join(missing)}: got {', '.join(given) or 'nothing'}")
+        if extra:
+            given["extra"] = {**(given.get("extra") or {}), **extra}
         return cls(**given)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Transitions]) -> Transitions:
-        """All rows of `parts` in order. Timeouts survive only where every part knows them."""
+        """All rows of `parts` in order. Timeouts survive only where every part knows them; extra columns must be those
+        of all parts."""
         if not parts:
             raise DataError("nothing to concatenate: expected at least one Transitions")
         first = parts[0]
@@ -153,9 +191,16 @@ class Transitions:
                     raise DataError(
                         f"cannot concatenate: {name} of part {number} has row shape {there}, of part 0 {here}"
                     )
+            here, there = ({name: a.shape[1:] for name, a in rows.extra.items()} for rows in (first, part))
+            if here != there:
+                raise DataError(
+                    f"cannot concatenate: part {number} has the extra columns {there or 'none'}, part 0 has "
+                    f"{here or 'none'}; drop them with without_extra()"
+                )
         joined: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in ROW_FIELDS}
         if all(part.timeout is not None for part in parts):
             joined["timeout"] = np.concatenate([part.timeout for part in parts])
+        joined["extra"] = {name: np.concatenate([part.extra[name] for part in parts]) for name in first.extra}
         for name in _ABOUT:
             value = getattr(first, name)
             joined[name] = value if all(getattr(part, name) == value for part in parts) else None
@@ -183,6 +228,7 @@ class Transitions:
         part = object.__new__(Transitions)
         for name in self.__dataclass_fields__:
             object.__setattr__(part, name, arrays.get(name, None if name in FIELDS else getattr(self, name)))
+        object.__setattr__(part, "extra", {name: arrays[EXTRA + name] for name in self.extra})
         return part
 
     def chunks(self, rows: int) -> Iterator[Transitions]:
@@ -191,9 +237,27 @@ class Transitions:
             yield self[start : start + rows]
 
     def arrays(self) -> dict[str, Array]:
-        """Field name to array, without a timeout that is not known."""
-        every = {name: getattr(self, name) for name in FIELDS}
+        """Field name to array, without a timeout that is not known; extra columns follow as `extra/NAME`."""
+        every = {name: getattr(self, name) for name in FIELDS} | _prefixed(self.extra)
         return {name: array for name, array in every.items() if array is not None}
+
+    def modelled(self) -> dict[str, Array]:
+        """What generators learn and comparisons compare: `arrays()` without the timeouts."""
+        return {name: array for name, array in self.arrays().items() if name != "timeout"}
+
+    def without_extra(self, *names: str) -> Transitions:
+        """The same rows without these extra columns, or without all of them."""
+        for name in names:
+            if name not in self.extra:
+                raise DataError(f"no extra column {name!r}: there are {', '.join(self.extra) or 'none'}")
+        kept = {name: array for name, array in self.extra.items() if names and name not in names}
+        return replace(self, extra=kept)
+
+    def refuse_extra(self, purpose: str) -> None:
+        """Raise an error where there are extra columns, which `purpose` has no place for."""
+        if self.extra:
+            named = ", ".join(self.extra)
+            raise DataError(f"{purpose} has no place for the extra columns {named}: drop them with without_extra()")
 
     def subsample(self, fraction: float, seed: int = 0) -> Transitions:
         """A uniform draw of rows without replacement, in their old order, at least one."""
@@ -228,6 +292,10 @@ class Transitions:
         ]
         if self.timeout is not None:
             lines.append(f"timeout      {_rows(int(self.timeout.sum()))}")
+        for name, array in self.extra.items():
+            lines.append(
+                f"extra        {name}: {_columns(array.reshape(len(self), -1))}, {array.dtype}, {_span(array)}"
+            )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -313,6 +381,27 @@ def _reward(values: ArrayLike) -> Array:
         return array
     single = array.astype(np.float32)
     return single if (single == array).all() else array.astype(np.float64)  # large whole numbers
+
+
+def _extra(given: Mapping[str, ArrayLike] | None) -> dict[str, Array]:
+    if given is not None and not isinstance(given, Mapping):
+        raise DataError(f"extra: expected a dict of arrays by name, got {type(given).__name__}")
+    found: dict[str, Array] = {}
+    for name, values in (given or {}).items():
+        if not isinstance(name, str) or not name.isidentifier() or name in FIELD_OF_KEY or name in _ABOUT:
+            raise DataError(f"extra column {name!r}: expected an identifier that is not the name of a field")
+        if name == "next_action":
+            found[name] = _action(values)
+            continue
+        array = _numeric(f"{EXTRA}{name}", values)
+        if array.ndim not in (1, 2) or 0 in array.shape[1:]:
+            raise DataError(f"extra column {name!r} has shape {array.shape}: expected (rows,) or (rows, columns)")
+        found[name] = array[:, 0] if array.ndim == 2 and name == "discount" and array.shape[1] == 1 else array
+    return found
+
+
+def _prefixed(extra: Mapping[str, Array]) -> dict[str, Array]:
+    return {f"{EXTRA}{name}": array for name, array in extra.items()}
 
 
 def _options(given: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -39,6 +39,7 @@ def to_mdp_dataset(rows: Transitions) -> MDPDataset:
     become single transitions. These work with algorithms that learn from transitions, not with those that need
     trajectories, the next action or returns. The observation after a terminal row is zeros, as always in d3rlpy.
     """
+    rows.refuse_extra("an MDPDataset of d3rlpy")
     kind, size = _action_kind(rows)
     return _Dataset(_Rows(rows, kind) if rows.timeout is None else _recorded(rows, kind), kind, size)
 

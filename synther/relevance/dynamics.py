@@ -417,7 +417,8 @@ def one_step(outcomes: Outcomes, rows: Transitions, *, draws: int = 8, seed: int
 
 
 def plain_layout(layout: Layout) -> Layout:
-    """The same rows as a matrix in which every column is a number, a flag or part of a one-hot code."""
+    """The same rows, without extra columns, as a matrix in which every column is a number, a flag or part of a one-hot
+    code."""
 
     def plain(kind: Kind) -> Kind:
         if isinstance(kind, Spiked):
@@ -425,7 +426,7 @@ def plain_layout(layout: Layout) -> Layout:
         return replace(kind, coding="onehot") if isinstance(kind, (Categorical, OneHot, Codebook)) else kind
 
     kinds: dict[str, Any] = {field: tuple(map(plain, getattr(layout, field))) for field in ROW_FIELDS}
-    return replace(layout, **kinds)
+    return replace(layout, **kinds, extra=())
 
 
 def _split(rows: Transitions, width: int, seed: int) -> tuple[Array, Array, Array]:

@@ -55,6 +55,7 @@ class Columns:
     @classmethod
     def of(cls, rows: Transitions) -> Columns:
         """The columns of `rows`."""
+        rows.refuse_extra("a replay buffer")
         action = rows.action.reshape(len(rows), -1)
         boxed = any(isinstance(part, Box) for part in rows.action_space or ())
         whole = rows.action.dtype.kind in "iu" and not boxed
@@ -80,6 +81,7 @@ class Columns:
 
     def pack(self, rows: Transitions) -> Matrix:
         """The rows as a matrix (N, width). Raises an error for other shapes and for values that float32 cannot hold."""
+        rows.refuse_extra("a replay buffer")
         matrix = np.empty((len(rows), self.width), np.float32)
         with np.errstate(over="ignore"):
             for name, place in self.places.items():

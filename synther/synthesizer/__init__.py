@@ -401,7 +401,7 @@ class Synthesizer:
         """Generated arrays as rows that know their spaces."""
         layout = self._model.layout
         known: Any = {"action_space": layout.action_space, "observation_space": layout.observation_space}
-        return Transitions(**arrays, **known, env_id=layout.env_id, env_options=layout.env_options)
+        return Transitions.of(arrays, **known, env_id=layout.env_id, env_options=layout.env_options)
 
     def sample_to(
         self,

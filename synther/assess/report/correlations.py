@@ -15,6 +15,7 @@ from synther.assess.assessment import Assessment
 from synther.assess.report.axes import spread
 from synther.assess.report.markup import Markup, number, place, tag
 from synther.assess.report.tables import Heading, plain
+from synther.data.transitions import EXTRA
 
 Array = NDArray[Any]
 
@@ -144,7 +145,8 @@ def _fields(names: list[str]) -> list[Markup]:
         for edge in edges[1:-1]
     ]
     for (field, _), middle, label in zip(fields, middles, spread(middles, 11, 5, _SIDE - 3), strict=True):
-        text = _SHORT.get(field, field if len(field) < 10 else f"{field[:8]}\u2026")
+        name = field.removeprefix(EXTRA)
+        text = _SHORT.get(field, name if len(name) < 10 else f"{name[:8]}\u2026")
         marks.append(
             tag("path", d=f"M{place(_LEFT - 7)} {place(label)}L{place(_LEFT - 1)} {place(middle)}", class_="lead")
         )

@@ -16,7 +16,7 @@ from synther.data.formats.episodes import check_lengths, pair
 from synther.data.formats.hdf5 import created, opened
 from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import CHUNK_BYTES, Stream
-from synther.data.transitions import Array, RowSource, Transitions
+from synther.data.transitions import EXTRA, Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
 
@@ -29,13 +29,23 @@ def read(source: str | os.PathLike[str]) -> Transitions:
             raise FormatError(
                 "the data file of a Minari data set: pass the folder that holds its `data` folder instead"
             )
-        keys = keys_of_fields(file, "an HDF5 file")
+        keys = keys_of_fields(_keys(file), "an HDF5 file")
         datasets = {field: file[key] for field, key in keys.items()}
         for field, dataset in datasets.items():
             if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
                 raise DataError(f"{keys[field]!r} is no array: expected a dataset with one row a step")
         fields = _whole(datasets, keys) if "next_observation" in datasets else _paired(datasets, keys)
         return Transitions.of(fields, **_known(file))
+
+
+def _keys(file: Any) -> list[str]:
+    """Names of the datasets; extra columns are in a group of their own."""
+    import h5py
+
+    group = EXTRA.rstrip("/")
+    if not isinstance(file.get(group), h5py.Group):
+        return list(file)
+    return [*(key for key in file if key != group), *(EXTRA + key for key in file[group])]
 
 
 def _known(file: Any) -> dict[str, Any]:
@@ -66,7 +76,7 @@ def _paired(datasets: dict[str, Any], keys: dict[str, str]) -> dict[str, Array]:
         observation[rows] = block[pairing.row[rows] - start]
         following[rows] = block[pairing.following[rows] - start]
     fields = {"observation": observation, "next_observation": following, "timeout": pairing.timeout}
-    for name in ("action", "reward"):
+    for name in ("action", "reward", *(name for name in datasets if name.startswith(EXTRA))):
         fields[name] = datasets[name][()][pairing.row]
     if "terminal" in marks:
         fields["terminal"] = marks["terminal"][pairing.row]
@@ -82,7 +92,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
             if stream.env_id is not None:
                 file.attrs["env_id"] = str(stream.env_id)  # h5py takes no subclass of it
             datasets = {
-                column.name: file.create_dataset(f"{column.name}s", (stream.rows, *column.shape), column.dtype)
+                column.name: file.create_dataset(column.key, (stream.rows, *column.shape), column.dtype)
                 for column in stream.columns
             }
         for place, arrays in stream.chunks():

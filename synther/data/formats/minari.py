@@ -83,6 +83,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     _minari("writing a Minari data set")
     folder, dataset_id = _place_to_write(target)
     stream = Stream(rows)
+    stream.first.refuse_extra("a Minari data set")
     with replacing(folder) as path, _quietly():
         path.mkdir()
         _write_data(path.absolute() / "data", dataset_id, stream)  # Minari trips over relative ones

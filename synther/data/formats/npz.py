@@ -93,7 +93,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
                 "fortran_order": False,
                 "shape": (stream.rows, *column.shape),
             }
-            with archive.open(f"{column.name}s.npy", "w", force_zip64=True) as member:
+            with archive.open(f"{column.key}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array_header_1_0(member, header)
                 for _, arrays in stream.chunks():
                     member.write(np.ascontiguousarray(arrays[column.name]).reshape(-1).view(np.uint8).data)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from synther.data.transitions import ENDS, FIELD_OF_KEY, FIELDS, Array, without_timeouts
+from synther.data.transitions import ENDS, EXTRA, FIELD_OF_KEY, FIELDS, Array, without_timeouts
 from synther.errors import DataError, FormatError, MissingExtra
 
 
@@ -34,13 +34,14 @@ def reading(source: str | os.PathLike[str], kind: str) -> Iterator[None]:
 
 
 def keys_of_fields(keys: Iterable[str], kind: str) -> dict[str, str]:
-    """Field to the key that holds it. Keys of D4RL's `infos` and `metadata` are left out, others must be known."""
+    """Field to the key that holds it. Extra columns are their own fields, such as `extra/discount`. Keys of D4RL's
+    `infos` and `metadata` are left out, others must be known."""
     found: dict[str, str] = {}
     unknown: list[str] = []
     for key in keys:
         if key.startswith(("infos", "metadata")):
             continue
-        field = FIELD_OF_KEY.get(key)
+        field = key if key.startswith(EXTRA) else FIELD_OF_KEY.get(key)
         if field is None:
             unknown.append(key)
         elif field in found:
@@ -48,7 +49,7 @@ def keys_of_fields(keys: Iterable[str], kind: str) -> dict[str, str]:
         else:
             found[field] = key
     expected = f"expected {', '.join(FIELDS)} or one of their usual plurals"
-    if not found:
+    if not any(field in FIELDS for field in found):
         raise FormatError(f"{kind} without experience in it: {expected}, got {_listed(unknown) or 'nothing'}")
     if unknown:
         raise DataError(f"unknown key {_listed(unknown)}: {expected}; remove or rename what is not one of them")

@@ -145,6 +145,7 @@ def write(rows: RowSource, target: Any) -> None:
     buffer = _replay_buffer(target)
     _check_appendable(buffer)
     stream = Stream(rows)
+    stream.first.refuse_extra("a replay buffer of Stable-Baselines3")
     if stream.rows % buffer.n_envs:
         fitting = stream.rows // buffer.n_envs * buffer.n_envs
         raise DataError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synther.data.formats import metadata
-from synther.data.transitions import Array, RowSource, Transitions
+from synther.data.transitions import EXTRA, Array, RowSource, Transitions
 from synther.errors import DataError, FormatError
 
 CHUNK_BYTES = 16 << 20
@@ -34,6 +34,11 @@ class Column:
     name: str
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]  # of one row
+
+    @property
+    def key(self) -> str:
+        """Its name in D4RL's files: `observations` for observation. Extra columns have their own."""
+        return self.name if self.name.startswith(EXTRA) else f"{self.name}s"
 
 
 class Stream:
