@@ -22,20 +22,26 @@ class Windows(NamedTuple):
 
 
 def windows(
-    over: NDArray[np.bool_], terminal: NDArray[np.bool_], reward: NDArray[Any], n: int, discount: float
+    over: NDArray[np.bool_],
+    terminal: NDArray[np.bool_],
+    reward: NDArray[Any],
+    n: int,
+    discount: float,
+    *,
+    shortened: bool = False,
 ) -> Windows:
     """The windows of `n` rows within episodes. All arrays are (N,).
 
     `over` marks rows that the next row does not continue: terminals, time limits, gaps. A window that a terminal cuts
-    short is kept, because nothing is bootstrapped there. A window that anything else cuts short is left out: the state
-    n steps later is not known.
+    short is kept, because nothing is bootstrapped there. A window that anything else cuts short is left out, because
+    the state n steps later is not known; with `shortened` it is kept, and ends in the last known state.
     """
     check_n_step(n)
     count = len(reward)
     ends = np.flatnonzero(np.append(over[:-1], True)) if count else np.zeros(0, np.int64)
     end = np.repeat(ends, np.diff(ends, prepend=-1))  # the last row of each row's episode
     rows = np.arange(count)
-    first = np.flatnonzero((end - rows >= n - 1) | terminal[end])
+    first = rows if shortened else np.flatnonzero((end - rows >= n - 1) | terminal[end])
     last = np.minimum(first + n - 1, end[first])
     total = np.zeros(len(first))
     for step in range(min(n, count)):  # in this order, so that the sum does not depend on how rows are cut into pieces

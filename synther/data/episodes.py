@@ -1,7 +1,8 @@
-"""Which rows belong to the same episode, and what n steps of an episode give."""
+"""Which rows belong to the same episode, and what follows from that: n-step rows, and the next action of each row."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -11,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
-from synther.errors import DataError
+from synther.errors import ConfigError, DataError
 from synther.n_step import check_n_step, windows
+
+log = logging.getLogger(__name__)
 
 _CHUNK_ROWS = 1 << 16
 _LINKED = 0.5
@@ -51,32 +54,87 @@ def episode_spans(rows: Transitions) -> Iterator[slice]:
     yield from (slice(start, stop) for start, stop in pairwise([0, *stops.tolist()]))
 
 
-def n_step_rows(rows: Transitions, n: int, discount: float) -> Transitions:
-    """The n-step transitions of `rows`, for targets that bootstrap with `discount ** n`.
+def n_step_rows(rows: Transitions, n: int, discount: float = 0.99, *, whole: bool = False) -> Transitions:
+    """The n-step transitions of `rows`.
 
-    Row t becomes (s_t, a_t, sum_k discount^k r_(t+k), s_(t+n), terminal): terminal if one of the n steps is. A time
-    limit or a gap within the n steps leaves a row out; a terminal does not, because nothing is bootstrapped there.
+    Row t becomes (s_t, a_t, sum_i discount^i r_(t+i), s_(t+k), terminal), with the extra column `discount` =
+    discount^k, by which the value of s_(t+k) counts. k is n, or less where the episode ends or is cut before. The row
+    is terminal if one of the k steps is; nothing is bootstrapped then. An extra column `next_action` is that after the
+    k-th step; others are those of row t.
+
+    With `whole`, rows that a time limit or a gap cuts short are left out, and there is no column `discount`: the
+    targets of all rows bootstrap with discount^n.
     """
     check_n_step(n)
-    if n == 1:
+    if not 0 <= discount <= 1:
+        raise ConfigError(f"discount must lie in [0, 1], got {discount}")
+    if whole and n == 1:
         return rows
-    ids = episode_ids(rows)
-    if ids is None:
-        raise DataError(
-            f"n-step rows (n_step {n}) need rows in the order of their episodes, but here fewer than half of the rows "
-            "continue in the row after them: use data that is neither shuffled nor a random fraction, or n_step 1"
-        )
-    found = windows(np.append(np.diff(ids) > 0, True), rows.terminal, rows.reward, n, discount)
+    if "discount" in rows.extra:
+        raise DataError("these rows have an extra column discount, so they are n-step rows already")
+    ids = np.arange(len(rows)) if n == 1 else _known_ids(rows, f"n-step rows (n_step {n})", "n_step 1")
+    over = np.append(np.diff(ids) > 0, True)
+    found = windows(over, rows.terminal, rows.reward, n, discount, shortened=not whole)
     if not len(found.first):
         longest = int(np.bincount(ids).max())
         raise DataError(f"no episode has n_step {n} steps, the longest has {longest}: lower n_step")
+    real = rows.reward.dtype if rows.reward.dtype.kind == "f" else np.dtype(np.float64)
+    made = rows[found.first]
+    extra = dict(made.extra)
+    if "next_action" in extra:
+        extra["next_action"] = rows.extra["next_action"][found.last]
+    if not whole:
+        extra["discount"] = (float(discount) ** (found.last - found.first + 1)).astype(real)
     return replace(
-        rows[found.first],
-        reward=found.reward.astype(rows.reward.dtype if rows.reward.dtype.kind == "f" else np.float64),
+        made,
+        reward=found.reward.astype(real),
         next_observation=rows.next_observation[found.last],
         terminal=rows.terminal[found.last],
-        timeout=None,  # the row after such a row is not the next of its episode
+        timeout=None if n > 1 else rows.timeout,  # the row after an n-step row is not the next of its episode
+        extra=extra,
     )
+
+
+def with_next_actions(rows: Transitions) -> Transitions:
+    """`rows` with the extra column `next_action`: the action of the next row of the same episode.
+
+    Rows that an episode is cut after have none and are left out. Terminal rows keep their own action in that place: it
+    is never used, because nothing is bootstrapped there, and without them there would be no terminals. For n-step rows
+    call this first, and `n_step_rows` then.
+    """
+    if "discount" in rows.extra:
+        raise DataError("these are n-step rows, whose next actions are not known: call with_next_actions first")
+    ids = _known_ids(rows, "next actions", "no next actions")
+    goes_on = np.append(np.diff(ids) == 0, False)
+    kept = goes_on | rows.terminal
+    if not kept.any():
+        raise DataError("no row has a next action: expected episodes of at least two steps")
+    following = np.where(goes_on, np.minimum(np.arange(len(rows)) + 1, len(rows) - 1), np.arange(len(rows)))
+    dropped = len(rows) - int(np.count_nonzero(kept))
+    if dropped:
+        log.info("next actions: left out %d of %d rows, after which an episode is cut", dropped, len(rows))
+    timeout = rows.timeout
+    if timeout is not None:  # the row before one that is left out is the last of its episode now
+        timeout = np.append(goes_on[:-1] & ~kept[1:], False)[kept]
+    made = rows[kept]
+    return replace(made, timeout=timeout, extra={**made.extra, "next_action": rows.action[following[kept]]})
+
+
+def prepared(rows: Transitions, n_step: int = 1, next_actions: bool = False, discount: float = 0.99) -> Transitions:
+    """Rows as a generator is to learn them: with next actions, over `n_step` steps, or as they are."""
+    check_n_step(n_step)
+    rows = with_next_actions(rows) if next_actions else rows
+    return rows if n_step == 1 else n_step_rows(rows, n_step, discount)
+
+
+def _known_ids(rows: Transitions, purpose: str, advice: str) -> NDArray[np.int64]:
+    ids = episode_ids(rows)
+    if ids is None:
+        raise DataError(
+            f"{purpose} need rows in the order of their episodes, but here fewer than half of the rows continue in the "
+            f"row after them: use data that is neither shuffled nor a random fraction, or {advice}"
+        )
+    return ids
 
 
 def _continues(rows: Transitions) -> NDArray[np.bool_]:

@@ -65,6 +65,11 @@ class Dataset:
         if algorithm not in self.rewards:
             return given
         factor, more = self.rewards[algorithm](self.rows)
+        if more and "discount" in given.extra:
+            raise DataError(
+                f"{algorithm} adds {more:g} to every reward of this data set, which cannot be done with the rewards of "
+                "n-step rows: use rows of one step"
+            )
         changed = given.reward.astype(np.float64) * factor + more
         return replace(given, reward=changed.astype(given.reward.dtype))
 

@@ -108,6 +108,8 @@ def judge_of(rows: Transitions, task: str, *, named: bool) -> Judge | SyntherErr
     """
     judge = Judge(task, {} if named else rows.env_options or {})
     try:
+        if "discount" in rows.extra:
+            raise DataError(f"{task} simulates one step, and these are n-step rows (extra column discount)")
         judge(rows.observation[:1], rows.action[:1], processes=1)
     except SyntherError as error:
         if named:

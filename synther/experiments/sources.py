@@ -18,7 +18,7 @@ from synther.data.checks import check_count, check_rows
 from synther.data.episodes import n_step_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
-from synther.data.transitions import Transitions
+from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.datasets import Dataset
 from synther.errors import ConfigError, DataError
 from synther.folder import RunFolder, digest_of, key_of
@@ -115,7 +115,8 @@ class Sampled:
         check_count(self.samples)
         whole_seed(self.seed)
         model = self._load()
-        model.matrix(real[:1])  # raises an error if the model has other columns
+        first = real[:1]  # the next line raises an error if the model has other columns
+        model.layout.pack_fields({name: getattr(first, name) for name in ROW_FIELDS})
         _check_body(model.layout.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:
@@ -238,7 +239,7 @@ class TrainingData:
         """The same data as n-step rows, from which generators learn too."""
         if n == 1:
             return self
-        real = n_step_rows(self.real, n, discount)
+        real = n_step_rows(self.real, n, discount, whole=True)
         return replace(self, real=real, others={name: _made_from(real, one) for name, one in self.others.items()})
 
     @property

@@ -53,7 +53,7 @@ def test_rows_are_the_same_however_they_come_in(n, size):
     parts = [joining.add(rows[:, at : at + size], ends[:, at : at + size]) for at in range(0, 200, size)]
     for member in range(2):
         found = np.concatenate([part[member] for part in parts])
-        expected = n_step_rows(table(rows[member], ends[member]), n, 0.9)
+        expected = n_step_rows(table(rows[member], ends[member]), n, 0.9, whole=True)
         assert len(found) == len(expected)
         assert table(found, np.zeros(len(found), bool)).equals(replace(expected, timeout=np.zeros(len(found), bool)))
 
@@ -83,7 +83,7 @@ def textbook_target(rows: np.ndarray, at: int, n: int, discount: float, value) -
 def test_an_update_has_the_textbook_target(n):
     """The loss of the critics, from the definition of n-step targets on the rows of single steps."""
     rows, ends = (part[0] for part in lives(60, 4))
-    made = n_step_rows(table(rows, ends), n, 0.9)
+    made = n_step_rows(table(rows, ends), n, 0.9, whole=True)
     config = TD3BCConfig(width=8, batch_size=len(made), discount=0.9, target_noise=0.0, normalize=False)
     algorithm = TD3BC(n_step_config(TD3BC, config, n), Shape(WIDE, A, (0,), CPU))
     batch = Rows([made], device=CPU, low=LOW, high=HIGH).matrix.unsqueeze(0)
@@ -164,7 +164,7 @@ def test_a_learner_without_a_complete_row_says_what_is_missing():
 
 def test_agents_without_n_step_targets_refuse():
     rows, ends = (part[0] for part in lives(60, 4))
-    made = n_step_rows(table(rows, ends), 3, 0.9)
+    made = n_step_rows(table(rows, ends), 3, 0.9, whole=True)
     packed = Rows([made], device=CPU, low=LOW, high=HIGH, next_actions=True)
     for name in ("bc", "rebrac"):
         with pytest.raises(ConfigError, match="n_step 3"):
@@ -175,7 +175,7 @@ def test_agents_without_n_step_targets_refuse():
 
 def test_an_offline_agent_keeps_its_discount_and_resumes_only_with_the_same_n(tmp_path):
     rows, ends = (part[0] for part in lives(60, 4))
-    packed = Rows([n_step_rows(table(rows, ends), 3, 0.9)], device=CPU, low=LOW, high=HIGH)
+    packed = Rows([n_step_rows(table(rows, ends), 3, 0.9, whole=True)], device=CPU, low=LOW, high=HIGH)
     config = TD3BCConfig(width=8, batch_size=8, discount=0.9)
     agent = Agent(config, packed, [Member(0)], n_step=3)
     assert (agent.config.discount, agent.algorithm.config.discount) == (0.9, pytest.approx(0.729))

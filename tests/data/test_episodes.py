@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synther.data.episodes import episode_ids, n_step_rows
+from synther.data.episodes import episode_ids, n_step_rows, with_next_actions
 from synther.data.time_limits import time_limit_of, warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -85,7 +86,7 @@ def test_n_step_rows_are_those_of_a_loop(n, seed) -> None:
     ends = np.append((rows.next_observation[:-1] != rows.observation[1:]).any(1), True)
     kind = draw.integers(3, size=len(rows))  # an episode ends in a terminal, at a time limit, or in a gap
     rows = replace(rows, terminal=ends & (kind == 0), timeout=ends & (kind == 1))
-    made, expected = n_step_rows(rows, n, 0.9), brute_force(rows, n, 0.9)
+    made, expected = n_step_rows(rows, n, 0.9, whole=True), brute_force(rows, n, 0.9)
     if n == 1:
         assert made is rows
         return
@@ -102,22 +103,97 @@ def test_n_step_rows_are_those_of_a_loop(n, seed) -> None:
 
 def test_n_step_rows_by_hand() -> None:
     rows = replace(episodes(4), reward=np.array([1, 2, 4, 8]))
-    made = n_step_rows(rows, 3, 0.5)
+    made = n_step_rows(rows, 3, 0.5, whole=True)
     assert made.reward.tolist() == [1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8]
     assert made.terminal.tolist() == [False, True, True, True]
-    cut = n_step_rows(replace(rows, terminal=np.zeros(4, bool), timeout=np.arange(4) == 3), 3, 0.5)
+    cut = n_step_rows(replace(rows, terminal=np.zeros(4, bool), timeout=np.arange(4) == 3), 3, 0.5, whole=True)
     assert (cut.reward.tolist(), cut.terminal.tolist()) == ([3, 6], [False, False])
     np.testing.assert_array_equal(cut.next_observation, rows.next_observation[2:])
 
 
 def test_n_step_rows_need_episodes() -> None:
     with pytest.raises(DataError, match="n_step 3"):
-        n_step_rows(episodes(8)[[0, 1, 3, 5, 7]], 3, 0.9)
+        n_step_rows(episodes(8)[[0, 1, 3, 5, 7]], 3, 0.9, whole=True)
     with pytest.raises(DataError, match="lower n_step"):
-        n_step_rows(episodes(2, 3, timeouts=True), 4, 0.9)
+        n_step_rows(episodes(2, 3, timeouts=True), 4, 0.9, whole=True)
     for wrong in (0, -1, 1.5, True):
         with pytest.raises(ConfigError, match="n_step"):
-            n_step_rows(episodes(2, 3), wrong, 0.9)
+            n_step_rows(episodes(2, 3), wrong, 0.9, whole=True)
+
+
+def one_by_one(rows: Transitions, n: int, discount: float) -> list[tuple[float, float, int]]:
+    """Reward, discount and last row of every n-step row, of which cut ones are shorter."""
+    found = []
+    for first in range(len(rows)):
+        total, factor, at = 0.0, 1.0, first
+        for step in range(n):
+            total += factor * rows.reward[at]
+            factor *= discount
+            over = rows.terminal[at] or rows.timeout[at] or at + 1 == len(rows)
+            if over or step == n - 1 or (rows.next_observation[at] != rows.observation[at + 1]).any():
+                break
+            at += 1
+        found.append((total, factor, at))
+    return found
+
+
+def mixed(seed: int) -> Transitions:
+    """Episodes that end in a terminal, at a time limit, or in a gap."""
+    draw = np.random.default_rng(seed)
+    rows = episodes(*draw.integers(1, 12, 60), marked=False)
+    ends = np.append((rows.next_observation[:-1] != rows.observation[1:]).any(1), True)
+    kind = draw.integers(3, size=len(rows))
+    return replace(rows, terminal=ends & (kind == 0), timeout=ends & (kind == 1))
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+@pytest.mark.parametrize("seed", range(2))
+def test_n_step_rows_with_their_discounts_are_those_of_a_loop(n, seed) -> None:
+    rows = replace(mixed(seed), extra={"goal": np.arange(len(mixed(seed)))})
+    made = n_step_rows(rows, n, 0.9)
+    reward, discount, last = (np.array(part) for part in zip(*one_by_one(rows, n, 0.9), strict=True))
+    np.testing.assert_array_equal(made.observation, rows.observation)
+    np.testing.assert_array_equal(made.extra["goal"], rows.extra["goal"])
+    np.testing.assert_allclose(made.reward, reward, rtol=1e-12)
+    np.testing.assert_allclose(made.extra["discount"], discount, rtol=1e-12)
+    np.testing.assert_array_equal(made.next_observation, rows.next_observation[last])
+    np.testing.assert_array_equal(made.terminal, rows.terminal[last])
+    with pytest.raises(DataError, match="already"):
+        n_step_rows(made, 2, 0.9)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_next_actions_are_those_of_the_next_row_of_the_episode(seed, caplog) -> None:
+    caplog.set_level(logging.INFO)
+    rows = mixed(seed)
+    ids = numbered(*np.diff(np.flatnonzero(np.append(np.diff(episode_ids(rows), prepend=-1) > 0, True))))
+    expected, kept = [], []
+    for row in range(len(rows)):
+        if row + 1 < len(rows) and ids[row + 1] == ids[row]:
+            expected.append(rows.action[row + 1])
+        elif rows.terminal[row]:
+            expected.append(rows.action[row])
+        else:
+            continue
+        kept.append(row)
+    made = with_next_actions(rows)
+    np.testing.assert_array_equal(made.observation, rows.observation[kept])
+    np.testing.assert_array_equal(made.extra["next_action"], expected)
+    assert f"{len(rows) - len(kept)} of {len(rows)}" in caplog.text
+    assert made.terminal.sum() == rows.terminal.sum()
+    assert len(np.unique(episode_ids(made))) == len(np.unique(ids[kept]))
+
+
+def test_next_actions_of_n_step_rows_are_those_after_the_last_step() -> None:
+    rows = with_next_actions(episodes(6, timeouts=True))
+    made = n_step_rows(rows, 3, 0.9)
+    np.testing.assert_array_equal(made.extra["next_action"], rows.extra["next_action"][[2, 3, 4, 4, 4]])
+    with pytest.raises(DataError, match="with_next_actions first"):
+        with_next_actions(n_step_rows(episodes(6), 3, 0.9))
+    with pytest.raises(DataError, match="episodes"):
+        with_next_actions(episodes(8)[[0, 2, 4, 6]])
+    with pytest.raises(ConfigError, match="discount"):
+        n_step_rows(episodes(6), 3, 1.5)
 
 
 def ending(*ends: int) -> Transitions:

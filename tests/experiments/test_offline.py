@@ -54,7 +54,9 @@ def test_it_trains_as_the_agent_alone_does(done):
 
 def test_n_step_rows_are_trained_on_with_the_discount_of_n_steps(tmp_path, quick):
     run(tmp_path / "run", replace(PLAN, n_step=3), TrainingData(linked()))
-    rows = offline.Rows([n_step_rows(linked(), 3, 0.99)], device=torch.device("cpu"), low=[-2.0], high=[2.0])
+    rows = offline.Rows(
+        [n_step_rows(linked(), 3, 0.99, whole=True)], device=torch.device("cpu"), low=[-2.0], high=[2.0]
+    )
     agent = offline.Agent(replace(SMALL, discount=0.99**3), rows, [offline.Member(0), offline.Member(1)])
     agent.train(45)
     seen = np.zeros((1, 3), np.float32)

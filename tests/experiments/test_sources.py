@@ -37,7 +37,7 @@ def test_what_a_batch_is_drawn_from(synthetic, ratio, tables, counts):
 
 def test_n_step_rows_are_what_sources_are_made_from(tmp_path):
     real = linked()
-    made = n_step_rows(real, 3, 0.9)
+    made = n_step_rows(real, 3, 0.9, whole=True)
     plan = Plan(TINY, 10, device="cpu")
     dataset = Dataset("mine", real, None, None, {}, rewards={"iql": lambda rows: (2.0, -1.0)})
     others = {
@@ -45,7 +45,7 @@ def test_n_step_rows_are_what_sources_are_made_from(tmp_path):
         "generated": Rewarded(Generated("diffusion", real, plan, tmp_path), dataset, "iql"),
     }
     material = TrainingData(dataset.rows_for("iql"), others).over_steps(3, 0.9)
-    changed = n_step_rows(dataset.rows_for("iql"), 3, 0.9)
+    changed = n_step_rows(dataset.rows_for("iql"), 3, 0.9, whole=True)
     assert material.real.equals(changed)
     assert all(source.real is material.real for source in material.others.values())
     assert not material.real.equals(replace(made, reward=2 * made.reward - 1))  # every step has the change

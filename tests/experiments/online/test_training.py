@@ -317,7 +317,7 @@ def test_generators_learn_n_step_rows(tmp_path, monkeypatch):
     run(tmp_path, plan)
     rows = read(tmp_path / "replay.npz")
     for member, real in seen.items():
-        expected = n_step_rows(rows[21 * member : 21 * member + 20], 3, 0.99)
+        expected = n_step_rows(rows[21 * member : 21 * member + 20], 3, 0.99, whole=True)
         assert real.rows.equals(expected)
         assert (len(expected), real.gone) == (6 + 5 + 3, 0)  # of 8 and 7 steps, and of the 5 after the checkpoint
 
