@@ -50,6 +50,7 @@ class Agent(Rounds):
 
     Training runs on the device of the rows. With precision `auto`, a GPU multiplies in tf32. `n_step` is the number of
     steps in each row (see `synther.data.episodes.n_step_rows`): targets bootstrap with `discount ** n_step`.
+    Rows with an extra column `discount` bootstrap with that, and need no `n_step`.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class Agent(Rounds):
             raise ConfigError("an agent needs at least one member, got none")
         if kind.needs_next_action and not rows.next_actions:
             raise ConfigError(f"{self.name} needs the data's next actions: build the rows with next_actions=True")
+        if rows.discount is not None and n_step > 1:
+            raise ConfigError(f"n_step {n_step}: these rows have discounts of their own: leave n_step out")
         self.config, self.rows, self.members, self.n_step = config, rows, tuple(members), n_step
         self.precision = precision_for(precision, rows.device)
         shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), rows.device)

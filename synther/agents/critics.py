@@ -23,9 +23,11 @@ def min_over_critics(values: Tensor) -> Tensor:
 
 
 def backup(batch: Batch, next_value: Tensor, discount: float) -> Tensor:
-    """r + discount * (1 - terminal) * V(s'), (S, B)."""
+    """r + discount * (1 - terminal) * V(s'), (S, B). Rows that have a discount of their own are discounted by that."""
     if next_value.shape != batch.reward.shape:
         raise ValueError(f"expected values of shape {tuple(batch.reward.shape)}, got {tuple(next_value.shape)}")
+    if batch.discount is not None:
+        return torch.addcmul(batch.reward, batch.discount * (1 - batch.terminal), next_value)
     return torch.addcmul(batch.reward, 1 - batch.terminal, next_value, value=discount)
 
 

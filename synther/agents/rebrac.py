@@ -26,8 +26,8 @@ class ReBRACConfig(StateAgentConfig):
     actor_penalty: float = 0.01
     """Weight of the squared distance between the policy's and the data's actions, in the policy's loss."""
     critic_penalty: float = 0.01
-    """The same at the next state, in the critics' target. Rows whose next action is not known, such as generated
-    ones, have none."""
+    """The same at the next state, in the critics' target. Rows whose next action is not known have none: the last
+    ones of episodes, and generated ones without an extra column `next_action`."""
     target_noise: float = 0.2
     noise_clip: float = 0.5
     policy_delay: int = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -50,6 +50,8 @@ class Batch(NamedTuple):
     """(S, B, A): the data's action in the next row, if the algorithm needs it"""
     next_known: Tensor | None = None
     """(S, B), 1 where the next action is known, else 0"""
+    discount: Tensor | None = None
+    """(S, B): what the value of the next observation is multiplied by, if rows have their own discounts"""
 
     def apply(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The batch with each of its parts changed."""
@@ -62,10 +64,11 @@ class Batch(NamedTuple):
     @classmethod
     def of(cls, rows: Tensor, observation: int, action: int) -> Batch:
         """Split rows (..., width) of observation, action, reward, terminal, next observation, and where rows have
-        them, next action and whether that is known."""
+        them, next action, whether that is known, and discount."""
         pair = observation + action
         end = pair + 2 + observation
-        more = rows.shape[-1] > end
+        known = end + action  # the column after the next action
+        more = rows.shape[-1] - end  # 0, or 1 with a discount, action + 1 with next actions, action + 2 with both
         return cls(
             observation=rows[..., :observation],
             action=rows[..., observation:pair],
@@ -73,8 +76,9 @@ class Batch(NamedTuple):
             terminal=rows[..., pair + 1],
             next_observation=rows[..., pair + 2 : end],
             pair=rows[..., :pair],
-            next_action=rows[..., end:-1] if more else None,
-            next_known=rows[..., -1] if more else None,
+            next_action=rows[..., end:known] if more > 1 else None,
+            next_known=rows[..., known] if more > 1 else None,
+            discount=rows[..., -1] if more in (1, action + 2) else None,
         )
 
 
@@ -116,7 +120,9 @@ class Member:
 class Rows:
     """Tables with the same columns in one matrix: observation, action, reward, terminal, next observation.
 
-    With `next_actions` there follow the next row's action and whether that row belongs to the same episode.
+    With `next_actions` there follow the next action and whether it is known: that of the extra column `next_action`
+    where a table has one, else that of the next row, if that belongs to the same episode. With `discount` there follows
+    the extra column `discount`, or this number for tables that have none.
     `low` and `high` (A,) are the action bounds (default: -1 and 1). Actions are stored scaled to [-1, 1]. `tables` may
     be a generator; then only one table is in memory at a time. `count` is the number of tables to expect: if all are as
     long as the first, memory is allocated once. `names` are the tables' names in error messages (default: numbers).
@@ -132,8 +138,9 @@ class Rows:
         count: int = 1,
         names: Sequence[str] = (),
         next_actions: bool = False,
+        discount: float | None = None,
     ) -> None:
-        self.device, self._names, self.next_actions = device, names, next_actions
+        self.device, self._names, self.next_actions, self.discount = device, names, next_actions, discount
         self.starts: list[int] = []
         self.lengths: list[int] = []
         room = sum(len(table.reward) for table in tables) if isinstance(tables, Sequence) else 0
@@ -143,6 +150,8 @@ class Rows:
                 width = 2 * self.observation_size + self.action_size + 2
                 if next_actions:
                     width += self.action_size + 1
+                if discount is not None:
+                    width += 1
                 self.matrix = torch.empty(room or count * len(table.reward), width, device=device)
             self._append(table)
             del table  # free it before the next one is made
@@ -221,15 +230,21 @@ class Rows:
                 raise DataError(f"{name} of {called} has values that are not finite numbers in float32")
         if not bool(((into.terminal == 0) | (into.terminal == 1)).all()):
             raise DataError(f"terminal of {called} must be 0 or 1 in every row")
-        into.action.sub_(self.low).mul_(2 / (self.high - self.low)).sub_(1)
-        if bool((into.action.abs() > 1 + 1e-4).any()):
-            bounds = f"{self.low.tolist()} and {self.high.tolist()}"
-            raise DataError(
-                f"actions of {called} leave the bounds {bounds}: clip them, or set the right bounds with low and high, "
-                "an action space in the data, or an environment id"
+        self._scale("actions", into.action, called)
+        extra: Mapping[str, Any] = getattr(table, "extra", {})
+        if "discount" in extra and into.discount is None:
+            raise ConfigError(
+                f"{called} has an extra column discount: build the rows with discount=0.99, for the others"
             )
-
-        if into.next_action is not None and into.next_known is not None:
+        if into.discount is not None:
+            into.discount.copy_(_column(extra.get("discount", np.full(count, self.discount))))
+        if into.next_action is None or into.next_known is None:
+            return
+        if "next_action" in extra:
+            into.next_action.copy_(_column(extra["next_action"]))
+            self._scale("next actions", into.next_action, called)
+            into.next_known.fill_(1)
+        else:
             linked = (into.next_observation[:-1] == into.observation[1:]).all(1) & (into.terminal[:-1] == 0)
             timeout = getattr(table, "timeout", None)
             if timeout is not None:
@@ -238,6 +253,16 @@ class Rows:
             into.next_action[:-1] = into.action[1:] * linked.unsqueeze(1)
             into.next_known.zero_()
             into.next_known[:-1] = linked.float()
+
+    def _scale(self, name: str, action: Tensor, called: str) -> None:
+        """To [-1, 1], in place."""
+        action.sub_(self.low).mul_(2 / (self.high - self.low)).sub_(1)
+        if bool((action.abs() > 1 + 1e-4).any()):
+            bounds = f"{self.low.tolist()} and {self.high.tolist()}"
+            raise DataError(
+                f"{name} of {called} leave the bounds {bounds}: clip them, or set the right bounds with low and high, "
+                "an action space in the data, or an environment id"
+            )
 
     def _check(self, *tables: int) -> None:
         for table in tables:

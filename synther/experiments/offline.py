@@ -62,7 +62,7 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
         arm.counts(config.batch_size)
     given = {name: source.given for name, source in material.others.items() if isinstance(source, Given)}
     for name, table in {REAL: material.real, **given}.items():  # wrong ones are refused before there is a folder
-        _rows_of([table], [name], bounds, torch.device("cpu"), False)
+        _rows_of([table], [name], bounds, torch.device("cpu"), discount=_own_discount([table], config))
     algorithm, n = ALGORITHMS.get(spec.algorithm), spec.n_step
     sizes = material.real.observation.shape[1], material.real.action.shape[1]
     one = n_step_config(algorithm, config, n)
@@ -81,8 +81,9 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     run = RunFolder(folder, growth=spec.growth)
     with run.work(described, lambda: Result.after(spec.updates, run.result) is not None) as unfinished:
         if unfinished:
-            tables, following = material.tables(folder, progress), algorithm.needs_next_action
-            rows = _rows_of(tables, material.names, bounds, device, following)
+            tables = material.tables(folder, progress)
+            more = {"next_actions": algorithm.needs_next_action, "discount": _own_discount(tables, config)}
+            rows = _rows_of(tables, material.names, bounds, device, **more)
             members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
             agent = Agent(config, rows, members, precision=spec.precision, n_step=n)
             how: dict[str, Any] = {"episodes": spec.episodes, "workers": spec.workers, "options": spec.env_options}
@@ -95,10 +96,15 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
 
 
 def _rows_of(
-    tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds | None, device: torch.device, following: bool
+    tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds | None, device: torch.device, **how: Any
 ) -> Rows:
     low, high = bounds or (None, None)
-    return Rows(tables, device=device, low=low, high=high, names=names, next_actions=following)
+    return Rows(tables, device=device, low=low, high=high, names=names, **how)
+
+
+def _own_discount(tables: Sequence[Transitions], config: Any) -> float | None:
+    """The discount of rows that have none of their own, where other rows have; None where no row has."""
+    return float(getattr(config, "discount", 1.0)) if any("discount" in table.extra for table in tables) else None
 
 
 def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str | None, Bounds | None]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 
 from synther.agents.agent import Agent
 from synther.agents.bc import BCConfig
+from synther.agents.critics import backup
 from synther.agents.rows import Arm, Member, Rows
+from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 
-from .tables import CPU, Table, rows, table
+from .tables import CONFIGS, CPU, Table, rows, table
 
 
 def drawn(data: Rows, members: list[Member], batch: int, rounds: int = 1, **options: object) -> torch.Tensor:
@@ -138,3 +141,50 @@ def test_tables_that_are_made_one_by_one_do_not_wait_for_each_other():
     want = rows(*(table(size, seed=size) for size in sizes))
     assert (data.starts, data.lengths) == (want.starts, want.lengths)
     assert torch.equal(data.matrix, want.matrix)
+
+
+def test_extra_columns_of_rows_are_used_where_tables_have_them():
+    own, other = table(20), table(10, seed=1)
+    extra = {"next_action": np.tile([[0.0, 2.0]], (20, 1)), "discount": np.linspace(0, 1, 20)}
+    full = Transitions(**own._asdict() | {"action": own.action + 1}, extra=extra)
+    plain = Transitions(**other._asdict() | {"action": other.action + 1})
+    both = Rows([full, plain], device=CPU, low=[0, 0], high=[2, 2], next_actions=True, discount=0.5)
+    batch = both.batch(both.matrix)
+    assert batch.next_action[:20].tolist() == [[-1, 1]] * 20
+    assert batch.next_known.tolist() == [1] * 20 + [0] * 10
+    np.testing.assert_allclose(batch.discount, [*np.linspace(0, 1, 20), *[0.5] * 10], rtol=1e-6)
+    np.testing.assert_allclose(batch.next_observation[:20], own.next_observation, rtol=1e-6)
+    alone = Rows([full], device=CPU, low=[0, 0], high=[2, 2], discount=0.5)
+    assert alone.batch(alone.matrix).next_action is None
+    torch.testing.assert_close(alone.batch(alone.matrix).discount, batch.discount[:20])
+    with pytest.raises(ConfigError, match="discount"):
+        Rows([full], device=CPU, low=[0, 0], high=[2, 2])
+    far = replace(full, extra={**extra, "next_action": np.full((20, 2), 3.0)})
+    with pytest.raises(DataError, match="next actions"):
+        Rows([far], device=CPU, low=[0, 0], high=[2, 2], next_actions=True, discount=0.5)
+
+
+def test_a_target_counts_the_next_value_by_the_discount_of_its_row():
+    own = Rows([Transitions(**table(6)._asdict(), extra={"discount": np.arange(6) / 6})], device=CPU, discount=0.9)
+    batch, value = own.batch(own.matrix[None]), torch.arange(6.0)[None]
+    expected = batch.reward + (torch.arange(6) / 6) * (1 - batch.terminal) * value
+    torch.testing.assert_close(backup(batch, value, 0.9), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "bc"])
+def test_rows_of_one_discount_are_trained_on_as_with_that_option(name):
+    """So every algorithm takes the discounts of the rows."""
+    config = replace(CONFIGS[name], discount=0.7)
+    own = Transitions(**table()._asdict(), extra={"discount": np.full(40, 0.7)})
+    weights = []
+    for given, how, chosen in (
+        (own, {"discount": 0.2}, replace(config, discount=0.2)),
+        (own.without_extra(), {}, config),
+        (own.without_extra(), {}, replace(config, discount=0.2)),
+    ):
+        agent = Agent(chosen, Rows([given], device=CPU, next_actions=True, **how), [Member(0)])
+        agent.train(6)
+        weights.append(agent.algorithm.state())
+    for key, tensor in weights[0].items():
+        torch.testing.assert_close(tensor, weights[1][key])
+    assert any(not torch.allclose(tensor, weights[2][key]) for key, tensor in weights[0].items())
