@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Assess(options.Named, options.Asking, options.Machine):
+class Assess(options.Preparing, options.Asking, options.Machine):
     """Assess whether SYNTHETIC is good enough to train on, and show why.
 
     OUT receives report.html, a page for the browser, and assessment.json with all figures. Rows that were asked for
@@ -56,8 +56,8 @@ def assess(arguments: list[str]) -> None:
     if drawn and chosen.model is not None:
         raise ConfigError(f"{source} is a model itself: leave --model out, or give rows that the model made")
     requests = asked(chosen.condition, ()) or {}
-    real = region(chosen.read(chosen.real), requests)
-    held_out = None if chosen.held_out is None else region(chosen.read(chosen.held_out), requests)
+    real = region(chosen.read_real(chosen.real), requests)
+    held_out = None if chosen.held_out is None else region(chosen.read_real(chosen.held_out), requests)
     model_file = source if drawn else chosen.model or _beside(source)
     model = None
     if model_file is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Fit(options.Named, options.Fitting):
+class Fit(options.Preparing, options.Fitting):
     """Fit a model on DATA and save it as one file. After an interruption, the same command resumes."""
 
     data: options.Data = tyro.MISSING
@@ -36,7 +36,7 @@ class Fit(options.Named, options.Fitting):
         """The rows, and the model that is to be fitted on them."""
         from synther.synthesizer import Synthesizer
 
-        rows = self.read(self.data, self.fraction, self.seed)
+        rows = self.read_real(self.data, self.fraction, self.seed)
         return rows, Synthesizer(self.settings(), device=self.device, precision=self.precision, seed=self.seed)
 
 

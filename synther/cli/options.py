@@ -60,15 +60,36 @@ class Named(Output):
 
     def read(self, source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
         """The rows of a file, a Minari id or a named data set, or a random fraction of them."""
+        rows = self._whole(source, seed)
+        return rows if fraction is None else rows.subsample(fraction, seed)
+
+    def _whole(self, source: str, seed: int) -> Transitions:
         from synther import datasets
         from synther.data import formats
 
         is_name = self.folder is not None or self.policies is not None or datasets.is_known(source)
         if is_name and not Path(source).expanduser().exists():
             where: dict[str, Any] = {"data": self.folder, "policies": self.policies}
-            rows = datasets.read(source, **where, seed=seed, progress=not self.quiet).rows
-        else:
-            rows = formats.read(source)
+            return datasets.read(source, **where, seed=seed, progress=not self.quiet).rows
+        return formats.read(source)
+
+
+@dataclass(frozen=True)
+class Preparing(Named):
+    """What rows are made from the data."""
+
+    n_step: int = 1
+    """Make n-step rows: the rewards of N steps, the observation after them, and their discount as an extra column."""
+    discount: float = 0.99
+    """Discount of a step, for --n-step."""
+    next_actions: Flag = False
+    """Add the next action of each row as an extra column, for agents such as rebrac."""
+
+    def read_real(self, source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
+        """The rows of `read`, prepared. A fraction is taken afterwards, because preparing needs whole episodes."""
+        from synther.data.episodes import prepared
+
+        rows = prepared(self._whole(source, seed), self.n_step, self.next_actions, self.discount)
         return rows if fraction is None else rows.subsample(fraction, seed)
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer, read, top, write
+from synther import Synthesizer, Transitions, read, top, write
 from synther.agents.agent import Agent
 from synther.agents.bc import BCConfig
 from synther.agents.rows import Member, Rows
 from synther.cli import VERBS
 from synther.data.fingerprint import fingerprint
+from synther.data.spaces import Box
 from synther.envs.rollout import rollout
 from synther.experiments.results import Measurement, Result
 from synther.pixels import files
@@ -93,6 +94,35 @@ def test_inconsistent_rows_are_discarded(synther, data, tiny, tmp_path, monkeypa
                   ("sample", path, "--keep", 2, "--out", tmp_path / "n.npz"),
                   ("upsample", data, "--keep", 0, "--out", tmp_path / "other", *tiny)):  # fmt: skip
         assert synther(*wrong).code == 2
+
+
+def test_n_step_rows_with_next_actions(synther, tiny, tmp_path):
+    """Fitted on, written, assessed, and trained on by an agent that needs next actions."""
+    count, made = 200, np.random.default_rng(0)
+    states = made.normal(size=(count + 1, 3))
+    cut = np.arange(count) % 20 == 19
+    actions, rewards = made.uniform(-1, 1, (count, 1)), made.normal(size=count)
+    real = Transitions(states[:-1], actions, rewards, states[1:], timeout=cut, action_space=(Box.uniform(-1, 1, 1),))
+    data, path, more = tmp_path / "real.npz", tmp_path / "m.safetensors", tmp_path / "more.parquet"
+    write(real, data)
+    how = ("--n-step", 3, "--discount", 0.9, "--next-actions")
+    assert synther("fit", data, "--out", path, *how, *tiny, "--json").json["rows"] == count - 10
+    assert synther("sample", path, "--samples", 100, "--out", more).code == 0
+    found = read(more)
+    assert set(np.round(found.extra["discount"], 6).tolist()) <= {0.9, 0.81, 0.729}
+    assert synther("inspect", more, "--json").json["columns"][-1]["name"] == "extra/discount"
+    report = synther("assess", data, more, "--out", tmp_path / "report", *how, "--json")
+    assert report.code == 0
+    assert "extra/next_action[0]" in report.json["columns"]
+    code, _, err = synther("assess", data, more, "--out", tmp_path / "other")
+    assert code == 2
+    assert "--next-actions" in err
+    assert synther("fit", data, "--out", path, "--n-step", 0, *tiny).code == 2
+    quick = ("--updates", 20, "--seeds", 1, "--device", "cpu", "--no-evaluate", "--agent.width", 8)
+    quick += ("--agent.batch-size", 8)
+    for number, source in enumerate(([more], [path, "--samples", 50], [more, "--ratio", 0.5])):
+        out = tmp_path / f"run{number}"
+        assert synther("train", "rebrac", data, "--synthetic", *source, "--out", out, *quick).code == 0
 
 
 class TestSample:
