@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -207,6 +208,7 @@ HERE = np.zeros((5, 2), np.float32)
     [
         (Transitions(np.ones((2, 3)), np.ones(2), np.ones(2), np.ones((2, 3))), filled(0), DataError, "3 observation"),
         (rows_to_add(7), filled(0, envs=3), DataError, "6"),
+        (replace(rows_to_add(3), extra={"discount": np.full(3, 0.9)}), filled(0), DataError, "without_extra"),
         (
             rows_to_add(3),
             filled(0, optimize_memory_usage=True, handle_timeout_termination=False),
@@ -219,7 +221,7 @@ HERE = np.zeros((5, 2), np.float32)
             for action in (np.random.default_rng(0).random((5, 1)), np.array([0, 1, 2, 7, 9]))
         ),
     ],
-    ids=["columns", "environments", "memory", "n steps", "real actions", "other actions"],
+    ids=["columns", "environments", "extra columns", "memory", "n steps", "real actions", "other actions"],
 )
 def test_rows_that_do_not_fit_are_refused(rows, buffer, error, text) -> None:
     with pytest.raises(error, match=text):

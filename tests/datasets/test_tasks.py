@@ -130,6 +130,8 @@ def test_rewards_less_one() -> None:
     for algorithm in ("td3_bc", "iql", "cql"):
         assert found.rows_for(algorithm).reward.tolist() == [-1, 0, -1]
     assert found.rows_for("edac").reward.tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match="n-step"):
+        found.rows_for("iql", replace(found.rows, extra={"discount": np.full(3, 0.9)}))
 
 
 @pytest.mark.parametrize(

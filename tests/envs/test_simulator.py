@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ import pytest
 from synther.envs import simulator
 from synther.envs.making import opened
 from synther.envs.rollout import rollout
-from synther.envs.simulator import SUPPORTED, describe, simulate, supports
+from synther.envs.simulator import SUPPORTED, describe, judge_of, simulate, supports
 from synther.envs.suite_tasks import SuiteTask
 from synther.envs.tasks import opened_task
 from synther.errors import DataError, MissingExtra
@@ -228,3 +229,11 @@ def test_options_that_cannot_be_asked_about() -> None:
     with pytest.raises(DataError, match="made with the options"):
         simulate(name, *rows, options={"task_kwargs": {"random": 1}})
     assert simulate(name, *rows, options={"max_episode_steps": 5})[0].shape == (1, 17)
+
+
+def test_n_step_rows_are_not_judged() -> None:
+    rows = replace(rollout("Pendulum-v1", 5, seed=0), extra={"discount": np.full(5, 0.9)})
+    assert "n-step" in str(judge_of(rows, "Pendulum-v1", named=False))
+    with pytest.raises(DataError, match="n-step"):
+        judge_of(rows, "Pendulum-v1", named=True)
+    assert not isinstance(judge_of(rows.without_extra(), "Pendulum-v1", named=True), DataError)

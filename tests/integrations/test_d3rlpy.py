@@ -159,6 +159,8 @@ def test_what_d3rlpy_cannot_hold_is_refused():
     given = rows(discrete=True)
     with pytest.raises(DataError, match="begin at 2"):
         to_mdp_dataset(Transitions(**{**given.arrays(), "action": given.action + 2}, action_space=(Discrete(3, 2),)))
+    with pytest.raises(DataError, match="without_extra"):
+        to_mdp_dataset(Transitions(**given.arrays(), extra={"discount": np.full(len(given), 0.9)}))
     recorded = rows(episodes=True)
     with pytest.raises(DataError, match="timeouts"):
         to_mdp_dataset(recorded[np.random.default_rng(0).permutation(len(recorded))])
