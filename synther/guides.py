@@ -23,7 +23,7 @@ from synther.data.quantiles import Curve
 from synther.data.scaling import Scaler
 from synther.diffusion.edm import posterior_covariance
 from synther.errors import ConfigError, DataError
-from synther.relevance.critics import Critic
+from synther.relevance.critics import Critic, lowest
 
 Gradient = Callable[[Tensor, Tensor], Tensor | tuple[Tensor, Tensor]]
 """Takes observations (N, O) and actions (N, A) to the gradient of a log weight in the actions (N, A), or to those in
@@ -91,10 +91,9 @@ def value_guide(critic: Critic, strength: float = 1.0) -> Guide:
 
     def gradient(observation: Tensor, action: Tensor) -> Tensor:
         action = action.detach().requires_grad_()
-        values = critic(observation, action).squeeze(-1)
-        lowest = values.amin(0) if values.dim() == 2 else values
-        unit = lowest.detach().abs().mean().clamp(min=1e-6)
-        (slope,) = torch.autograd.grad(lowest.sum() / unit, action)
+        values = lowest(critic(observation, action))
+        unit = values.detach().abs().mean().clamp(min=1e-6)
+        (slope,) = torch.autograd.grad(values.sum() / unit, action)
         return slope
 
     return gradient_guide(gradient, strength)

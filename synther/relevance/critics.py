@@ -29,7 +29,7 @@ def value(q: Critic, policy: Policy, *, device: str = "cpu") -> Callable[[Transi
     def value(rows: Transitions) -> NDArray[np.float64]:
         def of(part: Transitions) -> Tensor:
             observation = _tensor(part.observation, device)
-            return _lowest(q(observation, policy(observation)))
+            return lowest(q(observation, policy(observation)))
 
         return _all(rows, of)
 
@@ -47,9 +47,9 @@ def td_error(
                 _tensor(values, device)
                 for values in (part.observation, part.next_observation, part.action, part.reward)
             )
-            expected = _lowest((target or q)(then, policy(then)))
+            expected = lowest((target or q)(then, policy(then)))
             goes_on = _tensor(~part.terminal, device)
-            return (reward + discount * goes_on * expected - _lowest(q(now, action))).abs()
+            return (reward + discount * goes_on * expected - lowest(q(now, action))).abs()
 
         return _all(rows, of)
 
@@ -78,7 +78,7 @@ def _tensor(values: NDArray[np.generic], device: str) -> Tensor:
     return found if found.dtype in (torch.int32, torch.int64) else found.float()
 
 
-def _lowest(values: Tensor) -> Tensor:
+def lowest(values: Tensor) -> Tensor:
     """Of one critic (N,) or (N, 1), or of several (E, N): (N,)."""
     values = values.squeeze(-1)
     return values.amin(0) if values.dim() == 2 else values

@@ -301,9 +301,13 @@ class Synthesizer:
         scaled = torch.from_numpy(matrix[:, columns].astype(np.float32)).to(self.device)
         return fields, Known(columns, scaled, self._model.moments.covariance.to(self.device))
 
-    def _asking(self, condition: Any, guidance: float | Mapping[str, float]) -> Asking | None:
-        """What the rows are asked to be; None where they are not."""
+    def _asking(
+        self, condition: Any, guidance: float | Mapping[str, float], starts: float | None = None
+    ) -> Asking | None:
+        """What the rows are asked to be; None where they are not. `starts` is their share, where it is given."""
         asked = self.conditions.asking(condition, guidance)
+        if asked is not None and starts is not None:
+            return replace(asked, starts=starts)
         return None if condition is None else asked
 
     def sample(
@@ -381,11 +385,8 @@ class Synthesizer:
             raise ConfigError("given: expected neither like nor keep, which choose rows, when these are given")
         choice = Choice.of(keep, relabel, self._model.ensemble)
         known, columns = self._known(given)
-        asking = self.conditions.asking(condition, guidance)
-        if columns is not None and asking is not None:  # nothing says that a given row begins an episode
-            asking = replace(asking, starts=0.0)
-        elif condition is None:
-            asking = None
+        # Nothing says that a given row begins an episode.
+        asking = self._asking(condition, guidance, starts=None if columns is None else 0.0)
         wishes = Wishes(asking, self._like(like, strength), self._guide(guide), columns)
         drawing = self._drawing(sampler, progress, wishes).ready()
         done = 0
