@@ -103,7 +103,7 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 
 def _core_share(count: int) -> dict[str, str]:
-    """What each of `count` processes is told about the cores, so that they share them."""
+    """Environment variables that make each of `count` processes use its share of the cores."""
     share = str(max(1, cores() // count))
     return {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or share, "SYNTHER_CORES": share}
 

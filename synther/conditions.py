@@ -35,7 +35,7 @@ TD_ERROR = "td_error"
 START = "start"
 """The condition that a fit adds by itself: whether a row begins an episode."""
 RARE_STARTS = 0.02
-"""The network is told which rows are starts only if fewer rows than this share are."""
+"""Starts are a condition of their own only if fewer than this share of the rows begin an episode."""
 FEWEST_STARTS = 20
 _START_SHARE, _MOST_REPEATS = 0.05, 50  # how often a fit draws starts, and how many times as often as other rows
 
@@ -191,7 +191,7 @@ class Conditions:
 
     scales: tuple[Scale, ...] = ()
     starts: float | None = None
-    """The share of real rows that begin an episode, where the network is told which."""
+    """The share of real rows that begin an episode. None: starts are no condition of this model."""
 
     @property
     def count(self) -> int:

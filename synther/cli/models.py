@@ -54,7 +54,7 @@ class Upsample(options.Asking, Fit):
     format: Literal["hdf5", "npz", "parquet"] = "hdf5"
     """How the synthetic rows are written."""
     keep: float = 1.0
-    """The share of rows to keep; those that an ensemble finds least consistent are discarded. Below 1: --ensemble."""
+    """The share of rows to keep. Below 1, an ensemble is fitted too, and the least consistent rows are discarded."""
     relabel: Literal["ensemble"] | None = None
     """Replace rewards and terminals by those of the ensemble. Implies --ensemble."""
 
@@ -74,7 +74,7 @@ class Sample(options.Asking, options.Machine):
     steps: int | None = None
     """Sampler steps. Default: the model's own."""
     keep: float = 1.0
-    """The share of rows to keep; those that the model's ensemble finds least consistent are discarded."""
+    """The share of rows to keep. Below 1, the rows that the model's ensemble finds least consistent are discarded."""
     relabel: Literal["ensemble"] | None = None
     """Replace rewards and terminals by those of the model's ensemble."""
 
