@@ -1,4 +1,4 @@
-"""Conditions on a GPU: fits are captured, and blocks of guided rows too."""
+"""Requests on a GPU: fits are captured, and blocks of guided rows too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import torch
 
 from synther import Synthesizer, Transitions, compute
 from synther.conditions import top
+from synther.guides import policy_guide, value_guide
 from synther.progress import Silent
 from synther.relevance import curiosity
+from synther.relevance.dynamics import Ensemble, one_step
 
 from .test_conditions import SETTINGS, noisy
+from .test_extra import walk
 
 pytestmark = pytest.mark.cuda
 
@@ -62,3 +65,48 @@ def test_curiosity_is_that_of_a_cpu(real):
     # The devices draw other batches: the same rows are new to both.
     assert np.corrcoef(np.argsort(np.argsort(found)), np.argsort(np.argsort(expected)))[0, 1] > 0.5
     assert np.array_equal(found, curiosity(real, steps=300, device="cuda"))
+
+
+@pytest.fixture(scope="module")
+def model(real) -> Synthesizer:
+    return Synthesizer("laptop", device="cuda", **SETTINGS).fit(real, progress=False)
+
+
+def test_what_follows_given_observations_and_actions(model, real):
+    s, a = real.observation[:2_000], -real.action[:2_000]
+    rows = model.sample(given={"observation": s, "action": a}, seed=0, progress=False)
+    assert np.array_equal(rows.observation, s)
+    assert np.array_equal(rows.action, a)
+    assert rows.next_observation == pytest.approx(s + 0.1 * a, abs=0.01)
+    about = rows.reward - 0.8 * s[:, 0]
+    assert about.mean() == pytest.approx(0, abs=0.1)
+    assert about.std() == pytest.approx(0.6, rel=0.15)
+
+
+def test_a_policy_guides_many_rows(model):
+    rows = model.sample(200_000, seed=0, guide=policy_guide(lambda s: 0.5 * torch.tanh(s), std=0.1), progress=False)
+    assert np.abs(rows.action - 0.5 * np.tanh(rows.observation)).mean() < 0.25
+
+
+def test_a_value_guide_without_strength_changes_nothing(model):
+    guides = (None, value_guide(lambda s, a: a[:, 0], 0.0))
+    plain, rows = (model.sample(500, seed=3, guide=guide, progress=False) for guide in guides)
+    for name, values in plain.arrays().items():
+        assert np.array_equal(values, getattr(rows, name))
+    strong = model.sample(500, seed=3, guide=value_guide(lambda s, a: a[:, 0], 2.0), progress=False)
+    assert strong.action.mean() > plain.action.mean() + 0.2
+
+
+def test_an_ensemble_predicts_as_well_as_on_a_cpu(real):
+    errors = []
+    for device in ("cuda", "cpu"):
+        ensemble = Ensemble.fit(real, members=3, width=48, steps=300, device=device, progress=False)
+        errors.append(one_step(ensemble.outcomes, real[:2_000]).error)
+    assert errors[0] == pytest.approx(errors[1], rel=0.3)
+
+
+def test_extra_columns_are_fitted_and_drawn():
+    real = walk()
+    rows = Synthesizer("laptop", device="cuda", **SETTINGS).fit(real, progress=False).sample(1_000, progress=False)
+    assert set(rows.extra) == set(real.extra)
+    assert set(np.unique(rows.extra["discount"])) <= set(np.unique(real.extra["discount"]))
