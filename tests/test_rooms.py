@@ -82,6 +82,7 @@ MAY_IMPORT = {
     "data": ANYONE,
     "compute": ANYONE,
     "kernels": ANYONE,
+    "config_file": ANYONE,
     "diffusion": ANYONE | {"compute", "kernels"},
     "presets": ANYONE | {"diffusion", "compute"},
     "relevance": ANYONE | {"data", "compute"},
@@ -98,6 +99,7 @@ MAY_IMPORT = {
     "agents": ANYONE | {"compute", "kernels"},
     "pixels": ANYONE | {"data", "compute", "kernels", "envs", "agents"},
     "origin": ANYONE | {"compute"},
+    "doctor": ANYONE | {"compute", "envs", "origin"},
     "upsample": ANYONE | {"data", "assess", "synthesizer", "conditions", "relevance"},
     "report": ANYONE | {"data", "assess", "synthesizer", "diffusion", "envs"},
     "plots": ANYONE,
@@ -106,7 +108,7 @@ MAY_IMPORT = {
     "compare": BELOW | {"plots"},
     "experiments": BELOW | BESIDE,
     "paper": BELOW | BESIDE | {"experiments"},
-    "cli": BELOW | BESIDE | {"experiments", "paper"},
+    "cli": BELOW | BESIDE | {"experiments", "paper", "config_file", "doctor"},
 }
 """Every room may also import itself; the front door `synther/__init__.py` may import all but the command line."""
 

@@ -23,6 +23,8 @@ VERBS = {
     "paper": "the paper's experiments: list them, run them, show their tables beside the paper's figures",
     "inspect": "show what is in a file of data, a model, agents or a run",
     "presets": "list the presets and what they choose",
+    "doctor": "show versions, device, renderers, memory and disk, and how to install what is missing",
+    "completion": "print a script for the Tab key, for bash, zsh or fish",
 }
 """Each verb is a function `verb(arguments) -> None` in the module of the same name, or in `models`."""
 
@@ -49,6 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"synther: unknown command {verb!r}: expected one of {', '.join(VERBS)}", file=sys.stderr)
         return 2
     try:
+        if any(word.partition("=")[0] == "--config" for word in rest):
+            from synther.cli.options import with_config
+
+            rest = with_config(given)[1:]
         getattr(module_of(verb), verb)(rest)
     except Failed as error:
         return _failed(1, str(error))

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, make_dataclass
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 
 import tyro
 
+from synther import config_file
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError, SyntherError
@@ -38,6 +40,10 @@ class Output:
     """Print one JSON object on stdout instead of a table."""
     quiet: Flag = False
     """Report no progress on stderr."""
+    config_file: Annotated[Path | None, tyro.conf.arg(name="config")] = None
+    """Read options from a TOML file. Options of the command line win."""
+    write_config: Path | None = None
+    """Write the given options as a TOML file for --config, and stop."""
 
 
 Options = TypeVar("Options", bound=Output)
@@ -144,20 +150,23 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     defaults: dict[str, Any] = {}
     if issubclass(options, Fitting):
         defaults = _preset_defaults(arguments, options.of_latents)
-    registry = tyro.constructors.ConstructorRegistry()
-    for kind in _READERS:
-        registry.primitive_rule(_rule(kind))
-        registry.primitive_rule(_rule(kind, optional=True))
-    with registry:
-        parsed: Options = tyro.cli(
-            options,
-            prog=f"synther {verb}",
-            args=arguments,
-            default=options(**defaults) if defaults else tyro.constructors.MISSING_NONPROP,
-            config=(tyro.conf.PositionalMetavarFromFieldName,),
-        )
+    known = list(config_file.options_of(options))
+    if source := ahead(arguments, config="").config:
+        config_file.ConfigFile.read(Path(source).expanduser()).check(verb, known)
+        arguments = [word for word in arguments if word not in {option.superfluous for option in known}]
+    parsed: Options = tyro.cli(
+        options,
+        prog=f"synther {verb}",
+        args=arguments,
+        default=options(**defaults) if defaults else tyro.constructors.MISSING_NONPROP,
+        config=(tyro.conf.PositionalMetavarFromFieldName,),
+        registry=readers(),
+    )
     if isinstance(parsed, Machine) and parsed.seed < 0:
         raise ConfigError(f"--seed must be at least 0, got {parsed.seed}")
+    if parsed.write_config is not None:
+        config_file.write(parsed.write_config, verb, parsed, named(arguments), known)
+        raise SystemExit(0)
     logging.basicConfig(format="synther: %(message)s", stream=sys.stderr)
     logging.getLogger("synther").setLevel(logging.WARNING if parsed.quiet else logging.INFO)
     return parsed
@@ -194,7 +203,7 @@ def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
 def positional(options: type[Output], arguments: list[str], names: Collection[str], default: str) -> str:
     """Look ahead for the first argument that is one of `names`, and not the value of an option such as `--out`."""
     flags = {name for one in fields(options) if isinstance(one.default, bool) for name in (one.name, f"no_{one.name}")}
-    for before, word in zip(["", *arguments], arguments, strict=False):
+    for before, word in pairwise(["", *arguments]):
         is_value = before.startswith("--") and "=" not in before and before[2:].replace("-", "_") not in flags
         if word in names and not is_value:
             return word
@@ -210,6 +219,17 @@ def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
         return parser.parse_known_args(arguments)[0]
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from None
+
+
+def with_config(command: list[str]) -> list[str]:
+    """The words of a command with `--config FILE`, and those of the file."""
+    start = 2 if command[0] == "pixels" else 1  # each action of it has its own options
+    name = ahead(command, config="").config
+    found = config_file.ConfigFile.read(Path(name).expanduser())
+    # The option goes to the end: words without a name may stand behind its value.
+    of_config = [word == "--config" or before == "--config" for before, word in pairwise(["", *command])]
+    rest = [word for word, own in zip(command, of_config, strict=True) if not (own or word.startswith("--config="))]
+    return [*rest[:start], *found.expand(" ".join(rest[:start]), rest[start:]), f"--config={name}"]
 
 
 def named(arguments: list[str]) -> list[str]:
@@ -260,6 +280,15 @@ def _rule(kind: Any, optional: bool = False) -> Callable[[tyro.constructors.Prim
         str_from_instance=lambda value: [_shown(value) if kind is int else str(value)],
     )
     return lambda info: spec if info.type == wanted else None
+
+
+def readers() -> tyro.constructors.ConstructorRegistry:
+    """How tyro reads our options."""
+    registry = tyro.constructors.ConstructorRegistry()
+    for kind in _READERS:
+        registry.primitive_rule(_rule(kind))
+        registry.primitive_rule(_rule(kind, optional=True))
+    return registry
 
 
 def _shown(value: int | None) -> str:

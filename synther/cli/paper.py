@@ -47,7 +47,7 @@ class Paper(ChangeOptions, options.Named):
     """Device to run on: auto (a GPU if there is one), cpu, cuda or cuda:N."""
 
 
-_SHARED = ("json", "quiet", "action", "name", "out")
+_SHARED = ("json", "quiet", "config_file", "write_config", "action", "name", "out")
 """Options of all actions; the others are for `run`."""
 
 

@@ -1,0 +1,49 @@
+"""`synther completion bash|zsh|fish`"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union
+
+import tyro
+
+from synther.cli import VERBS, module_of, options, pixels
+from synther.cli.answer import answer
+
+
+@dataclass(frozen=True)
+class Completion(options.Output):
+    """Print a script that completes commands and options of `synther` with the Tab key.
+
+    bash: `synther completion bash > ~/.local/share/bash-completion/completions/synther`
+    zsh: `synther completion zsh > DIR/_synther`, where DIR is in $fpath
+    fish: `synther completion fish > ~/.config/fish/completions/synther.fish`
+    """
+
+    shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]] = tyro.MISSING
+    """bash, zsh or fish."""
+
+
+def completion(arguments: list[str]) -> None:
+    chosen = options.parse("completion", Completion, arguments)
+    script = io.StringIO()
+    words = ["--tyro-write-completion", chosen.shell, "-"]
+    with redirect_stdout(script), suppress(SystemExit):
+        tyro.cli(_all(), prog="synther", args=words, registry=options.readers())
+    if chosen.json:
+        answer(True, {"shell": chosen.shell, "script": script.getvalue()}, [])
+    else:
+        print(script.getvalue(), end="")
+
+
+def _all() -> Any:
+    """All commands as one type with subcommands."""
+    kinds = {verb: getattr(module_of(verb), verb.title()) for verb in VERBS}
+    kinds["pixels"] = _one_of({action: getattr(pixels, action.title()) for action in pixels.ACTIONS})
+    return _one_of(kinds)
+
+
+def _one_of(kinds: dict[str, Any]) -> Any:
+    return Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())]  # noqa: UP007
