@@ -1,4 +1,4 @@
-"""What this machine has for SynthER: versions, devices, renderers, memory and disk; what is missing, and how to get it."""
+"""What SynthER finds on this machine: versions, devices, renderers, memory, disk; and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def examine(folder: Path) -> list[Finding]:
 def _versions() -> list[Finding]:
     known = origin(torch.device("cpu"))
     core = [line for line in requires("synther") or [] if "extra ==" not in line]
-    names = ["".join(letter if letter.isalnum() or letter in "-_" else " " for letter in line).split()[0] for line in core]
+    names = [
+        "".join(letter if letter.isalnum() or letter in "-_" else " " for letter in line).split()[0] for line in core
+    ]
     libraries = ", ".join(f"{name} {_version(name)}" for name in sorted(names))
     return [
         Finding("synther", "ok", known["synther"]),
@@ -84,7 +86,9 @@ def _machine(folder: Path) -> list[Finding]:
     for number in range(torch.cuda.device_count()):
         device = torch.device("cuda", number)
         free, total = torch.cuda.mem_get_info(device)
-        found.append(Finding(f"cuda:{number}", "ok", f"{compute.describe(device)}, {_size(free)} of {_size(total)} free"))
+        found.append(
+            Finding(f"cuda:{number}", "ok", f"{compute.describe(device)}, {_size(free)} of {_size(total)} free")
+        )
     if not found:
         advice = "Optional: presets best and paper want a GPU. Without one, auto is the preset laptop."
         found.append(Finding("gpu", "missing", "PyTorch sees no CUDA device", advice))

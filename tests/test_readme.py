@@ -101,11 +101,15 @@ def test_python_blocks_run(name, desk):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_understood(command):
-    _, verb, *words = shlex.split(command, comments=True)
+def test_commands_are_understood(command, tmp_path, monkeypatch):
+    _, verb, *words = shlex.split(command.partition(" > ")[0], comments=True)
     assert verb in VERBS or verb.startswith("-"), f"{verb} is no command"
     if verb not in VERBS:
         return
+    monkeypatch.chdir(tmp_path)
+    if "--config" in words:
+        Path("run.toml").write_text(blocks(TEXTS["docs/commands.md"], "toml")[0])
+        words = options.with_config([verb, *words])[1:]
     module = module_of(verb)
     if verb == "pixels" and words[0] in module.ACTIONS:  # each has options of its own
         action, *words = words
@@ -113,7 +117,7 @@ def test_commands_are_understood(command):
     kind = getattr(module, verb.split()[-1].title())
     of_agents = [at for at, word in enumerate(words) if word.startswith("--agent.")]  # which the agent decides on
     words = [word for at, word in enumerate(words) if at not in of_agents and at - 1 not in of_agents]
-    if {"-h", "--help"} & set(words):
+    if {"-h", "--help", "--write-config"} & set(words):
         with pytest.raises(SystemExit) as stop:
             options.parse(verb, kind, words)
         assert stop.value.code == 0

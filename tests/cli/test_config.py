@@ -1,4 +1,4 @@
-"""`--write-config` and `--config`: the file says what the command line said, and the command line wins over the file."""
+"""`--write-config` and `--config`: a file says what the command line said, and the command line wins over it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 from synther.cli import VERBS, main, options
 
 COMMANDS = {
-    "upsample": "hopper-sac --samples 5K --out run --preset fast --fit.steps 7 --data.scaling default minmax reward quantile "
-    "--condition reward=top:0.1 return --sampler.no-matched --data there --json",
+    "upsample": "hopper-sac --samples 5K --out run --preset fast --fit.steps 7 "
+    "--data.scaling default minmax reward quantile --condition reward=top:0.1 return "
+    "--sampler.no-matched --data there --json",
     "fit": "x.npz --out m.safetensors --minutes 2.5 --ensemble --data.threshold half --fraction None --seed 3",
     "sample": "m.safetensors --out ~/x.npz --steps 64 --keep 0.9 --guidance -1.5",
     "assess": "a.npz b.npz --out r --no-simulator --held-out c.npz --next-actions",
