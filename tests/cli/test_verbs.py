@@ -283,6 +283,8 @@ def test_silence(synther, verb, data, model, tiny, tmp_path):
         "paper": ["list"],
         "inspect": [data],
         "presets": [],
+        "doctor": [],
+        "completion": ["bash"],
     }[verb]
     if verb == "evaluate":
         write(rollout("Pendulum-v1", 50), tmp_path / "swings.npz")
