@@ -69,7 +69,7 @@ def measured(observations: int, actions: int, batch: int, repeats: int) -> dict[
             for step in steps:
                 buffer.add(*step)
             if mixed:
-                buffer.replay.refresh()
+                buffer.refresh()
             add = _median(partial(_add, buffer, steps), repeats)
             found.setdefault(f"add a step of {envs}", []).append(add)
         draw = _median(partial(_draw, buffer, batch), repeats)

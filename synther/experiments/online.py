@@ -114,6 +114,7 @@ def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transition
     if spec.synthetic is not None:
         how |= {"samples": spec.synthetic.samples, "ratio": spec.synthetic.ratio}
     if prior is not None:
+        prior.refuse_extra("a replay buffer")
         prior, columns = n_step_rows(prior, spec.n_step, spec.config.discount, whole=True), Columns.of(prior)
         found, expected = (columns.observation, columns.action), (envs.observation_size, len(envs.low))
         if found != expected:

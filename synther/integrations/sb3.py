@@ -5,41 +5,58 @@ SAC("MlpPolicy", env, replay_buffer_class=SyntheticReplayBuffer, replay_buffer_k
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.episodes import n_step_rows
 from synther.data.formats import gym_spaces
-from synther.data.spaces import Box, Space
+from synther.data.formats.sb3 import places, stored
+from synther.data.spaces import Box
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.integrations.adapter import ReplayOptions, packed, unpacked
-from synther.progress import Progress
-from synther.replay.synthetic import SyntheticReplay
+from synther.integrations.adapter import not_in_files, packed, unpacked
+from synther.replay.rows import SyntheticRows, check_options
 
 try:
     from gymnasium import spaces
-    from stable_baselines3.common.buffers import BaseBuffer, ReplayBuffer
+    from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
     from stable_baselines3.common.preprocessing import is_image_space
     from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 except ImportError:
     raise MissingExtra("stable-baselines3", "sb3", "a replay buffer for Stable-Baselines3") from None
 
+_THEIRS = ("optimize_memory_usage", "handle_timeout_termination", "n_steps", "gamma")
+"""Options of the buffers of Stable-Baselines3, beside what algorithms pass."""
+_HER = ("n_sampled_goal", "goal_selection_strategy", "copy_info_dict", "env")
+"""Options of `HerReplayBuffer`."""
 _ROUNDING = 1e-3
-"""How far an action may leave [-1, 1] because of rounding when it was rescaled."""
+"""How far an action may leave its bounds because of rounding when it was rescaled."""
 
 
 class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library has no types here
-    """A `ReplayBuffer` whose batches are partly synthetic. `replay` is its `SyntheticReplay`.
+    """A `ReplayBuffer` of Stable-Baselines3 whose batches are partly synthetic after the first refresh.
 
-    Rows are stored as Stable-Baselines3 does: Box actions rescaled to [-1, 1], observations and rewards unnormalized;
-    `VecNormalize` is applied when a batch is drawn. By default the `seed` depends on the seed of the algorithm. The
-    other options are those of `SyntheticReplay`.
+    Real rows are stored and drawn by Stable-Baselines3 itself: until the first refresh, batches are those of its own
+    buffer, row for row. For Dict observations this is a `DictReplayBuffer`, with `n_steps` (and `gamma`) an
+    `NStepReplayBuffer`, whose synthetic rows are n-step rows too. `synthetic` holds the generator and its rows. By
+    default the `seed` depends on the seed of the algorithm. The other options are those of `SyntheticReplay`.
     """
 
-    replay: SyntheticReplay
+    synthetic: SyntheticRows
+
+    def __new__(cls, buffer_size: int = 0, observation_space: Any = None, *given: Any, **options: Any) -> Self:
+        if cls is SyntheticReplayBuffer:
+            if isinstance(observation_space, spaces.Dict):
+                return super().__new__(_OfDicts)  # type: ignore[no-any-return]
+            if options.get("n_steps", 1) > 1:
+                return super().__new__(_OfSeveralSteps)  # type: ignore[no-any-return]
+        return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(
         self,
@@ -51,93 +68,103 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
         *,
-        seed: int | None = None,
-        **options: Unpack[ReplayOptions],
+        n_steps: int = 1,
+        gamma: float = 0.99,
+        **options: Any,
     ) -> None:
-        if optimize_memory_usage:
+        _check_options(options)
+        how: dict[str, Any] = {"optimize_memory_usage": optimize_memory_usage}
+        if isinstance(self, NStepReplayBuffer):
+            how |= {"n_steps": n_steps, "gamma": gamma}
+        elif n_steps > 1:
             raise ConfigError(
-                "optimize_memory_usage=True takes the next observation from the next row, but synthetic rows do not "
-                "follow each other: expected optimize_memory_usage=False"
+                f"n_steps={n_steps} with Dict observations: Stable-Baselines3 has no n-step returns for them; expected "
+                "n_steps=1"
             )
-        if "n_steps" in options:  # as the documentation of Stable-Baselines3 suggests
-            raise ConfigError(
-                "n-step returns need rows that follow each other, which synthetic rows do not: remove n_steps and "
-                "gamma from replay_buffer_kwargs"
-            )
-        _check_no_images(observation_space)
-        known = {
-            "observation_space": gym_spaces.observation_space(observation_space),
-            "action_space": _stored_actions(action_space),
-        }
-        # Not ReplayBuffer's own: it allocates memory for rows, which `replay` stores.
-        BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs=n_envs)
-        self.buffer_size = max(buffer_size // n_envs, 1)
-        self.optimize_memory_usage = False
-        self.handle_timeout_termination = handle_timeout_termination
-        if seed is None:
-            seed = int(np.random.randint(2**31))  # noqa: NPY002 - the algorithm has seeded this global stream
-        self._options: dict[str, Any] = {"seed": seed, **known, **options}
+        how["handle_timeout_termination"] = handle_timeout_termination
+        if options.get("ratio", 0.5) > 0:
+            _check_can_be_modelled(observation_space, action_space)
+        super().__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs, **how)
+        if "seed" not in options:
+            options["seed"] = _seed_of_algorithm()
+        self._options = {**options, "device": str(self.device)}
         self.reset()
 
     def reset(self) -> None:
         """Delete all rows and the generator."""
         super().reset()
-        self.replay = SyntheticReplay(self.buffer_size * self.n_envs, device=str(self.device), **self._options)
-
-    def size(self) -> int:
-        """Stored steps per environment."""
-        steps: int = len(self.replay) // self.n_envs
-        return steps
+        self.synthetic = SyntheticRows(**self._options)
+        self._added = 0  # real rows so far
+        self._ended = np.zeros(self.n_envs, bool)  # which environments reset themselves in the next step
 
     def transitions(self) -> Transitions:
-        """The real rows, grouped by environment, oldest first.
+        """The real rows, grouped by environment, oldest first, with actions as they are stored.
 
-        Box actions lie in [-1, 1], as Stable-Baselines3 stores them and as the generator learns them;
-        `synther.read(buffer)` gives the same rows with actions in the units of the environment.
+        Algorithms of Stable-Baselines3 store Box actions rescaled to [-1, 1]. `synther.read(buffer)` gives the same
+        rows with actions in the units of the environment.
         """
-        return self.replay.store.transitions(self.n_envs)
+        return stored(self)
 
-    def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[Any]) -> None:
-        """Add one step of every environment. A refresh that is due runs in this call."""
-        if len(infos) != self.n_envs:
+    def refresh(self) -> None:
+        """Fit on the real rows and generate synthetic ones now, or start to do so in the background."""
+        several = isinstance(self, NStepReplayBuffer)
+        rows = _in_space(stored(self, cuts=several), self.action_space)
+        if several:
+            rows = n_step_rows(rows, self.n_steps, self.gamma)
+        self.synthetic.refresh_on(rows, self._added, places=places(self))
+
+    def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Any) -> None:
+        """Add one step of every environment. A refresh that is due runs in this call.
+
+        `infos` is a list of one dict for each environment, or the dict of a Gymnasium vector environment. A row in
+        which such an environment resets itself (autoreset mode NEXT_STEP) is no experience: a copy of the row of
+        another environment takes its place, or, if there is none, the step is left out.
+        """
+        reset = None
+        if isinstance(infos, Mapping):
+            reset = self._resets(obs, reward, done)
+            self._ended = _ended(infos, done)
+            infos = self._without_time_limits()
+        elif len(infos) != self.n_envs:
             raise DataError(
                 f"got a step of {len(infos)} environments: this buffer was made for {self.n_envs}; use as many "
                 "environments, or start with a new buffer"
             )
-        timeout = None
-        if self.handle_timeout_termination:
-            timeout = np.array([info.get("TimeLimit.truncated", False) for info in infos], bool)
-        self.replay.add(
-            self._flat(obs),
-            _unrounded(np.asarray(action, self.action_space.dtype).reshape(self.n_envs, self.action_dim)),
-            np.asarray(reward).reshape(self.n_envs),
-            self._flat(next_obs),
-            done if timeout is None else np.asarray(done, bool) & ~timeout,
-            timeout,
-        )
-        steps = self.replay.added // self.n_envs
-        self.pos, self.full = steps % self.buffer_size, steps >= self.buffer_size
+        if reset is None or not reset.all():
+            super().add(*(_replaced(values, reset) for values in (obs, next_obs, action, reward, done)), infos)
+            self._added += self.n_envs
+        self.synthetic.collect()
+        if self.synthetic.due(self._added):
+            self.refresh()
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw `batch_size` rows, normalized by `env` if that is a `VecNormalize`."""
-        batch = self.replay.sample(batch_size)
-        reward = batch.reward[:, None]
-        if env is not None:
-            reward = torch.from_numpy(self._normalize_reward(reward.cpu().numpy(), env))
-        kind = DictReplayBufferSamples if isinstance(self.observation_space, spaces.Dict) else ReplayBufferSamples
-        return kind(
-            observations=self._observations(batch.observation, env),
-            actions=batch.action.reshape(batch_size, self.action_dim).to(self.device),
-            next_observations=self._observations(batch.next_observation, env),
-            dones=batch.terminal[:, None].to(self.device),
-            rewards=reward.to(self.device),
-        )
+        real, synthetic = self.synthetic.split(batch_size)
+        parts = [super().sample(real, env)] if real or not synthetic else []
+        if synthetic:
+            parts.append(self._generated(synthetic, env))
+        if len(parts) == 1:
+            return parts[0]
+        order = self.synthetic.order(batch_size)
+        return type(parts[0])(*(_joined(fields, order) for fields in zip(*parts, strict=True)))
 
-    def _flat(self, observations: Any) -> Array:
-        """Observations of all environments as columns (n_envs, O)."""
-        if isinstance(self.observation_space, spaces.Box):  # the most frequent case, ten times faster
-            return np.asarray(observations).reshape(self.n_envs, -1)
-        return gym_spaces.flatten(self.observation_space, observations, self.n_envs)
+    def _generated(self, count: int, env: Any) -> Any:
+        """Synthetic rows in the form of a batch."""
+        rows, columns = self.synthetic.draw(count), self.synthetic.columns
+        assert columns is not None
+        flags = torch.ones(count, dtype=torch.bool, device=rows.device)
+        batch = columns.batch(rows, flags)
+        fields: dict[str, Any] = {
+            "observations": self._observations(batch.observation, env),
+            "actions": self.to_torch(batch.action.reshape(count, -1).cpu().numpy().astype(self.actions.dtype)),
+            "next_observations": self._observations(batch.next_observation, env),
+            "dones": batch.terminal[:, None].to(self.device),
+            "rewards": self.to_torch(self._normalize_reward(batch.reward[:, None].cpu().numpy(), env)),
+        }
+        if isinstance(self, NStepReplayBuffer):
+            fields["discounts"] = rows[:, columns.places["extra/discount"]].to(self.device)
+        kind = DictReplayBufferSamples if isinstance(self.observation_space, spaces.Dict) else ReplayBufferSamples
+        return kind(**fields)
 
     def _observations(self, flat: Tensor, env: Any) -> Tensor | dict[str, Tensor]:
         """Columns (B, O) as observations with the environment's shape and dtype."""
@@ -152,33 +179,122 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
     def _tensor(self, values: Array, shape: tuple[int, ...]) -> Tensor:
         return torch.as_tensor(values.reshape(-1, *shape), device=self.device)
 
+    def _without_time_limits(self) -> list[dict[str, Any]]:
+        if self.handle_timeout_termination:
+            raise DataError(
+                "infos is the dict of a vector environment, which does not say where a time limit ended an episode: "
+                "pass handle_timeout_termination=False, and terminations without truncations as done"
+            )
+        return [{}] * self.n_envs
+
+    def _resets(self, obs: Any, reward: Array, done: Array) -> NDArray[np.bool_] | None:
+        """Which rows lead from the last state of an episode to the first one of the next. None if there is none."""
+        if not self._ended.any():
+            return None
+        before, last = (
+            (self.observations, self.pos) if self.optimize_memory_usage else (self.next_observations, self.pos - 1)
+        )
+        keys = before if isinstance(before, dict) else [None]
+        reset = self._ended & (np.asarray(reward) == 0) & ~np.asarray(done).astype(bool)
+        for key in keys:
+            then, now = (before[last], obs) if key is None else (before[key][last], obs[key])
+            reset &= (then.reshape(self.n_envs, -1) == np.asarray(now).reshape(self.n_envs, -1)).all(1)
+        return reset if reset.any() else None
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "replay": packed(self.replay)}
+        return {**self.__dict__, "synthetic": packed(self.synthetic)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        progress: Progress | bool = state["_options"].get("progress", True)
-        replay = unpacked(state["replay"], state["device"], progress)
-        self.__dict__.update(state, replay=replay)
+        synthetic = unpacked(state["synthetic"], state["device"], **not_in_files(state["_options"]))
+        options = {**state["_options"], "device": str(synthetic.device)}
+        self.__dict__.update(state, synthetic=synthetic, _options=options)
 
 
-def _check_no_images(space: Any) -> None:
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
+class _OfDicts(SyntheticReplayBuffer, DictReplayBuffer):  # type: ignore[misc]
+    pass
+
+
+class _OfSeveralSteps(SyntheticReplayBuffer, NStepReplayBuffer):  # type: ignore[misc]
+    pass
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    if any(name in _HER for name in options):
+        raise ConfigError(
+            "hindsight goals are not supported: HerReplayBuffer changes the goals of whole episodes, which synthetic "
+            f"rows do not form; remove {', '.join(name for name in options if name in _HER)}"
+        )
+    check_options(options, *_THEIRS)
+
+
+def _check_can_be_modelled(observation_space: Any, action_space: Any) -> None:
+    """Refuse spaces that a generator cannot model."""
+    parts = observation_space.spaces.values() if isinstance(observation_space, spaces.Dict) else [observation_space]
     for part in parts:
-        if is_image_space(part):
+        if is_image_space(part) or (isinstance(part, spaces.Box) and len(part.shape) > 2):
             raise ConfigError(
                 f"observations are images of shape {part.shape}: expected vectors, because the diffusion model is too "
-                "small for images; encode the images first"
+                "small for images; encode the images first, or pass ratio=0 for a buffer without synthetic rows"
             )
+    gym_spaces.observation_space(observation_space)
+    gym_spaces.action_space(action_space)
 
 
-def _stored_actions(space: Any) -> Space:
-    """The stored action space: Box actions rescaled to [-1, 1], others unchanged."""
+def _seed_of_algorithm() -> int:
+    """A number that follows from NumPy's global stream, which the algorithm has seeded, without drawing from it."""
+    stream = np.random.RandomState()
+    stream.set_state(np.random.get_state())  # noqa: NPY002
+    return int(stream.randint(2**31))
+
+
+def _in_space(rows: Transitions, space: Any) -> Transitions:
+    """The rows with the space of their actions: [-1, 1] as algorithms of Stable-Baselines3 rescale them, or that of the
+    environment. If they lie in both, they are taken to stay in both."""
     own = gym_spaces.action_space(space)
-    return (Box.uniform(-1, 1, own[0].width),) if isinstance(own[0], Box) else own
+    if not isinstance(own[0], Box):
+        return replace(rows, action_space=gym_spaces.believed(own, rows.action))
+    bounds = [np.array([box.low, box.high]) for box in (own[0], Box.uniform(-1, 1, own[0].width))]
+    fitting = np.array([pair for pair in bounds if _within(rows.action, *pair)])
+    if not len(fitting):
+        return replace(rows, action_space=gym_spaces.believed(own, rows.action))
+    low, high = fitting[:, 0].max(0), fitting[:, 1].min(0)
+    clipped = np.clip(rows.action, low, high).astype(rows.action.dtype)  # what rounding has moved out
+    return replace(rows, action=clipped, action_space=(Box(tuple(low), tuple(high)),))
 
 
-def _unrounded(action: Array) -> Array:
-    """Clip actions that leave [-1, 1] by rounding. Actions that were never rescaled stay, and are refused later."""
-    if action.dtype.kind != "f" or (beyond := np.abs(action).max()) <= 1:
-        return action
-    return np.clip(action, -1, 1) if beyond < 1 + _ROUNDING else action
+def _within(action: Array, low: Array, high: Array) -> bool:
+    """Whether all actions lie between bounds, but for what rescaling has rounded."""
+    beyond = np.maximum(low - action, action - high).max(initial=0)
+    return bool(beyond <= _ROUNDING)
+
+
+def _ended(infos: Mapping[str, Any], done: Array) -> NDArray[np.bool_]:
+    """Which environments of a vector environment reset themselves in the next step."""
+    if any(name in infos for name in ("final_obs", "final_observation", "final_info")):  # these have done so already
+        return np.zeros(len(done), bool)
+    ended: NDArray[np.bool_] = np.asarray(done).astype(bool).reshape(-1) | infos.get("_episode", False)
+    return ended
+
+
+def _replaced(values: Any, reset: NDArray[np.bool_] | None) -> Any:
+    """The values of all environments (n_envs, ...), with copies of others where `reset`."""
+    if isinstance(values, dict):
+        return {key: _replaced(value, reset) for key, value in values.items()}
+    values = np.asarray(values)
+    if reset is None:
+        return values
+    others = np.flatnonzero(~reset)
+    index = np.arange(len(reset))
+    index[reset] = others[np.arange(np.count_nonzero(reset)) % len(others)]
+    return values[index]
+
+
+def _joined(fields: tuple[Any, ...], order: Tensor | None) -> Any:
+    """A field of two batches, in one."""
+    first = fields[0]
+    if first is None:
+        return None
+    if isinstance(first, dict):
+        return {key: _joined(tuple(field[key] for field in fields), order) for key in first}
+    both = torch.cat(fields)
+    return both if order is None else both[order.to(both.device)]

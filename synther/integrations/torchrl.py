@@ -1,170 +1,332 @@
-"""TorchRL: a replay buffer whose batches are TensorDicts for TorchRL's losses.
+"""TorchRL: a `TensorDictReplayBuffer` whose batches are partly synthetic.
 
-buffer = SyntheticReplayBuffer(1_000_000, env.action_spec_unbatched, batch_size=256)
+buffer = SyntheticReplayBuffer(storage=LazyTensorStorage(1_000_000), batch_size=256)
 buffer.extend(data)
 loss = sac_loss(buffer.sample())
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator
-from typing import Any, Unpack
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.spaces import Box, Discrete, Space
-from synther.data.transitions import Transitions
+from synther.data.transitions import EXTRA, Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.integrations.adapter import ReplayOptions, packed, unpacked
-from synther.replay.synthetic import SyntheticReplay
+from synther.integrations.adapter import not_in_files, packed, unpacked
+from synther.replay.columns import Columns
+from synther.replay.rows import ReplayOptions, SyntheticRows, check_options
 
 try:
     from tensordict import TensorDict, TensorDictBase
-    from torchrl.data import Bounded, Categorical, OneHot, Unbounded
+    from torchrl.data import Bounded, Categorical, OneHot, ReplayBuffer, TensorDictReplayBuffer, Unbounded
+    from torchrl.data.replay_buffers import PrioritizedSampler, RandomSampler, SamplerWithoutReplacement
 except ImportError:
     raise MissingExtra("torchrl", "torchrl", "a replay buffer for TorchRL") from None
 
+Key = tuple[str, ...]
 
-class SyntheticReplayBuffer:
-    """The part of TorchRL's replay buffer interface that its loops and trainers use. `replay` is its `SyntheticReplay`.
+_THEIRS = ("priority_key", "action_spec", "action_key", *inspect.signature(ReplayBuffer.__init__).parameters)
+_ENDS = ("done", "terminated", "truncated")
+_SAVED = "synthetic"
 
-    `action_spec` is that of a single environment. One-hot actions are returned as one-hot. The other options are those
-    of `SyntheticReplay`. Observations are vectors under the key "observation".
+
+class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # the library has no types here
+    """A `TensorDictReplayBuffer` whose batches are partly synthetic after the first refresh.
+
+    Storage, sampler, writer, transforms and everything else are TorchRL's, and so are the real rows of a batch. The
+    other rows are drawn from `synthetic`, in the form of the stored ones, before the transforms. In a batch, the key
+    "synthetic" marks them, and their "index" is -1, for which samplers keep no priority. A refresh that is due runs
+    in `sample`.
+
+    Steps have an action, ("next", "reward") and ("next", "terminated") or ("next", "done"). Keys that are also in
+    "next" are observations. Further numbers are modelled too, except what a collector notes under "collector", which
+    is 0 in synthetic rows. `action_spec`, that of a single environment, says which actions are possible; without it,
+    the actions stored so far do. The other options are those of `SyntheticReplay`.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        action_spec: Any,
-        *,
-        batch_size: int = 256,
-        seed: int = 0,
-        device: str = "auto",
-        **options: Unpack[ReplayOptions],
-    ) -> None:
-        self.action_spec, self.batch_size = action_spec, batch_size
-        space = _space(action_spec)
-        self.replay = SyntheticReplay(capacity, action_space=space, seed=seed, device=device, **options)
+    synthetic: SyntheticRows
 
-    def __len__(self) -> int:
-        """Number of real rows."""
-        return len(self.replay)
+    def __init__(self, *, action_spec: Any = None, action_key: str = "action", **options: Any) -> None:
+        check_options(options, *_THEIRS)
+        own = {name: options.pop(name) for name in [*options] if name in ReplayOptions.__annotations__}
+        self._options, self._action_key = own, (action_key,)
+        self._action_space = None if action_spec is None else _space(action_spec)
+        self.synthetic = SyntheticRows(**own)
+        self._form: _Form | None = None
+        self._drawing = threading.Lock()  # batches are prefetched by threads
+        super().__init__(**options)
+        if self.storage.ndim != 1:
+            raise ConfigError(f"the storage has ndim={self.storage.ndim}: expected ndim=1, single steps")
+        if not isinstance(self.sampler, (RandomSampler, SamplerWithoutReplacement, PrioritizedSampler)) or hasattr(
+            self.sampler, "slice_len"
+        ):
+            raise ConfigError(
+                f"{type(self.sampler).__name__} draws steps that follow each other, which synthetic ones do not: "
+                "expected RandomSampler, SamplerWithoutReplacement or PrioritizedSampler"
+            )
 
-    def __iter__(self) -> Iterator[TensorDictBase]:
-        """Batches without end, as in all buffers that sample at random."""
-        while True:
-            yield self.sample()
-
-    @property
-    def storage(self) -> SyntheticReplay:
-        """Trainers read the device from here."""
-        return self.replay
+    def refresh(self) -> None:
+        """Fit on the stored steps and generate synthetic ones now, or start to do so in the background."""
+        steps, places = self._stored()
+        form = _Form.of(steps, self._action_key, self.priority_key)
+        rows = form.rows(steps)
+        if self._action_space is not None:
+            rows = replace(rows, action_space=self._action_space)
+        with self._drawing:
+            self._form = form
+            self.synthetic.refresh_on(rows, self.write_count, places=places)
 
     def transitions(self) -> Transitions:
-        """The real rows, oldest first."""
-        return self.replay.transitions()
+        """The real rows, oldest first. Keys other than observation, action, reward and ends are extra columns.
 
-    def add(self, data: TensorDictBase) -> None:
-        """Add one step, a TensorDict without batch dimensions. A refresh that is due runs in this call."""
-        self.extend(data.unsqueeze(0))
-
-    def extend(self, data: TensorDictBase) -> None:
-        """Add steps with any number of batch dimensions. Padding steps (collector mask) are left out.
-
-        The last dimension is time. With several trajectories, each one is truncated after its last step. A single
-        trajectory is truncated if the next call does not continue it.
+        Timeouts are included if ("next", "truncated") is stored and each step continues the previous one or starts an
+        episode.
         """
-        mask = data.get(("collector", "mask"), None)
-        steps = (data.reshape(-1) if mask is None else data[mask]).detach().cpu()
-        ahead = steps.get("steps_to_next_obs", None)
-        if ahead is not None and (ahead != 1).any():
-            raise DataError(
-                "the rows span several steps (steps_to_next_obs, from MultiStep), which batches cannot express: "
-                "expected single steps; remove MultiStep"
-            )
-        observation = _vectors(steps, "observation")
-        terminated = _found(steps, ("next", "terminated")).reshape(len(steps))
+        steps, _ = self._stored()
+        rows = _Form.of(steps, self._action_key, self.priority_key).rows(steps)
+        rows = replace(rows, action_space=self._action_space)
         truncated = steps.get(("next", "truncated"), None)
-        if truncated is not None:
-            truncated = truncated.reshape(len(steps)) | (_lasts(data, mask) & ~terminated.bool())
-        before = self.replay.added
-        # A single step may belong to any trajectory, so nothing is known about truncation.
-        anew = before > 0 and len(steps) > 1 and not self.replay.store.goes_on_with(observation[0])
-        self.replay.add(
-            observation,
-            self._stored(_found(steps, "action")),
-            _found(steps, ("next", "reward")).reshape(len(steps)),
-            _vectors(steps, ("next", "observation")),
-            terminated,
-            truncated,
-        )
-        if anew:
-            self.replay.store.cut(before - 1)
+        if truncated is None:
+            return rows
+        timeout = truncated.reshape(len(steps)).cpu().numpy().astype(bool) & ~rows.terminal
+        led = (rows.next_observation[:-1] == rows.observation[1:]).all(1) | rows.terminal[:-1] | timeout[:-1]
+        return replace(rows, timeout=timeout) if led.all() else rows
 
-    def sample(self, batch_size: int | None = None) -> TensorDictBase:
-        """Draw `batch_size` rows (default: the buffer's). The key "synthetic" marks synthetic rows.
+    def sample(self, *given: Any, **how: Any) -> Any:
+        """Draw a batch, as TorchRL's buffers do. A refresh that is due runs in this call."""
+        if self.synthetic.due(self.write_count):
+            self.refresh()
+        return super().sample(*given, **how)
 
-        Rows do not follow each other: `done` equals `terminated`, and no row is `truncated`.
-        """
-        batch = self.replay.sample(self.batch_size if batch_size is None else batch_size)
-        terminated = batch.terminal[:, None] > 0.5
-        return TensorDict(
-            {
-                "observation": batch.observation,
-                "action": self._restored(batch.action),
-                "next": {
-                    "observation": batch.next_observation,
-                    "reward": batch.reward[:, None],
-                    "done": terminated,
-                    "terminated": terminated,
-                    "truncated": torch.zeros_like(terminated),
-                },
-                "synthetic": batch.synthetic[:, None],
-            },
-            batch_size=[len(terminated)],
-            device=self.replay.device,
-        )
+    def _sample(self, batch_size: int) -> tuple[Any, dict[str, Any]]:
+        """Here TorchRL draws every batch, ahead of time in threads if it prefetches."""
+        with self._drawing:
+            real, synthetic = self.synthetic.split(batch_size)
+            drawn = self.synthetic.draw(synthetic) if synthetic else None
+            order = self.synthetic.order(batch_size) if synthetic else None
+            form, columns = self._form, self.synthetic.columns
+        data, info = super()._sample(max(1, real))
+        if drawn is None or form is None or columns is None:
+            return data, {**info, "synthetic": torch.zeros(batch_size, dtype=torch.bool, device=data.device)}
+        made = form.steps(drawn, columns)
+        if len(self.transform):
+            made = self.transform(made)
+        both = torch.cat([data[:real], made]) if real else made
+        joined = {name: _with_others(value, real, synthetic) for name, value in info.items()}
+        joined["synthetic"] = torch.arange(batch_size) >= real
+        if order is not None:
+            both = both[order.to(both.device)]
+            joined = {name: value[order.to(value.device)] for name, value in joined.items()}
+        return both, joined
 
-    def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Does nothing: rows are drawn uniformly."""
+    def empty(self, *given: Any, **how: Any) -> None:
+        """Delete all rows and the generator."""
+        super().empty(*given, **how)
+        self.synthetic.close()
+        self.synthetic = SyntheticRows(**self._options)
 
     def state_dict(self) -> dict[str, Any]:
         """The whole buffer, with random state and generator."""
-        return {"replay": packed(self.replay)}
+        return {**super().state_dict(), _SAVED: packed(self.synthetic)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the buffer from its `state_dict`."""
-        self._take(unpacked(state["replay"], self.replay.device, self.replay.progress))
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the buffer from its `state_dict`, or its real rows from that of a buffer of TorchRL's."""
+        super().load_state_dict(state_dict)
+        if _SAVED in state_dict:
+            self._take(unpacked(state_dict[_SAVED], self.synthetic.device, **not_in_files(self._options)))
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Save to a folder."""
-        self.replay.save(path)
+        super().dumps(path)
+        self.synthetic.save(Path(path) / _SAVED)
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Restore the buffer from a folder."""
-        self._take(SyntheticReplay.load(path, device=str(self.replay.device), progress=self.replay.progress))
+        super().loads(path)
+        how = not_in_files(self._options)
+        self._take(SyntheticRows.load(Path(path) / _SAVED, device=str(self.synthetic.device), **how))
 
-    def _take(self, other: SyntheticReplay) -> None:
-        if other.spaces != self.replay.spaces:
-            raise ConfigError(
-                f"the saved replay has actions of {other.spaces['action_space']}, this buffer of "
-                f"{self.replay.spaces['action_space']}: expected the same; load it for the environment it came from"
+    def _take(self, synthetic: SyntheticRows) -> None:
+        self.synthetic.close()
+        self.synthetic = synthetic
+        if len(self):
+            self._form = _Form.of(self._stored()[0], self._action_key, self.priority_key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        where = str(self.synthetic.device)
+        return {**super().__getstate__(), _SAVED: packed(self.synthetic), "_where": where, "_drawing": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        synthetic = unpacked(state[_SAVED], state.pop("_where"), **not_in_files(state["_options"]))
+        super().__setstate__({**state, _SAVED: synthetic, "_drawing": threading.Lock()})
+
+    def _stored(self) -> tuple[TensorDictBase, NDArray[np.int64]]:
+        """All stored steps, oldest first, and where each one is in the storage."""
+        if not len(self):
+            raise DataError("the replay buffer is empty: add rows first")
+        places = np.arange(len(self))
+        if self.write_count > len(self):
+            places = np.roll(places, -(self.write_count % len(self)))
+        steps = self.storage.get(torch.from_numpy(places))
+        if isinstance(steps, list):
+            steps = torch.stack(steps)
+        if steps.batch_dims != 1:
+            raise DataError(
+                f"the storage holds steps of shape {tuple(steps.batch_size[1:])}: expected single steps; extend the "
+                "buffer with data.reshape(-1)"
             )
-        self.replay.close()
-        self.replay = other
+        return steps, places
 
-    def _stored(self, action: Tensor) -> Tensor:
-        if isinstance(self.action_spec, OneHot):
-            return action.long().argmax(-1)
-        return action.reshape(len(action)) if isinstance(self.action_spec, Categorical) else action
 
-    def _restored(self, action: Tensor) -> Tensor:
-        spec = self.action_spec
-        if isinstance(spec, OneHot):
-            return torch.nn.functional.one_hot(action, spec.space.n).to(spec.dtype)
-        return action.reshape(len(action), *spec.shape).to(spec.dtype)
+@dataclass(frozen=True)
+class _Leaf:
+    """Numbers of a TensorDict: shape and type of one step."""
+
+    key: Key
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def width(self) -> int:
+        return max(1, int(np.prod(self.shape)))
+
+    def restored(self, columns: Tensor) -> Tensor:
+        """Columns (B, width) as values; where these are integers, numbers go to the nearest one."""
+        if not self.dtype.is_floating_point:
+            columns = columns > 0.5 if self.dtype is torch.bool else columns.round()
+        return columns.to(self.dtype).reshape(len(columns), *self.shape)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Which keys steps have, and which of them are what."""
+
+    leaves: tuple[_Leaf, ...]
+    observations: tuple[_Leaf, ...]
+    action: _Leaf
+    one_hot: bool
+    reward: _Leaf
+    ended: Key
+    extra: tuple[_Leaf, ...]
+    device: torch.device | None
+    """Of the TensorDict."""
+    place: torch.device
+    """Of its tensors."""
+
+    @classmethod
+    def of(cls, steps: TensorDictBase, action: Key, priority: str) -> _Form:
+        leaves = {
+            _path(key): _Leaf(_path(key), tuple(value.shape[1:]), value.dtype)
+            for key, value in steps.items(include_nested=True, leaves_only=True)
+            if isinstance(value, Tensor)
+        }
+        reward, terminated = ("next", "reward"), ("next", "terminated")
+        ended = terminated if terminated in leaves else ("next", "done")
+        for key in (action, reward, ended):
+            if key not in leaves:
+                raise DataError(
+                    f"the steps have no {'/'.join(key)}: expected the keys of a TorchRL roll-out, got "
+                    f"{', '.join('/'.join(found) for found in leaves)}"
+                )
+        if leaves[reward].width != 1:
+            raise DataError(f"next/reward has shape {leaves[reward].shape} a step: expected one number")
+        known = {action, reward, ("index",), ("_weight",), ("priority_weight",), (priority,)}
+        others = [leaf for leaf in leaves.values() if leaf.key not in known and leaf.key[-1] not in _ENDS]
+        others = [leaf for leaf in others if leaf.key[0] != "collector"]
+        observations = tuple(leaf for leaf in others if ("next", *leaf.key) in leaves)
+        if not observations:
+            raise DataError("no key of the steps is in 'next' too: expected observations, and those after the step")
+        for leaf in observations:
+            if len(leaf.shape) > 2 or leaf.dtype is torch.uint8:
+                raise DataError(
+                    f"{'/'.join(leaf.key)} has shape {leaf.shape} a step, an image: expected vectors; encode it first"
+                )
+        following = {("next", *leaf.key) for leaf in observations}
+        extra = tuple(leaf for leaf in others if leaf not in observations and leaf.key not in following)
+        chosen = steps.get(action).reshape(len(steps), -1)
+        one_hot = not chosen.is_floating_point() and chosen.shape[1] > 1 and _is_one_hot(chosen)
+        where = steps.device, chosen.device
+        return cls(tuple(leaves.values()), observations, leaves[action], one_hot, leaves[reward], ended, extra, *where)
+
+    def rows(self, steps: TensorDictBase) -> Transitions:
+        """Steps (N,) as rows."""
+        action = steps.get(self.action.key).reshape(len(steps), -1)
+        if self.one_hot:
+            action = action.long().argmax(-1)
+        return Transitions(
+            observation=self._columns(steps, ()),
+            action=action.detach().cpu().numpy(),
+            reward=steps.get(self.reward.key).reshape(len(steps)).detach().cpu().numpy(),
+            next_observation=self._columns(steps, ("next",)),
+            terminal=steps.get(self.ended).reshape(len(steps)).cpu().numpy(),
+            extra={
+                _name(leaf.key): steps.get(leaf.key).reshape(len(steps), -1).detach().cpu().numpy()
+                for leaf in self.extra
+            },
+        )
+
+    def steps(self, rows: Tensor, columns: Columns) -> TensorDictBase:
+        """Synthetic rows (B, width) as steps."""
+        rows, count, places = rows.to(self.place), len(rows), columns.places
+        found: dict[Key, Tensor] = {}
+        for prefix, field in (((), "observation"), (("next",), "next_observation")):
+            parts = torch.split(rows[:, places[field]], [leaf.width for leaf in self.observations], 1)
+            for leaf, part in zip(self.observations, parts, strict=True):
+                found[(*prefix, *leaf.key)] = leaf.restored(part)
+        for leaf in self.extra:
+            found[leaf.key] = leaf.restored(rows[:, places[EXTRA + _name(leaf.key)]])
+        action = rows[:, places["action"]]
+        if self.one_hot:
+            action = torch.nn.functional.one_hot(action[:, 0].long(), self.action.width)
+        found[self.action.key] = self.action.restored(action)
+        found[self.reward.key] = self.reward.restored(rows[:, places["reward"]])
+        over = rows[:, places["terminal"]]
+        steps = TensorDict({}, [count], device=self.device)
+        for leaf in self.leaves:
+            if leaf.key[0] == "next" and leaf.key[-1] in ("done", "terminated"):
+                found[leaf.key] = leaf.restored(over.expand(count, leaf.width))
+            value = found.get(leaf.key)
+            if value is None:
+                value = torch.zeros(count, *leaf.shape, dtype=leaf.dtype, device=self.place)
+            steps.set(leaf.key, value)
+        return steps
+
+    def _columns(self, steps: TensorDictBase, prefix: Key) -> NDArray[Any]:
+        parts = [steps.get((*prefix, *leaf.key)).reshape(len(steps), -1) for leaf in self.observations]
+        single = all(part.dtype in (torch.float32, torch.bool, torch.int8, torch.int16) for part in parts)
+        wide = torch.float32 if single else torch.float64
+        return torch.cat([part.to(wide) for part in parts], 1).detach().cpu().numpy()
+
+
+def _path(key: Any) -> Key:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _name(key: Key) -> str:
+    """A key as the name of an extra column."""
+    return "key_" + "_".join("".join(sign if sign.isalnum() else "_" for sign in part) for part in key)
+
+
+def _is_one_hot(action: Tensor) -> bool:
+    whole = action.long()
+    return bool(((whole == 0) | (whole == 1)).all()) and bool((whole.sum(1) == 1).all())
+
+
+def _with_others(value: Any, real: int, others: int) -> Tensor:
+    """What a sampler says of real rows, and of synthetic ones: weight 1, and -1 for an index."""
+    value = torch.as_tensor(value)[:real]
+    fill = 1 if value.is_floating_point() else -1
+    return torch.cat([value, value.new_full((others, *value.shape[1:]), fill)])
 
 
 def _space(spec: Any) -> Space:
@@ -181,31 +343,3 @@ def _space(spec: Any) -> Space:
     if isinstance(spec, Unbounded):
         return (Box.uniform(-torch.inf, torch.inf, spec.shape[0]),)
     return (Box(tuple(spec.space.low.tolist()), tuple(spec.space.high.tolist())),)
-
-
-def _found(steps: TensorDictBase, key: str | tuple[str, str]) -> Tensor:
-    value = steps.get(key, None)
-    if not isinstance(value, Tensor):
-        there = ", ".join(map(str, steps.keys(include_nested=True, leaves_only=True)))
-        raise DataError(f"the TensorDict has no {key!r}: expected the keys of a TorchRL roll-out, got {there}")
-    return value
-
-
-def _lasts(data: TensorDictBase, mask: Tensor | None) -> Tensor:
-    """Which rows are the last of several trajectories of more than one step. (N,)"""
-    trajectories = data.batch_size[:-1].numel()
-    if mask is None:
-        lengths = torch.full((trajectories,), data.batch_size.numel() // max(1, trajectories))
-    else:
-        lengths = mask.sum(-1).reshape(-1).cpu()
-    lasts = torch.zeros(int(lengths.sum()), dtype=torch.bool)
-    if trajectories > 1 and lengths.max() > 1:
-        lasts[lengths[lengths > 0].cumsum(0) - 1] = True
-    return lasts
-
-
-def _vectors(steps: TensorDictBase, key: str | tuple[str, str]) -> Tensor:
-    value = _found(steps, key)
-    if value.dim() != 2:
-        raise DataError(f"{key!r} has shape {tuple(value.shape[1:])} a step: expected a vector; flatten or encode it")
-    return value

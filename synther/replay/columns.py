@@ -13,7 +13,7 @@ from torch import Tensor
 
 from synther.data import spaces
 from synther.data.spaces import Box, Space
-from synther.data.transitions import Transitions
+from synther.data.transitions import EXTRA, Transitions
 from synther.errors import DataError
 
 Matrix = NDArray[np.float32]
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Observation, action, reward, terminal, next observation, as float32."""
+    """Observation, action, reward, terminal, next observation and extra columns, as float32."""
 
     observation: int
     action: int
@@ -51,41 +51,57 @@ class Columns:
     """Whether an action is a single integer, with shape (N,)."""
     action_space: Space | None = None
     observation_space: Space | None = None
+    extra: tuple[tuple[str, int], ...] = ()
+    """Name and width of each extra column. Width 0: a single number, with shape (N,)."""
 
     @classmethod
     def of(cls, rows: Transitions) -> Columns:
         """The columns of `rows`."""
-        rows.refuse_extra("a replay buffer")
         action = rows.action.reshape(len(rows), -1)
         boxed = any(isinstance(part, Box) for part in rows.action_space or ())
         whole = rows.action.dtype.kind in "iu" and not boxed
         flat = whole and rows.action.ndim == 1
         size = rows.observation.shape[1], action.shape[1]
-        return cls(*size, whole, flat, rows.action_space, rows.observation_space)
+        extra = tuple((name, array.shape[1] if array.ndim > 1 else 0) for name, array in rows.extra.items())
+        return cls(*size, whole, flat, rows.action_space, rows.observation_space, extra)
 
     @property
     def width(self) -> int:
+        return self._pairs_end + sum(max(1, width) for _, width in self.extra)
+
+    @property
+    def _pairs_end(self) -> int:
         return 2 * self.observation + self.action + 2
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """The columns of each field."""
+        """The columns of each field; those of extra columns are under `extra/NAME`."""
         pair = self.observation + self.action
-        return {
+        places = {
             "observation": slice(0, self.observation),
             "action": slice(self.observation, pair),
             "reward": slice(pair, pair + 1),
             "terminal": slice(pair + 1, pair + 2),
-            "next_observation": slice(pair + 2, None),
+            "next_observation": slice(pair + 2, self._pairs_end),
         }
+        start = self._pairs_end
+        for name, width in self.extra:
+            places[EXTRA + name] = slice(start, start + max(1, width))
+            start += max(1, width)
+        return places
 
     def pack(self, rows: Transitions) -> Matrix:
         """The rows as a matrix (N, width). Raises an error for other shapes and for values that float32 cannot hold."""
-        rows.refuse_extra("a replay buffer")
+        if rows.extra.keys() != dict(self.extra).keys():
+            raise DataError(
+                f"the rows have the extra columns {', '.join(rows.extra) or 'none'}, earlier rows had "
+                f"{', '.join(dict(self.extra)) or 'none'}: expected the same; drop columns with without_extra()"
+            )
         matrix = np.empty((len(rows), self.width), np.float32)
+        arrays = rows.modelled()
         with np.errstate(over="ignore"):
             for name, place in self.places.items():
-                values, into = getattr(rows, name).reshape(len(rows), -1), matrix[:, place]
+                values, into = arrays[name].reshape(len(rows), -1), matrix[:, place]
                 if values.shape[1] != into.shape[1]:
                     raise DataError(
                         f"{name} has {values.shape[1]} columns, earlier rows had {into.shape[1]}: expected the same; "
@@ -127,6 +143,7 @@ class Columns:
             timeout=timeout,
             action_space=self.action_space,
             observation_space=self.observation_space,
+            extra={name: fields[EXTRA + name] if width else fields[EXTRA + name][:, 0] for name, width in self.extra},
         )
 
     def batch(self, rows: Tensor, synthetic: Tensor) -> Batch:
@@ -143,11 +160,12 @@ class Columns:
         )
 
     def to_json(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in ("observation", "action", "whole", "flat")}
+        named = {name: getattr(self, name) for name in ("observation", "action", "whole", "flat", "extra")}
         known = {name: spaces.to_json(getattr(self, name)) for name in ("action_space", "observation_space")}
         return {**named, **known}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Columns:
         known = {name: spaces.from_json(entry[name]) for name in ("action_space", "observation_space")}
-        return cls(**{**entry, **known})
+        extra = tuple((str(name), int(width)) for name, width in entry.get("extra", ()))  # absent in older files
+        return cls(**{**entry, **known, "extra": extra})

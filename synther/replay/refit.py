@@ -112,13 +112,17 @@ class Job:
         stream: Sequence[int],
         gone: int,
         before: Synthesizer | None,
+        places: NDArray[np.int64] | None = None,
         **how: Any,
     ) -> Job:
         """A refresh on `rows`. `gone` earlier rows are no longer in the buffer.
 
         `stream` is that of the random numbers which say what is held out, `before` the generator of the refresh before.
+        Where rows are not in the order in which they were added, `places` names the place of each one in its ring.
         """
-        held_out = held_out_rows(stream, gone, len(rows), settings.fit.holdout)
+        if places is None:
+            places = np.arange(gone, gone + len(rows))
+        held_out = held_out_rows(stream, places, settings.fit.holdout)
         start = before if refit == "warm" else None
         fit = settings_for(settings, refit, first=start is None, measured=bool(held_out.any()))
         return cls(columns, rows, held_out, fit, start=start, **how)
@@ -196,13 +200,18 @@ def drawn(
     return columns.pack_parts(model.sample_blocks(samples, seed=seed, **asked, progress=progress), samples)
 
 
-def held_out_rows(stream: Sequence[int], gone: int, count: int, share: float) -> NDArray[np.bool_]:
-    """Which of `count` rows, after `gone` older ones, no fit may learn from: once and for all, so that a warm start has
-    not seen them either.
+def held_out_rows(stream: Sequence[int], places: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Which rows no fit may learn from: once and for all, so that a warm start has not seen them either.
+
+    A place is the number of a row, counted from the first ever added, or its place in a ring.
     """
+    if not len(places):
+        return np.zeros(0, bool)
+    first = int(places.min())
     draws = np.random.PCG64(list(stream))
-    draws.advance(gone)
-    chosen: NDArray[np.bool_] = np.random.Generator(draws).random(count) < share
+    draws.advance(first)
+    numbers = np.random.Generator(draws).random(int(places.max()) - first + 1)
+    chosen: NDArray[np.bool_] = numbers[places - first] < share
     return chosen & (not chosen.all())
 
 

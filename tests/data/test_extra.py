@@ -120,7 +120,7 @@ def test_files_without_next_observations_keep_them_in_step(suffix, tmp_path: Pat
 
 
 def test_what_has_no_place_for_them_says_so(tmp_path: Path):
-    for work in (Columns.of, Columns.of(plain()).pack, lambda rows: write(rows, tmp_path / "minari", format="minari")):
+    for work in (Columns.of(plain()).pack, lambda rows: write(rows, tmp_path / "minari", format="minari")):
         with pytest.raises(SyntherError, match="without_extra"):
             work(extended())
 

@@ -10,7 +10,7 @@ import torch
 
 from synther.errors import MissingExtra
 from synther.integrations.adapter import packed, unpacked
-from synther.replay.synthetic import SyntheticReplay
+from synther.replay.rows import SyntheticRows
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from synther.replay.synthetic import SyntheticReplay
 def test_where_it_comes_back(saved_on, gpus, loaded_on, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(SyntheticReplay, "load", lambda folder, *, device, progress: device)
+    monkeypatch.setattr(SyntheticRows, "load", lambda folder, *, device: device)
     assert unpacked({"rows": b"1"}, torch.device(saved_on)) == loaded_on
 
 
 def test_the_files_are_those_that_were_saved():
-    files = packed(SyntheticReplay(10, device="cpu", seed=3))
+    files = packed(SyntheticRows(device="cpu", seed=3))
     assert list(files) == ["replay.safetensors"]
     assert unpacked(files, "cpu").seed == 3
 

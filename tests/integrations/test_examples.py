@@ -35,14 +35,27 @@ def test_three_lines_of_fewer_than_sixty():
     assert [line[-1] for line in lines if re.search(r"# \d$", line)] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("name", ["sac", "td3", "dqn"])
+def test_scripts_of_cleanrl(name, monkeypatch, capsys):
+    small = {"total_timesteps": 210, "learning_starts": 190, "batch_size": 16, "refresh_every": 200, "samples": 100}
+    options = [f"--{option.replace('_', '-')}={value}" for option, value in {**small, "fit_steps": 10}.items()]
+    monkeypatch.setattr(sys, "argv", ["cleanrl.py", *options])
+    with torch.random.fork_rng([]):
+        left = runpy.run_path(str(EXAMPLES / f"cleanrl_{name}.py"), run_name="__main__")
+    assert "return=" in capsys.readouterr().out
+    assert [refresh.kept for refresh in left["rb"].synthetic.history] == [True]
+    lines = (EXAMPLES / f"cleanrl_{name}.py").read_text().splitlines()
+    assert [line[-1] for line in lines if re.search(r"# \d$", line)] == ["1", "2", "3"]
+
+
 def test_pendulum_with_and_without(monkeypatch):
     pendulum = loaded("pendulum")
     seen: list[Any] = []
     monkeypatch.setattr(pendulum, "evaluated", lambda agent: seen.append(agent.replay_buffer) or -float(len(seen)))
     assert pendulum.returns(0, 130, 65, 1, None) == [-1, -2]
     assert pendulum.returns(0, 130, 65, 1, OPTIONS) == [-3, -4]
-    assert not hasattr(seen[0], "replay")
-    assert [refresh.added for refresh in seen[-1].replay.history] == [60, 120]
+    assert not hasattr(seen[0], "synthetic")
+    assert [refresh.added for refresh in seen[-1].synthetic.history] == [60, 120]
 
 
 def test_pendulum_goes_on_where_it_was_stopped(monkeypatch, tmp_path, capsys):

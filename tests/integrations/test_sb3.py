@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from sb3_contrib import TQC, CrossQ
 from stable_baselines3 import DQN, SAC, TD3
-from stable_baselines3.common.buffers import DictReplayBuffer, ReplayBuffer
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from synther import read, write
-from synther.errors import ConfigError, DataError, FormatError
+from synther.data.spaces import Box
+from synther.errors import ConfigError, DataError
 from synther.integrations.d3rlpy import to_mdp_dataset
 from synther.integrations.sb3 import SyntheticReplayBuffer
 
@@ -31,7 +33,7 @@ def model(algorithm: Any, env: Any, **changes: Any) -> Any:
     how: dict[str, Any] = {"learning_starts": 30, "batch_size": 16, "buffer_size": 500, "seed": 0, "device": "cpu"}
     how |= {"policy_kwargs": {"net_arch": [8]}, "train_freq": 4, "replay_buffer_kwargs": OPTIONS}
     policy = "MultiInputPolicy" if isinstance(env, GoalEnv) else "MlpPolicy"
-    return algorithm(policy, env, replay_buffer_class=SyntheticReplayBuffer, **{**how, **changes})
+    return algorithm(policy, env, **{"replay_buffer_class": SyntheticReplayBuffer, **how, **changes})
 
 
 def pair(
@@ -39,14 +41,15 @@ def pair(
 ) -> tuple[Any, SyntheticReplayBuffer]:
     """Stable-Baselines3's buffer and ours, with the same 40 steps of two environments, 30 of which fit."""
     draw = np.random.default_rng(0)
-    theirs = (DictReplayBuffer if isinstance(observation, spaces.Dict) else ReplayBuffer)(
+    several = NStepReplayBuffer if "n_steps" in how else ReplayBuffer
+    theirs = (DictReplayBuffer if isinstance(observation, spaces.Dict) else several)(
         30 * envs, observation, action, device="cpu", n_envs=envs, **how
     )
     ours = SyntheticReplayBuffer(
         30 * envs, observation, action, device="cpu", n_envs=envs, **how, **{**OPTIONS, "refresh_every": 10_000}
     )
     observation.seed(0)
-    for step in range(40):
+    for _ in range(40):
         here, following = _observed(observation, envs), _observed(observation, envs)
         act = (
             draw.integers(action.n, size=(envs, 1))
@@ -55,8 +58,9 @@ def pair(
         )
         done = draw.random(envs) < 0.5
         infos = [{"TimeLimit.truncated": bool(end and draw.random() < 0.5)} for end in done]
+        reward = draw.standard_normal(envs)
         for buffer in (theirs, ours):
-            buffer.add(here, following, act, np.arange(envs) + 10.0 * step, done, infos)
+            buffer.add(here, following, act, reward, done, infos)
         assert (ours.pos, ours.full, ours.size()) == (theirs.pos, theirs.full, theirs.size())
     return theirs, ours
 
@@ -68,41 +72,115 @@ def _observed(space: spaces.Space, envs: int) -> Any:
     return np.stack(drawn)
 
 
-def parts(samples: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a batch by name, its rows in the order of their rewards."""
-    order = samples.rewards[:, 0].argsort()
+def tensors(samples: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a batch by name."""
     named = {}
     for name, value in samples._asdict().items():
         for key, tensor in value.items() if isinstance(value, dict) else [("", value)]:
             if tensor is not None:
-                named[name + key] = tensor[order]
+                named[name + key] = tensor
     return named
 
 
-def assert_the_same_rows(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
-    """Rewards name a row, and so many draws of theirs find all of the 60."""
-    where = torch.searchsorted(theirs["rewards"][:, 0].contiguous(), ours["rewards"][:, 0].contiguous())
-    assert theirs.keys() == ours.keys()
-    for name, tensor in theirs.items():
-        assert (ours[name].dtype, ours[name].shape[1:]) == (tensor.dtype, tensor.shape[1:]), name
-        torch.testing.assert_close(ours[name], tensor[where], msg=name)
+def assert_drawn_alike(ours: Any, theirs: Any, env: Any = None) -> None:
+    """The very same rows, in the same order."""
+    batches = []
+    for buffer in (ours, theirs):
+        np.random.seed(3)  # noqa: NPY002 - they draw from it
+        batches.append(tensors(buffer.sample(70, env)))
+    assert batches[0].keys() == batches[1].keys()
+    for name, tensor in batches[1].items():
+        assert batches[0][name].dtype == tensor.dtype, name
+        assert torch.equal(batches[0][name], tensor), name
 
 
-@pytest.mark.parametrize("timeouts", [True, False])
-@pytest.mark.parametrize(
-    ("observation", "action"),
+KINDS = pytest.mark.parametrize(
+    ("observation", "action", "how"),
     [
-        (VECTOR, TORQUE),
-        (VECTOR, spaces.Discrete(4)),
-        (spaces.Box(-5, 5, (2, 3), np.float64), TORQUE),
-        (spaces.Discrete(5), TORQUE),
-        (GOAL, TORQUE),
+        (VECTOR, TORQUE, {}),
+        (VECTOR, spaces.Discrete(4), {}),
+        (spaces.Box(-5, 5, (2, 3), np.float64), TORQUE, {}),
+        (spaces.Discrete(5), TORQUE, {}),
+        (GOAL, TORQUE, {}),
+        (VECTOR, TORQUE, {"handle_timeout_termination": False}),
+        (VECTOR, TORQUE, {"handle_timeout_termination": False, "optimize_memory_usage": True}),
+        (VECTOR, TORQUE, {"n_steps": 3, "gamma": 0.9}),
     ],
-    ids=["vector", "discrete actions", "matrix of doubles", "discrete observations", "dict"],
+    ids=["vector", "discrete actions", "matrix of doubles", "discrete observations", "dict", "limits", "memory", "n"],
 )
-def test_real_rows_come_out_as_from_their_buffer(observation, action, timeouts):
-    theirs, ours = pair(observation, action, handle_timeout_termination=timeouts)
-    assert_the_same_rows(parts(ours.sample(60)), parts(theirs.sample(3000)))
+
+
+@KINDS
+def test_before_the_first_refresh_batches_are_those_of_their_buffer(observation, action, how):
+    theirs, ours = pair(observation, action, **how)
+    assert isinstance(ours, type(theirs))
+    assert_drawn_alike(ours, theirs)
+    np.testing.assert_array_equal(ours.rewards, theirs.rewards)  # attributes that others look at
+
+
+@KINDS
+def test_afterwards_half_of_a_batch_is_of_the_same_kind_but_new(observation, action, how):
+    theirs, ours = pair(observation, action, **how)
+    ours.refresh()
+    assert [refresh.kept for refresh in ours.synthetic.history] == [True]
+    batch, real = tensors(ours.sample(70)), tensors(theirs.sample(500))
+    assert batch.keys() == real.keys()
+    for name, tensor in real.items():
+        assert (batch[name].dtype, batch[name].shape) == (tensor.dtype, (70, *tensor.shape[1:])), name
+    known = set(real["rewards"][:, 0].tolist())
+    assert sum(reward in known for reward in batch["rewards"][:, 0].tolist()) == 35
+    if "n_steps" in how:
+        assert set(np.round(batch["discounts"][:, 0].double().numpy(), 3)) <= {0.9, 0.81, 0.729}
+
+
+def test_ratio_zero_is_their_buffer_and_takes_images():
+    image = spaces.Box(0, 255, (3, 40, 40), np.uint8)
+    theirs, ours = (
+        kind(20, image, TORQUE, device="cpu", **how)
+        for kind, how in ((ReplayBuffer, {}), (SyntheticReplayBuffer, {"ratio": 0}))
+    )
+    for step in range(25):
+        row = [np.full((1, 3, 40, 40), step), np.full((1, 3, 40, 40), step + 1), np.zeros((1, 2)), np.zeros(1)]
+        for buffer in (theirs, ours):
+            buffer.add(*row, np.zeros(1), [{}])
+    assert_drawn_alike(ours, theirs)
+
+
+def test_an_agent_learns_the_same_until_the_first_refresh():
+    actions = []
+    for kind, how in ((None, {}), (SyntheticReplayBuffer, {**OPTIONS, "refresh_every": 1000})):
+        agent = model(SAC, "Pendulum-v1", replay_buffer_class=kind, replay_buffer_kwargs=how, batch_size=700)
+        agent.learn(60)
+        actions.append(agent.predict(np.zeros(3, np.float32), deterministic=True)[0].tolist())
+    assert actions[0] == actions[1]
+
+
+def counting(taken: int, *buffers: Any) -> None:
+    """Steps of three environments that count, two of which end or are cut now and then."""
+    number, who = np.zeros(3), np.arange(3)
+    for step in range(taken):
+        here, following = (np.stack([who, at, who + at], 1) for at in (number, number + 1))
+        cut, over = (number + who) % 11 == 10, (number + who) % 7 == 6
+        infos = [{"TimeLimit.truncated": bool(one)} for one in cut & ~over]
+        for buffer in buffers:
+            buffer.add(here, following, np.zeros((3, 2)), 10.0 * step + who, cut | over, infos)
+        number = np.where(cut | over, 0, number + 1)
+
+
+@pytest.mark.parametrize("taken", [9, 40], ids=["not full", "wrapped around"])
+def test_rows_of_several_steps_are_fitted_as_they_are_drawn(taken):
+    how: dict[str, Any] = {"device": "cpu", "n_envs": 3, "n_steps": 3, "gamma": 0.9}
+    theirs = NStepReplayBuffer(93, VECTOR, TORQUE, **how)
+    ours = SyntheticReplayBuffer(93, VECTOR, TORQUE, **how, **OPTIONS, ratio=0)
+    counting(taken, theirs, ours)
+    seen: list[Any] = []
+    ours.synthetic.refresh_on = lambda rows, added, **where: seen.append(rows)
+    ours.refresh()
+    drawn = theirs.sample(4000)
+    found = np.stack([seen[0].reward, seen[0].extra["discount"], seen[0].terminal, seen[0].next_observation[:, 1]], 1)
+    asked = torch.cat([drawn.rewards, drawn.discounts, drawn.dones, drawn.next_observations[:, 1:2]], 1).numpy()
+    fitted, sampled = ({tuple(row) for row in np.round(rows.astype(float), 2)} for rows in (found, asked))
+    assert fitted == sampled
 
 
 @pytest.mark.parametrize("observation", [VECTOR, GOAL["achieved"]], ids=["float32", "float64"])
@@ -111,18 +189,20 @@ def test_batches_are_normalized_like_theirs(observation):
     env = VecNormalize(make_vec_env(lambda: Still(observation), 2), clip_reward=1e9)
     env.obs_rms.mean, env.obs_rms.var = np.full(observation.shape, 0.5), np.full(observation.shape, 4.0)
     env.ret_rms.var = np.array(9.0)
-    assert_the_same_rows(parts(ours.sample(60, env)), parts(theirs.sample(3000, env)))
+    assert_drawn_alike(ours, theirs, env)
+    ours.refresh()
+    raw, normal = (tensors(ours._generated(2000, how))["observations"].mean(0) for how in (None, env))
+    torch.testing.assert_close(normal.double(), (raw.double() - 0.5) / 2, atol=0.1, rtol=0)
 
 
 @pytest.mark.parametrize("algorithm", [SAC, TD3])
 def test_they_learn_from_mixed_batches(algorithm):
     agent = model(algorithm, make_vec_env("Pendulum-v1", 2))
     agent.learn(140)
-    replay = agent.replay_buffer.replay
+    replay = agent.replay_buffer.synthetic
     assert [refresh.kept for refresh in replay.history] == [True, True]
-    batch = replay.sample(100)
-    assert int(batch.synthetic.sum()) == 50
-    assert batch.action.abs().max() <= 1
+    assert replay.split(100) == (50, 50)
+    assert agent.replay_buffer.sample(100).actions.abs().max() <= 1
     assert np.isfinite(agent.predict(np.zeros(3, np.float32))[0]).all()
 
 
@@ -159,7 +239,7 @@ def test_dict_observations_through_an_algorithm():
     agent = model(SAC, GoalEnv())
     agent.learn(80)
     batch = agent.replay_buffer.sample(10)
-    assert agent.replay_buffer.replay.model is not None
+    assert agent.replay_buffer.synthetic.model is not None
     assert batch.observations["achieved"].shape == (10, 2, 2)
     assert set(batch.observations["mode"].ravel().tolist()) <= {0, 1, 2}
 
@@ -187,19 +267,10 @@ def test_environments_that_take_turns_come_back_one_after_the_other(taken):
         kind(93, VECTOR, TORQUE, device="cpu", n_envs=3, **how)
         for kind, how in ((ReplayBuffer, {}), (SyntheticReplayBuffer, {**OPTIONS, "refresh_every": 10_000}))
     )
-    number, who = np.zeros(3), np.arange(3)
-    for step in range(taken):
-        here, following = (np.stack([who, at, who + at], 1) for at in (number, number + 1))
-        cut, over = (number + who) % 11 == 10, (number + who) % 7 == 6
-        infos = [{"TimeLimit.truncated": bool(one)} for one in cut & ~over]
-        for buffer in (theirs, ours):
-            buffer.add(here, following, np.zeros((3, 2)), 10.0 * step + who, cut | over, infos)
-        number = np.where(cut | over, 0, number + 1)
+    counting(taken, theirs, ours)
     rows = ours.transitions()
-    assert rows.equals(read(theirs))
+    assert rows.equals(read(theirs, actions="raw"))
     assert len(to_mdp_dataset(rows).episodes) == np.count_nonzero((rows.terminal | rows.timeout)[:-1]) + 1
-    ours.replay.add(*(np.zeros(shape) for shape in (3, 2, (), 3)), False, False)  # whose this is nobody knows
-    assert ours.transitions().timeout is None
 
 
 def test_an_episode_is_cut_where_its_environment_was_reset():
@@ -211,16 +282,16 @@ def test_an_episode_is_cut_where_its_environment_was_reset():
     assert len(to_mdp_dataset(rows).episodes) == 4
 
 
-def test_synther_reads_it_like_any_buffer_and_writes_into_none_of_its_kind():
+def test_synther_reads_and_writes_it_like_any_buffer():
     _, ours = pair()
-    rows = read(ours)
+    rows = read(ours, actions="scaled")
     stored = ours.transitions()
     np.testing.assert_array_equal(rows.reward, stored.reward)
     low, high = TORQUE.low, TORQUE.high  # rows are in the units of the environment, `transitions` as they are stored
     np.testing.assert_allclose(rows.action, low + (stored.action + 1) / 2 * (high - low), atol=1e-5)
     assert np.abs(stored.action).max() <= 1
-    with pytest.raises(FormatError, match=r"replay\.add"):
-        write(rows, ours)
+    write(rows[:8], ours)
+    assert read(ours, actions="scaled")[-4:].reward.tolist() == rows.reward[1:8:2].tolist()  # dealt out in turn
 
 
 def test_model_and_buffer_are_saved_whole(tmp_path):
@@ -230,67 +301,127 @@ def test_model_and_buffer_are_saved_whole(tmp_path):
     agent.save(tmp_path / "model")
     agent.save_replay_buffer(tmp_path / "buffer")
     other = SAC.load(tmp_path / "model", env=env, device="cpu")
-    assert other.replay_buffer.replay.refresh_every == OPTIONS["refresh_every"]
+    assert other.replay_buffer.synthetic.refresh_every == OPTIONS["refresh_every"]
     other.load_replay_buffer(tmp_path / "buffer")
     ours, theirs = agent.replay_buffer, other.replay_buffer
     row = [np.zeros((2, 3)), np.ones((2, 3)), np.zeros((2, 1)), np.ones(2), np.zeros(2), [{}, {}]]
     for buffer in (ours, theirs):
         for _ in range(20):  # over the next refresh
             buffer.add(*row)
-    assert len(theirs.replay.history) == 2
+    assert len(theirs.synthetic.history) == 2
     assert (theirs.pos, theirs.full, theirs.size()) == (ours.pos, ours.full, ours.size())
-    for one, two in zip(ours.replay.sample(64), theirs.replay.sample(64), strict=True):
-        assert torch.equal(one, two)
+    assert_drawn_alike(ours, theirs)
 
 
 def test_random_numbers_follow_the_algorithms_seed():
-    def drawn(**changes: Any) -> torch.Tensor:
-        buffer = model(SAC, "Pendulum-v1", **changes).replay_buffer
-        for step in range(10):
-            buffer.add(np.zeros((1, 3)), np.ones((1, 3)), np.zeros((1, 1)), np.array([step]), np.zeros(1), [{}])
-        return buffer.sample(30).rewards
+    def seed(**changes: Any) -> int:
+        return model(SAC, "Pendulum-v1", **changes).replay_buffer.synthetic.seed
 
-    assert torch.equal(drawn(seed=1), drawn(seed=1))
-    assert not torch.equal(drawn(seed=1), drawn(seed=2))
-    own = {**OPTIONS, "seed": 5}
-    assert torch.equal(drawn(seed=1, replay_buffer_kwargs=own), drawn(seed=2, replay_buffer_kwargs=own))
+    assert seed(seed=1) == seed(seed=1) != seed(seed=2)
+    assert seed(seed=1, replay_buffer_kwargs={**OPTIONS, "seed": 5}) == 5
 
 
 def test_a_copy_is_a_buffer_of_its_own_and_reset_forgets_everything():
     _, buffer = pair()
+    buffer.refresh()
     other = copy.deepcopy(buffer)
-    assert torch.equal(buffer.sample(20).rewards, other.sample(20).rewards)
+    assert_drawn_alike(buffer, other)
     other.reset()
     assert buffer.size() == 30
     assert (other.size(), other.pos, other.full) == (0, 0, False)
-    with pytest.raises(DataError, match="empty"):
-        other.sample(1)
+    assert other.synthetic.history == []
 
 
 @pytest.mark.parametrize(
     ("observation", "how", "said"),
     [
-        (VECTOR, {"optimize_memory_usage": True}, "optimize_memory_usage"),
-        (VECTOR, {"n_steps": 3, "gamma": 0.99}, "n_steps"),
+        (GOAL, {"n_steps": 3}, "n_steps"),
+        (GOAL, {"n_sampled_goal": 4}, "HerReplayBuffer"),
         (spaces.Box(0, 255, (3, 40, 40), np.uint8), {}, "images of shape .3, 40, 40."),
+        (spaces.Box(0, 1, (3, 40, 40), np.float32), {}, "images of shape .3, 40, 40."),
         (spaces.Dict({"eye": spaces.Box(0, 255, (1, 40, 40), np.uint8)}), {}, "encode"),
         (spaces.Sequence(VECTOR), {}, "wrap the environment"),
         (VECTOR, {"ratio": 2}, "ratio"),
+        (VECTOR, {"sample": 100}, "did you mean samples"),
     ],
-    ids=["memory", "several steps", "image", "image in a dict", "sequence", "ratio"],
+    ids=["n of dicts", "her", "image", "image of floats", "image in a dict", "sequence", "ratio", "misspelt"],
 )
 def test_what_cannot_work_is_refused_at_once(observation, how, said):
     with pytest.raises((ConfigError, DataError), match=said):
         SyntheticReplayBuffer(10, observation, TORQUE, device="cpu", **how)
 
 
-def test_other_rows_are_refused_and_rounding_is_not():
+@pytest.mark.parametrize(
+    ("action", "space"),
+    [
+        ([1.00005, -1.00005], (-1, 1)),  # rescaled, and rounded
+        ([1.9, 0.0], (-2, 2)),  # in the units of the environment, as CleanRL's scripts store them
+        ([0.3, -0.2], (-1, 1)),
+        ([2.5, 0.0], None),
+    ],
+)
+def test_what_actions_can_be_is_told_from_those_that_were_stored(action, space):
+    buffer = SyntheticReplayBuffer(100, VECTOR, TORQUE, device="cpu", **OPTIONS)
+    buffer.add(np.zeros((1, 3)), np.ones((1, 3)), np.array([action]), np.ones(1), np.zeros(1), [{}])
+    seen: list[Any] = []
+    buffer.synthetic.refresh_on = lambda rows, added, **where: seen.append(rows)
+    buffer.refresh()
+    assert seen[0].action_space == (None if space is None else (Box.uniform(*space, 2),))
+
+
+def test_a_step_of_other_environments_is_refused():
     buffer = SyntheticReplayBuffer(10, VECTOR, TORQUE, device="cpu", **OPTIONS)
-    row = [np.zeros((1, 3)), np.zeros((1, 3))]
-    buffer.add(*row, np.array([[1.00005, -1.00005]]), np.zeros(1), np.zeros(1), [{}])
-    assert buffer.transitions().action.tolist() == [[1, -1]]
-    with pytest.raises(DataError, match="outside the space"):
-        buffer.add(*row, np.array([[1.9, 0.0]]), np.zeros(1), np.zeros(1), [{}])
     with pytest.raises(DataError, match="3 environments"):
         buffer.add(np.zeros((3, 3)), np.zeros((3, 3)), np.zeros((3, 2)), np.zeros(3), np.zeros(3), [{}] * 3)
-    assert buffer.size() == 1
+    with pytest.raises(DataError, match="handle_timeout_termination=False"):
+        buffer.add(np.zeros((1, 3)), np.zeros((1, 3)), np.zeros((1, 2)), np.zeros(1), np.zeros(1), {})
+    assert buffer.size() == 0
+
+
+@pytest.mark.parametrize("kind", [CrossQ, TQC])
+def test_algorithms_of_sb3_contrib(kind):
+    agent = model(kind, "Pendulum-v1")
+    agent.learn(70)
+    assert [refresh.kept for refresh in agent.replay_buffer.synthetic.history] == [True]
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_steps_of_a_vector_environment_go_in_as_in_cleanrl(envs):
+    """Its loop knows no automatic resets in a step of their own, which are no experience."""
+    vector = gymnasium.vector.SyncVectorEnv(
+        [lambda first=first: gymnasium.wrappers.RecordEpisodeStatistics(Walk(first)) for first in range(envs)]
+    )
+    buffer = SyntheticReplayBuffer(
+        100 * envs, vector.single_observation_space, vector.single_action_space, "cpu", n_envs=envs, ratio=0.0,
+        handle_timeout_termination=False,
+    )  # fmt: skip
+    here, _ = vector.reset(seed=0)
+    for _ in range(20):
+        actions = vector.action_space.sample()
+        following, rewards, terminations, _, infos = vector.step(actions)
+        buffer.add(here, following, actions, rewards, terminations, infos)
+        here = following
+    rows = buffer.transitions()
+    assert len(rows) == (20 - 4 if envs == 1 else 20 * envs)
+    assert (rows.next_observation[:, 0] == rows.observation[:, 0] + 1).all()
+    assert buffer.sample(30).actions.shape == (30, 1)
+
+
+class Walk(gymnasium.Env):
+    """Without reward, to 4, and to a time limit at 3 in turn. The first episode begins at `first`."""
+
+    observation_space, action_space = spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-2, 2, (1,))
+
+    def __init__(self, first: int) -> None:
+        self.first, self.episode = first, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.at = self.first if self.episode == 0 else 0
+        self.episode += 1
+        return np.full(1, self.at, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.at += 1
+        over, cut = self.at == 4, self.at == 3 and self.episode % 2 == 0
+        return np.full(1, self.at, np.float32), 0.0, over, cut, {}

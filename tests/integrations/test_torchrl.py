@@ -5,10 +5,10 @@ Imported when it is used: TorchRL takes seconds, for which every process that co
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -36,12 +36,13 @@ def pendulums() -> Any:
     return SerialEnv(2, lambda: GymEnv("Pendulum-v1"))
 
 
-def buffer(*spec: Any, **changes: Any) -> SyntheticReplayBuffer:
-    """For the actions of `spec`, by default a torque."""
+def buffer(size: int = 1000, **changes: Any) -> SyntheticReplayBuffer:
+    from torchrl.data import LazyTensorStorage
+
     from synther.integrations.torchrl import SyntheticReplayBuffer
 
-    options = {"batch_size": 32, "device": "cpu", **OPTIONS, **changes}
-    return SyntheticReplayBuffer(1000, *(spec or [torque()]), **options)
+    options = {"batch_size": 32, "device": "cpu", "storage": LazyTensorStorage(size), **OPTIONS, **changes}
+    return SyntheticReplayBuffer(**options)
 
 
 def steps(count: int = 80, action: torch.Tensor | None = None) -> TensorDict:
@@ -58,80 +59,112 @@ def steps(count: int = 80, action: torch.Tensor | None = None) -> TensorDict:
     return TensorDict({"observation": seen[:-1], "action": drawn, "next": following}, [count])
 
 
-def test_real_rows_come_out_as_they_went_in():
-    from torchrl.data import Unbounded
+def test_it_is_a_buffer_of_torchrls_that_draws_as_theirs_until_the_first_refresh():
+    from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
-    ours, given = buffer(refresh_every=1000), steps()
+    theirs, ours = TensorDictReplayBuffer(storage=LazyTensorStorage(1000), batch_size=32), buffer(refresh_every=1000)
+    assert isinstance(ours, TensorDictReplayBuffer)
+    drawn = []
+    for one in (theirs, ours):
+        one.extend(steps())
+        torch.manual_seed(1)
+        drawn.append([one.sample() for _ in range(3)])
+    for one, other in zip(*drawn, strict=True):
+        assert not other["synthetic"].any()
+        assert (one == other.exclude("synthetic")).all()
+    assert ours["action"].shape == (80, 1)
+    assert len(ours[3:7]) == 4
+    assert ours.write_count == 80
+
+
+def test_a_row_comes_back_with_every_key_it_had():
+    """Also those that TorchRL's own transforms and collectors add."""
+    ours, given = buffer(), steps()
+    number = torch.arange(80)[:, None]
+    given["step_count"], given["next", "step_count"] = number, number + 1
+    given["camera", "pose"], given["next", "camera", "pose"] = torch.rand(80, 2, 2), torch.rand(80, 2, 2).double()
+    given["next", "camera", "pose"] = given["next", "camera", "pose"].float()
+    given["log_prob"] = torch.rand(80)
+    given["collector", "traj_ids"] = number
     ours.extend(given)
-    batch = ours.sample(500)
-    which = (batch["next", "reward"][:, 0] - 0.25).long()
-    assert set(which.tolist()) == set(range(80))
-    for key in ("observation", "action", ("next", "observation"), ("next", "reward"), ("next", "terminated")):
-        assert torch.equal(batch[key], given[key][which]), key
-        assert batch[key].dtype == given[key].dtype
-    assert torch.equal(batch["next", "done"], batch["next", "terminated"])
-    assert not batch["synthetic"].any()
-    assert ours.transitions().timeout.tolist() == given["next", "truncated"][:, 0].tolist()
-    singly = buffer(refresh_every=1000)
-    for step in given:
-        singly.add(step)
-    assert len(singly) == 80
-    assert singly.transitions().equals(ours.transitions())
-    unbounded = buffer(Unbounded((1,)), refresh_every=1000)
-    unbounded.extend(steps(action=torch.full((80, 1), 50.0)))
-    assert (unbounded.sample(3)["action"] == 50).all()
+    batch = ours.sample()
+    assert int(batch["synthetic"].sum()) == 16
+    for key, value in given.items(include_nested=True, leaves_only=True):
+        assert (batch[key].dtype, batch[key].shape[1:]) == (value.dtype, value.shape[1:]), key
+    made = batch[batch["synthetic"]]
+    assert (made["collector", "traj_ids"] == 0).all()
+    assert made["step_count"].float().mean() > 10
+    assert made["log_prob"].std() > 0
+    assert (made["index"] == -1).all()
+    assert torch.equal(made["next", "done"], made["next", "terminated"])
+    assert not made["next", "truncated"].any()
+    real = batch[~batch["synthetic"]]
+    assert torch.equal(real["step_count"], given["step_count"][real["index"]])
+    assert list(ours.transitions().extra) == ["key_log_prob"]
 
 
-def test_trajectories_are_cut_where_the_next_one_does_not_go_on():
-    env = pendulums()
-    ours = buffer(env.action_spec_unbatched, refresh_every=1000)
-    for _ in range(2):
-        ours.extend(env.rollout(20))
+@pytest.mark.parametrize("storage", ["LazyMemmapStorage", "ListStorage"])
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_transforms_see_all_rows_and_batches_can_be_prefetched(storage, prefetch):
+    import torchrl.data
+    from torchrl.envs import RewardScaling
+
+    ours = buffer(storage=getattr(torchrl.data, storage)(1000), prefetch=prefetch)
+    ours.append_transform(RewardScaling(1000.0, 0.5, in_keys=[("next", "reward")]))
+    ours.append_transform(lambda data: data.to(torch.float64))
+    ours.extend(steps())
+    for _ in range(4):
+        batch, info = ours.sample(return_info=True)
+    assert batch["observation"].dtype == torch.float64
+    assert torch.equal(info["synthetic"], batch["synthetic"])
+    assert int(info["synthetic"].sum()) == 16
+    assert batch["next", "reward"].min() >= 1000.5  # of real and synthetic rows
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
+def test_batches_have_their_size_and_share(ratio):
+    ours = buffer(ratio=ratio, sampler=None)
+    ours.extend(steps())
+    drawn = [ours.sample() for _ in range(10)]
+    assert [len(batch) for batch in drawn] == [32] * 10
+    assert sum(int(batch["synthetic"].sum()) for batch in drawn) == 320 * ratio
+
+
+def test_a_sampler_hears_of_priorities_of_its_own_rows_alone():
+    """Those with index -1 are left out by PrioritizedSampler itself."""
+    from torchrl.data.replay_buffers import RandomSampler
+
+    class Weighing(RandomSampler):
+        def sample(self, storage: Any, batch_size: int) -> Any:
+            index, info = super().sample(storage, batch_size)
+            return index, {**info, "priority_weight": torch.full((batch_size,), 0.25)}
+
+    ours = buffer(sampler=Weighing())
+    ours.extend(steps())
+    batch = ours.sample()
+    assert torch.equal(batch["index"] == -1, batch["synthetic"])
+    assert torch.equal(batch["priority_weight"], torch.where(batch["synthetic"], 1.0, 0.25))
+
+
+def test_the_oldest_rows_come_first_and_timeouts_where_they_are_known():
+    ours, given = buffer(50, refresh_every=1000), steps(80)
+    ours.extend(given[:40])
+    ours.extend(given[40:])
     rows = ours.transitions()
-    assert np.flatnonzero(rows.timeout).tolist() == [19, 39, 59, 79]
-    led = (rows.next_observation[:-1] == rows.observation[1:]).all(1)
-    assert led.tolist() == (~rows.timeout[:-1]).tolist()
-
-
-def test_a_trajectory_that_comes_in_parts_is_whole_and_one_that_stops_is_cut():
-    ours, given = buffer(refresh_every=1000), steps(40)
-    given["next", "truncated"][:], given["next", "terminated"][:] = False, False
-    for part in (given[:15], given[15:16], given[16:20], given[30:]):
-        ours.extend(part)
-    assert np.flatnonzero(ours.transitions().timeout).tolist() == [19]
-    ours.extend(given[::2])  # which is none
+    assert rows.reward.tolist() == given["next", "reward"][30:, 0].tolist()
+    assert rows.timeout.tolist() == given["next", "truncated"][30:, 0].tolist()
+    ours.extend(given[::2])  # which do not go on from each other
     assert ours.transitions().timeout is None
-    ours = buffer(refresh_every=1000)
-    ours.extend(steps(28).reshape(4, 7))  # each of which terminates
-    rows = ours.transitions()
-    assert np.flatnonzero(rows.terminal).tolist() == [6, 13, 20, 27]
-    assert np.flatnonzero(rows.timeout).tolist() == [3, 10, 17, 24]
 
 
-def test_single_steps_of_environments_that_take_turns_have_no_timeouts():
-    ours, given = buffer(refresh_every=1000), steps(40).reshape(2, 20)
-    for step in range(20):
-        ours.extend(given[:, step : step + 1])
-    rows = ours.transitions()
-    assert rows.timeout is None
-    assert sorted(rows.reward) == [number + 0.25 for number in range(40)]
-    alone = buffer(refresh_every=1000)
-    for step in range(20):
-        for environment in range(2):
-            alone.add(given[environment, step])
-    assert alone.transitions().timeout is None
-
-
-def test_padding_of_trajectories_is_no_experience():
-    ours, given = buffer(refresh_every=1000), steps(20).reshape(2, 10)
-    mask = torch.ones(2, 10, dtype=torch.bool)
-    mask[1, 6:] = False
-    given["collector", "mask"] = mask
-    ours.extend(given)
-    rows = ours.transitions()
-    assert rows.reward.tolist() == [number + 0.25 for number in range(16)]
-    # Those of the episodes, and of the trajectories: the last one goes no further than row 15.
-    assert np.flatnonzero(rows.timeout).tolist() == [3, 9, 10, 15]
+def test_emptied_it_begins_anew():
+    ours = buffer()
+    ours.extend(steps())
+    ours.sample()
+    ours.empty()
+    assert (len(ours), ours.synthetic.history) == (0, [])
+    ours.extend(steps(40))
+    assert not ours.sample()["synthetic"].any()
 
 
 def _actor() -> ProbabilisticActor:
@@ -187,25 +220,26 @@ def _learned(loss: Any, batch: Any) -> None:
 @pytest.mark.parametrize("algorithm", ["sac", "ddpg"])
 def test_losses_take_mixed_batches_of_a_real_environment(algorithm):
     env = pendulums()
-    ours = buffer(env.action_spec_unbatched)
-    ours.extend(env.rollout(40))
+    ours = buffer(action_spec=env.action_spec_unbatched)
+    ours.extend(env.rollout(40).reshape(-1))
     batch = ours.sample()
     assert int(batch["synthetic"].sum()) == 16
     assert batch["action"].abs().max() <= 2
     _learned(_sac(_actor()) if algorithm == "sac" else _ddpg(), batch)
 
 
+@pytest.mark.parametrize("declared", [False, True], ids=["", "declared"])
 @pytest.mark.parametrize("categorical", [False, True], ids=["one-hot", "categorical"])
-def test_discrete_actions_keep_their_form(categorical):
+def test_discrete_actions_keep_their_form(categorical, declared):
     from torchrl.envs import GymEnv
     from torchrl.modules import QValueActor
     from torchrl.objectives import DQNLoss
 
     env = GymEnv("CartPole-v1", categorical_action_encoding=categorical)
-    ours = buffer(env.action_spec_unbatched)
+    ours = buffer(action_spec=env.action_spec_unbatched if declared else None, batch_size=64)
     rolled = env.rollout(100, break_when_any_done=False)
     ours.extend(rolled)
-    batch = ours.sample(64)
+    batch = ours.sample()
     assert int(batch["synthetic"].sum()) == 32
     assert (batch["action"].dtype, batch["action"].shape[1:]) == (rolled["action"].dtype, rolled["action"].shape[1:])
     real = ours.transitions().action.tolist()
@@ -251,24 +285,30 @@ def test_a_whole_trainer_of_torchrls():
         progress_bar=False,
     ).train()
     assert len(ours) == 120
-    assert ours.replay.history[-1].kept
+    assert ours.synthetic.history[-1].kept
 
 
-def test_saved_to_a_folder_and_loaded(tmp_path):
+@pytest.mark.parametrize("way", ["folder", "pickle"])
+def test_saved_and_loaded(way, tmp_path):
     ours, other = buffer(), buffer(seed=3)
     ours.extend(steps(70))
-    ours.dumps(tmp_path / "replay")
-    other.loads(tmp_path / "replay")
+    ours.sample()
+    if way == "folder":
+        ours.dumps(tmp_path / "replay")
+        other.loads(tmp_path / "replay")
+    else:
+        other = pickle.loads(pickle.dumps(ours))
     _same(ours, other)
-    with pytest.raises(ConfigError):
-        buffer(torque(1)).loads(tmp_path / "replay")
 
 
 def _same(one: SyntheticReplayBuffer, other: SyntheticReplayBuffer) -> None:
+    drawn = []
     for ours in (one, other):
         ours.extend(steps(60))  # over the next refresh
-    assert len(one.replay.history) == len(other.replay.history) >= 2
-    assert (one.sample(64) == other.sample(64)).all()
+        torch.manual_seed(4)
+        drawn.append(ours.sample())
+    assert len(one.synthetic.history) == len(other.synthetic.history) >= 2
+    assert (drawn[0] == drawn[1]).all()
 
 
 @pytest.mark.parametrize(
@@ -278,30 +318,49 @@ def _same(one: SyntheticReplayBuffer, other: SyntheticReplayBuffer) -> None:
         lambda data: data.OneHot(3, shape=(2, 3)),
         lambda data: data.Categorical(3, shape=(2,)),
         lambda data: data.MultiOneHot((2, 3)),
-        lambda data: None,
     ],
-    ids=["two environments", "one-hot of two", "categorical of two", "several", "none"],
+    ids=["two environments", "one-hot of two", "categorical of two", "several"],
 )
 def test_other_actions_are_refused_at_once(spec: Callable[[Any], Any]):
     from torchrl import data
 
     with pytest.raises(ConfigError, match="action_spec_unbatched"):
-        buffer(spec(data))
+        buffer(action_spec=spec(data))
 
 
-def test_other_rows_are_refused():
-    ours, image = buffer(), steps(4)
-    image["observation"] = torch.zeros(4, 3, 8, 8)
-    with pytest.raises(DataError, match="flatten or encode"):
-        ours.extend(image)
-    for key in ("observation", "action", ("next", "reward"), ("next", "terminated")):
-        with pytest.raises(DataError, match="roll-out, got"):
-            ours.extend(steps().exclude(key))
-    ahead = steps(10)
-    ahead["steps_to_next_obs"] = torch.full((10, 1), 3)  # targets would be discounted once
-    with pytest.raises(DataError, match="MultiStep"):
-        ours.extend(ahead)
-    assert len(ours) == 0
-    ahead["steps_to_next_obs"][:] = 1
-    ours.extend(ahead)
-    assert len(ours) == 10
+def test_what_cannot_work_is_refused_at_once():
+    from torchrl.data import LazyTensorStorage
+    from torchrl.data.replay_buffers import SliceSampler
+
+    for how, said in (
+        ({"sampler": SliceSampler(num_slices=4)}, "SliceSampler"),
+        ({"storage": LazyTensorStorage(100, ndim=2)}, "ndim"),
+        ({"sample": 5}, "sample"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            buffer(**how)
+
+
+def test_steps_that_cannot_be_modelled_are_refused():
+    image, several = steps(), steps()
+    for place in ("observation", ("next", "observation")):
+        image[place] = torch.zeros(80, 3, 8, 8)
+    for given, said in (
+        (image, "encode"),
+        (several.reshape(40, 2), r"reshape\(-1\)"),
+        *((steps().exclude(key), "roll-out") for key in ("action", ("next", "reward"), ("next", "terminated"))),
+        (steps().exclude("observation"), "next"),
+    ):
+        ours = buffer(refresh_every=10)
+        ours.extend(given.exclude(("next", "done")) if given is not several else given)
+        with pytest.raises(DataError, match=said):
+            ours.sample()
+
+
+def test_rows_of_several_steps_keep_their_number():
+    """By which losses discount what follows."""
+    ours, given = buffer(batch_size=200), steps()
+    given["steps_to_next_obs"] = torch.randint(1, 4, (80, 1))
+    ours.extend(given)
+    made = ours.sample()
+    assert set(made["steps_to_next_obs"][made["synthetic"]].ravel().tolist()) <= {1, 2, 3}

@@ -45,7 +45,7 @@ def test_batches_stay_old_until_the_new_rows_are_there_and_are_those_of_the_fore
     assert int(replay.sample(64).synthetic.sum()) == 32
     assert [(r.added, r.kept) for r in replay.history] == [(100, True)]
     assert replay.history[0].held_out == waited.history[0].held_out
-    assert np.array_equal(replay.store.synthetic.by_age(), waited.store.synthetic.by_age())
+    assert np.array_equal(replay.synthetic.by_age(), waited.synthetic.by_age())
     assert not folder.exists()
     replay.add(**numbered(250, 1))
     assert replay._running is not None
@@ -157,7 +157,7 @@ def test_the_process_says_in_one_line_what_went_wrong(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "nice", lambda niceness: niceness)
     replay = tiny(ratio=0, preset=TINY.changed(fit={"learning_rate": 1e30}))
     replay.add(**numbered(0, 100))
-    replay._job().save(tmp_path)
+    replay.job_on(replay.transitions()).save(tmp_path)
     with pytest.raises(SystemExit, match=r"the loss is .* lower fit\.learning_rate"):
         worker.main(tmp_path)
 
@@ -168,7 +168,7 @@ def test_saved_or_copied_while_a_refresh_is_under_way_it_is_due_again(rows, tmp_
     replay = tiny(background=True, preset=ENDLESS)
     replay.add(**numbered(0, rows))
     if rows == 50:
-        assert not replay._due()
+        assert not replay.due(replay.added)
         replay.refresh()
     replay.save(tmp_path / "replay")
     copies = copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))
@@ -180,7 +180,7 @@ def test_saved_or_copied_while_a_refresh_is_under_way_it_is_due_again(rows, tmp_
         assert torch.equal(one.sample(20).reward, expected)
     for one in (replay, *copies, loaded):
         assert one._running is None
-        assert one._due()
+        assert one.due(one.added)
         one.add(**numbered(rows, 1))
         assert one._running is not None
         assert not one._owed
@@ -216,13 +216,13 @@ LOOKS = {
 @pytest.mark.parametrize("look", LOOKS)
 def test_what_is_over_is_seen_by_whoever_looks(look, tmp_path, monkeypatch):
     """And lost by nobody who saves, copies, or asks for another."""
-    monkeypatch.setattr("synther.replay.synthetic.Background", Over)
+    monkeypatch.setattr("synther.replay.rows.Background", Over)
     replay = tiny(background=True)
     replay.add(**numbered(0, 100))
     assert replay._history == []
     LOOKS[look](replay, tmp_path)
     assert [refresh.kept for refresh in replay._history] == [True]
-    assert len(replay.store.synthetic) == 300
+    assert len(replay.synthetic) == 300
     if look == "save":
         assert SyntheticReplay.load(tmp_path / "replay", device="cpu").model is not None
 

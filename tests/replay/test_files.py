@@ -54,7 +54,7 @@ def test_it_goes_on_as_if_nothing_had_been(saved_at, discrete, tmp_path):
             assert torch.equal(one, other)
     assert cut.transitions().equals(whole.transitions())
     assert cut.transitions().action_space == spaces["action_space"]
-    assert torch.equal(cut.store.synthetic.by_age(), whole.store.synthetic.by_age())
+    assert torch.equal(cut.synthetic.by_age(), whole.synthetic.by_age())
     told = [[(r.number, r.added, r.rows, r.samples, r.steps, r.held_out) for r in x.history] for x in (whole, cut)]
     assert told[0] == told[1]
     assert len(told[0]) == 3
@@ -108,7 +108,7 @@ def test_killed_while_it_is_saved_the_one_before_is_there(tmp_path, monkeypatch)
     loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu", progress=False)
     assert all(map(torch.equal, loaded.sample(50), expected))
     loaded.add(**numbered(100, 100))  # from the old generator, so that the new one is the same
-    assert torch.equal(loaded.store.synthetic.by_age(), replay.store.synthetic.by_age())
+    assert torch.equal(loaded.synthetic.by_age(), replay.synthetic.by_age())
     replay.save(tmp_path / "replay")
     assert len(SyntheticReplay.load(tmp_path / "replay", device="cpu")) == 200
     assert len(list((tmp_path / "replay").iterdir())) == 2

@@ -35,7 +35,7 @@ def test_saved_on_a_gpu_and_loaded_on_a_cpu(tmp_path):
     used(replay, 0)
     replay.save(tmp_path / "replay")
     loaded = SyntheticReplay.load(tmp_path / "replay", device="cpu", progress=False)
-    assert torch.equal(loaded.store.synthetic.by_age(), replay.store.synthetic.by_age().cpu())
+    assert torch.equal(loaded.synthetic.by_age(), replay.synthetic.by_age().cpu())
     used(loaded, 120)
     assert loaded.history[-1].kept
 

@@ -62,7 +62,7 @@ def test_what_a_refresh_starts_from(refit, monkeypatch):
 def test_another_process_is_given_the_same_job(tmp_path):
     replay = tiny(seed=3, action_space=(Box.uniform(-1, 1, 2),))
     replay.add(**numbered(0, 150))
-    job = replay._job()
+    job = replay.job_on(replay.transitions())
     job.save(tmp_path)
     given = Job.load(tmp_path)
     for name in ("columns", "settings", "samples", "seed", "device", "precision"):
@@ -102,16 +102,18 @@ def test_a_held_out_row_is_held_out_for_good():
     replay = tiny(capacity=150, ratio=0)
     replay.settings = TINY.changed(fit={"holdout": 0.3})
     replay.add(**numbered(0, 100))
-    first = replay._job().held_out
+    first = replay.job_on(replay.transitions()).held_out
     replay.add(**numbered(100, 150))
-    second = replay._job().held_out
+    second = replay.job_on(replay.transitions(), gone=100).held_out
     assert len(second) == 150
     # No row older than 100 is left of the first hundred: compare with one that forgets nothing.
     whole = tiny(capacity=1000, ratio=0)
     whole.settings = replay.settings
     whole.add(**numbered(0, 250))
-    everything = whole._job().held_out
+    everything = whole.job_on(whole.transitions()).held_out
     assert np.array_equal(first, everything[:100])
+    places = np.random.default_rng(0).permutation(250)
+    assert np.array_equal(whole.job_on(whole.transitions()[places], places=places).held_out, everything[places])
     assert np.array_equal(second, everything[100:])
     # Five standard deviations of 250 draws at 0.3.
     assert abs(everything.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / 250)
@@ -130,13 +132,13 @@ def test_a_column_that_begins_to_vary_joins_a_warm_fit():
 
 @pytest.mark.parametrize("gone", [13, 400, 2_500])
 def test_a_row_is_held_out_or_not_however_many_before_it_are_gone(gone):
-    every = held_out_rows(STREAM, 0, 4_000, 0.1)
-    np.testing.assert_array_equal(held_out_rows(STREAM, gone, 4_000 - gone, 0.1), every[gone:])
-    np.testing.assert_array_equal(held_out_rows(STREAM, 0, gone, 0.1), every[:gone])
+    every = held_out_rows(STREAM, np.arange(4_000), 0.1)
+    np.testing.assert_array_equal(held_out_rows(STREAM, np.arange(gone, 4_000), 0.1), every[gone:])
+    np.testing.assert_array_equal(held_out_rows(STREAM, np.arange(gone), 0.1), every[:gone])
 
 
 def test_of_few_rows_some_are_held_out_and_some_are_not():
-    few = held_out_rows(STREAM, 0, 40, 0.2)
+    few = held_out_rows(STREAM, np.arange(40), 0.2)
     assert 0 < few.sum() < 20
-    assert not held_out_rows(STREAM, 0, 1, 1.0).any()
-    assert held_out_rows(STREAM, 0, 0, 0.1).shape == (0,)
+    assert not held_out_rows(STREAM, np.arange(1), 1.0).any()
+    assert held_out_rows(STREAM, np.arange(0), 0.1).shape == (0,)

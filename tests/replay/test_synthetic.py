@@ -92,8 +92,8 @@ def test_batches_are_real_first_and_mixed_later(tmp_path):
     assert watch.names == ["fit", "match", "sample"]
     assert repr(replay) == "SyntheticReplay(100 of 1,000 real rows, 300 synthetic, ratio 0.5, on cpu)"
     other.add(**numbered(0, 100))
-    assert torch.equal(replay.store.synthetic.by_age(), other.store.synthetic.by_age())
-    assert other.store.synthetic.by_age()[:, 3:5].abs().max() <= 1
+    assert torch.equal(replay.synthetic.by_age(), other.synthetic.by_age())
+    assert other.synthetic.by_age()[:, 3:5].abs().max() <= 1
     for _ in range(3):
         batch = replay.sample(64)
         assert int(batch.synthetic.sum()) == 32
@@ -144,7 +144,7 @@ def test_synthetic_rows_are_like_the_relevant_ones(relevance, background, tmp_pa
     replay.add(**numbered(0, 400))
     replay.wait()
     assert replay.history[0].kept, replay.history[0].reason
-    synthetic = replay.store.columns.transitions(replay.store.synthetic.by_age().numpy())
+    synthetic = replay.store.columns.transitions(replay.synthetic.by_age().numpy())
     assert synthetic.reward.mean() > 300  # of all rows, 200
     replay.save(tmp_path / "replay")
     if callable(relevance):
@@ -159,7 +159,7 @@ def test_a_guide_moves_the_rows_of_every_refresh_and_between_them(tmp_path):
         return policy_guide(lambda seen: torch.full_like(seen[:, :2], action))
 
     def actions(replay: SyntheticReplay) -> np.ndarray:
-        return replay.store.columns.transitions(replay.store.synthetic.by_age().cpu().numpy()).action
+        return replay.store.columns.transitions(replay.synthetic.by_age().cpu().numpy()).action
 
     replay = tiny(refresh_every=64, guide=towards(0.3))
     replay.add(**numbered(0, 64))
@@ -193,9 +193,9 @@ def test_relevance_that_means_nothing_is_refused(wrong):
 def test_a_refresh_replaces_all_or_the_oldest(replace, drawn):
     replay = tiny(replace=replace)
     replay.add(**numbered(0, 100))
-    before = replay.store.synthetic.by_age()
+    before = replay.synthetic.by_age()
     replay.add(**numbered(100, 100))
-    after = replay.store.synthetic.by_age()
+    after = replay.synthetic.by_age()
     assert [refresh.samples for refresh in replay.history] == [300, drawn]
     assert len(before) == len(after) == 300
     assert torch.equal(after[: 300 - drawn], before[drawn:])
@@ -218,14 +218,14 @@ def test_the_seed_decides_about_everything():
 def test_a_refit_that_diverges_keeps_the_old_rows_and_says_so(caplog):
     replay = tiny()
     replay.add(**numbered(0, 100))
-    before, model = replay.store.synthetic.by_age(), replay.model
+    before, model = replay.synthetic.by_age(), replay.model
     good, replay.settings = replay.settings, TINY.changed(fit={"learning_rate": 1e30})
     with caplog.at_level(logging.WARNING):
         replay.add(**numbered(100, 100))
     assert "after 200 rows failed" in caplog.text
     assert [refresh.kept for refresh in replay.history] == [True, False]
     assert "fit.learning_rate" in replay.history[-1].reason
-    assert torch.equal(replay.store.synthetic.by_age(), before)
+    assert torch.equal(replay.synthetic.by_age(), before)
     assert replay.model is model
     assert int(replay.sample(64).synthetic.sum()) == 32
     replay.settings = good
@@ -290,13 +290,13 @@ def test_a_bad_row_among_good_ones_keeps_all_of_them_out():
     assert len(replay) == 10
 
 
-@pytest.mark.parametrize("batch", [0, -1, 2.5, True, 31])
+@pytest.mark.parametrize("batch", [0, -1, 2.5, True])
 def test_batches_that_cannot_be(batch):
     replay = tiny(capacity=30)
     replay.add(**numbered(0, 10))
     with pytest.raises(ConfigError, match="batch"):
         replay.sample(batch)
-    assert len(replay.sample(30).reward) == 30  # more than there are rows is no trouble
+    assert len(replay.sample(31).reward) == 31  # more than there are rows, or room for them
     for call in (lambda: tiny().sample(1), lambda: tiny().transitions(), lambda: tiny().refresh()):
         with pytest.raises(DataError, match="empty"):
             call()
@@ -319,3 +319,42 @@ def test_options_outside_their_range(name, value):
 def test_without_a_number_as_many_rows_as_the_device_draws_in_seconds():
     assert SyntheticReplay(10, device="cpu").samples == usual_samples(torch.device("cpu")) == 100_000
     assert usual_samples(torch.device("cuda", 1)) == 1_000_000
+
+
+def vector_rows(mode: str, steps: int = 30) -> list[tuple[np.ndarray, ...]]:
+    """What three counters give to a naive loop. Each counts to its own limit, with reward 1, and begins again at 0."""
+    here, limit, over = np.zeros(3), np.array([3, 4, 50]), np.zeros(3, bool)
+    rows = []
+    for _ in range(steps):
+        reset = over & (mode == "next step")
+        then = np.where(reset, 0, here + 1)
+        reward, over = np.where(reset, 0.0, 1.0), then >= limit
+        following = np.where(over & (mode == "same step"), 0, then)
+        rows.append((here[:, None].copy(), np.zeros((3, 1)), reward, following[:, None], over, np.zeros(3, bool)))
+        here = following
+    return rows
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["terminated", "truncated"])
+def test_rows_in_which_a_vector_environment_resets_itself_are_left_out(cut):
+    replay = tiny(ratio=0)
+    for *row, over, no in vector_rows("next step"):
+        replay.add(*row, no if cut else over, over if cut else no)
+    rows = replay.transitions()
+    assert (rows.reward == 1).all()
+    assert (rows.next_observation == rows.observation + 1).all()
+    assert len(rows) == 90 - 7 - 6  # an episode and its reset take 4 and 5 steps
+
+
+def test_first_rows_of_episodes_are_kept_where_environments_reset_in_the_same_step():
+    replay = tiny(ratio=0)
+    for row in vector_rows("same step"):
+        replay.add(*row)
+    assert len(replay) == 90
+
+
+def test_without_a_leading_axis_no_row_is_left_out():
+    replay = tiny(ratio=0)
+    for terminal in (True, False):
+        replay.add(np.zeros(2), np.zeros(1), 0.0, np.zeros(2), terminal, False)
+    assert len(replay) == 2

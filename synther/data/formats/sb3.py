@@ -33,13 +33,14 @@ def read(source: Any, actions: Actions | None = None) -> Transitions:
     if actions not in (None, *get_args(Actions)):
         raise ConfigError(f"actions must be one of {', '.join(get_args(Actions))}, got {actions!r}")
     buffer = _replay_buffer(source)
-    # Some buffers, such as a SyntheticReplayBuffer, keep rows in their own way.
-    rows: Transitions = buffer.transitions() if hasattr(buffer, "transitions") else _stored(buffer)
-    return _in_own_units(rows, buffer.action_space, actions)
+    return _in_own_units(stored(buffer), buffer.action_space, actions)
 
 
-def _stored(buffer: Any) -> Transitions:
-    """The rows with their actions as they are in the buffer."""
+def stored(buffer: Any, *, cuts: bool = False) -> Transitions:
+    """All valid rows, as `read` orders them, with their actions as they are in the buffer.
+
+    With `cuts`, timeouts are where a row does not lead to the next, even if the buffer does not know time limits.
+    """
     steps = _steps(buffer)
     rows = len(steps) * buffer.n_envs
     dones = _by_env(buffer.dones, steps).astype(bool)
@@ -47,7 +48,8 @@ def _stored(buffer: Any) -> Transitions:
     action = gym_spaces.actions(buffer.action_space, _by_env(buffer.actions, steps))
     observation = _observations(buffer, buffer.observations, steps, rows)
     following = _next_observations(buffer, steps, rows)
-    if buffer.handle_timeout_termination:
+    known = buffer.handle_timeout_termination or cuts
+    if known:
         meeting = np.arange(1, rows) % len(steps) == 0
         # Where environments meet, and where one was reset in the middle of an episode, as every `learn` does.
         timeouts[:-1] |= (meeting | (following[:-1] != observation[1:]).any(1)) & ~dones[:-1]
@@ -57,9 +59,15 @@ def _stored(buffer: Any) -> Transitions:
         reward=_by_env(buffer.rewards, steps),
         next_observation=following,
         terminal=dones & ~timeouts,
-        timeout=timeouts if buffer.handle_timeout_termination else None,
+        timeout=timeouts if known else None,
         observation_space=gym_spaces.observation_space(buffer.observation_space),
     )
+
+
+def places(buffer: Any) -> Array:
+    """Where each row of `stored` is in the buffer, as one number."""
+    numbers = _steps(buffer)[None] * int(buffer.n_envs) + np.arange(buffer.n_envs)[:, None]
+    return numbers.reshape(-1)
 
 
 def _steps(buffer: Any) -> Array:
@@ -228,8 +236,6 @@ def _check_appendable(buffer: Any) -> None:
     from stable_baselines3 import HerReplayBuffer
 
     kind = type(buffer).__name__
-    if hasattr(buffer, "transitions"):
-        raise FormatError(f"{kind} keeps rows in its own way: give them to its `replay.add`")
     if isinstance(buffer, HerReplayBuffer) or hasattr(buffer, "n_steps"):
         raise FormatError(f"{kind} combines the steps of an episode, which rows alone do not form: use a ReplayBuffer")
     if buffer.optimize_memory_usage:

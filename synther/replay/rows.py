@@ -1,0 +1,373 @@
+"""`SyntheticRows`: synthetic rows that a generator makes again and again, from real rows that are kept elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any, Self, TypedDict, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther import compute
+from synther.conditions import OWN_RELEVANCE, Relevant
+from synther.data.checks import check_count
+from synther.data.transitions import Transitions
+from synther.errors import ConfigError, FormatError, SyntherError
+from synther.guides import Gradient, Guide
+from synther.presets import Settings
+from synther.presets import preset as named
+from synther.progress import Progress, resolve
+from synther.relevance import Relevance
+from synther.replay import files
+from synther.replay.background import Background, Failed
+from synther.replay.columns import Columns
+from synther.replay.mixture import Mixture
+from synther.replay.refit import Generation, Job, Refit, Refresh, drawn, seed_of, usual_samples
+from synther.replay.ring import Ring
+from synther.synthesizer import Synthesizer
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = ("refresh_every", "samples", "refit", "replace", "background", "seed", "precision")
+_BATCHES, _FITS, _HELD_OUT = range(3)  # random streams, one per purpose
+
+
+class ReplayOptions(TypedDict, total=False):
+    """The options of `SyntheticRows`, and of everything that is built on it."""
+
+    ratio: float
+    refresh_every: int
+    samples: int | None
+    preset: str | Settings
+    refit: Refit
+    replace: float
+    background: bool
+    relevance: str | Relevance | None
+    relevant: float
+    guidance: float
+    guide: Guide | Gradient | None
+    shuffled: bool
+    seed: int
+    device: str
+    precision: compute.Precision
+    progress: Progress | bool
+
+
+def check_options(options: Iterable[str], *others: str) -> None:
+    """Refuse names that are neither options of a replay nor `others`."""
+    known = [*others, *ReplayOptions.__annotations__]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(known)}"
+            raise ConfigError(f"unknown option {name}: {meant}")
+
+
+class SyntheticRows:
+    """The newest `samples` synthetic rows. A refresh fits the generator on real rows and replaces them.
+
+    `SyntheticReplay`, which documents the options, keeps the real rows too. Buffers of other libraries keep them in
+    their own way, call `refresh` with them when it is `due`, and ask `split` how many rows of a batch to `draw` here.
+    """
+
+    def __init__(
+        self,
+        *,
+        ratio: float = 0.5,
+        refresh_every: int = 10_000,
+        samples: int | None = None,
+        preset: str | Settings = "auto",
+        refit: Refit = "warm",
+        replace: float = 1.0,
+        background: bool = False,
+        relevance: str | Relevance | None = None,
+        relevant: float = 0.25,
+        guidance: float = 2.0,
+        guide: Guide | Gradient | None = None,
+        shuffled: bool = True,
+        seed: int = 0,
+        device: str = "auto",
+        precision: compute.Precision = "auto",
+        progress: Progress | bool = True,
+    ) -> None:
+        self.refresh_every = whole("refresh_every", refresh_every)
+        if refit not in get_args(Refit):
+            raise ConfigError(f"refit must be one of {', '.join(get_args(Refit))}, got {refit!r}")
+        if not 0 < replace <= 1:
+            raise ConfigError(
+                f"replace, the fraction of synthetic rows that a refresh replaces, must lie in (0, 1], got {replace}"
+            )
+        self.device = compute.pick_device(device)
+        self.samples = check_count(usual_samples(self.device) if samples is None else samples)
+        self.precision = compute.pick_precision(precision, self.device)
+        self.settings = named(preset, gpu=self.device.type == "cuda")
+        self.refit: Refit = refit
+        # Converted to plain Python types, because they are saved as JSON.
+        self.replace, self.background, self.seed = float(replace), bool(background), whole("seed", seed, 0)
+        name = OWN_RELEVANCE if callable(relevance) else relevance
+        self.relevance = relevance
+        self.relevant = None if name is None else Relevant(name, float(relevant), float(guidance))
+        if guide is not None and self.background:
+            raise ConfigError("a guide cannot be sent to the background: expected background=False, or no guide")
+        self.guide = guide
+        self.progress = progress
+        self.mixture = Mixture(ratio, shuffled=shuffled)
+        self.generator = compute.generator(self.device, self.seed, _BATCHES)
+        self.columns: Columns | None = None
+        self.synthetic: Ring | None = None
+        """The synthetic rows. None before the first refresh."""
+        self._history: list[Refresh] = []
+        self._model: Synthesizer | None = None
+        self._running: tuple[Refresh, Background] | None = None
+        self._owed = False  # a refresh was started and then cancelled; it is due again
+
+    @property
+    def history(self) -> list[Refresh]:
+        """The records of all refreshes."""
+        self.collect()
+        return self._history
+
+    @property
+    def model(self) -> Synthesizer | None:
+        """The generator of the latest successful refresh."""
+        self.collect()
+        return self._model
+
+    def __repr__(self) -> str:
+        self.collect()
+        rows = 0 if self.synthetic is None else len(self.synthetic)
+        return f"{type(self).__name__}({rows:,} rows, ratio {self.mixture.ratio:g}, on {self.device})"
+
+    def due(self, added: int) -> bool:
+        """Whether a refresh is due, now that `added` real rows have been added."""
+        last = self._history[-1].added if self._history else 0
+        overdue = self._owed or added // self.refresh_every > last // self.refresh_every
+        return overdue and self._running is None and self.mixture.ratio > 0
+
+    def refresh_on(self, rows: Transitions, added: int, **where: Any) -> None:
+        """Fit on `rows` and generate synthetic ones now, or start to do so in the background.
+
+        `added` real rows have been added so far. `where` they are stored is said as for `job_on`. A refresh that is
+        already running in the background is cancelled.
+        """
+        self.collect()
+        self.close()
+        self._make_room(Columns.of(rows))
+        job = self.job_on(rows, **where)
+        self._owed = False
+        begun = Refresh(len(self._history), added, len(rows), job.samples)
+        try:
+            if self.background:
+                self._running = begun, Background(job)
+            else:
+                self._keep(begun, job.run(resolve(self.progress)))
+        except SyntherError as error:
+            self._failed(begun, error)
+
+    def job_on(self, rows: Transitions, *, gone: int = 0, places: NDArray[np.int64] | None = None) -> Job:
+        """The work of a refresh on `rows`. The oldest `gone` rows are no longer there.
+
+        `places` names the place of each row in a ring, if the rows are not in the order in which they were added.
+        """
+        again = self.synthetic is not None and len(self.synthetic) > 0
+        own = self.relevance
+        return Job.of(
+            Columns.of(rows),
+            rows,
+            self.settings,
+            self.refit,
+            stream=(self.seed, _HELD_OUT),
+            gone=gone,
+            places=places,
+            before=self._model,
+            samples=max(1, round(self.replace * self.samples)) if again else self.samples,
+            seed=seed_of(self.seed, _FITS, len(self._history)),
+            device=str(self.device),
+            precision=self.precision,
+            relevant=self.relevant,
+            condition=np.asarray(own(rows), np.float64) if callable(own) else None,
+            guide=self.guide,
+        )
+
+    def redraw(self, guide: Guide | Gradient | None = None) -> None:
+        """Replace the synthetic rows by others of the present generator, guided by what an agent has learned since.
+
+        `guide` is by default the replay's own. Batches stay real until the first refresh, which this does not replace.
+        """
+        self.collect()
+        if self._model is None or self.synthetic is None:
+            raise ConfigError("there is no generator yet to draw rows from: expected redraw after the first refresh")
+        seed = int(torch.randint(2**31, (), generator=self.generator, device=self.device))
+        asked, progress = guide if guide is not None else self.guide, resolve(self.progress)
+        rows = drawn(self._model, self._known_columns, self.samples, seed, progress, self.relevant, asked)
+        self.synthetic.add(rows)
+
+    def split(self, batch_size: int) -> tuple[int, int]:
+        """Numbers of real and synthetic rows in the next batch."""
+        self.collect()
+        there = self.synthetic is not None and len(self.synthetic) > 0
+        return self.mixture.split(batch_size) if there else (batch_size, 0)
+
+    def draw(self, count: int) -> Tensor:
+        """Draw `count` synthetic rows with replacement. (count, columns)"""
+        if self.synthetic is None:
+            raise ConfigError("there are no synthetic rows yet: expected a draw after the first refresh")
+        return self.synthetic.sample(count, self.generator)
+
+    def order(self, batch_size: int) -> Tensor | None:
+        """A random order for a batch; None if its real rows come first."""
+        if not self.mixture.shuffled:
+            return None
+        return torch.randperm(batch_size, generator=self.generator, device=self.device)
+
+    def wait(self) -> None:
+        """Wait for a refresh in the background and use its rows."""
+        if self._running is not None:
+            self._running[1].wait()
+            self.collect()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save to a folder. After `load`, batches and refreshes continue exactly as they would have here.
+
+        A refresh that is running in the background is not waited for; it is due again after loading.
+        """
+        self.collect()
+        files.write(path, self._described(), {**self._tensors(), "generator": self.generator.get_state()}, self._model)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        relevance: Relevance | None = None,
+        guide: Guide | Gradient | None = None,
+        progress: Progress | bool = True,
+    ) -> Self:
+        """Load what `save` has saved. On another kind of device it continues with other random numbers.
+
+        A `relevance` function of your own and a guide are not in the file: pass them again.
+        """
+        kind = compute.pick_device(device).type
+        described, tensors, model = files.read(path, device)
+        if relevance is None and described.get("options", {}).get("relevance") == OWN_RELEVANCE:
+            raise ConfigError(
+                f"{path} has a relevance function of your own, which is not in it: load(path, relevance=f)"
+            )
+        try:
+            options = described["options"]
+            options["preset"] = Settings.from_json(options["preset"])
+            if kind != described["device"]:
+                options["precision"] = "auto"
+            if options.get("relevance") == OWN_RELEVANCE:
+                options["relevance"] = relevance
+            found = cls(**cls._given(options), guide=guide, device=device, progress=progress)
+            if model is not None:
+                model.precision = found.precision
+            found._model = model
+            found._owed = described.get("owed", False)  # absent in older files
+            found.mixture.mixed = described["mixed"]
+            found._history = [Refresh(**entry) for entry in described["history"]]
+            if described["store"] is not None:
+                found._restore(described["store"], tensors)
+            if kind == described["device"]:
+                found.generator.set_state(tensors["generator"])
+            return found
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise FormatError(f"{path} is a damaged replay file: {error}") from error
+
+    def close(self) -> None:
+        """Cancel a refresh that is running in the background. It is due again with the next row."""
+        if self._running is not None:
+            self._running[1].close()
+            self._running, self._owed = None, True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickling: a running refresh becomes one that is due, and the random state a NumPy array."""
+        self.collect()
+        own = {"_running": None, "_owed": self._owed or self._running is not None}
+        return {**self.__dict__, **own, "generator": self.generator.get_state().numpy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.generator = torch.Generator(self.device)
+        self.generator.set_state(torch.from_numpy(state["generator"].copy()))
+
+    def collect(self) -> None:
+        """Use the result of a refresh in the background, if it is done."""
+        if self._running is None or not self._running[1].done:
+            return
+        begun, background = self._running
+        self._running = None
+        try:
+            self._keep(begun, background.result())
+        except Failed as error:
+            self._failed(begun, error)
+
+    @property
+    def _known_columns(self) -> Columns:
+        assert self.columns is not None
+        return self.columns
+
+    def _make_room(self, columns: Columns) -> None:
+        if self.synthetic is None or self._known_columns.width != columns.width:
+            self.synthetic = Ring(self.samples, columns.width, self.device)
+        self.columns = columns
+
+    def _keep(self, begun: Refresh, generation: Generation) -> None:
+        assert self.synthetic is not None
+        self._model = generation.model
+        self.synthetic.add(generation.rows)
+        self._history.append(generation.recorded(begun))
+        log.info("refresh after %s rows: %s", f"{begun.added:,}", self._history[-1])
+
+    def _failed(self, begun: Refresh, error: Exception) -> None:
+        self._history.append(dataclasses.replace(begun, reason=str(error)))
+        kept = "the old synthetic rows stay" if self._model is not None else "batches stay real"
+        log.warning("the refresh after %s rows failed, %s: %s", f"{begun.added:,}", kept, error)
+
+    def _described(self) -> dict[str, Any]:
+        """Everything but tensors and the generator, as JSON."""
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        options |= {"ratio": self.mixture.ratio, "shuffled": self.mixture.shuffled, "preset": self.settings.to_json()}
+        if self.relevant is not None:
+            asked = self.relevant
+            options |= {"relevance": asked.relevance, "relevant": asked.share, "guidance": asked.guidance}
+        store = None
+        if self.columns is not None and self.synthetic is not None:
+            ring = self.synthetic
+            store = {"columns": self.columns.to_json(), "synthetic": [ring.capacity, ring.added]}
+        return {
+            "options": options,
+            "device": self.device.type,
+            "mixed": self.mixture.mixed,
+            "history": [dataclasses.asdict(refresh) for refresh in self._history],
+            "owed": self._owed or self._running is not None,
+            "store": store,
+        }
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {} if self.synthetic is None else {"synthetic": self.synthetic.by_age()}
+
+    @classmethod
+    def _given(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a file as the constructor takes them."""
+        return options
+
+    def _restore(self, store: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self._make_room(Columns.from_json(store["columns"]))
+        assert self.synthetic is not None
+        self.synthetic.restore(tensors["synthetic"], store["synthetic"][1])
+
+
+def whole(name: str, value: int, least: int = 1) -> int:
+    """Check an option that is a whole number."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ConfigError(f"{name} must be a whole number and at least {least}, got {value!r}")
+    return int(value)
