@@ -20,7 +20,7 @@ from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import TerminationTree, UsualReward
 from synther.data.transitions import Transitions
-from synther.diffusion.config import SamplerConfig
+from synther.diffusion.config import NetworkConfig, SamplerConfig
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Moments, Start
 from synther.durable import replacing
@@ -147,6 +147,19 @@ class Fitted:
         return weights | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
 
 
+def _check_network(config: NetworkConfig, columns: int, weights: dict[str, Tensor]) -> None:
+    """Refuse settings of another network than the stored one, before it is built: they could name any size."""
+    rows = config.embedding if config.squeeze else max(config.embedding, columns)
+    expected = {
+        "block_weight": (config.depth, config.width, config.width),
+        "row_in.weight": (rows, columns),
+        "frequencies": (config.frequencies,),
+    }
+    for name, shape in expected.items():
+        if tuple(weights[name].shape) != shape:
+            raise ValueError(f"network.{name} has the shape {tuple(weights[name].shape)}, its settings say {shape}")
+
+
 def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Settings, Fitted]:
     settings = Settings.from_json(json.loads(metadata["settings"]))
     layout = Layout.from_json(json.loads(metadata["layout"]))
@@ -165,6 +178,7 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     moments = Moments(**groups["moments"])
     told = metadata.get("conditions")  # which earlier files have not
     conditions = Conditions() if told is None else Conditions.from_json(json.loads(told))
+    _check_network(settings.network, layout.width, groups["network"])
     with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
         network = Network(layout.width, settings.network, conditions.count).requires_grad_(False)
     network.load_state_dict(groups["network"])

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from synther.agents.algorithm import Squash
 from synther.agents.stacked import Networks, described_networks
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
+from synther.schema import checked
 
 FORMAT = "synther-agent-1"
 
@@ -158,17 +159,24 @@ def read(
         raise FormatError(f"{path} cannot be read as an agent ({error}): train the agent again") from None
 
 
+class _About(TypedDict):
+    squash: Squash
+
+
 def load_policy(path: str | os.PathLike[str], device: torch.device | None = None) -> Policy:
     """Read the policy from an agent's file. Default device: CPU."""
     names = ("mean", "std", "low", "high")
     wanted = ("actor", *(f"scales.{name}" for name in names))
     described, tensors = read(path, *wanted, optional=("actor.buffers",), pixels=False)
     try:
-        about = described["policy"]
+        about = checked(described.get("policy"), _About, "policy")
         actor = described_networks(tensors["actor"], tensors.get("actor.buffers"), about)
         scales, squash = Scales(**{name: tensors[f"scales.{name}"] for name in names}), about["squash"]
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{path} is a damaged agent file ({error!r} of its policy): train the agent again") from None
+    except (
+        FormatError,
+        RuntimeError,
+    ) as error:  # PyTorch's own, where weights have other shapes
+        raise FormatError(f"{path} is a damaged agent file ({error}): train the agent again") from None
     except ConfigError as error:
         advice = "register it first, or install the package that has it as an entry point of synther.networks"
         raise ConfigError(f"{path} has a network that is not known here ({error}): {advice}") from None

@@ -11,7 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,8 @@ from synther.agents.layers import (
     outputs_and_slopes,
 )
 from synther.agents.networks import Dropout, Initial, NetworkOptions, build_network
-from synther.errors import ConfigError
+from synther.errors import ConfigError, FormatError
+from synther.schema import check_size, checked
 
 _ALIGN = 32  # elements: aligns every network's weights for fast matrix kernels
 
@@ -308,13 +309,39 @@ def draw_modules(
     return stack_modules(rows, kept, replace(spec, options=replace(spec.options, initial=None)), len(free))
 
 
+class _Perceptrons(TypedDict):
+    sizes: tuple[int, ...]
+    free: int
+
+
+class _Modules(TypedDict):
+    network: str
+    inputs: int
+    outputs: int
+    width: int
+    depth: int
+    dropout: float
+    free: int
+
+
+_DEEPEST = 10_000
+
+
 def described_networks(weights: Tensor, buffers: Tensor | None, about: dict[str, Any]) -> Networks:
-    """The networks that `Networks.described` describes. Raises KeyError or TypeError for a damaged description."""
+    """The networks that `Networks.described` describes."""
     if "network" not in about:
-        return Stack(weights, about["sizes"], about["free"])
-    options = NetworkOptions(about["width"], about["depth"], about["dropout"])
-    spec = NetworkSpec(about["network"], about["inputs"], about["outputs"], options)
-    return stack_modules(weights, buffers, spec, about["free"])
+        plain = checked(about, _Perceptrons, "policy")
+        sizes, free = plain["sizes"], plain["free"]
+        if len(sizes) < 2 or min(*sizes, free) < 0 or sum(numbers(sizes)) + free > weights.shape[-1]:
+            raise FormatError(f"policy.sizes is {sizes}: expected those of {weights.shape[-1]:,} weights")
+        return Stack(weights, sizes, free)
+    other = checked(about, _Modules, "policy")
+    width, depth, inputs, outputs = (other[name] for name in ("width", "depth", "inputs", "outputs"))
+    if min(width, depth, inputs, outputs) < 0 or depth > _DEEPEST:
+        raise FormatError(f"policy: {depth} layers of {width} for {inputs} inputs and {outputs} outputs are no network")
+    check_size(4 * width * (inputs + depth * width + outputs), weights.nbytes)  # before the modules are built
+    spec = NetworkSpec(other["network"], inputs, outputs, NetworkOptions(width, depth, other["dropout"]))
+    return stack_modules(weights, buffers, spec, other["free"])
 
 
 def draw_stack(

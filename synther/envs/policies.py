@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.formats.npz import Archive
+from synther.data.formats.reading import reading
 from synther.errors import DataError, FormatError
 
 Array = NDArray[Any]
@@ -187,11 +190,12 @@ def checked(layers: Layers) -> Layers:
 def read_policy(path: str | os.PathLike[str], env: str, level: str) -> GaussianPolicy:
     """The policy `ENV/LEVEL` of an archive (.npz) with keys `ENV/LEVEL/weightK` and `ENV/LEVEL/biasK`."""
     name = f"{env}/{level}"
-    arrays = _arrays(Path(path))
-    known = _names(arrays)
-    if name not in known:
-        raise FormatError(f"{path} has no policy {name!r}: it holds {', '.join(known) or 'none'}")
-    parts = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
+    with _archive(path) as archive:
+        known = _names(archive)
+        if name not in known:
+            raise FormatError(f"it has no policy {name!r}: it holds {', '.join(known) or 'none'}")
+        arrays = archive.arrays(key for key in archive.names if key.startswith(f"{name}/"))
+    parts = {key.removeprefix(f"{name}/"): array for key, array in arrays.items()}
     count = len(parts) // 2
     wanted = {f"{part}{layer}" for part in ("weight", "bias") for layer in range(count)}
     if parts.keys() != wanted:
@@ -205,19 +209,18 @@ def read_policy(path: str | os.PathLike[str], env: str, level: str) -> GaussianP
 
 def policies_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """What an archive holds, as `ENV/LEVEL`."""
-    return _names(_arrays(Path(path)))
+    with _archive(path) as archive:
+        return _names(archive)
 
 
-def _names(arrays: dict[str, Array]) -> tuple[str, ...]:
-    found = (_KEY.fullmatch(key) for key in arrays)
+def _names(archive: Archive) -> tuple[str, ...]:
+    found = (_KEY.fullmatch(key) for key in archive.names)
     return tuple(dict.fromkeys(match["name"] for match in found if match))
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    if not path.is_file():
+@contextmanager
+def _archive(path: str | os.PathLike[str]) -> Iterator[Archive]:
+    if not Path(path).is_file():
         raise FormatError(f"{path}: no such file; expected an archive of policies (.npz)")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: np.asarray(archive[key]) for key in archive.files}
-    except Exception as error:  # what a damaged zip file raises is hard to foresee
-        raise FormatError(f"{path} is not an archive of policies (.npz): {error}") from error
+    with reading(path, "an archive of policies (.npz)"), Archive.opened(path) as archive:
+        yield archive

@@ -263,7 +263,7 @@ def test_absent_and_damaged() -> None:
         with pytest.raises(FormatError, match="out"):
             read("out")
     data.unlink()
-    with pytest.raises(FormatError, match="No data found"):
+    with pytest.raises(FormatError, match="main_data"):
         read("out")
     data.write_bytes(whole)
     metadata = Path("out/data/metadata.json")

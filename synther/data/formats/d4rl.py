@@ -13,7 +13,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import check_lengths, pair
-from synther.data.formats.hdf5 import created, opened
+from synther.data.formats.hdf5 import attribute, check_numbers, created, opened
 from synther.data.formats.reading import keys_of_fields, reading, settled
 from synther.data.formats.writing import CHUNK_BYTES, Stream
 from synther.data.transitions import EXTRA, Array, RowSource, Transitions
@@ -34,6 +34,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
         for field, dataset in datasets.items():
             if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
                 raise DataError(f"{keys[field]!r} is no array: expected a dataset with one row a step")
+        check_numbers(source, datasets.values())
         fields = _whole(datasets, keys) if "next_observation" in datasets else _paired(datasets, keys)
         return Transitions.of(fields, **_known(file))
 
@@ -49,8 +50,8 @@ def _keys(file: Any) -> list[str]:
 
 
 def _known(file: Any) -> dict[str, Any]:
-    known = metadata.load(file.attrs.get(metadata.KEY))
-    env_id = file.attrs.get("env_id")
+    known = metadata.load(attribute(file, metadata.KEY))
+    env_id = attribute(file, "env_id")
     if isinstance(env_id, str) and not known.get("env_id"):
         known["env_id"] = env_id
     return known

@@ -7,15 +7,17 @@ when that ends. So it is not told: it writes through a file object that remember
 from __future__ import annotations
 
 import io
+import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from synther.errors import FormatError
+from synther.errors import DataError, FormatError
+from synther.schema import check_size
 
 if TYPE_CHECKING:
     import h5py
@@ -31,6 +33,30 @@ def opened(path: str | os.PathLike[str]) -> Iterator[h5py.File]:
     with h5py.File(path, "r") as file:
         check_self_contained(file)
         yield file
+
+
+def check_numbers(path: str | os.PathLike[str], datasets: Iterable[h5py.Dataset]) -> None:
+    """Refuse datasets of anything but numbers, and of more of them than the file at `path` can hold."""
+    declared = 0
+    for dataset in datasets:
+        if dataset.dtype.kind not in "biuf":
+            raise DataError(f"{_shown(dataset.name)} holds {dataset.dtype}: expected numbers")
+        # HDF5 reads whole chunks, which may be larger than the dataset is. NumPy's own product may overflow.
+        largest = max(math.prod(dataset.shape or (0,)), math.prod(dataset.chunks or (0,)))
+        declared += largest * dataset.dtype.itemsize
+    check_size(declared, os.path.getsize(path))
+
+
+def attribute(file: h5py.File, name: str) -> Any:
+    """An attribute of the file: text, a number or an array of them; None where there is none."""
+    if name not in file.attrs:
+        return None
+    held = file.attrs.get_id(name)
+    if held.shape is None or len(held.shape) > 1 or (held.shape and held.dtype.kind not in "biuf"):
+        raise FormatError(
+            f"its attribute {name!r} has shape {held.shape}: expected text, a number or a list of numbers"
+        )
+    return file.attrs[name]
 
 
 def check_self_contained(file: h5py.File) -> None:
@@ -79,6 +105,10 @@ def _target(file: h5py.File, name: bytes) -> str:
 
 def _text(name: bytes) -> str:
     return repr(name.decode(errors="replace"))
+
+
+def _shown(name: str | None) -> str:
+    return repr((name or "").lstrip("/"))
 
 
 @contextmanager

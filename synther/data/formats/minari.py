@@ -5,48 +5,169 @@ Observations of structured spaces are flattened as Gymnasium does. Rows that for
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
 from synther.data.formats import gym_spaces, gym_specs, is_minari_id, metadata
 from synther.data.formats.episodes import episodes
-from synther.data.formats.hdf5 import opened
+from synther.data.formats.hdf5 import check_numbers, opened
 from synther.data.formats.reading import reading
 from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError, MissingExtra
+from synther.schema import check_size, parse
+from synther.schema import read as read_json
+
+_ONE_HOT = 5_000
+"""Times its own size that a data set may take in memory: a state of many is one number there, and one-hot here."""
 
 
 def read(source: str | os.PathLike[str]) -> Transitions:
-    minari = _minari("reading a Minari data set")
+    _minari("reading a Minari data set")
     folder = _data_folder(source)
     with reading(source, "a Minari data set"), _quietly():
-        check_stored_here(folder)
-        dataset = minari.MinariDataset(folder)
+        dataset = Stored(folder)
         fields = _fields(dataset)
-        known = metadata.load(dataset.storage.metadata.get(metadata.KEY))
+        known = metadata.load(dataset.about.get(metadata.KEY))
         if not known:
             known = {
                 "action_space": gym_spaces.believed(gym_spaces.action_space(dataset.action_space), fields["action"]),
                 "observation_space": gym_spaces.observation_space(dataset.observation_space),
-                "env_id": None if dataset.env_spec is None else dataset.env_spec.id,
+                "env_id": dataset.env_id,
                 "env_options": None if dataset.env_spec is None else gym_specs.options_of(dataset.env_spec),
             }
         return Transitions.of(fields, **known)
 
 
-def _fields(dataset: Any) -> dict[str, Array]:
-    space, steps = dataset.observation_space, int(dataset.total_steps)
-    if steps < 1:
-        raise DataError("no steps: expected at least one transition")
+class _About(TypedDict):
+    """`metadata.json`, as far as it is used here."""
+
+    data_format: Literal["hdf5"]
+    observation_space: str
+    action_space: str
+    total_episodes: int
+    total_steps: int
+    jpeg_encoding: NotRequired[bool]
+    env_spec: NotRequired[str | None]
+    synther_metadata: NotRequired[str]
+
+
+class _EnvSpec(TypedDict):
+    id: str
+    kwargs: NotRequired[dict[str, Any]]
+    max_episode_steps: NotRequired[int | None]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An episode of a data set: one more observation than steps."""
+
+    number: int
+    observations: Any
+    actions: Any
+    rewards: Array
+    terminations: Array
+    truncations: Array
+
+
+class Stored:
+    """A data set in a folder.
+
+    It is read without Minari's own reader, which imports the code that `env_spec` names where a space is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        _minari("reading a Minari data set")
+        from minari.serialization import deserialize_space
+
+        self.about = read_json(folder / "metadata.json", _About)
+        self.observation_space = deserialize_space(self.about["observation_space"])
+        self.action_space = deserialize_space(self.about["action_space"])
+        self.steps, self.episodes = self.about["total_steps"], self.about["total_episodes"]
+        self.env_spec = _env_spec_of(self.about.get("env_spec"))
+        self._data = folder / "main_data.hdf5"
+        with opened(self._data) as file:
+            if not 0 < self.episodes <= min(len(file), self.steps):
+                raise DataError(
+                    f"metadata.json promises {self.steps:,} steps in {self.episodes:,} episodes, {len(file):,} are "
+                    "there: expected at least one episode, with a step in each"
+                )
+
+    @property
+    def size(self) -> int:
+        """Bytes of the stored episodes."""
+        return os.path.getsize(self._data)
+
+    @property
+    def env_id(self) -> str | None:
+        return None if self.env_spec is None else str(self.env_spec.id)
+
+    def recorded(self) -> Iterator[Recorded]:
+        """Its episodes, one at a time; what else is stored with them is not read."""
+        with opened(self._data) as file:
+            for number in range(self.episodes):
+                group = file[f"episode_{number}"]
+                seen = self._decoded(group["observations"], self.observation_space)
+                done = self._decoded(group["actions"], self.action_space)
+                columns = [group[name] for name in ("rewards", "terminations", "truncations")]
+                check_numbers(self._data, columns)
+                rewards, terminations, truncations = (np.asarray(column[()]).reshape(-1) for column in columns)
+                yield Recorded(number, seen, done, rewards, terminations, truncations)
+
+    def _decoded(self, stored: Any, space: Any) -> Any:
+        gym = gym_spaces.gymnasium_spaces()
+        if isinstance(space, gym.Dict):
+            return {key: self._decoded(stored[key], inner) for key, inner in space.spaces.items()}
+        if isinstance(space, gym.Tuple):
+            return tuple(self._decoded(stored[f"_index_{key}"], inner) for key, inner in enumerate(space.spaces))
+        if self._holds_jpeg(stored, space):
+            return self._images(stored, space.shape)
+        check_numbers(self._data, [stored])
+        return stored[()]
+
+    def _holds_jpeg(self, stored: Any, space: Any) -> bool:
+        from minari.dataset.minari_storage import is_image_space
+
+        return bool(self.about.get("jpeg_encoding", True) and is_image_space(space) and stored.dtype.kind == "O")
+
+    def _images(self, stored: Any, shape: Sequence[int]) -> Array:
+        from PIL import Image
+
+        check_size(len(stored) * int(np.prod(shape)), os.path.getsize(self._data))
+        images = np.empty((len(stored), *shape), np.uint8)
+        for place in range(len(stored)):
+            with Image.open(io.BytesIO(stored[place]), formats=("JPEG",)) as image:
+                if (image.height, image.width) != tuple(shape[:2]):
+                    raise DataError(f"an image has {image.height} x {image.width} pixels: expected {shape}")
+                images[place] = np.asarray(image, np.uint8).reshape(shape)
+        return images
+
+
+def _env_spec_of(text: str | None) -> Any:
+    """The environment that a data set names. Its `entry_point` and its wrappers are left out, as they name code."""
+    if text is None:
+        return None
+    from gymnasium.envs.registration import EnvSpec
+
+    told = parse(text, _EnvSpec, "env_spec")
+    limit = told.get("max_episode_steps")
+    return EnvSpec(told["id"], None, max_episode_steps=limit, kwargs=told.get("kwargs", {}))
+
+
+def _fields(dataset: Stored) -> dict[str, Array]:
+    space, steps = dataset.observation_space, dataset.steps
     flat = (steps, gym_spaces.width(space)), gym_spaces.dtype(space)
+    # One-hot vectors of discrete spaces are much larger than what is stored.
+    check_size(2 * steps * flat[0][1] * flat[1].itemsize, dataset.size, times=_ONE_HOT)
     fields = {
         "observation": np.empty(*flat),
         "next_observation": np.empty(*flat),
@@ -54,7 +175,7 @@ def _fields(dataset: Any) -> dict[str, Array]:
         "timeout": np.empty(steps, bool),
     }
     start = 0
-    for episode in dataset.iterate_episodes():
+    for episode in dataset.recorded():
         rows = slice(start, start + len(episode.rewards))
         if rows.stop > steps:
             break
@@ -147,14 +268,6 @@ def _env_spec(stream: Stream) -> str | None:
         return str(gym_specs.spec_of(stream.env_id, stream.first.env_options).to_json())
     except Exception:
         return None
-
-
-def check_stored_here(folder: Path) -> None:
-    """Refuse a data set whose HDF5 file takes data from other files."""
-    stored = folder / "main_data.hdf5"
-    if stored.exists():
-        with opened(stored):
-            pass
 
 
 def folder_in(path: Path) -> Path | None:

@@ -6,8 +6,11 @@ The compact form holds `observations` (one row more than steps for each episode)
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +23,95 @@ from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
+from synther.schema import check_size
 
 _COMPACT = ("observations", "actions", "rewards", "episode_lengths", "terminated")
+_ABOUT = (metadata.KEY, "env_id")
+"""What is not about single rows."""
 
 
 def read(source: str | os.PathLike[str]) -> Transitions:
     with reading(source, "a NumPy archive (.npz)"):
-        if not zipfile.is_zipfile(source):
-            size = Path(source).stat().st_size
-            raise FormatError(f"not a NumPy archive (.npz): {size:,} bytes that are no zip file, or only a part of one")
-        with np.load(source, allow_pickle=False) as archive:
-            arrays = {key: np.asarray(archive[key]) for key in archive.files}
-        known = _known(arrays)
-        if "episode_lengths" in arrays:
-            return Transitions.of(_expanded(arrays), **known)
-        keys = keys_of_fields(arrays, "an archive")
+        with Archive.opened(source) as archive:
+            about = [key for key in _ABOUT if key in archive.names]
+            named = [key for key in archive.names if key not in _ABOUT]
+            if "episode_lengths" in named:
+                _check_compact(named)
+                arrays = archive.arrays([*about, *named])
+                return Transitions.of(_expanded(arrays), **_known(arrays))
+            keys = keys_of_fields(named, "an archive")
+            arrays = archive.arrays([*about, *keys.values()])
         fields = settled({field: arrays[key] for field, key in keys.items()}, keys)
-        return Transitions.of(paired(fields), **known)
+        return Transitions.of(paired(fields), **_known(arrays))
+
+
+class Archive:
+    """The arrays of an archive by name. Their sizes are checked before they are read, and pickles are refused."""
+
+    def __init__(self, archive: zipfile.ZipFile, stored: int) -> None:
+        self._archive, self._stored = archive, stored
+        self._members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        self.names = list(self._members)
+
+    @classmethod
+    @contextmanager
+    def opened(cls, source: str | os.PathLike[str]) -> Iterator[Archive]:
+        stored = Path(source).stat().st_size
+        if not zipfile.is_zipfile(source):
+            raise FormatError(
+                f"not a NumPy archive (.npz): {stored:,} bytes that are no zip file, or only a part of one"
+            )
+        with zipfile.ZipFile(source) as archive:
+            yield cls(archive, stored)
+
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and type of an array, which is not read."""
+        member = self._members[name]
+        with self._archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0)):  # later ones are for names of fields, which numbers have not
+                raise FormatError(f"{name!r} is no array of numbers: expected version 1.0 or 2.0 of NumPy's format")
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            left = member.file_size - file.tell()
+        if dtype.hasobject:
+            raise FormatError(f"{name!r} holds Python objects: pickles are never loaded, as loading one runs its code")
+        if math.prod(shape) * dtype.itemsize != left:
+            raise FormatError(f"{name!r} declares an array of {shape}, {dtype}, but {left:,} bytes are there")
+        return shape, dtype
+
+    def arrays(self, names: Iterable[str]) -> dict[str, Array]:
+        """These arrays, and no others."""
+        names = list(names)
+        for name in names:
+            self.header(name)
+        check_size(sum(self._members[name].file_size for name in names), self._stored)
+        found = {}
+        for name in names:
+            with self._archive.open(self._members[name]) as file:
+                found[name] = np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+        return found
 
 
 def _known(arrays: dict[str, Array]) -> dict[str, Any]:
-    text, env_id = arrays.pop(metadata.KEY, None), arrays.pop("env_id", None)
+    text, env_id = (arrays.get(key) for key in _ABOUT)
     known = metadata.load(None if text is None else str(text))
     if env_id is not None and env_id.size == 1 and not known.get("env_id"):
         known["env_id"] = str(env_id.item())
     return known
 
 
-def _expanded(arrays: dict[str, Array]) -> dict[str, Array]:
-    """Compact arrays to fields of rows."""
-    missing, unknown = set(_COMPACT) - set(arrays), set(arrays) - set(_COMPACT)
+def _check_compact(names: list[str]) -> None:
+    missing, unknown = set(_COMPACT) - set(names), set(names) - set(_COMPACT)
     if missing or unknown:
         raise DataError(
             f"an archive with episode_lengths holds {', '.join(_COMPACT)}; "
             f"missing {sorted(missing) or 'nothing'}, unknown {sorted(unknown) or 'nothing'}"
         )
+
+
+def _expanded(arrays: dict[str, Array]) -> dict[str, Array]:
+    """Compact arrays to fields of rows."""
     observations, lengths = arrays["observations"], arrays["episode_lengths"]
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or len(lengths) == 0 or lengths.min() < 1:
         raise DataError("episode_lengths: expected whole numbers of 1 or more, one an episode")

@@ -6,6 +6,7 @@ Vectors are columns of fixed-size lists: one name for one thing, whatever its wi
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from synther.data.formats.writing import Column, Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, MissingExtra
+from synther.schema import check_size
 
 _BATCH_ROWS = 1 << 16
+_NUMBER_BYTES = 8
+"""At most."""
 _ROW_LABELS = "__index_level_"
 """Columns that pandas adds to a frame whose rows were chosen or reordered."""
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -33,6 +37,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
         known = metadata.load((schema.metadata or {}).get(metadata.KEY.encode()))
         if file.metadata.num_rows == 0:
             raise DataError("no rows: expected at least one transition")
+        _check_columns(file, keys.values(), os.path.getsize(source))
         fields: dict[str, Array] = {}
         start = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(keys.values())):
@@ -48,12 +53,27 @@ def read(source: str | os.PathLike[str]) -> Transitions:
         return Transitions.of(paired(settled(fields, keys)), **known)
 
 
+def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
+    """Refuse columns of anything but numbers, and more of these than a file of so many `stored` bytes can hold."""
+    wanted, about, declared = set(keys), file.metadata, 0
+    for key in wanted:
+        kind = file.schema_arrow.field(key).type
+        _check_type(key, kind.value_type if _is_vector(kind) else kind)
+    for group in range(about.num_row_groups):
+        row_group = about.row_group(group)
+        for place in range(row_group.num_columns):
+            column = row_group.column(place)
+            if column.path_in_schema.partition(".")[0] in wanted:
+                declared += max(column.total_uncompressed_size, _NUMBER_BYTES * max(column.num_values, 0))
+    check_size(max(declared, about.num_rows * len(wanted)), stored)
+
+
 def _to_numpy(key: str, column: Any) -> Array:
     """A column of numbers to (N,), of lists to (N, W)."""
     pyarrow, _ = _pyarrow("reading Parquet")
     if column.null_count:
         raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a value in every row")
-    if not (pyarrow.types.is_fixed_size_list(column.type) or _is_list(column.type)):
+    if not _is_vector(column.type):
         return _numbers(key, column)
     flat = _numbers(key, column.flatten())
     if not pyarrow.types.is_fixed_size_list(column.type):
@@ -63,17 +83,21 @@ def _to_numpy(key: str, column: Any) -> Array:
     return flat.reshape(len(column), -1)
 
 
-def _is_list(kind: Any) -> bool:
-    pyarrow, _ = _pyarrow("reading Parquet")
-    return bool(pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind))
+def _is_vector(kind: Any) -> bool:
+    types = _pyarrow("reading Parquet")[0].types
+    return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
+
+
+def _check_type(key: str, kind: Any) -> None:
+    types = _pyarrow("reading Parquet")[0].types
+    if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
+        raise DataError(f"{key!r} has type {kind}: expected numbers, booleans, or lists of them")
 
 
 def _numbers(key: str, column: Any) -> Array:
-    types = _pyarrow("reading Parquet")[0].types
     if column.null_count:
         raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a number everywhere")
-    if not (types.is_floating(column.type) or types.is_integer(column.type) or types.is_boolean(column.type)):
-        raise DataError(f"{key!r} has type {column.type}: expected numbers, booleans, or lists of them")
+    _check_type(key, column.type)
     dtype = np.dtype(_FLOATS.get(str(column.type), str(column.type)))  # to_pandas_dtype() may need pandas
     start, count = column.offset, len(column)
     if count == 0:

@@ -10,23 +10,32 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.hdf5 import created, opened
+from synther.data.formats.hdf5 import attribute, check_numbers, created, opened
 from synther.data.formats.reading import reading
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
 from synther.pixels.formats import Block, channels_first, column, frame_size
 from synther.pixels.frames import Frames
+from synther.schema import checked
 
 SUFFIXES = (".hdf5", ".h5")
 
 _KEYS = ("observation", "action", "reward", "discount", "step_type")
 _FACTS = ("env_id", "action_repeat", "low", "high")
 """Attributes of the files that are written here."""
+
+
+class _Facts(TypedDict, total=False):
+    env_id: str
+    action_repeat: int
+    low: list[float]
+    high: list[float]
+
 
 _FIRST, _MID, _LAST = 0, 1, 2
 _LEVELS = ("random", "medium_replay", "medium", "medium_expert", "expert")
@@ -69,18 +78,20 @@ class Shard:
                 raise FormatError(
                     f"no frames with V-D4RL's keys: missing {', '.join(missing)}; got {', '.join(file) or 'nothing'}"
                 )
+            check_numbers(path, (file[key] for key in _KEYS))
             pictures = file["observation"]
             self.size = frame_size(pictures.shape, pictures.dtype, "observation")
             self.records = len(pictures)
-            self.known = {name: file.attrs[name] for name in _FACTS if name in file.attrs} or _known(path)
+            facts = {name: attribute(file, name) for name in _FACTS}
+            self.known = _checked({name: value for name, value in facts.items() if value is not None}) or _known(path)
 
     def blocks(self) -> Iterator[Block]:
         with opened(self._path) as file:
             reward, discount = (column(name, file[name][()], self.records) for name in ("reward", "discount"))
             first = _firsts(column("step_type", file["step_type"][()], self.records))
             action, pictures = file["action"][()], file["observation"]
-            if len(action) != self.records:
-                raise DataError(f"action has {len(action):,} records, observation has {self.records:,}")
+            if action.shape[:1] != (self.records,):
+                raise DataError(f"action has shape {action.shape}, observation has {self.records:,} records")
             for some in _steps(pictures):
                 image = channels_first(pictures[some], self.size)
                 yield Block(image, action[some], reward[some], discount[some], first[some])
@@ -112,6 +123,13 @@ def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
     if len(lost):
         raise DataError(f"step_type[{lost[0] + 1}] is {step_type[lost[0] + 1]} after a last record (2): expected 0")
     return first
+
+
+def _checked(facts: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a file of ours, if they are what we write."""
+    plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in facts.items()}
+    checked(plain, _Facts, "its attributes")
+    return facts
 
 
 def _known(path: Path) -> dict[str, Any]:

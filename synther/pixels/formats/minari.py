@@ -5,6 +5,7 @@ Actions must be a `Box` with one axis. Frames must not be stacked: stacking is d
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.formats.minari import check_stored_here
+from synther.data.formats.minari import Stored, folder_in
 from synther.data.formats.reading import reading
 from synther.errors import DataError, FormatError, MissingExtra
 from synther.pixels.formats import Block, channels_first, frame_size
+from synther.schema import check_size
 
 
 class Dataset:
@@ -25,31 +27,27 @@ class Dataset:
 
     def __init__(self, source: str | os.PathLike[str]) -> None:
         self.name = str(source)
-        try:
-            import minari
-        except ImportError:
-            raise MissingExtra("minari", "minari", "reading a Minari data set") from None
         folder = data_folder(source)
         if folder is None:
             raise FormatError(f"{source}: not a folder, and no Minari data set of this id is installed")
         with reading(source, "a Minari data set"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about old versions and missing authors
-            check_stored_here(folder)
-            self._dataset = minari.MinariDataset(folder)
+            self._dataset = Stored(folder)
             self._entry, space = _picture(self._dataset.observation_space)
             self.size = frame_size((1, *space.shape), space.dtype, "an observation")
-            self.records = int(self._dataset.total_steps) + int(self._dataset.total_episodes)
+            self.records = self._dataset.steps + self._dataset.episodes
+            check_size(self.records * math.prod(self.size), self._dataset.size)
             self.known = _known(self._dataset)
 
     def blocks(self) -> Iterator[Block]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for episode in self._dataset.iterate_episodes():
+            for episode in self._dataset.recorded():
                 seen = episode.observations if self._entry is None else episode.observations[self._entry]
                 steps = len(episode.rewards)
                 if len(seen) != steps + 1:
                     raise DataError(
-                        f"episode {episode.id} has {len(seen)} frames, expected {steps + 1}: one more than steps"
+                        f"episode {episode.number} has {len(seen)} frames, expected {steps + 1}: one more than steps"
                     )
                 yield Block(
                     channels_first(np.asarray(seen), self.size),
@@ -64,10 +62,12 @@ def data_folder(source: str | os.PathLike[str]) -> Path | None:
     """The folder with `metadata.json`, from a folder or an installed id; None if there is none."""
     path = Path(source).expanduser()
     if not path.exists():
-        from minari.storage import get_dataset_path
-
+        try:
+            from minari.storage import get_dataset_path
+        except ImportError:
+            raise MissingExtra("minari", "minari", "reading a Minari data set") from None
         path = Path(get_dataset_path(os.fspath(source)))
-    return next((folder for folder in (path / "data", path) if (folder / "metadata.json").exists()), None)
+    return folder_in(path)
 
 
 def _picture(space: Any) -> tuple[str | None, Any]:
@@ -84,14 +84,13 @@ def _picture(space: Any) -> tuple[str | None, Any]:
     return found[0], space[found[0]]
 
 
-def _known(dataset: Any) -> dict[str, Any]:
+def _known(dataset: Stored) -> dict[str, Any]:
     import gymnasium
 
     space = dataset.action_space
     if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
         raise DataError(f"actions are of {space}: expected a Box with one axis")
-    env_id = None if dataset.env_spec is None else dataset.env_spec.id
-    return {"env_id": env_id, "low": space.low, "high": space.high}
+    return {"env_id": dataset.env_id, "low": space.low, "high": space.high}
 
 
 def _after_reset(values: NDArray[Any], at_reset: float) -> NDArray[Any]:

@@ -5,7 +5,6 @@ V-D4RL's frames are available in this form, too. A file is one episode, or sever
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.formats.npz import Archive
 from synther.data.formats.reading import reading
 from synther.errors import DataError, FormatError
 from synther.pixels.formats import Block, channels_first, column, frame_size
@@ -20,6 +20,7 @@ from synther.pixels.formats import Block, channels_first, column, frame_size
 SUFFIXES = (".npz",)
 
 _IMAGES = ("image", "observation")
+_COLUMNS = ("action", "reward", "discount", "is_terminal", "is_first")
 
 
 class Episode:
@@ -29,40 +30,32 @@ class Episode:
         self.name = str(path)
         self.known: dict[str, Any] = {}
         self._path = path
-        with reading(path, "an npz file of frames"), zipfile.ZipFile(path) as archive:
-            held = [name.removesuffix(".npy") for name in archive.namelist()]
+        with reading(path, "an npz file of frames"), Archive.opened(path) as archive:
+            held = archive.names
             self._image = next((key for key in _IMAGES if key in held), "")
             missing = [key for key in (self._image or "image", "action", "reward") if key not in held]
             if not {"discount", "is_terminal"} & set(held):
                 missing.append("discount or is_terminal")
             if missing:
                 raise FormatError(f"no episode of frames: missing {', '.join(missing)}; got {', '.join(held)}")
-            shape, dtype = _header(archive, self._image)
+            shape, dtype = archive.header(self._image)
             self.size = frame_size(shape, dtype, self._image)
             self.records = shape[0]
+            self._keys = [self._image, *(key for key in _COLUMNS if key in held)]
 
     def blocks(self) -> Iterator[Block]:
-        with np.load(self._path, allow_pickle=False) as file:
-            image = channels_first(file[self._image], self.size)
-            reward = column("reward", file["reward"], self.records)
-            discount = self._discount(file)
-            first = np.arange(self.records) == 0
-            if "is_first" in file:
-                first = column("is_first", file["is_first"], self.records) != 0
-            if len(file["action"]) != self.records:
-                raise DataError(f"action has {len(file['action']):,} records, {self._image} has {self.records:,}")
-            yield Block(image, file["action"], reward, discount, first)
+        with Archive.opened(self._path) as archive:
+            arrays = archive.arrays(self._keys)
+        image, action = channels_first(arrays[self._image], self.size), arrays["action"]
+        reward = column("reward", arrays["reward"], self.records)
+        first = np.arange(self.records) == 0
+        if "is_first" in arrays:
+            first = column("is_first", arrays["is_first"], self.records) != 0
+        if action.shape[:1] != (self.records,):
+            raise DataError(f"action has shape {action.shape}, {self._image} has {self.records:,} records")
+        yield Block(image, action, reward, self._discount(arrays), first)
 
-    def _discount(self, file: Any) -> NDArray[Any]:
-        if "is_terminal" in file:
-            return np.where(column("is_terminal", file["is_terminal"], self.records) != 0, 0.0, 1.0)
-        return column("discount", file["discount"], self.records)
-
-
-def _header(archive: zipfile.ZipFile, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of an array, without reading it."""
-    with archive.open(f"{key}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    return shape, dtype
+    def _discount(self, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+        if "is_terminal" in arrays:
+            return np.where(column("is_terminal", arrays["is_terminal"], self.records) != 0, 0.0, 1.0)
+        return column("discount", arrays["discount"], self.records)
