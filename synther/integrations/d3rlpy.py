@@ -1,6 +1,7 @@
-"""d3rlpy: transitions as the `MDPDataset` that its algorithms learn from.
+"""d3rlpy: transitions as the `MDPDataset` that its algorithms learn from, and a buffer for online training.
 
     d3rlpy.algos.TD3PlusBCConfig().create().fit(to_mdp_dataset(synthetic), n_steps=100_000)
+    d3rlpy.algos.SACConfig().create().fit_online(env, SyntheticReplayBuffer(1_000_000, env=env))
 
 d3rlpy stores episodes and takes the next observation of a step from the step after it. Synthetic rows do not follow
 each other, so each one becomes an episode of its own.
@@ -8,16 +9,19 @@ each other, so each one becomes an episode of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from synther.data.formats import episodes as recorded
+from synther.data.formats import gym_spaces
 from synther.data.formats.writing import Stream
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Array, Transitions
-from synther.errors import DataError, FormatError, MissingExtra
+from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+from synther.replay.rows import SyntheticRows, check_options
 
 try:
     import gym_notices.notices as old_gym
@@ -26,8 +30,20 @@ except ImportError:
 else:
     old_gym.notices.clear()  # d3rlpy imports Gym 0.26, which prints a notice on stderr
 try:
-    from d3rlpy.constants import ActionSpace
-    from d3rlpy.dataset import Episode, InfiniteBuffer, MDPDataset, PartialTrajectory, ReplayBuffer
+    from d3rlpy.constants import ActionSpace  # isort: skip - a test says that it is not there, which saves seconds
+    from d3rlpy import metrics
+    from d3rlpy.dataset import (
+        BasicTransitionPicker,
+        Episode,
+        FIFOBuffer,
+        InfiniteBuffer,
+        MDPDataset,
+        PartialTrajectory,
+        ReplayBuffer,
+        Transition,
+        TransitionMiniBatch,
+    )
+    from d3rlpy.preprocessing import ReturnBasedRewardScaler
 except ImportError:
     raise MissingExtra("d3rlpy", "d3rlpy", "an MDPDataset") from None
 
@@ -42,6 +58,90 @@ def to_mdp_dataset(rows: Transitions) -> MDPDataset:
     rows.refuse_extra("an MDPDataset of d3rlpy")
     kind, size = _action_kind(rows)
     return _Dataset(_Rows(rows, kind) if rows.timeout is None else _recorded(rows, kind), kind, size)
+
+
+class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library has no types here
+    """A FIFO buffer for `fit_online` whose batches are partly synthetic after the first refresh.
+
+    It takes the `limit`, `env` and `episodes` of `d3rlpy.dataset.create_fifo_replay_buffer`, and the options of
+    `SyntheticReplay`. A refresh that is due runs in `append`. `synthetic` holds the generator and its rows. d3rlpy does
+    not store the observation after a terminal step: the generator sees the one before it instead, and batches have
+    zeros, as always in d3rlpy.
+    """
+
+    synthetic: SyntheticRows
+
+    def __init__(self, limit: int, *, env: Any = None, episodes: Sequence[Any] | None = None, **options: Any) -> None:
+        check_options(options, "limit", "env", "episodes")
+        self._spaces: dict[str, Any] = {}
+        if env is not None:
+            if len(getattr(env.observation_space, "shape", None) or ()) != 1:
+                raise ConfigError(f"observations are of {env.observation_space}: expected vectors; encode images first")
+            self._spaces = {
+                "action_space": gym_spaces.action_space(env.action_space),
+                "observation_space": gym_spaces.observation_space(env.observation_space),
+            }
+        self.synthetic = SyntheticRows(**options)
+        super().__init__(_Counting(limit), env=env, episodes=episodes)
+
+    def append(self, observation: Any, action: Any, reward: Any) -> None:
+        """Add a step."""
+        super().append(observation, action, reward)
+        self._refresh_if_due()
+
+    def append_episode(self, episode: Any) -> None:
+        """Add an episode."""
+        super().append_episode(episode)
+        self._refresh_if_due()
+
+    def _refresh_if_due(self) -> None:
+        self.synthetic.collect()
+        if self.synthetic.due(self.buffer.added):
+            self.refresh()
+
+    def transitions(self) -> Transitions:
+        """The real rows, oldest first."""
+        if not self.transition_count:
+            raise DataError("the replay buffer is empty: add rows first")
+        picked = [self.transition_picker(*self.buffer[row]) for row in range(self.transition_count)]
+        names = ("observation", "action", "reward", "next_observation", "terminal")
+        fields: dict[str, Any] = {name: np.stack([getattr(one, name) for one in picked]) for name in names}
+        ended = fields["terminal"] > 0
+        fields["next_observation"][ended] = fields["observation"][ended]
+        fields["reward"] = fields["reward"][:, 0]
+        space = self._spaces.get("action_space")
+        known = {**self._spaces, "action_space": space and gym_spaces.believed(space, fields["action"])}
+        return Transitions(**fields, **known)
+
+    def refresh(self) -> None:
+        """Fit on the real rows and generate synthetic ones now, or start to do so in the background."""
+        rows, added = self.transitions(), self.buffer.added
+        self.synthetic.refresh_on(rows, added, gone=added - len(rows))
+
+    def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
+        real, synthetic = self.synthetic.split(batch_size)
+        drawn = [self.sample_transition() for _ in range(real)]
+        return TransitionMiniBatch.from_transitions(drawn + self._generated(synthetic))
+
+    def _generated(self, count: int) -> list[Transition]:
+        if not count:
+            return []
+        columns = self.synthetic.columns
+        assert columns is not None
+        rows = columns.transitions(self.synthetic.draw(count).cpu().numpy())
+        kind = self.dataset_info.action_space
+        single = _Single(rows, kind)
+        return [single.transition(row) for row in range(count)]
+
+
+class _Counting(FIFOBuffer):  # type: ignore[misc]
+    """A FIFO buffer that counts all steps it has ever held."""
+
+    added = 0
+
+    def append(self, episode: Any, index: int) -> None:
+        super().append(episode, index)
+        self.added += 1
 
 
 class _Dataset(MDPDataset):  # type: ignore[misc]  # the library has no types here
@@ -59,6 +159,13 @@ class _Dataset(MDPDataset):  # type: ignore[misc]  # the library has no types he
             action_size=action_size,
         )
 
+    def sample_transition(self) -> Transition:
+        if not isinstance(self._buffer, _Rows):
+            return super().sample_transition()
+        index = np.random.randint(self.transition_count)  # noqa: NPY002 - the stream of all buffers of d3rlpy
+        single = self._buffer.single
+        return single.transition(index) if index < len(single) else self.transition_picker(*self._buffer[index])
+
     def sample_trajectory(self, length: int) -> PartialTrajectory:
         if isinstance(self._buffer, _Rows):
             raise DataError(
@@ -74,6 +181,48 @@ class _Dataset(MDPDataset):  # type: ignore[misc]  # the library has no types he
                 "path), and make the data set again"
             )
         super().dump(f)
+
+
+class _Single:
+    """Rows in the form in which d3rlpy has them."""
+
+    def __init__(self, rows: Transitions, kind: ActionSpace) -> None:
+        self.observations = np.asarray(rows.observation, np.float32)
+        self.following = np.asarray(rows.next_observation, np.float32)
+        self.actions, self.rewards = _actions(rows.action, kind), _rewards(rows.reward)
+        self.terminal = rows.terminal
+        discrete = kind == ActionSpace.DISCRETE
+        self.unknown = self.actions[0] if discrete else np.full_like(self.actions[0], np.nan)  # integers have no NaN
+
+    def __len__(self) -> int:
+        return len(self.terminal)
+
+    @property
+    def transition_count(self) -> int:
+        return len(self)
+
+    def episode(self, row: int) -> _Alone:
+        """A row as an episode."""
+        here, action, reward = self.observations[row], self.actions[row], self.rewards[row]
+        if self.terminal[row]:
+            return _Alone(here[None], action[None], reward[None], True)
+        later = np.full_like(reward, np.nan)
+        steps = np.stack([here, self.following[row]]), np.stack([action, self.unknown]), np.stack([reward, later])
+        return _Alone(*steps, False)
+
+    def transition(self, row: int) -> Transition:
+        """The same as `BasicTransitionPicker` makes of `episode(row)`, without the way over an episode."""
+        over, here, reward = bool(self.terminal[row]), self.observations[row], self.rewards[row]
+        return Transition(
+            observation=here,
+            action=self.actions[row],
+            reward=reward,
+            next_observation=np.zeros_like(here) if over else self.following[row],
+            next_action=np.zeros_like(self.unknown) if over else self.unknown,
+            terminal=float(over),
+            interval=1,
+            rewards_to_go=reward[None] if over else np.stack([reward, np.full_like(reward, np.nan)]),
+        )
 
 
 class _Alone(Episode):  # type: ignore[misc]
@@ -95,54 +244,88 @@ class _Rows(InfiniteBuffer):  # type: ignore[misc]
 
     def __init__(self, rows: Transitions, kind: ActionSpace) -> None:
         super().__init__()
-        actions, rewards = _actions(rows.action, kind), _rewards(rows.reward)
-        unknown = actions if kind == ActionSpace.DISCRETE else np.full_like(actions, np.nan)  # integers have no NaN
-        self._observations = np.stack([rows.observation, rows.next_observation], 1).astype(np.float32, copy=False)
-        self._actions = np.stack([actions, unknown], 1)
-        self._rewards = np.stack([rewards, np.full_like(rewards, np.nan)], 1)
-        self._terminal = rows.terminal
+        self.single = _Single(rows, kind)
 
     @property
     def episodes(self) -> Sequence[Episode]:
-        return _Episodes(self, self._episodes)
+        return _Episodes(self.single, self._episodes)
 
     @property
     def transition_count(self) -> int:
         return len(self)
 
     def __len__(self) -> int:
-        return len(self._terminal) + len(self._transitions)
+        return len(self.single) + len(self._transitions)
 
     def __getitem__(self, index: int) -> tuple[Episode, int]:
-        after = index - len(self._terminal)
-        return (self.episode(index), 0) if after < 0 else self._transitions[after]
-
-    def episode(self, row: int) -> _Alone:
-        terminal = bool(self._terminal[row])
-        steps = slice(1 if terminal else 2)
-        return _Alone(self._observations[row, steps], self._actions[row, steps], self._rewards[row, steps], terminal)
-
-    @property
-    def count(self) -> int:
-        """Number of single rows."""
-        return len(self._terminal)
+        after = index - len(self.single)
+        return (self.single.episode(index), 0) if after < 0 else self._transitions[after]
 
 
 class _Episodes(Sequence[Any]):
     """All rows of a buffer, each as an episode, followed by the appended episodes."""
 
-    def __init__(self, rows: _Rows, appended: list[Episode]) -> None:
-        self._rows, self._appended = rows, appended
+    def __init__(self, rows: _Single, appended: list[Episode]) -> None:
+        self.rows, self.appended = rows, appended
 
     def __len__(self) -> int:
-        return self._rows.count + len(self._appended)
+        return len(self.rows) + len(self.appended)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         place = range(len(self))[index]  # handles negative indices and checks the range
-        after = place - self._rows.count
-        return self._rows.episode(place) if after < 0 else self._appended[after]
+        after = place - len(self.rows)
+        return self.rows.episode(place) if after < 0 else self.appended[after]
+
+
+class _Together:
+    """All rows of a data set as one episode, for evaluators that look at each row alone: they ask the networks about
+    many rows at once, as for recorded episodes."""
+
+    def __init__(self, episodes: _Episodes) -> None:
+        self.episodes = [episodes.rows, *episodes.appended]
+        self.transition_picker = _Picker()
+
+
+class _Picker(BasicTransitionPicker):  # type: ignore[misc]
+    def __call__(self, episode: Any, index: int) -> Transition:
+        return episode.transition(index) if isinstance(episode, _Single) else super().__call__(episode, index)
+
+
+def _all_at_once(evaluate: Callable[..., float]) -> Callable[..., float]:
+    @wraps(evaluate)
+    def quickly(self: Any, algo: Any, dataset: Any) -> float:
+        episodes = dataset.episodes
+        return evaluate(self, algo, _Together(episodes) if isinstance(episodes, _Episodes) else dataset)
+
+    return quickly
+
+
+def _of_episodes(fit: Callable[..., None]) -> Callable[..., None]:
+    @wraps(fit)
+    def checked(self: Any, episodes: Sequence[Any], *how: Any, **named: Any) -> None:
+        if isinstance(episodes, _Episodes) or any(isinstance(episode, _Alone) for episode in episodes):
+            raise DataError(
+                "ReturnBasedRewardScaler needs returns, and single rows have none: expected those of the recorded "
+                "episodes, ReturnBasedRewardScaler(return_max=..., return_min=...)"
+            )
+        fit(self, episodes, *how, **named)
+
+    return checked
+
+
+# d3rlpy has no other place to tell rows that do not follow each other from episodes.
+for _evaluator in (
+    metrics.TDErrorEvaluator,
+    metrics.AverageValueEstimationEvaluator,
+    metrics.ContinuousActionDiffEvaluator,
+    metrics.DiscreteActionMatchEvaluator,
+    metrics.CompareContinuousActionDiffEvaluator,
+    metrics.CompareDiscreteActionMatchEvaluator,
+):
+    _evaluator.__call__ = _all_at_once(_evaluator.__call__)
+ReturnBasedRewardScaler.fit_with_transition_picker = _of_episodes(ReturnBasedRewardScaler.fit_with_transition_picker)
 
 
 def _recorded(rows: Transitions, kind: ActionSpace) -> InfiniteBuffer:

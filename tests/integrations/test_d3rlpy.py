@@ -12,7 +12,9 @@ import pytest
 
 from synther import Transitions
 from synther.data.spaces import Box, Discrete
-from synther.errors import DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
+
+from ..replay.rows import OPTIONS
 
 
 def to_mdp_dataset(*given: Any, **how: Any) -> Any:
@@ -153,6 +155,102 @@ def test_rows_that_stand_alone_have_no_trajectories_and_no_file():
     assert np.isnan(other.next_action).all()
     assert np.isnan(other.rewards_to_go.sum())  # Cal-QL bounds its values by what is to come, which is unknown
     assert terminal.rewards_to_go.tolist() == [[0.5]]  # but for a last row
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_evaluators_look_at_all_rows_at_once_and_see_the_same(discrete, monkeypatch):
+    import d3rlpy
+    from d3rlpy.dataset import ReplayBuffer
+
+    config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.TD3PlusBCConfig
+    synthetic = to_mdp_dataset(rows(discrete=discrete))
+    agent = config().create()
+    agent.build_with_dataset(synthetic)
+    kinds = [d3rlpy.metrics.TDErrorEvaluator, d3rlpy.metrics.AverageValueEstimationEvaluator]
+    kinds.append(
+        d3rlpy.metrics.DiscreteActionMatchEvaluator if discrete else d3rlpy.metrics.ContinuousActionDiffEvaluator
+    )
+    one_by_one = d3rlpy.dataset.create_infinite_replay_buffer(episodes=synthetic.episodes[:])
+    assert isinstance(one_by_one, ReplayBuffer)
+    calls: list[int] = []
+    predict = agent.predict
+    monkeypatch.setattr(agent, "predict", lambda seen: calls.append(len(seen)) or predict(seen))
+    for kind in kinds:
+        slow = kind()(agent, one_by_one)
+        calls.clear()
+        assert kind()(agent, synthetic) == pytest.approx(slow, rel=1e-5)
+        assert calls == [40]
+        chosen = kind(episodes=to_mdp_dataset(rows(discrete=discrete, episodes=True)).episodes)
+        assert np.isfinite(chosen(agent, synthetic))  # which looks at its own episodes
+
+
+def test_a_scaler_of_returns_is_not_fitted_to_single_rows():
+    import d3rlpy
+    from d3rlpy.dataset import MixedReplayBuffer
+
+    single, whole = to_mdp_dataset(rows()), to_mdp_dataset(rows(episodes=True))
+    for data in (single, MixedReplayBuffer(whole, single, 0.5)):
+        scaler = d3rlpy.preprocessing.ReturnBasedRewardScaler()
+        with pytest.raises(DataError, match="return_max"):
+            scaler.fit_with_transition_picker(data.episodes, data.transition_picker)
+    scaler.fit_with_transition_picker(whole.episodes, whole.transition_picker)
+    assert scaler.built
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+def test_agents_learn_online_from_mixed_batches(env_id):
+    import d3rlpy
+    import gymnasium
+    from d3rlpy.models.encoders import VectorEncoderFactory
+
+    from synther.integrations.d3rlpy import SyntheticReplayBuffer
+
+    np.random.seed(0)  # noqa: NPY002 - d3rlpy draws from it
+    discrete = env_id == "CartPole-v1"
+    env, small = gymnasium.make(env_id), VectorEncoderFactory([8])
+    config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.SACConfig
+    parts = ["encoder_factory"] if discrete else ["actor_encoder_factory", "critic_encoder_factory"]
+    agent = config(batch_size=16, **dict.fromkeys(parts, small)).create()
+    buffer = SyntheticReplayBuffer(1000, env=env, device="cpu", **OPTIONS)
+    seen: list[np.ndarray] = []
+    sample = buffer.sample_transition_batch
+    buffer.sample_transition_batch = lambda size: seen.append(sample(size)) or seen[-1]
+    agent.fit_online(
+        env, buffer, n_steps=80, n_steps_per_epoch=80, random_steps=80, update_start_step=40, show_progress=False,
+        logger_adapter=d3rlpy.logging.NoopAdapterFactory(),
+    )  # fmt: skip
+    assert [refresh.kept for refresh in buffer.synthetic.history] == [True]
+    real = {tuple(row) for row in buffer.transitions().observation.astype(np.float32)}
+    for batch, least in ((seen[0], 16), (seen[-1], 8)):
+        assert batch.observations.shape[0] == 16
+        assert sum(tuple(row) in real for row in batch.observations) == least
+    made = sample(600)
+    assert (made.next_observations[made.terminals[:, 0] == 1] == 0).all()
+    found = buffer.transitions()
+    assert (found.next_observation[found.terminal] == found.observation[found.terminal]).all()
+
+
+def test_an_online_buffer_forgets_its_oldest_rows():
+    from synther.integrations.d3rlpy import SyntheticReplayBuffer
+
+    given = to_mdp_dataset(rows(episodes=True)).episodes
+    buffer = SyntheticReplayBuffer(15, episodes=given, device="cpu", **{**OPTIONS, "refresh_every": 30})
+    assert buffer.transitions().reward.tolist() == [number + 0.5 for number in range(25, 40)]
+    assert [(refresh.added, refresh.rows) for refresh in buffer.synthetic.history] == [(30, 15)]
+
+
+def test_what_an_online_buffer_cannot_hold_is_refused_at_once():
+    from gymnasium import spaces
+
+    from synther.integrations.d3rlpy import SyntheticReplayBuffer
+
+    class Camera:
+        observation_space, action_space = spaces.Box(0, 255, (1, 8, 8), np.uint8), spaces.Discrete(2)
+
+    with pytest.raises(ConfigError, match="encode"):
+        SyntheticReplayBuffer(10, env=Camera())
+    with pytest.raises(ConfigError, match="samples"):
+        SyntheticReplayBuffer(10, sample=5)
 
 
 def test_what_d3rlpy_cannot_hold_is_refused():
