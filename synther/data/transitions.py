@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from synther.data import spaces
 from synther.data.spaces import Space
-from synther.errors import DataError
+from synther.errors import DataError, MissingExtra
 from synther.plain import whole_seed
 
 Array = NDArray[Any]
@@ -42,7 +44,24 @@ EXTRA = "extra/"
 ENDS = ("done", "dones")
 """Names under which most code marks every end of an episode, time-outs included."""
 
+_COLUMN = re.compile(r"(?P<name>.+)\[(?P<place>\d+)\]")
 _CHECK_ROWS = 1 << 20
+
+
+class Row(NamedTuple):
+    """One row of experience."""
+
+    observation: Array
+    """(O,)"""
+    action: Any
+    """(A,), or one integer"""
+    reward: Any
+    next_observation: Array
+    """(O,)"""
+    terminal: Any
+    timeout: Any = None
+    """None if not known."""
+    extra: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +164,7 @@ class Transitions:
 
         The usual names are understood (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
         `done` and `dones` are taken as terminals, less the timeouts where those are given too.
+        Columns `observation[0]`, `observation[1]`, ... are one array.
         Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
         Extra columns are given as `extra={"discount": ...}`, or under keys such as `extra/discount`.
         """
@@ -152,7 +172,7 @@ class Transitions:
         extra: dict[str, Any] = {}
         if rows is not None and not hasattr(rows, "keys"):
             raise DataError(f"expected a dict of arrays, or arrays by name, got {type(rows).__name__}")
-        named = {**({} if rows is None else rows), **arrays}
+        named = _joined({**({} if rows is None else rows), **arrays})
         for key, value in named.items():
             if str(key).startswith(("infos", "metadata")):
                 continue
@@ -209,13 +229,27 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.observation)
 
-    def __getitem__(self, rows: slice | Array | Sequence[int]) -> Transitions:
-        """The rows of a slice, an index array or a boolean mask (at least one of them)."""
-        if isinstance(rows, (int, np.integer, str)):
+    def __iter__(self) -> Iterator[Row]:
+        """One row after the other. Whole arrays, such as `rows.reward`, are much faster."""
+        return (self[row] for row in range(len(self)))
+
+    @overload
+    def __getitem__(self, rows: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, rows: slice | Array | Sequence[int]) -> Transitions: ...
+
+    def __getitem__(self, rows: int | slice | Array | Sequence[int]) -> Row | Transitions:
+        """One row by its number, or the rows of a slice, an index array or a boolean mask (at least one of them)."""
+        if isinstance(rows, str):
             raise TypeError(
-                "an index of Transitions is a slice, an index array or a mask; for one row write rows[i : i + 1], for "
-                "a field rows.reward"
+                "an index of Transitions is a number, a slice, an index array or a mask; for a field write rows.reward"
             )
+        if isinstance(rows, (int, np.integer)) and not isinstance(rows, bool):
+            fields: dict[str, Any] = {
+                name: None if (array := getattr(self, name)) is None else array[rows] for name in FIELDS
+            }
+            return Row(**fields, extra={name: array[rows] for name, array in self.extra.items()})
         picked = {name: array[rows] for name, array in self.arrays().items()}
         if picked["reward"].ndim != 1:
             raise TypeError("an index of Transitions has one dimension: a slice, an index array or a mask")
@@ -244,6 +278,23 @@ class Transitions:
     def modelled(self) -> dict[str, Array]:
         """What generators learn and comparisons compare: `arrays()` without the timeouts."""
         return {name: array for name, array in self.arrays().items() if name != "timeout"}
+
+    def to_pandas(self) -> Any:
+        """A frame of pandas with a column for each number: `observation[0]`, `observation[1]`, ..., `reward`, ...
+
+        `Transitions.of(frame)` makes rows of it again.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra("pandas", "stats", "a frame of pandas") from None
+        columns: dict[str, Array] = {}
+        for name, array in self.arrays().items():
+            if array.ndim == 1:
+                columns[name] = array
+            else:
+                columns |= {f"{name}[{place}]": array[:, place] for place in range(array.shape[1])}
+        return pandas.DataFrame(columns)
 
     def without_extra(self, *names: str) -> Transitions:
         """The same rows without these extra columns, or without all of them."""
@@ -317,6 +368,25 @@ def without_timeouts(done: ArrayLike, timeout: ArrayLike) -> Array:
     """Terminals of marks that also stand where an episode was only cut."""
     ends, cuts = _flags("done", done), _flags("timeout", timeout)
     return ends & ~cuts if len(ends) == len(cuts) else ends
+
+
+def _joined(named: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Columns such as `observation[0]`, `observation[1]` as one array under `observation`."""
+    found: dict[Any, Any] = {}
+    parts: dict[str, dict[int, Any]] = {}
+    for key, value in named.items():
+        match = _COLUMN.fullmatch(key) if isinstance(key, str) else None
+        if match is None:
+            found[key] = value
+        else:
+            parts.setdefault(match["name"], {})[int(match["place"])] = value
+    for name, columns in parts.items():
+        if sorted(columns) != list(range(len(columns))):
+            raise DataError(f"{name} has the columns {sorted(columns)}: expected 0 to {len(columns) - 1}")
+        if name in found:
+            raise DataError(f"{name} was given twice, once as columns and once as an array")
+        found[name] = np.stack([np.asarray(columns[place]) for place in range(len(columns))], 1)
+    return found
 
 
 def _rows(count: int) -> str:

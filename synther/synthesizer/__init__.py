@@ -135,7 +135,7 @@ class Synthesizer:
 
     def fit(
         self,
-        rows: Transitions,
+        rows: Transitions | str | os.PathLike[str] | Mapping[str, Any],
         *,
         condition: Any = None,
         start: Synthesizer | None = None,
@@ -144,7 +144,7 @@ class Synthesizer:
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
-        """Learn the distribution of `rows`.
+        """Learn the distribution of `rows`: Transitions, a dict of arrays, a frame of pandas, or whatever `read` takes.
 
         With a `condition`, `sample` can ask for some of the rows, such as those of high reward: the name of a relevance
         function ("reward", "return"), a function of rows, an array of one number for each row (N,) or of several
@@ -161,7 +161,7 @@ class Synthesizer:
         With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there;
         remove it once the model is saved.
         """
-        progress = resolve(progress)
+        progress, rows = resolve(progress), formats.rows_of(rows)
         task = self._begin(rows, start, held_out, condition)
         how: Any = {"seed": self.seed, "device": self.device, "progress": progress}
         judges = Ensemble.fit(rows, layout=task.prepared.layout, **how) if ensemble else None

@@ -288,3 +288,26 @@ def test_shipped_data_is_read_by_its_name(tmp_path, monkeypatch) -> None:
     assert np.abs(rows.action).max() <= 1
     with pytest.raises(FormatError, match="hopper-sac"):
         shipped.path("walker")
+
+
+def test_names_of_ones_own_are_renamed(path: Path):
+    rows = make()
+    names = {"o": rows.observation, "a": rows.action, "r": rows.reward, "o2": rows.next_observation}
+    names |= {"end": rows.terminal | rows.timeout, "cut": rows.timeout, "note": rows.reward, "target": rows.reward}
+    store(path, names)
+    rename = {"o": "obs", "a": "action", "r": "rewards", "o2": "next_observation", "end": "dones", "cut": "timeouts"}
+    found = read(path, rename={**rename, "note": None, "target": "extra/target"})
+    assert np.array_equal(found.observation, rows.observation)
+    assert np.array_equal(found.terminal, rows.terminal & ~rows.timeout)  # dones, less the timeouts
+    assert np.array_equal(found.extra["target"], rows.reward)
+    with pytest.raises(DataError, match="rename"):
+        read(path, rename=rename)
+    with pytest.raises(ConfigError, match="'x'"):
+        read(path, rename={"x": "observation"})
+
+
+def test_only_files_have_names_to_rename(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    for source in (tmp_path / "folder", object()):
+        with pytest.raises(ConfigError, match="rename"):
+            read(source, rename={"o": "observation"})

@@ -12,7 +12,7 @@ from minari.data_collector import EpisodeBuffer
 from synther.data import spaces
 from synther.data.formats import gym_spaces, read, write
 from synther.data.transitions import Transitions
-from synther.errors import DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
 
 STRUCTURED = {
     "box": gym.Box(-1, 1, (2, 3), np.float32),
@@ -272,3 +272,21 @@ def test_absent_and_damaged() -> None:
         metadata.write_text(damaged)
         with pytest.raises(FormatError, match="out"):
             read("out")
+
+
+def test_the_prefix_says_that_a_name_is_an_id(tmp_path: Path):
+    rows = Transitions(
+        observation=np.arange(4.0)[:, None],
+        action=np.zeros((4, 1)),
+        reward=np.arange(4.0),
+        next_observation=np.arange(1.0, 5)[:, None],
+        terminal=np.arange(4) == 3,
+        timeout=np.zeros(4, bool),
+    )
+    write(rows, "minari:test/prefixed-v0")
+    assert not Path("minari:test").exists()
+    for name in ("minari:test/prefixed-v0", "test/prefixed-v0"):
+        assert np.array_equal(read(name).reward, rows.reward)
+    for call in (lambda name: read(name), lambda name: write(rows, name)):
+        with pytest.raises(ConfigError, match="NAMESPACE"):
+            call("minari:no id")

@@ -187,7 +187,7 @@ def test_a_selection_is_one_or_more_rows():
     rows = Transitions(**arrays())
     with pytest.raises(DataError, match="6 rows"):
         rows[6:]
-    for index in (0, None, np.array(3), (3,), np.array([[0, 1], [2, 3]]), "reward"):
+    for index in (None, np.array(3), (3,), np.array([[0, 1], [2, 3]]), "reward"):
         with pytest.raises(TypeError):
             rows[index]  # type: ignore[index]
 
@@ -315,3 +315,32 @@ def test_a_frame_of_pandas():
     frame["action"] = [[1.0], [1.0, 2.0]]
     with pytest.raises(DataError, match="action is ragged"):
         Transitions.of(frame)
+
+
+def test_single_rows_and_a_loop_over_all_of_them():
+    rows = Transitions(**arrays(), extra={"goal": np.arange(12.0).reshape(6, 2)})
+    for number, row in enumerate(rows):
+        assert np.array_equal(row.observation, rows.observation[number])
+        assert (row.reward, row.terminal, row.timeout) == (rows.reward[number], rows.terminal[number], None)
+        assert row.extra["goal"].tolist() == [2 * number, 2 * number + 1]
+    assert number == 5
+    assert rows[np.int64(-1)].reward == rows.reward[5]
+    with pytest.raises(IndexError):
+        rows[6]
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_frame_of_pandas_and_back(discrete):
+    given = arrays()
+    if discrete:
+        given["action"] = np.arange(6) % 3
+    rows = Transitions(**given, timeout=np.arange(6) == 5, extra={"goal": np.arange(12.0).reshape(6, 2)})
+    frame = rows.to_pandas()
+    assert len(frame) == 6
+    assert frame["observation[1]"].tolist() == rows.observation[:, 1].tolist()
+    assert frame["reward"].dtype == rows.reward.dtype
+    assert Transitions.of(frame).equals(rows)
+    with pytest.raises(DataError, match="columns"):
+        Transitions.of(frame.drop(columns="observation[0]"))
+    with pytest.raises(DataError, match="twice"):
+        Transitions.of(frame, observation=rows.observation)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer, Transitions
+from synther import Synthesizer, Transitions, write
 from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError
 from synther.synthesizer.together import TABLE_STEPS, fit_models, forget
@@ -31,6 +31,17 @@ def test_the_seed_decides_and_fitting_again_replaces_the_model():
     model = Synthesizer("laptop", **SHORT).fit(plain(), progress=False)
     model.fit(plain(columns=2), progress=False)
     assert model.sample(3, progress=False).observation.shape == (3, 2)
+
+
+def test_a_file_a_dict_and_a_frame_are_rows_too(tmp_path):
+    rows = plain(200)
+    write(rows, tmp_path / "rows.npz")
+    models = [
+        Synthesizer("laptop", **SHORT).fit(given, progress=False)
+        for given in (rows, tmp_path / "rows.npz", str(tmp_path / "rows.npz"), rows.arrays(), rows.to_pandas())
+    ]
+    for model in models[1:]:
+        assert all(map(np.array_equal, weights(model), weights(models[0])))
 
 
 @pytest.mark.parametrize(("stop", "kept"), [(("fit", 10), 0), (("fit", 20), 10), (("calibrate", 1000), 20)])

@@ -40,8 +40,8 @@ def test_few_and_odd_numbers_of_rows_are_enough(quick):
 
 @pytest.mark.parametrize(
     ("rows", "text"),
-    [(plain(1), "1 row"), (plain(1)[np.zeros(50, int)], "50 rows"), ({"observation": [1]}, r"Transitions\.of")],
-    ids=["one row", "all equal", "a dict"],
+    [(plain(1), "1 row"), (plain(1)[np.zeros(50, int)], "50 rows"), ([1, 2], r"Transitions\.of")],
+    ids=["one row", "all equal", "a list"],
 )
 def test_rows_that_teach_nothing(rows, text):
     with pytest.raises(DataError, match=text):

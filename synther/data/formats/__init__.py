@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,8 @@ from synther.registry import Registry
 
 __all__ = ["FORMATS", "Format", "read", "suffixes", "write"]
 
+MINARI = "minari:"
+"""The prefix of a source or target that is a Minari id and not a path."""
 _PICKLES = (".pkl", ".pickle")
 _MINARI_ID = re.compile(r"[\w-]+(/[\w-]+)*-v\d+")
 
@@ -39,6 +41,8 @@ class Format:
     """Such as (".npz",). Without any, `read` and `write` get what the caller gave, which need not be a file."""
     accepts: Callable[[object], bool] | None = None
     """Whether an object in memory, such as a replay buffer of another library, can be read and written."""
+    renames: bool = False
+    """Whether `read` takes `rename`, a dict from keys of the file to fields."""
     whole_episodes: bool = False
     """Whether it stores episodes, so that generated rows, which form none, cannot be written."""
 
@@ -69,9 +73,9 @@ FORMATS: Registry[Format] = Registry(
     "synther.formats",
     Format,
     {
-        "npz": _own("npz", ".npz"),
-        "d4rl": _own("d4rl", ".hdf5", ".h5"),
-        "parquet": _own("parquet", ".parquet", ".pq"),
+        "npz": _own("npz", ".npz", renames=True),
+        "d4rl": _own("d4rl", ".hdf5", ".h5", renames=True),
+        "parquet": _own("parquet", ".parquet", ".pq", renames=True),
         "minari": _own("minari", whole_episodes=True),
         "sb3": _own("sb3", accepts=_is_sb3_buffer),
     },
@@ -89,23 +93,37 @@ def suffixes() -> dict[str, str]:
     return found
 
 
-def read(source: Any, *, format: str | None = None, actions: Literal["scaled", "raw"] | None = None) -> Transitions:
+def read(
+    source: Any,
+    *,
+    format: str | None = None,
+    rename: Mapping[str, str | None] | None = None,
+    actions: Literal["scaled", "raw"] | None = None,
+) -> Transitions:
     """All rows of a file, a Minari data set (folder or installed id) or a Stable-Baselines3 replay buffer object.
 
     The format follows from the suffix; `format` (a name or a suffix without its dot) overrules it. `hopper-sac` ships
-    with the package. `actions` is for a replay buffer, and says whether its Box actions are "scaled" to [-1, 1], as
-    Stable-Baselines3 stores them, or "raw"; see `synther.data.formats.sb3`.
+    with the package, and `minari:ID` is always a Minari id. `rename` is for files with names of their own: it maps
+    them to fields, as in {"my_obs": "observation"}, or to None to leave them out. `actions` is for a replay buffer,
+    and says whether its Box actions are "scaled" to [-1, 1], as Stable-Baselines3 stores them, or "raw"; see
+    `synther.data.formats.sb3`.
     """
     if not isinstance(source, (str, os.PathLike)):
+        if rename:
+            raise ConfigError("rename is for files: a replay buffer has fixed names; leave it out")
         options = {} if actions is None else {"actions": actions}
         return FORMATS.get(format or _format_of_object(source)).read(source, **options)
     if actions is not None:
         raise ConfigError(
             f"actions={actions!r} is for a Stable-Baselines3 replay buffer, {source} is none: leave it out"
         )
+    source, format = _without_prefix(source, format)
     if source in shipped.names():
         source = shipped.path(os.fspath(source))
     name = _named(format) if format else _format_to_read(source)
+    if rename and not FORMATS.get(name).renames:
+        raise ConfigError(f"rename is for files with names of their own, and {name} has fixed ones: leave it out")
+    renamed = {"rename": rename} if rename else {}
     if not FORMATS.get(name).suffixes:
         return FORMATS.get(name).read(source)
     path = Path(source).expanduser()
@@ -113,19 +131,31 @@ def read(source: Any, *, format: str | None = None, actions: Literal["scaled", "
         raise FormatError(f"{path}: no such file; check the path (the working folder is {Path.cwd()})")
     if path.is_dir():
         raise FormatError(f"{path}: expected a {name} file, got a folder; a Minari folder is read with format='minari'")
-    return FORMATS.get(name).read(path)
+    return FORMATS.get(name).read(path, **renamed)
+
+
+def rows_of(source: Any) -> Transitions:
+    """Rows as people have them: Transitions, a dict of arrays, a frame of pandas, or what `read` takes."""
+    if isinstance(source, Transitions):
+        return source
+    if hasattr(source, "keys"):
+        return Transitions.of(source)
+    if not isinstance(source, (str, os.PathLike)) and not _is_sb3_buffer(source):
+        check_kind(source)
+    return read(source)
 
 
 def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
     """Write `rows`, chunk by chunk, to a file, a Minari id or folder, or append them to a replay buffer object.
 
-    A file appears whole or not at all, and replaces an older one of its name.
+    `minari:ID` is always a Minari id. A file appears whole or not at all, and replaces an older one of its name.
     """
     if not hasattr(rows, "chunks"):
         check_kind(rows)
     if not isinstance(target, (str, os.PathLike)):
         _writer(format or _format_of_object(target), target)(rows, target)
         return
+    target, format = _without_prefix(target, format)
     name = _named(format) if format else _format_to_write(target)
     write_rows = _writer(name, target)
     with writing_to(target):
@@ -140,6 +170,18 @@ def check_rows_target(target: str | os.PathLike[str]) -> None:
         raise FormatError(
             f"{target}: generated rows form no episodes; expected a name ending in {', '.join(suffixes())}"
         )
+
+
+def _without_prefix(place: str | os.PathLike[str], format: str | None) -> tuple[str | os.PathLike[str], str | None]:
+    """`minari:ID` as the id and its format."""
+    if not isinstance(place, str) or not place.startswith(MINARI):
+        return place, format
+    name = place.removeprefix(MINARI)
+    if not is_minari_id(name):
+        raise ConfigError(f"{name!r} is not a Minari id: expected {MINARI}NAMESPACE/NAME-v0")
+    if Path(name).exists():
+        raise ConfigError(f"{name} is also a path here, which would be taken instead: choose another id, or folder")
+    return name, "minari"
 
 
 def is_minari_id(name: str) -> bool:

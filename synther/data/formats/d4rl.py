@@ -14,14 +14,14 @@ import numpy as np
 from synther.data.formats import metadata
 from synther.data.formats.episodes import check_lengths, pair
 from synther.data.formats.hdf5 import attribute, check_numbers, created, opened
-from synther.data.formats.reading import keys_of_fields, reading, settled
+from synther.data.formats.reading import Rename, keys_of_fields, reading, settled
 from synther.data.formats.writing import CHUNK_BYTES, Stream
 from synther.data.transitions import EXTRA, Array, RowSource, Transitions
 from synther.durable import replacing
 from synther.errors import DataError, FormatError
 
 
-def read(source: str | os.PathLike[str]) -> Transitions:
+def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:
     import h5py
 
     with reading(source, "an HDF5 file with D4RL's keys"), opened(source) as file:
@@ -29,13 +29,14 @@ def read(source: str | os.PathLike[str]) -> Transitions:
             raise FormatError(
                 "the data file of a Minari data set: pass the folder that holds its `data` folder instead"
             )
-        keys = keys_of_fields(_keys(file), "an HDF5 file")
+        keys = keys_of_fields(_keys(file), "an HDF5 file", rename)
         datasets = {field: file[key] for field, key in keys.items()}
         for field, dataset in datasets.items():
             if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
                 raise DataError(f"{keys[field]!r} is no array: expected a dataset with one row a step")
         check_numbers(source, datasets.values())
-        fields = _whole(datasets, keys) if "next_observation" in datasets else _paired(datasets, keys)
+        arranged = _whole if "next_observation" in datasets else _paired
+        fields = arranged(datasets, keys, rename)
         return Transitions.of(fields, **_known(file))
 
 
@@ -57,15 +58,15 @@ def _known(file: Any) -> dict[str, Any]:
     return known
 
 
-def _whole(datasets: dict[str, Any], keys: dict[str, str]) -> dict[str, Array]:
-    return settled({field: dataset[()] for field, dataset in datasets.items()}, keys)
+def _whole(datasets: dict[str, Any], keys: dict[str, str], rename: Rename | None) -> dict[str, Array]:
+    return settled({field: dataset[()] for field, dataset in datasets.items()}, keys, rename)
 
 
-def _paired(datasets: dict[str, Any], keys: dict[str, str]) -> dict[str, Array]:
+def _paired(datasets: dict[str, Any], keys: dict[str, str], rename: Rename | None) -> dict[str, Array]:
     """Final arrays are filled block by block: the observations, often most of the memory, are never held twice over."""
     check_lengths(datasets)
     source = datasets["observation"]
-    marks = settled({name: datasets[name][()] for name in ("terminal", "timeout") if name in datasets}, keys)
+    marks = settled({name: datasets[name][()] for name in ("terminal", "timeout") if name in datasets}, keys, rename)
     pairing = pair(len(source), marks.get("terminal"), marks.get("timeout"))
     kept = len(pairing.row)
     observation = np.empty((kept, *source.shape[1:]), source.dtype)

@@ -18,7 +18,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import flags, paired
-from synther.data.formats.reading import keys_of_fields, reading, settled
+from synther.data.formats.reading import Rename, keys_of_fields, reading, settled
 from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
@@ -30,18 +30,18 @@ _ABOUT = (metadata.KEY, "env_id")
 """What is not about single rows."""
 
 
-def read(source: str | os.PathLike[str]) -> Transitions:
+def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:
     with reading(source, "a NumPy archive (.npz)"):
         with Archive.opened(source) as archive:
             about = [key for key in _ABOUT if key in archive.names]
             named = [key for key in archive.names if key not in _ABOUT]
-            if "episode_lengths" in named:
+            if "episode_lengths" in named and not rename:
                 _check_compact(named)
                 arrays = archive.arrays([*about, *named])
                 return Transitions.of(_expanded(arrays), **_known(arrays))
-            keys = keys_of_fields(named, "an archive")
+            keys = keys_of_fields(named, "an archive", rename)
             arrays = archive.arrays([*about, *keys.values()])
-        fields = settled({field: arrays[key] for field, key in keys.items()}, keys)
+        fields = settled({field: arrays[key] for field, key in keys.items()}, keys, rename)
         return Transitions.of(paired(fields), **_known(arrays))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.formats.episodes import paired
-from synther.data.formats.reading import keys_of_fields, reading, settled
+from synther.data.formats.reading import Rename, keys_of_fields, reading, settled
 from synther.data.formats.writing import Column, Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
@@ -29,11 +29,12 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 """Types that Arrow calls by other names than NumPy."""
 
 
-def read(source: str | os.PathLike[str]) -> Transitions:
+def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:
     parquet = _pyarrow("reading Parquet")[1]
     with reading(source, "a Parquet file"), parquet.ParquetFile(source) as file:
         schema = file.schema_arrow
-        keys = keys_of_fields([name for name in schema.names if not name.startswith(_ROW_LABELS)], "a Parquet file")
+        names = [name for name in schema.names if not name.startswith(_ROW_LABELS)]
+        keys = keys_of_fields(names, "a Parquet file", rename)
         known = metadata.load((schema.metadata or {}).get(metadata.KEY.encode()))
         if file.metadata.num_rows == 0:
             raise DataError("no rows: expected at least one transition")
@@ -50,7 +51,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
                     raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of one length")
                 fields[field][place] = values
             start += batch.num_rows
-        return Transitions.of(paired(settled(fields, keys)), **known)
+        return Transitions.of(paired(settled(fields, keys, rename)), **known)
 
 
 def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from synther.data.transitions import ENDS, EXTRA, FIELD_OF_KEY, FIELDS, Array, without_timeouts
-from synther.errors import DataError, FormatError, MissingExtra
+from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def reading(source: str | os.PathLike[str], kind: str) -> Iterator[None]:
     """
     try:
         yield
-    except MissingExtra:
+    except (MissingExtra, ConfigError):
         raise
     except DataError as error:
         raise DataError(f"{source}: {error}") from error
@@ -33,15 +33,24 @@ def reading(source: str | os.PathLike[str], kind: str) -> Iterator[None]:
         ) from error
 
 
-def keys_of_fields(keys: Iterable[str], kind: str) -> dict[str, str]:
+Rename = Mapping[str, str | None]
+"""What keys of a file are called here, such as {"my_obs": "observation"}. None leaves a key out."""
+
+
+def keys_of_fields(keys: Iterable[str], kind: str, rename: Rename | None = None) -> dict[str, str]:
     """Field to the key that holds it. Extra columns are their own fields, such as `extra/discount`. Keys of D4RL's
-    `infos` and `metadata` are left out, others must be known."""
+    `infos` and `metadata` are left out, others must be known, or be renamed."""
     found: dict[str, str] = {}
     unknown: list[str] = []
-    for key in keys:
-        if key.startswith(("infos", "metadata")):
+    names, rename = list(keys), rename or {}
+    absent = [key for key in rename if key not in names]
+    if absent:
+        raise ConfigError(f"rename: {kind} has no {_listed(absent)}; it has {_listed(names)}")
+    for key in names:
+        name = rename.get(key, key)
+        if name is None or (key not in rename and key.startswith(("infos", "metadata"))):
             continue
-        field = key if key.startswith(EXTRA) else FIELD_OF_KEY.get(key)
+        field = name if name.startswith(EXTRA) else FIELD_OF_KEY.get(name)
         if field is None:
             unknown.append(key)
         elif field in found:
@@ -52,7 +61,7 @@ def keys_of_fields(keys: Iterable[str], kind: str) -> dict[str, str]:
     if not any(field in FIELDS for field in found):
         raise FormatError(f"{kind} without experience in it: {expected}, got {_listed(unknown) or 'nothing'}")
     if unknown:
-        raise DataError(f"unknown key {_listed(unknown)}: {expected}; remove or rename what is not one of them")
+        raise DataError(f"unknown key {_listed(unknown)}: {expected}; read(path, rename={{key: field}}) renames keys")
     missing = [field for field in ("observation", "action", "reward") if field not in found]
     if missing:
         raise DataError(f"missing {', '.join(missing)}: got {', '.join(found.values())}")
@@ -63,8 +72,9 @@ def _listed(keys: list[str]) -> str:
     return ", ".join(repr(key) for key in keys[:6]) + (", ..." if len(keys) > 6 else "")
 
 
-def settled(fields: dict[str, Array], keys: dict[str, str]) -> dict[str, Array]:
-    """`fields` with terminals that are none of the timeouts, where the file called them `done`."""
-    if keys.get("terminal") in ENDS and "timeout" in fields:
+def settled(fields: dict[str, Array], keys: dict[str, str], rename: Rename | None = None) -> dict[str, Array]:
+    """`fields` with terminals that are none of the timeouts, where the file, or `rename`, called them `done`."""
+    called = keys.get("terminal", "")
+    if (rename or {}).get(called, called) in ENDS and "timeout" in fields:
         return {**fields, "terminal": without_timeouts(fields["terminal"], fields["timeout"])}
     return fields

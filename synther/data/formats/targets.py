@@ -7,11 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from synther.data import formats
+from synther.data.formats import MINARI
 from synther.durable import check_new
 from synther.errors import ConfigError, MissingExtra
-
-MINARI = "minari:"
-"""The prefix of a target that is a Minari id and not a path."""
 
 _LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
 """For each suffix of a target, the library that writes it and the extra that installs the library."""
