@@ -108,7 +108,7 @@ _NEAREST = DataConfig(
 
 PRESETS: dict[str, Settings] = {
     "best": Settings(
-        noise=NoiseConfig(p_mean=-1.6, sigma_max=20),
+        noise=NoiseConfig(p_mean=-1.6, sigma_min=0.008, sigma_max=10),
         fit=FitConfig(batch_size=1024, overfit=OVERFIT),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True, restarts=4),
         data=_NEAREST,
@@ -117,7 +117,7 @@ PRESETS: dict[str, Settings] = {
     "fast": Settings(sampler=SamplerConfig(kind="unipc", steps=32)),
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
-        noise=NoiseConfig(sigma_max=20),
+        noise=NoiseConfig(sigma_min=0.005, sigma_max=10),
         fit=FitConfig(steps=3_500, learning_rate=2e-3, evaluate_every=100, overfit=OVERFIT, checkpoint_every=500),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True),
         data=replace(_NEAREST, scaling="quantile", residuals="bent"),

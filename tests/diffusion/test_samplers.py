@@ -228,3 +228,36 @@ SCALES = [1.0, 0.5, 0.2, 0.1, 0.05, 0.02]
 @pytest.mark.parametrize("name", ["best", "fast", "laptop"])
 def test_few_steps_make_no_direction_narrower_or_wider_by_three_per_cent(name, scale, monkeypatch):
     assert deviation(PRESETS[name], scale, monkeypatch) == pytest.approx(scale, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["best", "laptop"])
+def test_few_steps_fill_the_edge_beside_a_spike(name):
+    """A clipped normal column: values at a limit are moved out by half a std, and the density ends beside the gap."""
+    limit, gap = 1.645, 0.5
+    normal = torch.distributions.Normal(torch.tensor(0.0).double(), 1.0)
+    values = normal.icdf((torch.arange(1_000).double() + 0.5) / 1_000).clamp(-limit, limit)
+    moved = values + gap * (values.abs() == limit) * values.sign()
+    unit = moved.std()
+    rows, shares = (moved / unit).unique(return_counts=True)
+
+    def expected(grid: torch.Tensor, sigma: float) -> torch.Tensor:
+        chance = shares.log() - (grid[:, None] - rows).square() / (2 * sigma**2)
+        return chance.softmax(1) @ rows
+
+    def denoise(x: torch.Tensor, sigma: float) -> torch.Tensor:  # from a table: it has one column
+        end = float(x.abs().max()) + 1e-6
+        step = 2 * end / 2_000
+        table = expected(torch.linspace(-end, end, 2_001).double(), sigma)
+        place = (x + end) / step
+        low = place.long().clamp(max=1_999)
+        return table[low].lerp(table[low + 1], place - low)
+
+    settings = PRESETS[name]
+    generator = torch.Generator().manual_seed(0)
+    sigmas = sigmas_of(settings.sampler, settings.noise)
+    even = normal.icdf((torch.arange(50_000).double() + 0.5) / 50_000)
+    begin = math.hypot(sigmas[0], 1) * even[torch.randperm(len(even), generator=generator)]
+    drawn = sample(settings.sampler, denoise, begin, sigmas, generator) * unit
+    beside = float(((drawn.abs() < limit) & (drawn.abs() > limit - 0.25)).double().mean())
+    real = float(((values.abs() < limit) & (values.abs() > limit - 0.25)).double().mean())
+    assert beside == pytest.approx(real, rel=0.05)
