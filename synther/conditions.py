@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -229,6 +229,14 @@ class Conditions:
         weights = self._guidance(guidance, list(requests))
         return Asking(self, requests, weights, starts) if self.count else None
 
+    def taught(self) -> Asking | None:
+        """What a student is shown: rows that nothing is asked of, with starts as often as a fit draws them."""
+        asked = self.asking()
+        if asked is None or self.starts is None:
+            return asked
+        often = _times(self.starts) * self.starts
+        return replace(asked, starts=often / (often + 1 - self.starts))
+
     def _asked_starts(self, share: Any) -> float:
         if self.starts is None:
             raise ConfigError(
@@ -359,8 +367,7 @@ class Told:
         """How many times as often as others each row is drawn. (N,)"""
         if self.first is None:
             return None
-        times = min(max(round(_START_SHARE / float(self.first.mean())), 1), _MOST_REPEATS)
-        return np.where(self.first, times, 1)
+        return np.where(self.first, _times(float(self.first.mean())), 1)
 
     def seen(self, matrix: Tensor) -> Tensor:
         """Scaled rows (N, D), and beside them what the network is told. (N, D + K)"""
@@ -386,6 +393,11 @@ def first_rows(rows: Transitions) -> NDArray[np.bool_] | None:
     """Which rows begin an episode (N,); None where that is not known."""
     ids = episode_ids(rows) if len(rows) else None
     return None if ids is None else np.concatenate([[True], ids[1:] != ids[:-1]])
+
+
+def _times(starts: float) -> int:
+    """How many times as often as others a fit draws rows that begin an episode, of which there is this share."""
+    return min(max(round(_START_SHARE / starts), 1), _MOST_REPEATS)
 
 
 def _starts(rows: Transitions) -> NDArray[np.bool_] | None:

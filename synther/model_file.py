@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +22,7 @@ from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.termination import TerminationTree, UsualReward
 from synther.data.transitions import Transitions
-from synther.diffusion.config import NetworkConfig, SamplerConfig
+from synther.diffusion.config import DISTILLED, NetworkConfig, SamplerConfig
 from synther.diffusion.networks import Network
 from synther.diffusion.start import Moments, Start
 from synther.durable import replacing
@@ -43,6 +45,41 @@ class FitRecord:
     data: str
     """Fingerprint of the rows."""
     history: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass
+class Student:
+    """A network that takes a few calls for a row, and what its sampler needs to know."""
+
+    network: Network
+    sampler: SamplerConfig
+    steps: int
+    seconds: float
+    history: list[dict[str, float]] = field(default_factory=list)
+    starts: dict[SamplerConfig, Start] = field(default_factory=dict)
+    calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
+    pilots: dict[SamplerConfig, Transitions] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the tensors."""
+        own: dict[str, Any] = {"sampler": asdict(self.sampler), "steps": self.steps, "seconds": self.seconds}
+        return own | {"history": self.history, "calibration": self.calibrations[self.sampler].to_json()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        start = self.starts.get(self.sampler)
+        found = {f"student.{name}": tensor.clone() for name, tensor in self.network.state_dict().items()}
+        return found | ({} if start is None else {f"student_start.{name}": each for name, each in vars(start).items()})
+
+    @classmethod
+    def restored(cls, network: Network, entry: Mapping[str, Any], start: Mapping[str, Tensor] | None) -> Student:
+        sampler = SamplerConfig(**entry["sampler"])
+        if sampler.kind != DISTILLED or sampler.matched != (start is not None):
+            raise ValueError("its student does not fit its sampler")
+        found = cls(network, sampler, entry["steps"], entry["seconds"], entry["history"])
+        found.calibrations[sampler] = Calibration.from_json(entry["calibration"])
+        if start is not None:
+            found.starts[sampler] = Start(**start)
+        return found
 
 
 @dataclass
@@ -74,6 +111,15 @@ class Fitted:
     """What finds rows inconsistent, where it was asked for."""
     pilots: dict[SamplerConfig, Transitions] = field(default_factory=dict)
     """Some rows of each sampler, which a filter goes by."""
+    student: Student | None = None
+    """What draws rows that nothing is asked of, where the model was distilled."""
+
+    def distilled(self) -> Fitted:
+        """The same model with the student in place of the network."""
+        student = self.student
+        assert student is not None
+        own: Any = {name: getattr(student, name) for name in ("network", "starts", "calibrations", "pilots")}
+        return replace(self, **own, student=None)
 
     def save(self, path: str | os.PathLike[str], settings: Settings, calibration: Calibration) -> None:
         """Write the model; `calibration` is that of the settings' own sampler."""
@@ -93,6 +139,9 @@ class Fitted:
         if self.ensemble is not None:
             metadata["ensemble"] = json.dumps(self.ensemble.to_json())
         tensors = self._tensors()
+        if self.student is not None:
+            metadata["student"] = json.dumps(self.student.to_json())
+            tensors |= self.student.tensors()
         if settings.sampler in self.starts:
             start = self.starts[settings.sampler]
             tensors |= {"start.matrix": start.matrix, "start.shift": start.shift}
@@ -173,15 +222,13 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         group, _, rest = name.partition(".")
         groups.setdefault(group, {})[rest] = tensor
     table, judges = groups.pop("table", None), groups.pop("ensemble", None)
+    student, student_start = groups.pop("student", None), groups.pop("student_start", None)
     if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
         raise ValueError(f"it holds tensors of {', '.join(groups)}")
     moments = Moments(**groups["moments"])
     told = metadata.get("conditions")  # which earlier files have not
     conditions = Conditions() if told is None else Conditions.from_json(json.loads(told))
-    _check_network(settings.network, layout.width, groups["network"])
-    with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
-        network = Network(layout.width, settings.network, conditions.count).requires_grad_(False)
-    network.load_state_dict(groups["network"])
+    network = _network(layout, settings, conditions, groups["network"])
     flags = {len(layout.flag_names)}
     widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
     if widths != {layout.width} or {len(rates), len(calibration.thresholds)} != flags:
@@ -198,7 +245,20 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, json.loads(metadata["ensemble"]), judges)
+    if (student is None) != ("student" not in metadata):
+        raise ValueError("it has half a student")
+    if student is not None:
+        pupil = _network(layout, settings, conditions, student)
+        fitted.student = Student.restored(pupil, json.loads(metadata["student"]), student_start)
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = Start(**groups["start"])
     return settings, fitted
+
+
+def _network(layout: Layout, settings: Settings, conditions: Conditions, weights: Mapping[str, Tensor]) -> Network:
+    _check_network(settings.network, layout.width, weights)
+    with torch.random.fork_rng(devices=[]):  # the weights it starts from are of no interest
+        network = Network(layout.width, settings.network, conditions.count).requires_grad_(False)
+    network.load_state_dict(weights)
+    return network

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.diffusion.config import DISTILLED, DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
 from synther.plain import make_plain
 
@@ -69,6 +69,11 @@ class Settings:
     fit: FitConfig = field(default_factory=FitConfig)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
+
+    def __post_init__(self) -> None:
+        if self.sampler.kind == DISTILLED:
+            raise ConfigError(f"sampler.kind {DISTILLED!r} is that of a student: set distill.calls to make one")
 
     def changed(self, **changes: Mapping[str, Any]) -> Settings:
         """A copy with some options of some parts replaced: `changed(fit={"steps": 5000}, network={"width": 512})`."""
@@ -86,7 +91,10 @@ class Settings:
         return Settings(**parts)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        described = asdict(self)
+        if self.distill == DistillConfig():  # runs of earlier versions are then what they were
+            del described["distill"]
+        return described
 
     @classmethod
     def from_json(cls, described: Mapping[str, Mapping[str, Any]]) -> Settings:

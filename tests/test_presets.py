@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.diffusion.config import DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
 from synther.presets import ABOUT, LATENTS, PRESETS, DataConfig, Settings, preset
 
@@ -83,6 +83,7 @@ CHOSEN = [
             "decided",
             True,
         ),
+        DistillConfig(2, 5, 7, 9),
     ),
 ]
 
@@ -90,6 +91,10 @@ CHOSEN = [
 @pytest.mark.parametrize("settings", CHOSEN)
 def test_to_a_file_and_back(settings):
     assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+
+
+def test_settings_without_a_student_are_described_as_before_there_were_any():
+    assert "distill" not in PRESETS["paper"].to_json()
 
 
 def test_the_round_trip_above_leaves_no_default_untried():
@@ -139,6 +144,7 @@ WRONG = {
         "finite": ["drawn"],
         "threshold": [0.5],
     },
+    "distill": {"calls": [-1, 1.5, None], "steps": [0], "rows": [0], "teacher_steps": [0]},
 }
 
 

@@ -99,6 +99,14 @@ class Known:
         return gain.to(self.values)
 
 
+def given_of(asked: Asked | None, count: int, seed: int, block: int, device: torch.device) -> Tensor | None:
+    """The conditions of a block's rows (count, K): a function of (seed, block). None where there are none."""
+    if asked is None:
+        return None
+    drawn = asked.draw(count, np.random.default_rng([_CONDITIONS, seed, block]))
+    return torch.from_numpy(drawn).to(device)
+
+
 class BlockSampler:
     """Draws blocks of scaled rows (block_rows, D) from a fitted network, on the device where the network is.
 
@@ -194,11 +202,7 @@ class BlockSampler:
             return solved(x, given)
 
     def _given(self, seed: int, block: int) -> Tensor | None:
-        """The conditions of a block's rows (block_rows, K)."""
-        if self.asked is None:
-            return None
-        drawn = self.asked.draw(self.block_rows, np.random.default_rng([_CONDITIONS, seed, block]))
-        return torch.from_numpy(drawn).to(self.device)
+        return given_of(self.asked, self.block_rows, seed, block, self.device)
 
     def _solved(
         self,

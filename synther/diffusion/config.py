@@ -104,9 +104,13 @@ SAMPLERS: Registry[Sampler] = Registry(
         "heun": Sampler(_own("heun"), calls_per_step=2),
         "euler": Sampler(_own("euler")),
         "unipc": Sampler(_own("unipc"), sigmas=_own("log_sigmas")),
+        "distilled": Sampler(_own("euler"), sigmas=_own("angle_sigmas")),
     },
 )
 """Samplers by the names of `SamplerConfig.kind`. Others can be registered here, or installed: see `Registry`."""
+
+DISTILLED = "distilled"
+"""The sampler of students, whose network it needs: see distill.py."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,29 @@ class FitConfig:
 
     def batch_for(self, rows: int) -> int:
         return self.batch_size if self.batch_size is not None else 256 if rows < 800_000 else 1024
+
+
+@dataclass(frozen=True)
+class DistillConfig:
+    """Whether a fit also makes a student, which takes a few network calls for a row, and how."""
+
+    calls: int = 0
+    """Network calls for a row of the student. 0 makes no student."""
+    steps: int | None = None
+    """Optimiser steps of the student. None is a third of those of the fit."""
+    rows: int | None = None
+    """Rows that the fitted model draws for the student to learn from. None is as many as take it a sixth of the time of
+    the fit, at most 1M."""
+    teacher_steps: int = 16
+    """Network calls of the fitted model for each of these rows."""
+
+    def __post_init__(self) -> None:
+        make_plain(self, "distill")
+        _at_least("distill.calls", self.calls, 0)
+        for name in ("steps", "rows"):
+            if getattr(self, name) is not None:
+                _at_least(f"distill.{name}", getattr(self, name), 1)
+        _at_least("distill.teacher_steps", self.teacher_steps, 1)
 
 
 def _at_least(name: str, value: int, least: int) -> None:

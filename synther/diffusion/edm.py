@@ -129,6 +129,9 @@ def draw_problem(y: Tensor, noise: NoiseConfig, generator: torch.Generator, hidd
     return Problem((y + sigma * eps) / norm, ln_sigma / 4, target, given)
 
 
+Problems = Callable[[Tensor, NoiseConfig, torch.Generator, Sequence[float]], Problem]
+"""Makes of rows what the network has to learn, as `draw_problem` does."""
+
 Loss = Callable[[DenoisingNetwork, Problem], Tensor]
 """A scalar to minimise, written in plain PyTorch."""
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from synther import compute
 from synther.diffusion.checkpoint import Checkpoint
 from synther.diffusion.config import FitConfig, NoiseConfig
-from synther.diffusion.edm import Loss, Problem, draw_problem, squared_error
+from synther.diffusion.edm import Loss, Problem, Problems, draw_problem, squared_error
 from synther.diffusion.gradient import FlatWeights, loss_and_gradient
 from synther.diffusion.networks import DenoisingNetwork, N, NetworkSpec
 from synther.errors import ConfigError, SyntherError
@@ -72,8 +72,10 @@ def fit(
     hidden: Sequence[float] = (),
     repeats: Tensor | None = None,
     loss: Loss = squared_error,
+    problems: Problems = draw_problem,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
+    phase: str = "fit",
 ) -> FitResult[N]:
     """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are.
 
@@ -81,12 +83,15 @@ def fit(
     from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) marks the rows to hold
     out; by default a random share is held out. With `hidden`, the last columns of the rows are conditions, quantiles in
     [0, 1], and each is hidden from the network with its probability. `repeats` (N,) is how many times as often as
-    others a row is drawn. With a `checkpoint` path the fit's state is kept there, and a fit with
-    the same arguments resumes from it (a loss is known by its name); the caller removes the file.
+    others a row is drawn. `problems` makes of some rows what the network is asked; where it does not noise the rows
+    themselves, they may have other columns than those of `start`. With a `checkpoint` path the fit's state is kept
+    there, and a fit with the same arguments resumes from it (functions are known by their names); the caller removes
+    the file. Progress is reported under the name `phase`.
     """
     (outcome,) = fit_together(
         [rows], network, config, noise, seeds=[seed], precision=precision, start=[start], held_out=[held_out],
-        hidden=hidden, repeats=[repeats], loss=loss, checkpoint=checkpoint, progress=progress,
+        hidden=hidden, repeats=[repeats], loss=loss, problems=problems, checkpoint=checkpoint, progress=progress,
+        phase=phase,
     )  # fmt: skip
     if isinstance(outcome, Diverged):
         raise outcome
@@ -106,8 +111,10 @@ def fit_together(
     hidden: Sequence[float] = (),
     repeats: Sequence[Tensor | None] | None = None,
     loss: Loss = squared_error,
+    problems: Problems = draw_problem,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
+    phase: str = "fit",
 ) -> list[FitResult[N] | Diverged]:
     """Fit a denoiser for each of the `rows`, whose numbers may differ, as `fit` would with its seed, start and marks.
 
@@ -126,15 +133,16 @@ def fit_together(
     # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
     with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False):
         members = [
-            Member.begin(given, network, config, seed, one, chosen, hidden, times)
+            Member.begin(given, network, config, seed, one, chosen, hidden, times, problems)
             for given, seed, one, chosen, times in zip(rows, seeds, starts, marks, often, strict=True)
         ]
         kept = None
         if checkpoint is not None:
             asked = [network, config, noise, list(seeds), precision, starts, marks, loss]
             conditioned = [list(hidden), often] if hidden else []
-            kept = Checkpoint(checkpoint, rows, *asked, *conditioned)
-        _fit(members, config, noise, loss, compute.working_dtype(precision), kept, progress or Silent())
+            drawn = [] if problems is draw_problem else [problems]
+            kept = Checkpoint(checkpoint, rows, *asked, *conditioned, *drawn)
+        _fit(members, config, noise, loss, compute.working_dtype(precision), kept, progress or Silent(), phase)
     return [member.diverged or member.result for member in members]
 
 
@@ -167,10 +175,11 @@ def held_out_loss(
     seed: int,
     loss: Loss = squared_error,
     hidden: Sequence[float] = (),
+    problems: Problems = draw_problem,
 ) -> float:
     """The loss on held-out rows under the same noise every time."""
     rows = rows.repeat(-(-_FEW_HELD_OUT // len(rows)), 1)
-    return float(loss(network, draw_problem(rows, noise, compute.generator(rows.device, seed, _NOISE), hidden)))
+    return float(loss(network, problems(rows, noise, compute.generator(rows.device, seed, _NOISE), hidden)))
 
 
 @dataclass
@@ -188,6 +197,7 @@ class Member(Generic[N]):
     """The averaged weights (P,) with the lowest held-out loss."""
     diverged: Diverged | None = None
     hidden: Sequence[float] = ()
+    problems: Problems = draw_problem
 
     @classmethod
     def begin(
@@ -200,6 +210,7 @@ class Member(Generic[N]):
         marks: Tensor | None = None,
         hidden: Sequence[float] = (),
         repeats: Tensor | None = None,
+        problems: Problems = draw_problem,
     ) -> Member[N]:
         fitted, held_out = split(rows, config.holdout, seed) if marks is None else split_as(rows, marks)
         if config.patience is not None and held_out is None:
@@ -212,17 +223,19 @@ class Member(Generic[N]):
             fitted = fitted.repeat_interleave(repeats.to(fitted.device)[fitted])
         with torch.random.fork_rng(devices=[]):
             compute.reseed(torch.default_generator, seed, _WEIGHTS)
-            first = network.build(rows.shape[1] - len(hidden), *((len(hidden),) if hidden else ()))
+            columns = rows.shape[1] - len(hidden) if start is None else start.columns
+            first = network.build(columns, *((len(hidden),) if hidden else ()))
         if start is not None:
             first.load_state_dict(start.state_dict())
         result = FitResult(first.to(rows.device).requires_grad_(False), 0, 0.0)
-        return cls(rows, fitted, held_out, seed, result, torch.Generator(rows.device), hidden=hidden)
+        source = torch.Generator(rows.device)
+        return cls(rows, fitted, held_out, seed, result, source, hidden=hidden, problems=problems)
 
     def draw_round(self, number: int, count: int, noise: NoiseConfig) -> Problem:
         """What the `count` rows of a whole round ask of the network: a function of (seed, round number)."""
         compute.reseed(self.source, self.seed, _ROUNDS, number)
         picked = torch.randint(len(self.fitted), (count,), generator=self.source, device=self.rows.device)
-        return draw_problem(self.rows[self.fitted[picked]], noise, self.source, self.hidden)
+        return self.problems(self.rows[self.fitted[picked]], noise, self.source, self.hidden)
 
     def measure(self, steps: int, mean: float, seconds: float, average: Tensor, noise: NoiseConfig, loss: Loss) -> None:
         """Record `steps` more steps, their mean loss, and the held-out loss of the averaged weights `average` (P,)."""
@@ -231,7 +244,8 @@ class Member(Generic[N]):
         result.seconds = seconds
         entry = {"step": result.steps, "loss": mean, "seconds": seconds}
         if self.held_out is not None:
-            entry["held_out"] = held_out_loss(result.network, self.held_out, noise, self.seed, loss, self.hidden)
+            asked = loss, self.hidden, self.problems
+            entry["held_out"] = held_out_loss(result.network, self.held_out, noise, self.seed, *asked)
         if not all(map(math.isfinite, entry.values())):
             self.diverged = Diverged(
                 f"the loss is {mean} at step {result.steps}: lower fit.learning_rate, or scale the data"
@@ -296,7 +310,7 @@ class Trainer:
         self.loss_sums = state.weights.new_zeros(len(members))
         # What a round is given: its noisy rows, its learning rates, how far the averages move at its end.
         size, hidden = (self.round_steps, len(members), self.batch), members[0].hidden
-        columns = members[0].rows.shape[1] - len(hidden)
+        columns = networks[0].columns
         given = state.weights.new_zeros(1, len(hidden)) if hidden else None
         conditions = self.gradient.condition(0, state.weights.new_zeros(1, 1), given).shape[1]
         self.inputs = self.gradient.working.new_zeros(*size, columns)
@@ -361,6 +375,7 @@ def _fit(
     dtype: torch.dtype,
     kept: Checkpoint | None,
     progress: Progress,
+    phase_name: str = "fit",
 ) -> None:
     flat = FlatWeights(members[0].result.network)
     going, state = members, State.initial(torch.stack([flat.gather(member.result.network) for member in members]))
@@ -369,7 +384,7 @@ def _fit(
         log.info("resuming from step %d of %s", max(member.result.steps for member in members), kept.path)
     saved = max((member.result.steps, member.result.seconds) for member in members)
     began = time.monotonic() - saved[1]
-    with progress.phase("fit", config.steps, saved[0]) as phase:
+    with progress.phase(phase_name, config.steps, saved[0]) as phase:
         while going:
             trainer = Trainer(going, state, config, noise, loss, dtype)
             staying = list(range(len(going)))

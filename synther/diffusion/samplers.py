@@ -145,6 +145,14 @@ def log_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
     return edm.geometric_sigmas(steps, noise.sigma_max, noise.sigma_min)
 
 
+def angle_sigmas(steps: int, noise: NoiseConfig) -> list[float]:
+    """Noise levels between which rows change alike. As the network sees it, a row is cos(a) data + sin(a) noise with
+    tan(a) = sigma / sigma_data, and the angle a falls to 0 in even steps."""
+    first = math.atan(noise.sigma_max / noise.sigma_data)
+    between = [noise.sigma_data * math.tan(first * (1 - step / steps)) for step in range(1, steps)]
+    return [noise.sigma_max, *between, 0.0]
+
+
 def sigmas_of(config: SamplerConfig, noise: NoiseConfig) -> list[float]:
     """The noise levels that the sampler steps through."""
     return (SAMPLERS.get(config.kind).sigmas or edm.karras_sigmas)(config.steps, noise)

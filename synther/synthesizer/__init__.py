@@ -30,7 +30,8 @@ from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import Known, Like
-from synther.diffusion.config import SamplerConfig
+from synther.diffusion.config import DISTILLED, SamplerConfig
+from synther.diffusion.distill import distill, student_fit, student_sampler, teacher_rows
 from synther.diffusion.edm import Denoiser
 from synther.diffusion.fit import Diverged, FitResult, has_overfit, keeps_best
 from synther.diffusion.likelihood import log_likelihood
@@ -39,7 +40,7 @@ from synther.diffusion.start import Moments
 from synther.durable import partial_folder
 from synther.errors import ConfigError, DataError
 from synther.guides import Gradient, Guide, gradient_guide
-from synther.model_file import FitRecord, Fitted
+from synther.model_file import FitRecord, Fitted, Student
 from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
@@ -53,8 +54,10 @@ log = logging.getLogger(__name__)
 _SHARD_BLOCKS = 16
 PREVIEW_ROWS = 100_000
 
-Sampler = SamplerConfig | Mapping[str, Any]
-"""Another than the model's own: whole, or some options in which it differs, such as {"steps": 32}."""
+Sampler = SamplerConfig | Mapping[str, Any] | str
+"""Another than the model's own: whole, some options in which it differs, such as {"steps": 32}, or its kind. "teacher"
+is the model's own as if it had no student, "distilled" is its student's."""
+TEACHER = "teacher"
 
 
 class Synthesizer:
@@ -90,7 +93,7 @@ class Synthesizer:
     @property
     def layout(self) -> Layout:
         """How rows and the matrix of the network belong together, with the thresholds of the model's own sampler."""
-        return self._drawing(None, Silent()).layout
+        return self._drawing(TEACHER, Silent()).layout
 
     @property
     def ending(self) -> TerminationTree | None:
@@ -114,6 +117,11 @@ class Synthesizer:
     def ensemble(self) -> Ensemble | None:
         """The dynamics models that were fitted beside the generator, where `fit` was asked for them."""
         return self._model.ensemble
+
+    @property
+    def student(self) -> Student | None:
+        """What draws rows in a few network calls, where the model was distilled."""
+        return self._model.student
 
     @property
     def record(self) -> FitRecord:
@@ -158,8 +166,8 @@ class Synthesizer:
         With `ensemble`, small dynamics models are fitted on the rows first. The model keeps them, and `sample` can then
         discard inconsistent rows (`keep`) and replace rewards and terminals (`relabel`).
 
-        With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there;
-        remove it once the model is saved.
+        With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there,
+        and beside it that of a student (`student_checkpoint`); remove them once the model is saved.
         """
         progress, rows = resolve(progress), formats.rows_of(rows)
         task = self._begin(rows, start, held_out, condition)
@@ -169,7 +177,7 @@ class Synthesizer:
         (result,) = fit_networks([self], [task], kept, progress)
         if isinstance(result, Diverged):
             raise result
-        self._complete(task, result, progress)
+        self._complete(task, result, progress, None if kept is None else student_checkpoint(kept))
         self._model.ensemble = judges
         return self
 
@@ -198,8 +206,10 @@ class Synthesizer:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
         return Task(rows, prepared, matrix, weights, marks, ending, usual, table, told)
 
-    def _complete(self, task: Task, result: FitResult[Network], progress: Progress) -> Self:
-        """Become the model of these rows and this network, ready to sample."""
+    def _complete(
+        self, task: Task, result: FitResult[Network], progress: Progress, checkpoint: Path | None = None
+    ) -> Self:
+        """Become the model of these rows and this network, ready to sample. The checkpoint is that of a student."""
         rows, prepared = task.rows, task.prepared
         where, data = compute.describe(self.device), fingerprint(rows)
         record = FitRecord(len(rows), result.steps, result.seconds, where, self.seed, data, result.history)
@@ -214,8 +224,55 @@ class Synthesizer:
             task.table, told, _shares(prepared.layout, rows),
         )  # fmt: skip
         self._tell_of_overfitting()
-        self._drawing(None, progress).ready()
+        self._drawing(TEACHER, progress).ready()
+        if self.settings.distill.calls and task.table is None:
+            self._make_student(checkpoint, progress)
         return self
+
+    def distill(
+        self,
+        calls: int = 2,
+        *,
+        steps: int | None = None,
+        rows: int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: Progress | bool = True,
+    ) -> Self:
+        """Make a student, which draws a row in this many network calls, and is used from now on.
+
+        Rows that something is asked of (a condition, `like`, `guide`, `given`) are still drawn by the fitted network,
+        and so are all with `sample(..., sampler="teacher")`. No real rows are needed: the student learns from `rows`
+        that the fitted network draws, in so many `steps`. By default both follow from the length of the fit, and
+        distilling takes no longer than that. A student that was there before is replaced.
+
+        A killed call goes on from its `checkpoint`, as `fit` does.
+        """
+        self._check_generated("distill")
+        changed = self.settings.changed(distill={"calls": calls, "steps": steps, "rows": rows})
+        student_sampler(changed.distill.calls, changed.sampler)  # refuses a number that makes no student
+        self.settings = changed
+        self._make_student(None if checkpoint is None else Path(checkpoint).expanduser(), resolve(progress))
+        return self
+
+    def _make_student(self, checkpoint: Path | None, progress: Progress) -> None:
+        model, settings, config = self._model, self.settings, self.settings.distill
+        sampler = student_sampler(config.calls, settings.sampler)
+        steps = model.record.steps
+        result = distill(
+            model.network,
+            settings.noise,
+            student_fit(config, settings.fit, steps),
+            sampler,
+            rows=teacher_rows(config, steps * settings.fit.batch_for(model.record.rows)),
+            teacher_steps=config.teacher_steps,
+            asked=model.conditions.taught(),
+            seed=self.seed,
+            precision=self.precision,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
+        model.student = Student(result.network, sampler, result.steps, result.seconds, result.history)
+        self._drawing(DISTILLED, progress).ready()
 
     def _tell_of_overfitting(self) -> None:
         config, history = self.settings.fit, self.record.history
@@ -249,10 +306,34 @@ class Synthesizer:
 
     def _drawing(self, sampler: Sampler | None, progress: Progress, wishes: Wishes = Wishes()) -> Drawing:  # noqa: B008
         """How rows come about with `sampler`, or the model's own."""
-        if isinstance(sampler, Mapping):
-            sampler = self.settings.changed(sampler=sampler).sampler
-        config = sampler or self.settings.sampler
-        return Drawing(self._model, self.settings, config, self.precision, progress, wishes)
+        config, model = self.sampler_for(sampler, asked=not wishes.none), self._model
+        if config.kind == DISTILLED:
+            model = model.distilled()
+        return Drawing(model, self.settings, config, self.precision, progress, wishes)
+
+    def sampler_for(self, sampler: Sampler | None = None, *, asked: bool = False) -> SamplerConfig:
+        """The sampler that `sample(..., sampler=sampler)` draws rows with; `asked` is whether something is asked of
+        them. By default it is the student's, where there is one and nothing is asked."""
+        student = self._model.student
+        if sampler is None:
+            sampler = TEACHER if student is None or asked else DISTILLED
+        if sampler == TEACHER:
+            return self.settings.sampler
+        if sampler == DISTILLED and student is not None:
+            sampler = student.sampler
+        if isinstance(sampler, str):
+            sampler = {"kind": sampler}
+        if isinstance(sampler, Mapping) and sampler.get("kind") != DISTILLED:
+            return self.settings.changed(sampler=sampler).sampler
+        if not isinstance(sampler, SamplerConfig) or sampler.kind == DISTILLED:
+            if student is None or sampler != student.sampler:
+                there = "no student" if student is None else f"a student of {student.sampler.network_calls} calls"
+                raise ConfigError(f"sampler {DISTILLED!r}: this model has {there}: `distill(calls=2)` makes one")
+            if asked:
+                raise ConfigError(
+                    f"sampler {DISTILLED!r}: a student draws only rows that nothing is asked of: leave the sampler out"
+                )
+        return sampler
 
     def _like(self, rows: Transitions | None, strength: float) -> Like | None:
         """What rows begin from, where not from noise."""
@@ -328,7 +409,8 @@ class Synthesizer:
     ) -> Transitions:
         """Draw `count` new rows into memory. Every call draws other rows, unless it is given a `seed`.
 
-        The same seed gives the same rows, and a smaller count gives the first of them.
+        The same seed gives the same rows, and a smaller count gives the first of them. A model with a student draws
+        them with it (see `distill`), unless something is asked of them or another `sampler` is chosen.
 
         A model that was fitted with a condition can be asked for some rows: `condition=top(0.1)`, `bottom(0.2)`,
         `between(0.4, 0.6)`, a value or an array of values to choose from, real rows to be like, or a dict of these by
@@ -430,7 +512,7 @@ class Synthesizer:
         asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
         drawing = self._drawing(sampler, progress, Wishes(asking)).ready()
         identity = {
-            "model": self._model.digest(),
+            "model": drawing.model.digest(),
             "calibration": drawing.calibration.to_json(),
             "sampler": asdict(drawing.config),
             "precision": drawing.sampler.precision,
@@ -464,7 +546,7 @@ class Synthesizer:
     def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
         """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
         the network sees them, a matrix (count, D) of std 1, and what they would be as transitions."""
-        drawing = self._drawing(None, Silent())
+        drawing = self._drawing(TEACHER, Silent())
         for sigma, rows in drawing.sampler.trace(seed, min(check_count(count), drawing.sampler.block_rows)):
             matrix = rows.float().cpu().numpy()
             yield sigma, matrix, drawing.decoded(matrix)
@@ -476,7 +558,7 @@ class Synthesizer:
     def rows_of(self, matrix: np.ndarray[Any, Any]) -> Transitions:
         """The reverse of `matrix`: what the network makes (N, D), as rows, flags cut as the model's own sampler cuts
         them."""
-        return self._drawing(None, Silent()).decoded(matrix)
+        return self._drawing(TEACHER, Silent()).decoded(matrix)
 
     def log_likelihood(self, rows: Transitions, *, steps: int = 64) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Nats of each row under the model, in the rows' own units (discrete columns count as real ones). (N,)
@@ -514,7 +596,7 @@ class Synthesizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file with everything that `load` needs."""
-        calibration = self._drawing(None, Silent()).ready().calibration
+        calibration = self._drawing(TEACHER, Silent()).ready().calibration
         self._model.save(Path(path).expanduser(), self.settings, calibration)
 
     @classmethod
@@ -526,10 +608,17 @@ class Synthesizer:
             settings, fitted = Fitted.load(Path(path).expanduser())
             model = cls(settings, device=device, precision=precision, seed=fitted.record.seed)
             fitted.network.to(model.device)
+            if fitted.student is not None:
+                fitted.student.network.to(model.device)
             if fitted.ensemble is not None:
                 fitted.ensemble.to(model.device)
         model._fitted = fitted
         return model
+
+
+def student_checkpoint(checkpoint: Path) -> Path:
+    """Where `fit` keeps the state of a student, beside its own checkpoint."""
+    return checkpoint.with_name(f"{checkpoint.name}-student")
 
 
 def _shares(layout: Layout, rows: Transitions) -> Weights:

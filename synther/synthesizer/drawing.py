@@ -21,7 +21,7 @@ from synther.data.calibration import Calibration, class_weights, rebalanced, res
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
-from synther.diffusion.config import SamplerConfig
+from synther.diffusion.config import DISTILLED, SamplerConfig
 from synther.diffusion.start import ROUNDS, Moments, Start, match
 from synther.guides import Guide, View
 from synther.model_file import Fitted
@@ -231,7 +231,8 @@ class Drawing:
         rates = [*self.model.rates, *(share for shares in self.model.shares for share in shares)]
         rarest = min((min(rate, 1 - rate) for rate in rates if 0 < rate < 1), default=1.0)
         most = max(_CALIBRATION_ROWS, _CALIBRATION_BLOCKS * self.sampler.block_rows)
-        if self.config != self.settings.sampler:  # another sampler for once: do not wait as long as after a fit
+        is_own = self.config == self.settings.sampler or self.config.kind == DISTILLED
+        if not is_own:  # another sampler for once: do not wait as long as after a fit
             most //= 4
         return min(5_000 / rarest, most, self._affordable_rows())
 
