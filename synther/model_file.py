@@ -53,6 +53,7 @@ class Student:
 
     network: Network
     sampler: SamplerConfig
+    seed: int
     steps: int
     seconds: float
     history: list[dict[str, float]] = field(default_factory=list)
@@ -62,8 +63,10 @@ class Student:
 
     def to_json(self) -> dict[str, Any]:
         """All but the tensors."""
-        own: dict[str, Any] = {"sampler": asdict(self.sampler), "steps": self.steps, "seconds": self.seconds}
-        return own | {"history": self.history, "calibration": self.calibrations[self.sampler].to_json()}
+        plain = {name: getattr(self, name) for name in ("seed", "steps", "seconds", "history")}
+        calibration = self.calibrations.get(self.sampler)
+        own = {"sampler": asdict(self.sampler), "calibration": None if calibration is None else calibration.to_json()}
+        return own | plain
 
     def tensors(self) -> dict[str, Tensor]:
         start = self.starts.get(self.sampler)
@@ -75,8 +78,9 @@ class Student:
         sampler = SamplerConfig(**entry["sampler"])
         if sampler.kind != DISTILLED or sampler.matched != (start is not None):
             raise ValueError("its student does not fit its sampler")
-        found = cls(network, sampler, entry["steps"], entry["seconds"], entry["history"])
-        found.calibrations[sampler] = Calibration.from_json(entry["calibration"])
+        found = cls(network, sampler, *(entry[name] for name in ("seed", "steps", "seconds", "history")))
+        if entry["calibration"] is not None:
+            found.calibrations[sampler] = Calibration.from_json(entry["calibration"])
         if start is not None:
             found.starts[sampler] = Start(**start)
         return found
@@ -196,7 +200,7 @@ class Fitted:
         return weights | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _check_network(config: NetworkConfig, columns: int, weights: dict[str, Tensor]) -> None:
+def _check_network(config: NetworkConfig, columns: int, weights: Mapping[str, Tensor]) -> None:
     """Refuse settings of another network than the stored one, before it is built: they could name any size."""
     rows = config.embedding if config.squeeze else max(config.embedding, columns)
     expected = {
@@ -250,6 +254,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     if student is not None:
         pupil = _network(layout, settings, conditions, student)
         fitted.student = Student.restored(pupil, json.loads(metadata["student"]), student_start)
+        if any(len(own.thresholds) not in flags for own in fitted.student.calibrations.values()):
+            raise ValueError("the thresholds of its student do not fit its columns")
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = Start(**groups["start"])

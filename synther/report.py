@@ -21,7 +21,7 @@ from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.diffusion import edm
 from synther.diffusion.blocks import BlockSampler
-from synther.diffusion.config import SamplerConfig
+from synther.diffusion.config import DISTILLED, SamplerConfig
 from synther.durable import check_folder
 from synther.envs.rendering import png, render_states
 from synther.envs.simulator import Judge, describe, judge_of, supports
@@ -184,7 +184,7 @@ def _efforts(
     own = model.settings.sampler
     plain = own.kind == "unipc" and not own.matched and not own.restarts
     others = [SamplerConfig("unipc", calls) for calls in CALLS if not plain or calls != own.steps]
-    samplers = [*others, own]
+    samplers = [*others, own, *([] if model.student is None else [model.student.sampler])]
     calls = sum(sampler.network_calls for sampler in samplers)
     count = int(np.clip(EFFORT[model.device.type] / (calls * _parameters(model)), FEWEST, MOST))
     known = at_most(real, KNOWN_ROWS, seed)
@@ -210,8 +210,8 @@ def _own_name(own: SamplerConfig) -> str:
 def _drawn(model: Synthesizer, sampler: SamplerConfig, count: int, seed: int) -> Transitions:
     """Rows of any sampler. Flags of others are cut, and terminals decided, as for the model's own: calibrating each
     would take longer than all the rest, and moves two-valued columns alone."""
-    if sampler == model.settings.sampler:
-        return model.sample(count, seed=seed, progress=False)
+    if sampler == model.settings.sampler or sampler.kind == DISTILLED:
+        return model.sample(count, seed=seed, sampler=sampler, progress=False)
     asked = model.conditions.asking()
     blocks = BlockSampler(model.network, model.settings.noise, sampler, model.precision, asked=asked)
     drawn = [blocks.draw(seed, number).cpu() for number in range(-(-count // blocks.block_rows))]

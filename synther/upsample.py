@@ -7,23 +7,27 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
+from synther.compute import Precision
 from synther.conditions import Request, region
 from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
+from synther.diffusion.config import DistillConfig
 from synther.durable import check_folder, partial_folder
 from synther.errors import ConfigError
 from synther.folder import ANOTHER, RunFolder, write_object
+from synther.locks import owned
 from synther.progress import Progress
 from synther.relevance.consistency import check_keep
-from synther.synthesizer import PREVIEW_ROWS, Synthesizer
+from synther.synthesizer import PREVIEW_ROWS, Synthesizer, student_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -116,16 +120,19 @@ def fit_to(
     ensemble: bool = False,
 ) -> Synthesizer:
     """The model saved at `path`, fitted first where it is not there yet; the fit's checkpoint lies beside it."""
-    checkpoint = path.with_name(path.name + ".checkpoint")
+    checkpoint = _checkpoint(path)
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: choose another name for the model")
     if path.exists():
         saved = Synthesizer.load(path, device=str(model.device), precision=model.precision)
-        made_from = saved.record.data, saved.settings, saved.seed, saved.conditions.named, saved.ensemble is not None
+        own = saved.settings
+        if not model.settings.distill.calls:  # a student that it was given later does not make it another model
+            own = replace(own, distill=model.settings.distill)
+        made_from = saved.record.data, own, saved.seed, saved.conditions.named, saved.ensemble is not None
         if made_from != (fingerprint(rows), model.settings, model.seed, tuple(condition), ensemble):
             raise ConfigError(f"{path} is a model of other data or options: remove it, or choose another place")
         log.info("%s is fitted already", path)
-        checkpoint.unlink(missing_ok=True)  # of a run that was stopped right after it saved the model
+        _forget(checkpoint)  # of a run that was stopped right after it saved the model
         return saved
     there = check_folder(path.parent, "choose another place for the model")
     if not os.access(there, os.W_OK):
@@ -134,8 +141,44 @@ def fit_to(
     how: Any = {"ensemble": ensemble, "checkpoint": checkpoint, "progress": progress}
     model.fit(rows, condition=list(condition) or None, **how)
     model.save(path)
-    checkpoint.unlink(missing_ok=True)  # gone where another process has fitted the same model beside this one
+    _forget(checkpoint)
     return model
+
+
+def distill_to(
+    path: Path,
+    calls: int,
+    *,
+    steps: int | None = None,
+    rows: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    precision: Precision = "auto",
+    progress: Progress | bool = True,
+) -> Synthesizer:
+    """The model saved at `path`, given a student first where it has none like this; the checkpoint lies beside it."""
+    checkpoint = student_checkpoint(_checkpoint(path))
+    with owned(path.with_name(f".{path.name}.lock")) if path.is_file() else nullcontext():
+        model = Synthesizer.load(path, device=device, precision=precision)
+        there, wanted = model.settings.distill, DistillConfig(calls, steps, rows)
+        is_there = model.student is not None and model.student.seed == seed
+        if is_there and there == replace(wanted, teacher_steps=there.teacher_steps):
+            log.info("%s is distilled already", path)
+        else:
+            model.distill(calls, steps=steps, rows=rows, seed=seed, checkpoint=checkpoint, progress=progress)
+            model.save(path)
+        checkpoint.unlink(missing_ok=True)
+    return model
+
+
+def _checkpoint(path: Path) -> Path:
+    return path.with_name(path.name + ".checkpoint")
+
+
+def _forget(checkpoint: Path) -> None:
+    """Files may be gone where another process has fitted the same model beside this one."""
+    for file in (checkpoint, student_checkpoint(checkpoint)):
+        file.unlink(missing_ok=True)
 
 
 def _description(rows: Transitions, model: Synthesizer, samples: int, suffix: str) -> dict[str, Any]:

@@ -101,7 +101,7 @@ MAY_IMPORT = {
     "pixels": ANYONE | {"data", "compute", "kernels", "envs", "agents"},
     "origin": ANYONE | {"compute"},
     "doctor": ANYONE | {"compute", "envs", "origin"},
-    "upsample": ANYONE | {"data", "assess", "synthesizer", "conditions", "relevance"},
+    "upsample": ANYONE | {"data", "compute", "diffusion", "assess", "synthesizer", "conditions", "relevance"},
     "report": ANYONE | {"data", "assess", "synthesizer", "diffusion", "envs"},
     "plots": ANYONE,
     "datasets": BELOW,

@@ -12,6 +12,7 @@ from synther.errors import Failed, SyntherError
 VERBS = {
     "upsample": "fit a model on replay data, write synthetic data, compare the two",
     "fit": "fit a model on replay data and save it",
+    "distill": "teach a saved model to draw a row in a few network calls",
     "sample": "write synthetic data with a saved model",
     "assess": "assess whether synthetic data is good enough to train on, and show why",
     "compare": "compare several generators on the same data: diffusion, TVAE, CTGAN, noise",
@@ -28,7 +29,7 @@ VERBS = {
 }
 """Each verb is a function `verb(arguments) -> None` in the module of the same name, or in `models`."""
 
-_OF_MODELS = ("upsample", "fit", "sample", "presets")
+_OF_MODELS = ("upsample", "fit", "distill", "sample", "presets")
 
 
 def module_of(verb: str) -> ModuleType:

@@ -82,6 +82,7 @@ def _model(chosen: Inspect) -> None:
     facts |= {
         "conditions": list(model.conditions.names),
         "ensemble": None if model.ensemble is None else model.ensemble.to_json(),
+        "student": None if model.student is None else model.student.to_json(),
         "parameters": parameters,
         "settings": settings.to_json(),
         "record": asdict(record),
@@ -93,7 +94,8 @@ def _model(chosen: Inspect) -> None:
         ("network", f"{network.kind}, {network.depth} x {network.width}, {parameters:,} parameters"),
         ("fitted on", f"{record.rows:,} rows, {record.steps:,} steps in {record.seconds:.1f} s on {record.device}"),
         ("loss", f"{last['loss']:.4f}" + (f", held out {last['held_out']:.4f}" if "held_out" in last else "")),
-        ("sampler", f"{sampler.kind}, {sampler.steps} steps"),
+        ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
+        ("student", "-" if model.student is None else f"{model.student.sampler.network_calls} network calls a row"),
         ("scaling", str(settings.data.scaling)),
         ("thresholds", ", ".join(_cuts(model)) or "-"),
         ("conditions", ", ".join(model.conditions.names) or "-"),

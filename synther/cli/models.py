@@ -1,8 +1,8 @@
-"""`synther fit DATA`, `synther sample MODEL`, `synther upsample DATA`, which is both, and `synther presets`"""
+"""`synther fit DATA`, `distill MODEL`, `sample MODEL`, `upsample DATA`, which fits and samples, and `presets`"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,6 +60,23 @@ class Upsample(options.Asking, Fit):
 
 
 @dataclass(frozen=True)
+class Distill(options.Machine):
+    """Teach a saved model to draw a row in a few network calls. After an interruption, the same command resumes.
+
+    The model gets a student, in the same file. `synther sample` then uses it, except for rows asked for by a condition.
+    """
+
+    model: tyro.conf.Positional[Path] = tyro.MISSING
+    """A file written by `synther fit` or `synther upsample`."""
+    calls: int = 2
+    """Network calls for a row, 1 to 16."""
+    steps: int | None = None
+    """Optimiser steps. Default: a third of those of the fit."""
+    rows: int | None = None
+    """Rows of the model that the student learns from. Default: by the length of the fit, at most 1M."""
+
+
+@dataclass(frozen=True)
 class Sample(options.Asking, options.Machine):
     """Write synthetic rows of a saved model. After an interruption, the same command resumes."""
 
@@ -70,7 +87,7 @@ class Sample(options.Asking, options.Machine):
     samples: int = 1_000_000
     """Rows to write. K and M suffixes are accepted."""
     sampler: str | None = None
-    """sde, heun, euler, unipc or a registered sampler. Default: the model's own."""
+    """sde, heun, euler, unipc or a registered sampler; distilled, the student; teacher, the model's own without it."""
     steps: int | None = None
     """Sampler steps. Default: the model's own."""
     keep: float = 1.0
@@ -103,18 +120,37 @@ def fit(arguments: list[str]) -> None:
     answer(chosen.json, facts, figures)
 
 
+def distill(arguments: list[str]) -> None:
+    chosen = options.parse("distill", Distill, arguments)
+    from synther.upsample import distill_to
+
+    how: Any = {"steps": chosen.steps, "rows": chosen.rows, "seed": chosen.seed, "progress": not chosen.quiet}
+    model = distill_to(chosen.model, chosen.calls, **how, device=chosen.device, precision=chosen.precision)
+    assert model.student is not None
+    steps, seconds, loss = model.student.steps, model.student.seconds, model.student.history[-1]["loss"]
+    facts = {"model": str(chosen.model), "calls": chosen.calls, "steps": steps, "seconds": seconds, "loss": loss}
+    figures = [
+        ("network calls", f"{chosen.calls} a row, {model.settings.sampler.network_calls} without the student"),
+        ("steps", f"{steps:,} in {seconds:.1f} s"),
+        ("loss", f"{loss:.4f}"),
+        ("model", str(chosen.model)),
+    ]
+    answer(chosen.json, facts, figures)
+
+
 def sample(arguments: list[str]) -> None:
     chosen = options.parse("sample", Sample, arguments)
     check_new(chosen.out)
-    if chosen.sampler is not None:
+    if chosen.sampler not in (None, "teacher"):
         SAMPLERS.check(chosen.sampler, "--sampler")
     from synther.conditions import asked
     from synther.synthesizer import Synthesizer
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
-    changes: dict[str, Any] = {"kind": chosen.sampler, "steps": chosen.steps}
-    sampler = replace(model.settings.sampler, **{name: value for name, value in changes.items() if value is not None})
+    kind: Any = {} if chosen.sampler in (None, "teacher") else {"kind": chosen.sampler}
+    wanted = chosen.sampler if chosen.steps is None else {**kind, "steps": chosen.steps}
     requests = asked(chosen.condition, model.conditions.named)
+    sampler = model.sampler_for(wanted, asked=requests is not None)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
     how |= {"keep": chosen.keep, "relabel": chosen.relabel}
     model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
@@ -151,6 +187,6 @@ def presets(arguments: list[str]) -> None:
     rows = []
     for name, settings in PRESETS.items():
         network, steps, sampler = settings.network, f"{settings.fit.steps:,}", settings.sampler
-        size, calls = f"{network.depth} x {network.width}", str(sampler.network_calls)
+        size, calls = f"{network.depth} x {network.width}", str(settings.distill.calls or sampler.network_calls)
         rows.append((name, size, steps, f"{sampler.kind} {sampler.steps}", calls, ABOUT[name]))
     answer(chosen.json, facts, rows, header=("preset", "network", "fit steps", "sampler", "calls", "what for"))

@@ -18,7 +18,7 @@ import tyro
 
 from synther import config_file
 from synther.data.transitions import Transitions
-from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.diffusion.config import DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError, SyntherError
 from synther.presets import LATENTS, DataConfig, Settings, preset
 
@@ -123,7 +123,7 @@ class Asking(Output):
 
 @dataclass(frozen=True)
 class Fitting(Machine):
-    """How a model is fitted. The preset sets the defaults of the last five groups."""
+    """How a model is fitted. The preset sets the defaults of the last six groups."""
 
     of_latents: ClassVar[bool] = False
     """Whether latents are fitted, for which the preset `auto` has other settings."""
@@ -139,9 +139,10 @@ class Fitting(Machine):
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     data_options: Annotated[DataConfig, tyro.conf.arg(name="data")] = field(default_factory=DataConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
 
     def settings(self) -> Settings:
-        chosen = Settings(self.network, self.noise, self.fit, self.sampler, self.data_options)
+        chosen = Settings(self.network, self.noise, self.fit, self.sampler, self.data_options, self.distill)
         return chosen if self.minutes is None else chosen.changed(fit={"minutes": self.minutes})
 
 

@@ -226,7 +226,7 @@ class Synthesizer:
         self._tell_of_overfitting()
         self._drawing(TEACHER, progress).ready()
         if self.settings.distill.calls and task.table is None:
-            self._make_student(checkpoint, progress)
+            self._make_student(self.seed, checkpoint, progress)
         return self
 
     def distill(
@@ -235,6 +235,7 @@ class Synthesizer:
         *,
         steps: int | None = None,
         rows: int | None = None,
+        seed: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
@@ -243,7 +244,8 @@ class Synthesizer:
         Rows that something is asked of (a condition, `like`, `guide`, `given`) are still drawn by the fitted network,
         and so are all with `sample(..., sampler="teacher")`. No real rows are needed: the student learns from `rows`
         that the fitted network draws, in so many `steps`. By default both follow from the length of the fit, and
-        distilling takes no longer than that. A student that was there before is replaced.
+        distilling takes no longer than that. The `seed` is by default the model's. A student that was there before is
+        replaced.
 
         A killed call goes on from its `checkpoint`, as `fit` does.
         """
@@ -251,10 +253,11 @@ class Synthesizer:
         changed = self.settings.changed(distill={"calls": calls, "steps": steps, "rows": rows})
         student_sampler(changed.distill.calls, changed.sampler)  # refuses a number that makes no student
         self.settings = changed
-        self._make_student(None if checkpoint is None else Path(checkpoint).expanduser(), resolve(progress))
+        kept = None if checkpoint is None else Path(checkpoint).expanduser()
+        self._make_student(self.seed if seed is None else whole_seed(seed), kept, resolve(progress))
         return self
 
-    def _make_student(self, checkpoint: Path | None, progress: Progress) -> None:
+    def _make_student(self, seed: int, checkpoint: Path | None, progress: Progress) -> None:
         model, settings, config = self._model, self.settings, self.settings.distill
         sampler = student_sampler(config.calls, settings.sampler)
         steps = model.record.steps
@@ -266,12 +269,12 @@ class Synthesizer:
             rows=teacher_rows(config, steps * settings.fit.batch_for(model.record.rows)),
             teacher_steps=config.teacher_steps,
             asked=model.conditions.taught(),
-            seed=self.seed,
+            seed=seed,
             precision=self.precision,
             checkpoint=checkpoint,
             progress=progress,
         )
-        model.student = Student(result.network, sampler, result.steps, result.seconds, result.history)
+        model.student = Student(result.network, sampler, seed, result.steps, result.seconds, result.history)
         self._drawing(DISTILLED, progress).ready()
 
     def _tell_of_overfitting(self) -> None:

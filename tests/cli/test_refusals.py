@@ -75,6 +75,13 @@ SAMPLING = {
     "sample model.safetensors --out new.pkl": "pickles are never loaded or written",
     "sample model.safetensors --out new": "episodes",
     "sample model.safetensors --out new.npz --steps 0": "sampler.steps",
+    "sample model.safetensors --out new.npz --sampler distilled": "no student",
+    "distill absent.safetensors": "absent.safetensors: no such file; expected a model",
+    "distill data_as_model.safetensors": "data_as_model.safetensors is no safetensors file",
+    "distill model.safetensors --calls 0": "distill.calls",
+    "distill model.safetensors --calls 17": "distill.calls",
+    "distill model.safetensors --steps 0": "distill.steps",
+    "distill model.safetensors --rows -5": "distill.rows",
     "inspect truncated.safetensors": "truncated.safetensors is no safetensors file, or a truncated one",
 }
 CASES = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
 from synther.envs.rollout import rollout
 from synther.experiments.results import Measurement, Result
+from synther.locks import owned
 from synther.pixels import files
 from synther.pixels.frames import Frames
 from synther.presets import ABOUT, PRESETS
@@ -123,6 +125,53 @@ def test_n_step_rows_with_next_actions(synther, tiny, tmp_path):
     for number, source in enumerate(([more], [path, "--samples", 50], [more, "--ratio", 0.5])):
         out = tmp_path / f"run{number}"
         assert synther("train", "rebrac", data, "--synthetic", *source, "--out", out, *quick).code == 0
+
+
+class TestDistill:
+    def test_a_saved_model_gets_a_student_which_then_draws(self, synther, model, tmp_path):
+        path, more = tmp_path / "m.safetensors", tmp_path / "more.npz"
+        path.write_bytes(model.read_bytes())
+        command = ("distill", path, "--calls", 1, "--steps", 20, "--rows", 600)
+        code, out, err = synther(*command)
+        assert code == 0
+        assert str(path) in out
+        done = [line.split(":")[0] for line in err.splitlines() if "100 %" in line]
+        assert done == ["teach", "distill", "match", "calibrate"]
+        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors"]
+        before = path.stat().st_mtime_ns
+        again = synther(*command, "--json")
+        assert (again.code, path.stat().st_mtime_ns, again.json["calls"], again.json["steps"]) == (0, before, 1, 20)
+        assert synther("inspect", path, "--json").json["student"]["steps"] == 20
+        loaded, old = Synthesizer.load(path), Synthesizer.load(model)
+        for words, expected in (
+            ([], loaded.sample(50, seed=0, progress=False)),
+            (["--sampler", "distilled"], loaded.sample(50, seed=0, progress=False)),
+            (["--sampler", "teacher"], old.sample(50, seed=0, progress=False)),
+            (["--steps", 3], old.sample(50, seed=0, sampler={"steps": 3}, progress=False)),
+        ):
+            assert synther("sample", path, "--samples", 50, "--out", more, *words).code == 0
+            assert read(more).equals(expected)
+            more.unlink()
+
+    def test_a_fit_can_do_it_too_and_takes_a_later_student_for_its_own(self, synther, data, tiny, tmp_path):
+        path, other = tmp_path / "m.safetensors", tmp_path / "n.safetensors"
+        short = ("--distill.steps", 20, "--distill.rows", 600)
+        assert synther("fit", data, "--out", path, *tiny, "--distill.calls", 2, *short).code == 0
+        assert [file.name for file in tmp_path.iterdir()] == ["m.safetensors"]
+        assert synther("fit", data, "--out", other, *tiny).code == 0
+        assert synther("distill", other, "--steps", 20, "--rows", 600).code == 0
+        assert synther("fit", data, "--out", other, *tiny).code == 0
+        drawn = [Synthesizer.load(each).sample(50, seed=0, progress=False) for each in (path, other)]
+        assert drawn[0].equals(drawn[1])
+
+    def test_it_is_not_done_twice_at_once(self, synther, model, tmp_path):
+        path = tmp_path / "m.safetensors"
+        path.write_bytes(model.read_bytes())
+        with owned(tmp_path / ".m.safetensors.lock"):
+            code, _, err = synther("distill", path)
+        assert code == 2
+        assert ".m.safetensors.lock" in err
+        assert path.read_bytes() == model.read_bytes()
 
 
 class TestSample:
@@ -273,6 +322,7 @@ def test_silence(synther, verb, data, model, tiny, tmp_path):
         "upsample": [data, "--samples", 20, "--out", tmp_path / "run", *tiny],
         "fit": [data, "--out", tmp_path / "m.safetensors", *tiny],
         "sample": [model, "--samples", 20, "--out", tmp_path / "x.npz"],
+        "distill": [shutil.copy(model, tmp_path), "--steps", 10, "--rows", 600],
         "assess": [data, data, "--out", tmp_path / "report"],
         "compare": [data, "--generators", "noise", "--samples", 20, "--out", tmp_path / "compared"],
         "train": ["bc", data, "--out", tmp_path / "trained", "--seeds", 1, "--updates", 10, "--no-evaluate"],
