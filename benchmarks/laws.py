@@ -6,8 +6,8 @@ Fits each preset on rows of each world of `law_worlds.py` and `law_tables.py`, d
 matters: the spread of outcomes given (s, a), the share of special values, rows that the world cannot produce, tail
 quantiles. A figure misses (*) if it differs from the training rows' own figure by more than the tolerance, or exceeds a
 fixed limit. A result in FOLDER is not measured again, so the work can be stopped and resumed, and divided:
-`--share 0/3` does every third fit. Presets that differ only in the sampler share a fit. Use a new folder after a change
-of the generator.
+`--share 0/3` does every third fit. Presets that differ only in the sampler, or in having a student, share a fit. Use a
+new folder after a change of the generator.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def main() -> None:
 
 
 def fits(presets: Sequence[str]) -> list[list[str]]:
-    """The presets in groups that need only one fit, because nothing but their sampler differs."""
+    """The presets in groups that need only one fit, because nothing but their sampler or their student differs."""
     groups: dict[str, list[str]] = {}
     for name in presets:
-        fitted = {part: value for part, value in PRESETS[name].to_json().items() if part != "sampler"}
+        fitted = {part: value for part, value in PRESETS[name].to_json().items() if part not in ("sampler", "distill")}
         groups.setdefault(json.dumps(fitted, sort_keys=True), []).append(name)
     return list(groups.values())
 
@@ -89,7 +89,7 @@ def _measure_fit(world: str, group: Sequence[str], chosen: argparse.Namespace, h
         return
     make, laws = WORLDS[world]
     real = make(chosen.rows, chosen.seed)
-    settings: Settings = PRESETS[missing[0]]
+    settings: Settings = PRESETS[max(missing, key=_calls)]
     if chosen.fit_steps:
         settings = settings.changed(fit={"steps": chosen.fit_steps})
     model = Synthesizer(settings, seed=chosen.seed).fit(real, ensemble=chosen.keep < 1, progress=False)
@@ -97,7 +97,7 @@ def _measure_fit(world: str, group: Sequence[str], chosen: argparse.Namespace, h
     errors = {law_key(law): standard_error(law.measure, real) for law in laws}
     print(f"{world}: {', '.join(missing)}: fit {model.record.seconds:.0f} s", flush=True)
     for name in missing:
-        sampler = PRESETS[name].sampler
+        sampler = None if _calls(name) else PRESETS[name].sampler
         began = time.perf_counter()
         how = {"seed": chosen.seed + 1, "sampler": sampler, "keep": chosen.keep}
         drawn = model.sample(chosen.samples, **how, progress=False)
@@ -112,13 +112,18 @@ def _measure_fit(world: str, group: Sequence[str], chosen: argparse.Namespace, h
             "real": known,
             "errors": errors,
             "figures": figures(laws, drawn),
-            "settings": replace(settings, sampler=sampler).to_json(),
+            "settings": replace(settings, sampler=PRESETS[name].sampler, distill=PRESETS[name].distill).to_json(),
             "origin": head,
         }
         with replacing(_place(chosen.folder, world, name)) as beside:
             beside.write_text(json.dumps(line) + "\n")
         misses = sum(missed(law, line) for law in laws)
         print(f"  {name}: drawn in {line['sample_seconds']:.0f} s, misses {misses} of {len(laws)}", flush=True)
+
+
+def _calls(name: str) -> int:
+    """Of the preset's student, 0 if it has none."""
+    return PRESETS[name].distill.calls
 
 
 def law_key(law: Law) -> str:
