@@ -16,6 +16,7 @@ COMMANDS = {
     "--data.scaling default minmax reward quantile --condition reward=top:0.1 return "
     "--sampler.no-matched --data there --json",
     "fit": "x.npz --out m.safetensors --minutes 2.5 --ensemble --data.threshold half --fraction None --seed 3",
+    "distill": "m.safetensors --calls 3 --steps 1K --rows None",
     "sample": "m.safetensors --out ~/x.npz --steps 64 --keep 0.9 --guidance -1.5",
     "assess": "a.npz b.npz --out r --no-simulator --held-out c.npz --next-actions",
     "compare": "x --out c --generators diffusion,noise --trials 0 --no-simulator",
