@@ -71,7 +71,7 @@ class Distill(options.Machine):
     calls: int = 2
     """Network calls for a row, 1 to 16."""
     steps: int | None = None
-    """Optimiser steps. Default: a third of those of the fit."""
+    """Optimiser steps. Default: half of those of the fit."""
     rows: int | None = None
     """Rows of the model that the student learns from. Default: by the length of the fit, at most 1M."""
 

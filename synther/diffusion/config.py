@@ -214,7 +214,7 @@ class DistillConfig:
     calls: int = 0
     """Network calls for a row of the student. 0 makes no student."""
     steps: int | None = None
-    """Optimiser steps of the student. None is a third of those of the fit."""
+    """Optimiser steps of the student. None is half of those of the fit."""
     rows: int | None = None
     """Rows that the fitted model draws for the student to learn from. None is as many as take it a sixth of the time of
     the fit, at most 1M."""

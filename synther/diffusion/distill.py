@@ -58,8 +58,8 @@ def student_sampler(calls: int, teacher: SamplerConfig) -> SamplerConfig:
 
 def student_fit(config: DistillConfig, fit: FitConfig, steps: int) -> FitConfig:
     """How the student of a model is fitted, whose own fit was `fit` and took so many `steps`."""
-    wanted = max(steps // 3, 1) if config.steps is None else config.steps
-    minutes = None if fit.minutes is None else fit.minutes / 3
+    wanted = max(steps // 2, 1) if config.steps is None else config.steps
+    minutes = None if fit.minutes is None else fit.minutes / 2
     return replace(fit, steps=wanted, minutes=minutes, patience=None)
 
 
