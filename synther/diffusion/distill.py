@@ -11,7 +11,7 @@ from the whole curve at once.
 Where the teacher's sampler restarts, the student also learns the way from the level of restarts to 0, so that each
 restart takes it one call.
 
-Consistency tuning (Geng et al. 2024) was tried as well. In the same time it was far worse: see docs.
+Consistency tuning (Geng et al. 2024) was tried as well. In the same time it was far worse: docs/presets-and-speed.md.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ def student_sampler(calls: int, teacher: SamplerConfig) -> SamplerConfig:
 
 
 def student_fit(config: DistillConfig, fit: FitConfig, steps: int) -> FitConfig:
-    """How the student of a model is fitted, whose own fit was `fit` and took so many `steps`."""
+    """How the student of a model is fitted, whose own fit was `fit` and took so many `steps`. What it learns is no
+    sample with noise in it, so there is nothing to stop early for."""
     wanted = max(steps // 2, 1) if config.steps is None else config.steps
     minutes = None if fit.minutes is None else fit.minutes / 2
-    return replace(fit, steps=wanted, minutes=minutes, patience=None)
+    return replace(fit, steps=wanted, minutes=minutes, patience=None, overfit=None)
 
 
 def teacher_rows(config: DistillConfig, batches: int) -> int:
