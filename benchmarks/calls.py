@@ -1,6 +1,6 @@
 """What rows are worth for the network calls that they take, with and without a student: one command, one table.
 
-    python benchmarks/calls.py walker2d-mixed.npz hopper-mixed.npz --preset best --folder calls --out results/calls.md
+    python benchmarks/calls.py walker2d-mixed.npz hopper-mixed.npz --folder calls --timed 1000000 --out results/calls.md
 
 Fits the preset on each DATA with two seeds, whose difference is the noise of a fit. From the first model rows are drawn
 by its own sampler, by UniPC with fewer calls, by the paper's sampler, and by students of several numbers of calls. The
@@ -37,7 +37,8 @@ def main() -> None:
     parser.add_argument("--preset", choices=PRESETS, default="best")
     parser.add_argument("--folder", type=Path, required=True, help="where models and figures are kept")
     parser.add_argument("--calls", nargs="*", type=int, default=CALLS, help="calls of samplers; of students up to 16")
-    parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--samples", type=int, default=100_000, help="rows to judge")
+    parser.add_argument("--timed", type=int, default=0, help="rows to draw for the time, if more: 1000000 on a GPU")
     parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     chosen = parser.parse_args()
@@ -95,8 +96,9 @@ def _line(
         made = time.perf_counter() - began
     model.sample(1, sampler=how, progress=False)  # finds out what the sampler has to know
     began = time.perf_counter()
-    rows = model.sample(chosen.samples, seed=1, sampler=how, progress=False)
+    rows = model.sample(max(chosen.samples, chosen.timed), seed=1, sampler=how, progress=False)
     seconds = (time.perf_counter() - began) * 1e6 / len(rows)
+    rows = rows[: chosen.samples]
     line = {"data": data, "name": name, "calls": how.network_calls, "seconds": seconds, "made_in": f"{made:.0f} s"}
     line |= judge(real, rows)
     place.write_text(json.dumps(line) + "\n")
