@@ -1,0 +1,66 @@
+"""How Sphinx builds the documentation: `make docs`.
+
+The source folder is the root of the repository, so that links between docs/, results/ and the files beside them work here as
+they do in any viewer of Markdown. The tutorials are executed if SYNTHER_DOCS_EXECUTE is set.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import synther
+
+project = "SynthER"
+author = "the SynthER developers"
+version = release = synther.__version__
+
+root_doc = "docs/index"
+include_patterns = ["docs/**", "results/**.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
+
+html_theme = "furo"
+html_title = f"SynthER {version}"
+html_extra_path = ["_root"]
+html_copy_source = False
+html_show_copyright = False
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+suppress_warnings = ["myst.header"]  # README files of results begin sections at the second level
+
+nb_execution_mode = "force" if os.environ.get("SYNTHER_DOCS_EXECUTE") else "off"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_mock_imports = ["d3rlpy", "torchrl", "tensordict", "stable_baselines3"]  # whose import takes many seconds
+default_role = "code"
+
+
+def _escaped(line: str) -> str:
+    """Text in single backquotes becomes code; elsewhere, what is markup of reStructuredText only becomes text."""
+    parts = re.split(r"(`[^`]+`)", line)
+    return "".join(f"`{part}`" if at % 2 else re.sub(r"([*|]|_(?=\W|$))", r"\\\1", part) for at, part in enumerate(parts))
+
+
+def _as_rst(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Docstrings are written in Markdown: text in single backquotes is code, and so are indented blocks."""
+    found: list[str] = []
+    in_block = False
+    for line in lines:
+        indented = line.startswith("    ")
+        if indented and not in_block and found and not found[-1].strip():
+            found += [".. code-block:: python", ""]
+        in_block = indented or (in_block and not line.strip())
+        if line.strip() and not indented and found and found[-1].startswith("    "):
+            found.append("")
+        found.append(line if indented else _escaped(line))
+    lines[:] = [*found, ""]
+
+
+def setup(app: object) -> None:
+    app.connect("autodoc-process-docstring", _as_rst)  # type: ignore[attr-defined]
