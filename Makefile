@@ -1,6 +1,8 @@
 # make demo   try SynthER on the replay data that comes with it
 # make test   everything a change must pass: ruff, mypy, pytest
 # make lint   ruff and mypy alone
+# make docs   the documentation as build/docs/index.html; it runs the tutorials, about ten minutes on two cores
+# make dist   the wheel and the source archive, checked, in dist/
 # make pixels results/pixels from nothing, in synther-pixels: hours, with a GPU and a renderer; started again it goes on
 # make clean  remove what these made
 
@@ -10,7 +12,7 @@ BIN := $(VENV)/bin
 PINS := pyproject.toml constraints.txt
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile -c constraints.txt
 
-.PHONY: demo test lint pixels clean
+.PHONY: demo test lint docs dist pixels clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -24,6 +26,14 @@ lint: $(VENV)/.full
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(VENV)/.full
+	SYNTHER_DOCS_EXECUTE=1 $(BIN)/python -m sphinx -W --keep-going -b html -c docs . build/docs
+
+dist: $(VENV)/.full
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 PIXELS := synther-pixels
 UPDATES_cheetah-run := 20

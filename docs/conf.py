@@ -1,7 +1,7 @@
 """How Sphinx builds the documentation: `make docs`.
 
-The source folder is the root of the repository, so that links between docs/, results/ and the files beside them work here as
-they do in any viewer of Markdown. The tutorials are executed if SYNTHER_DOCS_EXECUTE is set.
+The source folder is the root of the repository: links between docs/, results/ and the files beside them work here as in
+any viewer of Markdown. The tutorials are executed if SYNTHER_DOCS_EXECUTE is set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ default_role = "code"
 def _escaped(line: str) -> str:
     """Text in single backquotes becomes code; elsewhere, what is markup of reStructuredText only becomes text."""
     parts = re.split(r"(`[^`]+`)", line)
-    return "".join(f"`{part}`" if at % 2 else re.sub(r"([*|]|_(?=\W|$))", r"\\\1", part) for at, part in enumerate(parts))
+    return "".join(
+        f"`{part}`" if at % 2 else re.sub(r"([*|]|_(?=\W|$))", r"\\\1", part) for at, part in enumerate(parts)
+    )
 
 
 def _as_rst(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from synther.replay.synthetic import SyntheticReplay
     from synther.synthesizer import Synthesizer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Settings", "SyntherError", "Synthesizer", "SyntheticReplay", "Transitions", "between", "bottom", "preset", "read",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, runtime_checkable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 class Phase(Protocol):
     def advance(self, amount: int, note: str = "") -> None:
         """Report `amount` more units done, with a short figure such as the current loss."""
+
+
+@runtime_checkable
+class Measuring(Phase, Protocol):
+    """A phase that also wants to know what is measured."""
+
+    def measured(self, step: int, figures: Mapping[str, float]) -> None:
+        """Report figures after `step` units, such as the held-out loss."""
+
+
+def measured(phase: Phase, step: int, figures: Mapping[str, float]) -> None:
+    """Report figures to a phase that wants to know them."""
+    if isinstance(phase, Measuring):
+        phase.measured(step, figures)
 
 
 class Progress(Protocol):
@@ -39,30 +53,37 @@ class _NoPhase:
 
 
 class Lines:
-    """A line at every tenth of a phase: for logs and pipes."""
+    """A line at the start of a phase, at every tenth of it, and at least every `pause` seconds: for logs and pipes."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
+    def __init__(self, stream: TextIO | None = None, pause: float = 30.0) -> None:
+        self.stream, self.pause = stream or sys.stderr, pause
 
     @contextmanager
     def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
-        yield _LinePhase(self.stream, name, total, start)
+        if start < total:
+            where = f"resumes at {start:,} of {total:,}" if start else f"0 % of {total:,}"
+            print(f"{name}: {where}", file=self.stream, flush=True)
+        yield _LinePhase(self, name, total, start)
 
 
 class _LinePhase:
-    def __init__(self, stream: TextIO, name: str, total: int, start: int) -> None:
-        self.stream, self.name, self.total, self.done = stream, name, total, start
-        self.began = time.monotonic()
+    def __init__(self, owner: Lines, name: str, total: int, start: int) -> None:
+        self.owner, self.name, self.total, self.start, self.done = owner, name, total, start, start
+        self.began = self.latest = time.monotonic()
         self.tenth = 10 * start // max(total, 1)
 
     def advance(self, amount: int, note: str = "") -> None:
         self.done += amount
-        tenth = 10 * self.done // max(self.total, 1)
-        if tenth > self.tenth:
-            self.tenth = tenth
-            seconds = time.monotonic() - self.began
-            tail = f"  {note}" if note else ""
-            print(f"{self.name}: {10 * tenth} % of {self.total:,}, {seconds:.1f} s{tail}", file=self.stream, flush=True)
+        tenth, now = 10 * self.done // max(self.total, 1), time.monotonic()
+        if tenth <= self.tenth and now - self.latest < self.owner.pause:
+            return
+        share = 10 * tenth if tenth > self.tenth else 100 * self.done // max(self.total, 1)
+        self.tenth, self.latest = tenth, now
+        seconds = now - self.began
+        left = seconds * (self.total - self.done) / max(self.done - self.start, 1)
+        words = f"{self.name}: {share} % of {self.total:,}, {seconds:.1f} s"
+        words += f", about {left:.0f} s left" if self.done < self.total and left >= 1 else ""
+        print(words + (f"  {note}" if note else ""), file=self.owner.stream, flush=True)
 
 
 class Bars:
@@ -111,8 +132,61 @@ def _bars() -> RichProgress:
     return RichProgress(*columns, console=Console(stderr=True))
 
 
+class Notebook:
+    """A bar a phase, below the cell of a notebook. It needs no widgets."""
+
+    pause = 0.2
+    """Seconds between two pictures of a bar."""
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Phase]:
+        bar = _NotebookPhase(name, total, start)
+        try:
+            yield bar
+        finally:
+            bar.draw()
+
+
+class _NotebookPhase:
+    def __init__(self, name: str, total: int, start: int) -> None:
+        from IPython.display import display
+
+        self.name, self.total, self.start, self.done, self.note = name, total, start, start, ""
+        self.began = self.drawn = time.monotonic()
+        self.shown: Any = display(self._picture(), display_id=True)
+
+    def advance(self, amount: int, note: str = "") -> None:
+        self.done, self.note = self.done + amount, note
+        if time.monotonic() - self.drawn > Notebook.pause:
+            self.draw()
+
+    def draw(self) -> None:
+        self.drawn = time.monotonic()
+        self.shown.update(self._picture())
+
+    def _picture(self) -> Any:
+        from html import escape
+
+        from IPython.display import HTML
+
+        seconds = time.monotonic() - self.began
+        left = seconds * (self.total - self.done) / max(self.done - self.start, 1)
+        words = f"{self.done:,} of {self.total:,}, {seconds:.0f} s"
+        words += f", {left:.0f} s left" if self.start < self.done < self.total else ""
+        words = escape(f"{words}  {self.note}")
+        return HTML(f'{escape(self.name)} <progress value="{self.done}" max="{self.total}"></progress> {words}')
+
+
+def _in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter, where stderr is no terminal but pictures can be shown."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
 def on_stderr() -> Progress:
-    """Bars on a terminal, lines elsewhere."""
+    """Bars on a terminal and in a notebook, lines elsewhere."""
+    if _in_notebook():
+        return Notebook()
     return Bars() if sys.stderr.isatty() else Lines()
 
 

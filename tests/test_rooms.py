@@ -47,7 +47,9 @@ def test_every_public_name_is_there_and_is_the_thing_itself():
 def test_the_version_and_the_command_are_the_projects(project):
     from synther.cli import entry
 
-    assert synther.__version__ == project["project"]["version"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "synther.__version__"}
+    assert f"## [{synther.__version__}]" in (PACKAGE.parent / "CHANGELOG.md").read_text()
+    assert f'version: "{synther.__version__}"' in (PACKAGE.parent / "CITATION.cff").read_text()
     assert project["project"]["scripts"] == {"synther": "synther.cli:entry"}
     assert callable(entry)
 
@@ -73,7 +75,7 @@ ANYONE |= {"schema"}
 """Foundations, which import nothing of ours but each other."""
 
 BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
-BELOW |= {"baselines", "pixels", "origin", "upsample", "report", "conditions", "relevance", "guides"}
+BELOW |= {"baselines", "pixels", "origin", "upsample", "report", "conditions", "relevance", "guides", "trackers"}
 """What datasets, collect, compare and plots are built on, and all that is above them."""
 
 BESIDE = {"datasets", "collect", "compare", "plots"}
@@ -84,6 +86,7 @@ MAY_IMPORT = {
     "compute": ANYONE,
     "kernels": ANYONE,
     "config_file": ANYONE,
+    "trackers": ANYONE,
     "diffusion": ANYONE | {"compute", "kernels"},
     "presets": ANYONE | {"diffusion", "compute"},
     "relevance": ANYONE | {"data", "compute"},

@@ -14,6 +14,7 @@ from synther.diffusion.config import SAMPLERS
 from synther.durable import check_new
 from synther.errors import ConfigError
 from synther.presets import ABOUT, PRESETS
+from synther.progress import Progress, resolve
 
 if TYPE_CHECKING:
     from synther.data.transitions import Transitions
@@ -31,13 +32,30 @@ class Fit(options.Preparing, options.Fitting):
     """What rows can be asked for later: reward, return, or other relevance functions."""
     ensemble: bool = False
     """Also fit an ensemble of small dynamics models, for `synther sample --keep` and `--relabel`."""
+    tensorboard: options.Flag = False
+    """Write TensorBoard events of the fit, to OUT/tensorboard (of a model file: its name without suffix)."""
 
     def rows_and_model(self) -> tuple[Transitions, Synthesizer]:
         """The rows, and the model that is to be fitted on them."""
         from synther.synthesizer import Synthesizer
 
+        if self.tensorboard:
+            from synther import trackers
+
+            trackers.check("on", None)
         rows = self.read_real(self.data, self.fraction, self.seed)
         return rows, Synthesizer(self.settings(), device=self.device, precision=self.precision, seed=self.seed)
+
+    def progress(self) -> Progress:
+        """How progress is shown, and watched."""
+        from synther.trackers import Watched
+
+        shown = resolve(not self.quiet)
+        return (
+            Watched(self.out.with_name(self.out.name.removesuffix(".safetensors")), shown)
+            if self.tensorboard
+            else shown
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,7 @@ def fit(arguments: list[str]) -> None:
         raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
     from synther.upsample import fit_to
 
-    model = fit_to(chosen.out, *chosen.rows_and_model(), not chosen.quiet, chosen.condition, chosen.ensemble)
+    model = fit_to(chosen.out, *chosen.rows_and_model(), chosen.progress(), chosen.condition, chosen.ensemble)
     record, last = model.record, model.measured
     facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
     figures = [
@@ -172,7 +190,11 @@ def upsample(arguments: list[str]) -> None:
     rows, model = chosen.rows_and_model()
     how: Any = {"conditions": parse_all(chosen.condition), "guidance": chosen.guidance, "suffix": f".{chosen.format}"}
     how |= {"ensemble": chosen.ensemble, "keep": chosen.keep, "relabel": chosen.relabel}
-    done = upsample.upsample(rows, chosen.out, model, chosen.samples, **how, progress=not chosen.quiet)
+    progress = chosen.progress()
+    done = upsample.upsample(rows, chosen.out, model, chosen.samples, **how, progress=progress)
+    if chosen.tensorboard:
+        measured = {name: getattr(done.comparison, name) for name in ("marginal", "correlation")}
+        progress.write("comparison", model.settings.fit.steps, measured)  # type: ignore[attr-defined]
     files = {name: str(getattr(done, name)) for name in ("model", "data", "picture", "figures")}
     facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
     looked_at = done.comparison.rows_synthetic

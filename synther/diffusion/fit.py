@@ -29,7 +29,7 @@ from synther.diffusion.gradient import FlatWeights, loss_and_gradient
 from synther.diffusion.networks import DenoisingNetwork, N, NetworkSpec
 from synther.errors import ConfigError, SyntherError
 from synther.kernels.adam import adam_step
-from synther.progress import Progress, Silent
+from synther.progress import Progress, Silent, measured
 
 log = logging.getLogger(__name__)
 
@@ -396,6 +396,7 @@ def _fit(
                 for member, mean, average in zip(going, losses, state.average, strict=True):
                     member.measure(len(rates), mean, seconds, average, noise, loss)
                 phase.advance(len(rates), _noted(going, len(members), config))
+                measured(phase, now.steps, _means(going))
                 staying = [place for place, member in enumerate(going) if not member.is_over(config)]
                 due = now.steps - saved[0] >= config.checkpoint_every or seconds - saved[1] >= SAVE_SECONDS
                 if kept is not None and due and len(staying) == len(going):
@@ -468,17 +469,19 @@ def _check(
         )
 
 
+def _means(going: Sequence[Member[Any]]) -> dict[str, float]:
+    """The latest measurements, averaged over the members that have them."""
+    latest = [member.result.history[-1] for member in going if member.diverged is None]
+    names = [name for name in ("loss", "held_out") if latest and all(name in entry for entry in latest)]
+    return {name: sum(entry[name] for entry in latest) / len(latest) for name in names}
+
+
 def _noted(going: Sequence[Member[Any]], members: int, config: FitConfig) -> str:
     """The latest measurements in words, for progress: their means."""
     latest = [member.result.history[-1] for member in going if member.diverged is None]
     if not latest:
         return "diverged"
-    words = {"loss": "loss", "held_out": "held out"}
-    notes = [
-        f"{word} {sum(entry[name] for entry in latest) / len(latest):.4f}"
-        for name, word in words.items()
-        if all(name in entry for entry in latest)
-    ]
+    notes = [f"{name.replace('_', ' ')} {mean:.4f}" for name, mean in _means(going).items()]
     if config.minutes is not None:
         notes.append(f"{latest[0]['seconds'] / 60:.1f} of {config.minutes:g} min")
     return ", ".join([*notes, f"{len(latest)} going"] if members > 1 else notes)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from synther import compute
+from synther import compute, trackers
 from synther.agents.agent import ALGORITHMS, Agent
 from synther.agents.algorithm import Shape, n_step_config
 from synther.agents.rounds import precision_for
@@ -28,7 +28,6 @@ from synther.envs.evaluation import Evaluator
 from synther.envs.making import Trusted, opened
 from synther.errors import DataError, SyntherError
 from synther.experiments import loop
-from synther.experiments.record import check_trackers
 from synther.experiments.results import Result
 from synther.experiments.sources import REAL, Given, TrainingData
 from synther.experiments.specs import OfflineRun
@@ -67,7 +66,7 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     sizes = material.real.observation.shape[1], material.real.action.shape[1]
     one = n_step_config(algorithm, config, n)
     algorithm(one, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # likewise networks that do not fit
-    check_trackers(spec)
+    trackers.check(spec.tensorboard, spec.wandb)
     described = {
         "algorithm": spec.algorithm,
         "agent": config.described(),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from synther import compute
+from synther import compute, trackers
 from synther.agents.learner import Learner
 from synther.data import formats
 from synther.data.episodes import n_step_rows
@@ -31,7 +31,6 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.evaluation import evaluate_pixels
 from synther.experiments.experience import Experience, FrameExperience, replayed
 from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
-from synther.experiments.record import check_trackers
 from synther.experiments.refresh import LatentRefreshing, Refreshing
 from synther.experiments.results import Result
 from synther.experiments.specs import OnlinePixelRun, OnlineRun
@@ -82,7 +81,7 @@ def train_to(
             return Result.read(run.result)
     for doubt in spec.doubts():
         log.warning(doubt)
-    check_trackers(spec)
+    trackers.check(spec.tensorboard, spec.wandb)
     with _environments(spec, make_env) as envs:
         learner = _learner(spec, envs, device, prior)  # settings that cannot work are refused before there is a folder
         with run.work(described, finished) as unfinished:

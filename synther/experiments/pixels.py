@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from synther import compute
+from synther import compute, trackers
 from synther.agents.agent import Agent
 from synther.agents.drq_bc import DrQBCConfig
 from synther.agents.policy import load_policy
@@ -32,7 +32,7 @@ from synther.data.transitions import Transitions
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop
-from synther.experiments.record import check_alive, check_trackers
+from synther.experiments.record import check_alive
 from synther.experiments.results import Result
 from synther.experiments.sources import Given, Sampled, Stored
 from synther.experiments.specs import PixelRun
@@ -112,7 +112,7 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
     the folder.
     """
     device, config = compute.pick_device(spec.device), spec.config
-    check_trackers(spec)
+    trackers.check(spec.tensorboard, spec.wandb)
     described = {
         "kind": "frames",
         "agent": {"algorithm": spec.algorithm, **asdict(config)},
@@ -310,7 +310,7 @@ def retrain_to(
     heads = _heads_of(about["agent"], features)
     if spec.precision == "bf16":  # the products of heads alone are too small to gain from it
         raise ConfigError("heads are trained in float32 or tf32, got bf16")
-    check_trackers(spec)
+    trackers.check(spec.tensorboard, spec.wandb)
     described = {
         "kind": "heads",
         "run": own,

@@ -1,30 +1,28 @@
 """What a run records while it trains: its log, its clock and trackers; and when it is measured and saved.
 
-TensorBoard and Weights & Biases receive the lines of the log, from the first line each time the run is resumed. So they
-show every measurement once, whatever happened to the run. If a tracker fails, training continues.
+Trackers receive the lines of the log, from the first line each time the run is resumed. So they show every measurement
+once, whatever happened to the run.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 
-from synther.errors import ConfigError, MissingExtra, SyntherError
+from synther.errors import SyntherError
 from synther.experiments.results import Log, Measurement, Result, Unit, by_arm
 from synther.experiments.spec import Tracked
 from synther.folder import read_object, write_object
 from synther.origin import origin
+from synther.trackers import Trackers, of_runs
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +129,9 @@ class Record:
         self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
         self.clock = Clock(folder / "clock.json", self.measurements[-1].seconds if self.measurements else 0.0)
-        self._tracking = _Tracking(folder, arms, spec)
+        self._refreshes, self._shown = folder / "refreshes.json", 0
+        self._trackers = Trackers(folder, spec.tensorboard, spec.wandb, of_runs(arms))
+        self._before = 0, 0.0
         for measurement in self.measurements:
             self._tell(measurement)
 
@@ -139,7 +139,7 @@ class Record:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *failure: object) -> None:
-        self._tracking.close(failed=kind is not None)
+        self._trackers.close(failed=kind is not None)
 
     def add(self, measurement: Measurement) -> None:
         self._log.append(measurement)
@@ -157,7 +157,7 @@ class Record:
 
     def _tell(self, measurement: Measurement) -> None:
         """Show the measurement, and warn of members that have diverged."""
-        self._tracking.write(measurement)
+        self._track(measurement)
         self.latest = _shown(Result.of([measurement], self._arms), self._arms)
         lost = [name for name, gone in zip(self._names, measurement.diverged, strict=True) if gone]
         for name in lost:
@@ -166,6 +166,35 @@ class Record:
         self._lost.update(lost)
         if not self._others:
             check_alive(measurement.updates, measurement.diverged)
+
+    def _track(self, measurement: Measurement) -> None:
+        """Write the measurement, and the refreshes of generators before it, to the trackers."""
+        if self._refreshes.exists():
+            entries = read_object(self._refreshes)["refreshes"]
+            for step in sorted({entry["added"] for entry in entries}):
+                if self._shown < step <= measurement.updates:
+                    of_step = [entry for entry in entries if entry["added"] == step]
+                    self._trackers.write(step, measurement.seconds, _of_refresh(of_step))
+                    self._shown = step
+        found = figures(measurement, self._arms)
+        updates, seconds = self._before
+        if measurement.seconds > seconds:
+            found["speed/updates_per_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
+        self._before = measurement.updates, measurement.seconds
+        self._trackers.write(measurement.updates, measurement.seconds, found)
+
+
+def _of_refresh(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What trackers show of the generators of all seeds that were fitted after one step."""
+    found = {"refresh/failed": float(sum(not entry["kept"] for entry in entries))}
+    found |= {f"refresh/{part}": sum(entry[part] for entry in entries) for part in ("fit_seconds", "sample_seconds")}
+    return found | _summary("refresh/held_out", [entry["held_out"] for entry in entries])
+
+
+def _summary(name: str, values: Sequence[float | None]) -> dict[str, float]:
+    there = [value for value in values if value is not None]
+    figures = {"mean": float(np.mean(there)), "min": min(there), "max": max(there)} if there else {}
+    return {f"{name}/{kind}": value for kind, value in figures.items()}
 
 
 def check_alive(updates: int, diverged: Sequence[bool]) -> None:
@@ -184,137 +213,13 @@ def _shown(result: Result, arms: Sequence[str]) -> str:
     return "".join(f", {arm} {spread.mean:.1f}" for arm, spread in spreads.items() if spread is not None)
 
 
-def check_trackers(spec: Tracked) -> None:
-    """Refuse trackers that are not installed, before there is a folder."""
-    if spec.tensorboard == "on":
-        _library("torch.utils.tensorboard")
-    if spec.wandb is not None:
-        _library("wandb")
-
-
-class _Tracking:
-    """All trackers of the run in `folder`. One that fails causes one warning and is dropped."""
-
-    def __init__(self, folder: Path, arms: Sequence[str], spec: Tracked) -> None:
-        self._arms, self._before = arms, (0, 0.0)
-        self._trackers: dict[str, _TensorBoard | _WeightsAndBiases] = {}
-        if _wanted(spec.tensorboard):
-            with self._forgiving("TensorBoard"):
-                self._trackers["TensorBoard"] = _TensorBoard(folder)
-        if spec.wandb is not None:
-            with self._forgiving("Weights & Biases"):
-                self._trackers["Weights & Biases"] = _WeightsAndBiases(folder, spec.wandb)
-
-    def write(self, measurement: Measurement) -> None:
-        found = figures(measurement, self._arms)
-        updates, seconds = self._before
-        if measurement.seconds > seconds:
-            found["speed/updates_per_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
-        self._before = measurement.updates, measurement.seconds
-        for name, tracker in list(self._trackers.items()):
-            with self._forgiving(name):
-                tracker.write(measurement.updates, measurement.seconds, found)
-
-    def close(self, failed: bool) -> None:
-        for name, tracker in list(self._trackers.items()):
-            with self._forgiving(name):
-                tracker.close(failed)
-
-    @contextmanager
-    def _forgiving(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except SyntherError:
-            raise
-        except Exception as error:  # a full disk, a lost network, whatever their libraries raise
-            self._trackers.pop(name, None)
-            log.warning("%s failed (%s: %s): training continues without it", name, type(error).__name__, error)
-
-
 def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:
     """Mean, minimum and maximum of every number over an arm's seeds, without seeds that have diverged."""
     numbers = {"score": measurement.mean_scores, "return": measurement.mean_returns, **measurement.losses}
     found: dict[str, float] = {}
     for name, values in numbers.items():
         for arm, own in by_arm(values or (), arms).items():
-            there = [value for value in own if value is not None]
-            if there:
-                summary = {"mean": float(np.mean(there)), "min": min(there), "max": max(there)}
-                found |= {f"{name}/{arm}/{kind}": value for kind, value in summary.items()}
+            found |= _summary(f"{name}/{arm}", own)
     for arm, gone in by_arm(measurement.diverged, arms).items():
         found[f"diverged/{arm}"] = float(sum(gone))
     return found
-
-
-class _TensorBoard:
-    """Events in a folder of their own, which is written again each time: single events cannot be removed from it."""
-
-    def __init__(self, folder: Path) -> None:
-        own = folder / "tensorboard"
-        if own.exists():
-            shutil.rmtree(own)
-        self._began = (folder / "run.json").stat().st_mtime
-        self._writer = _library("torch.utils.tensorboard").SummaryWriter(str(own))
-
-    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, updates, walltime=self._began + seconds)
-        self._writer.flush()
-
-    def close(self, failed: bool) -> None:
-        self._writer.close()
-
-
-class _WeightsAndBiases:
-    """One run there for one run here, with an id that is kept in `wandb.json`.
-
-    Earlier measurements are written again if they are missing there. Online runs report their last step; offline runs
-    of an earlier process are removed.
-    """
-
-    def __init__(self, folder: Path, project: str) -> None:
-        wandb = _library("wandb")
-        kept = folder / "wandb.json"
-        known = read_object(kept) if kept.exists() else {}
-        if known.get("project") != project:
-            known = {"project": project, "id": secrets.token_hex(8)}
-            write_object(kept, known)
-        for left in (folder / "wandb").glob("offline-run-*"):
-            shutil.rmtree(left)
-        try:
-            self._run = wandb.init(
-                project=project,
-                id=known["id"],
-                resume="allow",
-                name=folder.resolve().name,
-                dir=str(folder),
-                config=read_object(folder / "run.json"),
-                settings=wandb.Settings(console="off", silent=True),
-            )
-        except wandb.errors.UsageError as error:
-            raise ConfigError(f"Weights & Biases: {error} Or set WANDB_MODE=offline, or leave --wandb out") from None
-
-    def write(self, updates: int, seconds: float, figures: Mapping[str, float]) -> None:
-        if updates >= self._run.step:  # they take each number once, and in order
-            self._run.log({**figures, "seconds": seconds}, step=updates, commit=True)
-
-    def close(self, failed: bool) -> None:
-        self._run.finish(exit_code=int(failed))
-
-
-def _wanted(tensorboard: Literal["auto", "on", "off"]) -> bool:
-    if tensorboard == "auto":
-        try:
-            _library("torch.utils.tensorboard")
-        except MissingExtra as error:
-            log.info("%s", error)
-            return False
-    return tensorboard != "off"
-
-
-def _library(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        what = "writing TensorBoard events" if "tensorboard" in name else "tracking a run with Weights & Biases"
-        raise MissingExtra(name.rpartition(".")[2], "track", what) from None

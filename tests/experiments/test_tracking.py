@@ -14,7 +14,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from synther.errors import ConfigError, MissingExtra
-from synther.experiments.record import figures
+from synther.experiments.record import Record, Schedule, figures
 from synther.experiments.results import Measurement
 from synther.experiments.sources import Given, TrainingData
 
@@ -60,6 +60,23 @@ def test_events_are_the_log_also_after_interruptions(tmp_path, quick):
     seconds = [json.loads(line)["seconds"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     rates = np.diff([0, *TIMES]) / np.diff([0, *seconds])
     assert speed == [(updates, pytest.approx(rate)) for updates, rate in zip(TIMES, rates, strict=True)]
+
+
+def test_refreshes_of_generators_are_shown_once_beside_the_measurements(tmp_path):
+    entries = [
+        {"seed": seed, "added": added, "kept": seed < 2, "held_out": None if seed == 2 else seed + added / 10,
+         "fit_seconds": 2.0, "sample_seconds": 1.0}
+        for added in (10, 20) for seed in range(3)
+    ]  # fmt: skip
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "refreshes.json").write_text(json.dumps({"refreshes": entries}))
+    for _ in range(2):  # also where the run is resumed
+        with Record(tmp_path, Schedule(10, 30), 0, ["sac"], [0, 1, 2], SHOWN) as record:
+            for updates in (10, 30):
+                record.add(Measurement(updates, updates / 10, {"critic": [1.0, 2.0, 3.0]}, None, None))
+    found = events(tmp_path)
+    assert found["refresh/held_out/mean"] == [(10, 1.5), (20, 2.5)]
+    assert (found["refresh/failed"], found["refresh/fit_seconds"]) == ([(10, 1.0), (20, 1.0)], [(10, 6.0), (20, 6.0)])
 
 
 def test_figures_leave_out_what_has_diverged():
