@@ -64,5 +64,12 @@ def _as_rst(app: object, what: str, name: str, obj: object, options: object, lin
     lines[:] = [*found, ""]
 
 
+def _titled(app: object, name: str, source: list[str]) -> None:
+    """Tables of results begin with the command that made them; here they get their name as a title."""
+    if name.startswith("results/") and not source[0].startswith("#"):
+        source[0] = f"# {name.rpartition('/')[2]}\n\n{source[0]}"
+
+
 def setup(app: object) -> None:
     app.connect("autodoc-process-docstring", _as_rst)  # type: ignore[attr-defined]
+    app.connect("source-read", _titled)  # type: ignore[attr-defined]
