@@ -75,7 +75,18 @@ ANYONE |= {"schema"}
 """Foundations, which import nothing of ours but each other."""
 
 BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}
-BELOW |= {"baselines", "pixels", "origin", "upsample", "report", "conditions", "relevance", "guides", "trackers"}
+BELOW |= {
+    "baselines",
+    "pixels",
+    "origin",
+    "upsample",
+    "report",
+    "conditions",
+    "relevance",
+    "guides",
+    "trackers",
+    "engines",
+}
 """What datasets, collect, compare and plots are built on, and all that is above them."""
 
 BESIDE = {"datasets", "collect", "compare", "plots"}
@@ -87,6 +98,7 @@ MAY_IMPORT = {
     "kernels": ANYONE,
     "config_file": ANYONE,
     "trackers": ANYONE,
+    "engines": ANYONE,
     "diffusion": ANYONE | {"compute", "kernels"},
     "presets": ANYONE | {"diffusion", "compute"},
     "relevance": ANYONE | {"data", "compute"},

@@ -25,7 +25,7 @@ from synther.progress import Progress
 if TYPE_CHECKING:
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.engines import Outcome
+    from synther.engines import Outcome
     from synther.experiments.sources import Source
 
 PROVENANCE = "provenance.json"
@@ -282,7 +282,7 @@ def execute_all(
 ) -> list[Outcome]:
     """Execute each run in its own folder in `folder`, `parallel` at once. `how` goes to `engines.run_all`."""
     from synther import compute
-    from synther.experiments.engines import run_all
+    from synther.engines import run_all
 
     tasks = [_Task(spec.name, spec, place) for spec in specs]
     with compute.shared_by_processes(compute.pick_device(place.device)) if parallel > 1 else nullcontext():

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from synther.engines import Outcome, check_address, connected, run_all, share
 from synther.errors import ConfigError, MissingExtra
-from synther.experiments.engines import Outcome, check_address, connected, run_all, share
 from synther.locks import Owned, driver_lock, owned, worker_lock
 from synther.progress import Lines
 
-from ...support.processes import gone
+from ..support.processes import gone
 from .counting import NUMBERS, Broken, Counting, Endless, Full, Killed, Meeting, Refusing, wait_for
 
 
@@ -76,8 +76,8 @@ STARTS = """
 import sys
 from pathlib import Path
 from synther.cli import main
-from synther.experiments.engines import run_all
-from tests.experiments.engines.counting import Counting, Endless
+from synther.engines import run_all
+from tests.engines.counting import Counting, Endless
 
 def several(arguments):
     here = Path(arguments[0])
@@ -101,7 +101,7 @@ def test_a_signal_stops_all_processes_and_the_same_call_resumes(tmp_path, how, s
     tasks = [Endless("one", tmp_path / "first"), Endless("two", tmp_path / "second"), Counting("three", tmp_path)]
     for task in tasks[:2]:
         task.diary.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, str(tmp_path / "start.py"), str(tmp_path)]
     own: dict = {"stderr": subprocess.PIPE, "text": True, "env": environment, "start_new_session": True}
     with subprocess.Popen(command, **own) as parent:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from synther import engines
+from synther.engines import Outcome, connected, run_all
 from synther.errors import ConfigError
-from synther.experiments import engines
-from synther.experiments.engines import Outcome, connected, run_all
 from synther.locks import driver_lock, owned
 
-from ...support.processes import eventually, gone
-from ...support.watch import Watch
+from ..support.processes import eventually, gone
+from ..support.watch import Watch
 from . import counting
 from .counting import NUMBERS, Broken, Counting, Endless, Killed, Meeting
 
