@@ -146,11 +146,13 @@ LATENTS: Mapping[str, Mapping[str, Any]] = {
     "noise": {"p_mean": -0.4},
     "data": {"scaling": "standard", "residuals": "none"},
 }
-"""Changes of `best` and `laptop` that suit the latents of pixel agents."""
+"""Changes of `best` and `laptop` that suit the latents of pixel agents. `paper` and `fast` are as in the paper."""
 
 
-def preset(name: str | Settings, *, gpu: bool = False, **changes: Mapping[str, Any]) -> Settings:
+def preset(name: str | Settings, *, gpu: bool = False, latents: bool = False, **changes: Mapping[str, Any]) -> Settings:
     """The settings called `name` (`auto`: those that suit the machine), with `changes` as in `Settings.changed`.
+
+    With `latents`, `best` and `laptop` are changed as suits the latents of pixel agents.
 
     Settings stand for themselves.
     """
@@ -160,4 +162,5 @@ def preset(name: str | Settings, *, gpu: bool = False, **changes: Mapping[str, A
         name = "best" if gpu else "laptop"
     if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}: expected auto, {', '.join(PRESETS)}, or Settings")
-    return PRESETS[name].changed(**changes)
+    chosen = PRESETS[name].changed(**LATENTS) if latents and name in ("best", "laptop") else PRESETS[name]
+    return chosen.changed(**changes)

@@ -20,7 +20,7 @@ from synther import config_file
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError, SyntherError
-from synther.presets import LATENTS, DataConfig, Settings, preset
+from synther.presets import DataConfig, Settings, preset
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
@@ -307,6 +307,6 @@ def _preset_defaults(arguments: list[str], latents: bool) -> dict[str, Any]:
         from synther.compute import pick_device
 
         gpu = pick_device(known.device).type == "cuda"
-    chosen = preset(known.preset, gpu=gpu, **(LATENTS if latents and known.preset == "auto" else {}))
+    chosen = preset(known.preset, gpu=gpu, latents=latents)
     parts = {part.name: getattr(chosen, part.name) for part in fields(chosen)}
     return {"data_options" if name == "data" else name: part for name, part in parts.items()}

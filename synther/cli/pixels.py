@@ -11,6 +11,7 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, of_run, seeds
+from synther.errors import ConfigError
 from synther.experiments.spec import PixelOptions, SeedOptions
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Encode(options.Output):
     """Folder for the latents."""
     features: Literal["both", "actor", "critic"] | None = None
     """Whose trunk makes the latents: each its own, or one for both. Default: all trunks. BC has an actor only."""
+    shifts: int = 8
+    """Random shifts with which each frame is encoded, as rows of their own; 0 for none."""
     seed: int = 0
     """Seed of the random shifts."""
     device: str = "auto"
@@ -107,6 +110,10 @@ class Retrain(Training):
     """Folder of `synther pixels train`."""
     data: tyro.conf.Positional[Path] = tyro.MISSING
     """Folder of `synther pixels upsample`, or of `encode` for the real latents."""
+    real: Path | None = None
+    """Folder of `encode`, whose real latents are mixed with those in DATA."""
+    ratio: float = 0.5
+    """With --real: the share of latents from DATA in every batch."""
     precision: Literal["auto", "float32", "tf32"] = "auto"
     """auto is tf32 on a GPU and float32 on a CPU."""
 
@@ -172,7 +179,7 @@ def _encode(arguments: list[str]) -> None:
     from synther.pixels import files
 
     frames = files.read(chosen.frames, not chosen.quiet)
-    how: dict[str, Any] = {"features": chosen.features, "seed": chosen.seed, "device": chosen.device}
+    how: dict[str, Any] = {name: getattr(chosen, name) for name in ("features", "shifts", "seed", "device")}
     written = encode_to(chosen.run, frames, chosen.out, **how, progress=not chosen.quiet)
     facts = {"frames": len(frames), "files": list(map(str, written))}
     figures = [("frames", f"{len(frames):,}"), ("folder", str(chosen.out))]
@@ -196,8 +203,13 @@ def _retrain(arguments: list[str]) -> None:
     from synther.experiments.specs import PixelRun
 
     features, sources = stored(chosen.data, identity(chosen.run))
+    mixed: dict[str, Any] = {"features": features, "ratio": chosen.ratio}
+    if chosen.real is not None:
+        others, mixed["real"] = stored(chosen.real, identity(chosen.run))
+        if others != features:
+            raise ConfigError(f"expected latents of {features} in {chosen.real}, as in {chosen.data}, got {others}")
     spec = options.build(PixelRun, chosen, name=chosen.out.name)
-    trained = retrain_to(spec, chosen.run, sources, chosen.out, features=features, progress=not chosen.quiet)
+    trained = retrain_to(spec, chosen.run, sources, chosen.out, **mixed, progress=not chosen.quiet)
     _print(chosen.json, chosen.out, _evaluated(chosen, trained), f"heads on the latents in {chosen.data}")
 
 

@@ -18,8 +18,8 @@ from synther.errors import ConfigError, Failed
 _Given = ParamSpec("_Given")
 _Answer = TypeVar("_Answer")
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""NumPy's BLAS reads its number of threads from these variables when a process starts."""
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LP_NUM_THREADS"), "1")
+"""NumPy's BLAS, and Mesa's software renderer, read their number of threads from these when a process starts."""
 
 
 class Workers:

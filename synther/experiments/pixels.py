@@ -40,7 +40,7 @@ from synther.folder import RunFolder, read_object, write_object
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig
 from synther.pixels.encoder import Features
 from synther.pixels.frames import Frames
-from synther.pixels.latents import encode
+from synther.pixels.latents import SHIFTS, encode
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
 from synther.plain import check_one_of
 from synther.presets import Settings
@@ -158,26 +158,29 @@ def encode_to(
     folder: Path,
     *,
     features: Features | None = None,
+    shifts: int = SHIFTS,
     seed: int = 0,
     device: str = "auto",
     progress: Progress | bool = True,
 ) -> list[Path]:
     """The latents of each seed of the stage one in the folder `run`, in files of `folder`: `seed-0.npz` and so on.
 
-    `features` of None are all that its agents have.
+    `features` of None are all that its agents have; `shifts` are those of `encode`.
     """
     own = identity(run)
     _check_frames(run, frames)
     chosen = features or ("both" if kind_of(own["agent"]["algorithm"]) is DrQBCConfig else "actor")
     seeds = own["seeds"]
     described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": frames.digest()}
+    described["shifts"] = shifts
     files = [folder / f"seed-{each}.npz" for each in seeds]
     written = RunFolder(folder)
     written.check(described)
     if all(file.exists() for file in files):
         return files
     # Not in the folder yet: frames or features that do not fit leave none behind.
-    latents = encode(run / loop.CHECKPOINT, frames, features=chosen, seed=seed, device=device, progress=progress)
+    how: dict[str, Any] = {"shifts": shifts, "seed": seed, "device": device, "progress": progress}
+    latents = encode(run / loop.CHECKPOINT, frames, features=chosen, **how)
     with written.work(described, lambda: all(file.exists() for file in files)) as unfinished:
         if unfinished:
             for rows, file in zip(latents, files, strict=True):
@@ -292,10 +295,13 @@ def retrain_to(
     folder: Path,
     *,
     features: Features,
+    real: Sequence[LatentSource] = (),
+    ratio: float = 0.5,
     progress: Progress | bool = True,
 ) -> Result:
     """Train the heads of every seed of `run`, a folder of stage one, on the rows of its source. Encoder and trunks stay
-    as they are. `folder` receives what stage one leaves behind, too, and a folder for each group of seeds.
+    as they are. `folder` receives what stage one leaves behind, too, and a folder for each group of seeds. With `real`,
+    more rows for each seed, a share `ratio` of every batch comes from `sources` and the rest from `real`.
 
     Of the spec, only the length and the machine matter: agents and seeds are those of `run`. Started again it resumes;
     with other rows or options it refuses to touch the folder.
@@ -304,10 +310,14 @@ def retrain_to(
     seeds: list[int] = about["seeds"]
     if len(sources) != len(seeds):
         raise ConfigError(f"{run} has {len(seeds)} seeds: expected rows for each of them, got {len(sources)}")
+    if real and (len(real) != len(seeds) or not 0 < ratio < 1):
+        raise ConfigError(f"expected {len(seeds)} real sources and 0 < ratio < 1, got {len(real)} and {ratio}")
     policy = load_pixel_policy(run / loop.CHECKPOINT, features=features)
     device = compute.pick_device(spec.device)
-    groups = _groups(sources, seeds, device)
+    groups = _groups(list(zip(sources, *([real] if real else []), strict=True)), seeds, device)
     heads = _heads_of(about["agent"], features)
+    # The noise of their actions falls over the same share of their updates as in stage one.
+    heads = replace(heads, stddev_updates=max(1, round(heads.stddev_updates * spec.updates / about["updates"])))
     if spec.precision == "bf16":  # the products of heads alone are too small to gain from it
         raise ConfigError("heads are trained in float32 or tf32, got bf16")
     trackers.check(spec.tensorboard, spec.wandb)
@@ -321,11 +331,14 @@ def retrain_to(
         "device": device.type,
         **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
     }
+    if real:
+        described |= {"real": [source.description() for source in real], "ratio": ratio}
+    shares = (ratio, 1 - ratio) if real else (1.0,)
     written = RunFolder(folder)
     new = not written.begun
     with written.work(described, lambda: is_trained(folder)) as unfinished:
         if unfinished:
-            how = resolve(progress), len(groups) > 1
+            how = shares, resolve(progress), len(groups) > 1
             with _taken_back(written) if new else nullcontext():
                 found = [_train_group(spec, heads, policy, group, folder / group.name, *how) for group in groups]
             result = _together(groups, found)
@@ -352,27 +365,28 @@ class _Group:
     """Seeds whose rows fit into memory together."""
 
     seeds: list[int]
-    sources: list[LatentSource]
+    sources: list[tuple[LatentSource, ...]]
+    """Of each seed."""
 
     @property
     def name(self) -> str:
         return f"seeds-{self.seeds[0]}-{self.seeds[-1]}"
 
 
-def _groups(sources: Sequence[LatentSource], seeds: Sequence[int], device: torch.device) -> list[_Group]:
+def _groups(sources: Sequence[tuple[LatentSource, ...]], seeds: Sequence[int], device: torch.device) -> list[_Group]:
     """Consecutive seeds, as many together as fit, at least one. The same machine always gives the same groups."""
     room = float(_CPU_BYTES)
     if device.type == "cuda":
         room = _GPU_SHARE * torch.cuda.get_device_properties(device).total_memory
     groups: list[_Group] = []
     taken = 0
-    for source, seed in zip(sources, seeds, strict=True):
-        size = source.size()
+    for own, seed in zip(sources, seeds, strict=True):
+        size = sum(each.size() for each in own)
         if not groups or taken + size > room:
             groups.append(_Group([], []))
             taken = 0
         groups[-1].seeds.append(seed)
-        groups[-1].sources.append(source)
+        groups[-1].sources.append(own)
         taken += size
     return groups
 
@@ -383,17 +397,18 @@ def _train_group(
     policy: PixelPolicy,
     group: _Group,
     folder: Path,
+    shares: tuple[float, ...],
     progress: Progress,
     others: bool,
 ) -> Result:
-    """`others`: whether there are more groups than this."""
+    """`shares` of a batch come from each source of a seed. `others`: whether there are more groups than this."""
     if is_trained(folder):
         return result_of(folder)
     RunFolder(folder).claim({"kind": "group", "seeds": group.seeds})
     wanted = policy.trunk.features * (2 if getattr(heads, "features", "shared") == "both" else 1)
 
     def tables() -> Iterator[Transitions]:
-        for source in group.sources:
+        for source in (source for own in group.sources for source in own):
             rows = source.rows(None, progress)
             if rows.observation.shape[1] != wanted:
                 got = rows.observation.shape[1]
@@ -405,8 +420,12 @@ def _train_group(
     assert precision != "bf16"
     low, high = policy.low.numpy(), policy.high.numpy()
     with compute.working_on(device, "take fewer rows, or seeds"):
-        rows = Rows(tables(), device=device, low=low, high=high, count=len(group.sources))
-    members = [Member(seed, Arm((place,), (1.0,), place)) for place, seed in enumerate(group.seeds)]
+        rows = Rows(tables(), device=device, low=low, high=high, count=len(shares) * len(group.sources))
+    firsts = range(0, len(shares) * len(group.sources), len(shares))
+    members = [
+        Member(seed, Arm(tuple(range(first, first + len(shares))), shares, first))
+        for first, seed in zip(firsts, group.seeds, strict=True)
+    ]
     agent = Agent(heads, rows, members, precision=precision)
     how: dict[str, Any] = {"label": f"train {LATENTS}", "others": others}
     result = loop.train(agent, spec, folder, [LATENTS], group.seeds, progress, **how)

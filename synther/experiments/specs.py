@@ -366,9 +366,15 @@ class Retraining:
     """Trunk whose outputs are the latents: actor, critic, or both. BC has only an actor."""
     recipe: Recipe | None = None
     """Source of synthetic latents; None is real latents."""
+    ratio: float = 1.0
+    """Share of synthetic latents in every batch; the others are real."""
+    shifts: int = 1
+    """Random shifts with which each decision is encoded."""
 
     def __post_init__(self) -> None:
         check_one_of("features", self.features, get_args(Features))
+        if not 0 < self.ratio <= 1 or self.shifts < 0:
+            raise ConfigError(f"expected a ratio in (0, 1] and no negative shifts, got {self.ratio} and {self.shifts}")
         if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
             raise ConfigError("latents are made by diffusion, with a number of samples: got another recipe")
 
@@ -410,7 +416,10 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
     def config(self) -> PixelConfig:
         from synther.pixels.agent import PIXEL_ALGORITHMS
 
-        config: PixelConfig = with_options(self.algorithm, PIXEL_ALGORITHMS[self.algorithm][0](), self.agent)
+        default = PIXEL_ALGORITHMS[self.algorithm][0]()
+        # The noise of actions falls over the same share of the updates as in V-D4RL.
+        decay = max(1, round(default.stddev_updates * self.updates / PixelOptions.updates))
+        config: PixelConfig = with_options(self.algorithm, default, {"stddev_updates": decay, **self.agent})
         return config
 
     def changed(self, changes: ChangeOptions) -> PixelRun:
@@ -453,6 +462,7 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
         from synther.experiments.loop import CHECKPOINT
         from synther.experiments.pixels import is_trained, retrain_to, train_to
+        from synther.experiments.sources import Given
         from synther.pixels import files
         from synther.pixels.latents import encode
 
@@ -471,9 +481,12 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
             how: dict[str, Any] = {"seed": self.seed, "device": place.device, "progress": progress}
             for arm, retraining in self.arms.items():
                 if not is_trained(folder / arm):
-                    latents = encode(one / CHECKPOINT, frames, features=retraining.features, **how)
+                    made: dict[str, Any] = {"features": retraining.features, "shifts": retraining.shifts}
+                    latents = encode(one / CHECKPOINT, frames, **made, **how)
                     sources = run._sources(folder / f"{arm}-models", latents, retraining.recipe, progress)
-                    retrain_to(run, one, sources, folder / arm, features=retraining.features, progress=progress)
+                    real = [Given(rows) for rows in latents] if retraining.ratio < 1 else []
+                    mixed: dict[str, Any] = {"real": real, "ratio": retraining.ratio, "features": retraining.features}
+                    retrain_to(run, one, sources, folder / arm, **mixed, progress=progress)
 
         return {"data": origin, "rows": len(frames), "generators": meant}, train
 

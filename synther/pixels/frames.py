@@ -41,6 +41,8 @@ class Decisions(NamedTuple):
     """(M,): of the n decisions, each discounted by those before it"""
     discount: NDArray[np.float32]
     """(M,): discount of the value after n decisions: discount ** n, and 0 after a terminal"""
+    last: NDArray[np.bool_]
+    """(M,): the last one of its episode"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +180,7 @@ class Frames:
             self.action[kept + 1],
             reward.astype(np.float32),
             worth.astype(np.float32),
+            kept + nstep + 1 == end[kept],
         )
 
     def digest(self) -> str:

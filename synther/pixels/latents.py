@@ -25,6 +25,8 @@ from synther.pixels.learner import PixelLearner
 from synther.pixels.store import FrameStore, drawn_offsets, stacked
 from synther.progress import Progress, resolve
 
+SHIFTS = 8
+"""Random shifts with which each decision is encoded. Stage one sees new ones at every update."""
 _STREAM = 2
 """Random stream of the shifts in `encode`. Training uses other streams (`agents/algorithm.py`)."""
 
@@ -36,7 +38,7 @@ def encode(
     *,
     features: Features | None = None,
     seed: int = 0,
-    augment: bool = True,
+    shifts: int = SHIFTS,
     chunk: int = 256,
     device: str = "auto",
     precision: compute.Precision = "float32",
@@ -45,36 +47,40 @@ def encode(
     """Encode `frames` with each member's encoder and trunks: one data set per member.
 
     `source` is an agent or its file. `device` applies to a file; an agent encodes on its own device. `features` selects
-    the actor's trunk, the critic's trunk, or both in this order; None is all that the agent has. With `augment`,
-    observations are randomly shifted; the shifts depend on `seed` and the member's seed. `chunk` is the number of
-    observations of each member that are encoded at once.
+    the actor's trunk, the critic's trunk, or both in this order; None is all that the agent has. Each decision is
+    encoded `shifts` times, with other random shifts of its frames each time, as in training; 0 encodes it once, without
+    a shift. The shifts depend on `seed` and the member's seed. `chunk` is the number of observations of each member
+    that are encoded at once.
     """
     if isinstance(source, PixelAgentBase):
         encoder = source.pixel_encoder()
     else:
         encoder = load_pixel_encoder(source, compute.pick_device(device))
     names = _names(features, encoder)
-    if chunk < 1:
-        raise ConfigError(f"chunk must be at least 1, got {chunk}")
+    if chunk < 1 or shifts < 0:
+        raise ConfigError(f"expected a chunk of at least 1 and 0 or more shifts, got {chunk} and {shifts}")
     if stacked(frames) != encoder.encoder.frame:
         raise DataError(
             f"this agent sees stacks of {encoder.encoder.frame}, the frames make stacks of {stacked(frames)}"
         )
     with compute.working_on(encoder.device, "lower the chunk or encode fewer frames at once"):
         store = FrameStore(frames, encoder.nstep, encoder.discount, encoder.device)
-        seen = np.empty((2, len(encoder.seeds), len(store), len(names) * encoder.trunk(names[0]).features), np.float32)
-        shifts = None
-        if augment:
-            shifts = torch.stack([drawn_offsets(len(store), member, _STREAM, seed) for member in encoder.seeds])
+        width, times = len(names) * encoder.trunk(names[0]).features, max(shifts, 1)
+        seen = np.empty((2, len(encoder.seeds), times, len(store), width), np.float32)
         chosen = compute.pick_precision(precision, encoder.device)
         dtype = compute.working_dtype(chosen)
-        with convolving(chosen, encoder.device), resolve(progress).phase("encode", len(store)) as phase:
-            for start in range(0, len(store), chunk):
-                some = slice(start, min(start + chunk, len(store)))
-                own = None if shifts is None else shifts[:, some].to(encoder.device)
-                for place, encoded in zip(seen, _encoded(encoder, names, store, some, own, dtype), strict=True):
-                    place[:, some] = encoded.cpu().numpy()
-                phase.advance(some.stop - some.start)
+        with convolving(chosen, encoder.device), resolve(progress).phase("encode", times * len(store)) as phase:
+            for number in range(times):
+                moved = None
+                if shifts:
+                    key = (_STREAM, seed, number) if number else (_STREAM, seed)
+                    moved = torch.stack([drawn_offsets(len(store), member, *key) for member in encoder.seeds])
+                for start in range(0, len(store), chunk):
+                    some = slice(start, min(start + chunk, len(store)))
+                    own = None if moved is None else moved[:, some].to(encoder.device)
+                    for place, encoded in zip(seen, _encoded(encoder, names, store, some, own, dtype), strict=True):
+                        place[:, number, some] = encoded.cpu().numpy()
+                    phase.advance(some.stop - some.start)
     decisions = frames.decisions(encoder.nstep, encoder.discount)
     return [_rows(here, there, frames, decisions) for here, there in zip(*seen, strict=True)]
 
@@ -106,14 +112,19 @@ def _encoded(
 
 
 def _rows(here: np.ndarray, there: np.ndarray, frames: Frames, decisions: Decisions) -> Transitions:
+    """Rows of the decisions with each of their shifts, (shifts, decisions, features), one after the other."""
+    times, _, features = here.shape
+    action = decisions.action.clip(frames.low, frames.high)
+    terminal = decisions.discount == 0
     return Transitions(
-        observation=here,
-        action=decisions.action.clip(frames.low, frames.high),
-        reward=decisions.reward,
-        next_observation=there,
-        terminal=decisions.discount == 0,
+        observation=here.reshape(-1, features),
+        action=np.tile(action, (times, 1)),
+        reward=np.tile(decisions.reward, times),
+        next_observation=there.reshape(-1, features),
+        terminal=np.tile(terminal, times),
+        timeout=np.tile(decisions.last & ~terminal, times),  # so that generators know where episodes begin
         action_space=(Box(tuple(frames.low.tolist()), tuple(frames.high.tolist())),),
-        observation_space=(Box.uniform(-1, 1, here.shape[1]),),
+        observation_space=(Box.uniform(-1, 1, features),),
     )
 
 

@@ -82,7 +82,7 @@ class Synthesizer:
         self.device = compute.pick_device(device)
         self.precision = compute.pick_precision(precision, self.device)
         self.seed = whole_seed(seed)
-        self.settings = preset(settings, gpu=self.device.type == "cuda", **changes)
+        self.settings = preset(settings, gpu=self.device.type == "cuda", latents=False, **changes)
         self._fitted: Fitted | None = None
 
     def __repr__(self) -> str:

@@ -100,11 +100,12 @@ def test_an_environment_that_cannot_be_theirs_is_told_before_they_are_trained(ru
 
 
 @pytest.mark.parametrize("kind", [pixels.Upsample, OnlinePixels])
-def test_auto_suits_latents_and_a_name_is_what_it_says(kind):
+def test_our_presets_suit_latents_and_the_papers_are_what_they_say(kind):
     needed = ["latents", "--out", "out", "--device", "cpu"]
     auto = parse("verb", kind, needed).settings()
     assert auto == preset("laptop", noise={"p_mean": -0.4}, data={"scaling": "standard", "residuals": "none"})
-    assert parse("verb", kind, [*needed, "--preset", "laptop"]).settings() == preset("laptop")
+    assert parse("verb", kind, [*needed, "--preset", "laptop"]).settings() == auto
+    assert parse("verb", kind, [*needed, "--preset", "paper"]).settings() == preset("paper")
 
 
 @pytest.mark.parametrize(

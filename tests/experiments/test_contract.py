@@ -91,7 +91,7 @@ def run_frames(folder: Path, progress: Any = False, **changes: Any) -> object:
 def run_heads(folder: Path, progress: Any = False, **changes: Any) -> object:
     stage_one = folder.with_name("stage one")
     run_frames(stage_one)
-    latents = encode(stage_one / CHECKPOINT, seeing.frames(), device="cpu")
+    latents = encode(stage_one / CHECKPOINT, seeing.frames(), shifts=1, device="cpu")
     spec, sources = replace(seeing.PLAN, **changes), [Given(rows) for rows in latents]
     return retrain_to(spec, stage_one, sources, folder, features="both", progress=progress)
 

@@ -19,6 +19,7 @@ from synther.experiments import loop
 from synther.experiments import pixels as retraining
 from synther.experiments.pixels import encode_to, fit_to, identity, retrain_to, stored, train_to, upsample
 from synther.experiments.sources import Given
+from synther.experiments.specs import PixelRun
 from synther.folder import RunFolder
 from synther.pixels.agent import PixelAgent
 from synther.pixels.files import frames_of
@@ -48,7 +49,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def latents(run):
-    return encode(run / loop.CHECKPOINT, frames(), device="cpu")
+    return encode(run / loop.CHECKPOINT, frames(), shifts=1, device="cpu")
 
 
 class TestStageOne:
@@ -87,8 +88,8 @@ class TestStageOne:
 class TestLatents:
     def test_a_file_for_each_seed(self, run, latents, tmp_path):
         with RunFolder(tmp_path / "latents").lock(), pytest.raises(ConfigError, match="at work in"):
-            encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
-        written = encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
+            encode_to(run, frames(), tmp_path / "latents", shifts=1, device="cpu", progress=False)
+        written = encode_to(run, frames(), tmp_path / "latents", shifts=1, device="cpu", progress=False)
         assert [file.name for file in written] == ["seed-3.npz", "seed-4.npz"]
         for file, rows in zip(written, latents, strict=True):
             assert read(file).equals(rows)
@@ -97,7 +98,7 @@ class TestLatents:
         assert features == "both"
         assert sources[1].rows(None, Silent()).equals(latents[1])
         with pytest.raises(ConfigError, match="another features"):
-            encode_to(run, frames(), tmp_path / "latents", features="actor", device="cpu", progress=False)
+            encode_to(run, frames(), tmp_path / "latents", features="actor", shifts=1, device="cpu", progress=False)
 
     def test_of_other_agents_they_are_refused(self, run, tmp_path):
         encode_to(run, frames(), tmp_path / "latents", device="cpu", progress=False)
@@ -184,10 +185,30 @@ class TestStageTwo:
 
     @pytest.mark.parametrize(("features", "trunk"), [("actor", "actor_trunk"), ("critic", "critic_trunk")])
     def test_heads_see_through_the_trunk_they_learned_from(self, run, features, trunk, tmp_path):
-        rows = encode(run / loop.CHECKPOINT, frames(), features=features, device="cpu")
+        rows = encode(run / loop.CHECKPOINT, frames(), features=features, shifts=1, device="cpu")
         self.retrain(run, rows, tmp_path / "heads", features=features)
         after, before = load_file(tmp_path / "heads" / "policy.safetensors"), load_file(run / "checkpoint.safetensors")
         assert torch.equal(after["actor_trunk"], before[trunk])
+
+    def test_batches_mix_real_rows_with_others(self, run, latents, tmp_path):
+        """Rows of which half are lost in every batch: heads learn from the others as well."""
+        frozen = [replace(rows, action=np.full_like(rows.action, 0.9)) for rows in latents]
+        real = [Given(rows) for rows in latents]
+        mixed = {"features": "both", "progress": False, "real": real, "ratio": 0.25}
+        retrain_to(PLAN, run, [Given(rows) for rows in frozen], tmp_path / "mixed", **mixed)
+        self.retrain(run, frozen, tmp_path / "frozen")
+        self.retrain(run, latents, tmp_path / "real")
+        heads = [load_file(tmp_path / name / "policy.safetensors")["actor"] for name in ("mixed", "frozen", "real")]
+        assert (heads[0] - heads[2]).norm() < (heads[1] - heads[2]).norm()
+        with pytest.raises(ConfigError, match="another ratio"):
+            retrain_to(PLAN, run, [Given(rows) for rows in frozen], tmp_path / "mixed", **{**mixed, "ratio": 0.5})
+        with pytest.raises(ConfigError, match="ratio"):
+            retrain_to(PLAN, run, real, tmp_path / "none", **{**mixed, "ratio": 1.5})
+
+    def test_the_noise_falls_over_the_same_share_of_updates(self):
+        whole, short = PixelRun(algorithm="bc"), PixelRun(algorithm="bc", updates=5_500)
+        assert (whole.config.stddev_updates, short.config.stddev_updates) == (125_000, 1_250)
+        assert replace(short, agent={"stddev_updates": 7}).config.stddev_updates == 7
 
     def test_one_seed_after_another_and_stopped_it_comes_to_the_same(self, run, latents, tmp_path, monkeypatch):
         self.retrain(run, latents, tmp_path / "together")

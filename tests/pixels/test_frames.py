@@ -44,7 +44,7 @@ def by_hand() -> Frames:
 
 def test_decisions_by_hand():
     found = by_hand().decisions(1, 0.5)
-    assert [part.dtype for part in found] == [np.int64, np.int64, np.float32, np.float32, np.float32]
+    assert [part.dtype for part in found] == [np.int64, np.int64, np.float32, np.float32, np.float32, np.bool_]
     assert found.stack.tolist() == [[0, 0, 0], [0, 0, 1], [0, 1, 2], [1, 2, 3]]
     assert found.next_stack.tolist() == [[0, 0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
     np.testing.assert_allclose(found.action[:, 0], [0.1, 0.2, 0.3, 0.4], rtol=1e-6)
@@ -56,6 +56,7 @@ def test_decisions_by_hand():
     np.testing.assert_allclose(three.action[:, 0], [0.1, 0.2], rtol=1e-6)
     assert three.reward.tolist() == [1 + 5 + 25, 10 + 50 + 250]
     assert three.discount.tolist() == [0.125, 0.0]
+    assert three.last.tolist() == [False, True]
     with pytest.raises(ConfigError, match="nstep"):
         by_hand().decisions(0, 0.99)
     with pytest.raises(ConfigError, match="discount"):
