@@ -8,15 +8,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 from synther.cores import cores, environment
 from synther.errors import Failed
+from synther.interrupts import interrupt_once, interrupted_by_sigterm
 
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
@@ -41,7 +41,7 @@ class Children:
 
     def each(self, work: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
         """`work` of every item, `count` at a time, each in a thread that may wait for a `call`."""
-        with environment(_core_share(self.count)), _interrupted_by_sigterm(), ThreadPoolExecutor(self.count) as pool:
+        with environment(_core_share(self.count)), interrupted_by_sigterm(), ThreadPoolExecutor(self.count) as pool:
             try:
                 return list(pool.map(work, items))
             except BaseException:
@@ -89,19 +89,6 @@ def _block_ctrl_c() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does. Only the main thread can say so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _core_share(count: int) -> dict[str, str]:
     """Environment variables that make each of `count` processes use its share of the cores."""
     share = str(max(1, cores() // count))
@@ -110,17 +97,12 @@ def _core_share(count: int) -> dict[str, str]:
 
 def _serve(pipe: Connection, function: Callable[..., Any], given: Sequence[Any]) -> None:
     """In the child."""
-    signal.signal(signal.SIGTERM, _interrupt_once)
+    signal.signal(signal.SIGTERM, interrupt_once)
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         pipe.send(function(*given))
     except KeyboardInterrupt:
         sys.exit(1)
-
-
-def _interrupt_once(*given: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop the cleaning up
-    raise KeyboardInterrupt
 
 
 def _stop_with_parent() -> None:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from synther.data.transitions import Transitions
 from synther.diffusion.edm import Guidance
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.relevance import RELEVANCE, relevance
+from synther.schema import checked
 
 Array = NDArray[Any]
 
@@ -278,13 +279,19 @@ class Conditions:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Conditions:
-        scales = tuple(Scale(name, np.array(knots, np.float64)) for name, knots in entry["scales"].items())
+        told = checked(entry, _Entry, "conditions")
+        scales = tuple(Scale(name, np.array(knots, np.float64)) for name, knots in told["scales"].items())
         if any(scale.knots.shape != (_KNOTS,) or not np.isfinite(scale.knots).all() for scale in scales):
             raise ValueError("a condition has no quantiles")
-        starts = entry["starts"]
+        starts = told["starts"]
         if starts is not None and not 0 < starts < 1:
             raise ValueError(f"the share of starts is {starts}")
         return cls(scales, starts)
+
+
+class _Entry(TypedDict):
+    scales: dict[str, list[float]]
+    starts: float | None
 
 
 def _request(name: str, asked: Any) -> Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,10 +10,39 @@ from contextlib import contextmanager
 from pathlib import Path
 from socket import gethostname
 
-from synther.errors import ConfigError
+from synther.errors import ConfigError, Unwritable
 
 # Several machines may share a folder: a writer is known by its machine and its process.
 _HOST = "".join(letter if letter.isalnum() else "_" for letter in gethostname())
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def writing_to(path: str | os.PathLike[str], *, every: bool = True) -> Iterator[None]:
+    """Turn what keeps `path` from being written inside into an error about it: every OSError, or those of disks."""
+    try:
+        yield
+    except Unwritable:
+        raise
+    except OSError as error:
+        if error.errno in _FULL:
+            advice = ". The disk is full: make room, and run it again. Nothing that was there before is lost"
+        elif error.errno in _FORBIDDEN:
+            advice = ". Writing there is not allowed: choose another place"
+        elif every:
+            advice = ""
+        else:
+            raise
+        raise Unwritable(f"{path} could not be written: {error.strerror or error}{advice}") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that may not be written to, before any work is done for it."""
+    if not os.access(folder, os.W_OK):
+        raise Unwritable(f"{folder} could not be written: writing there is not allowed: choose another place")
 
 
 @contextmanager
@@ -23,7 +53,11 @@ def replacing(path: str | os.PathLike[str], *, tidy: bool = True) -> Iterator[Pa
     The suffix is kept, because some libraries choose what to write by it. What a killed writer left is cleared away
     first, unless the caller sees to that for a whole folder of files.
     """
-    final = Path(path)
+    with writing_to(path, every=False):
+        yield from _replacing(Path(path), tidy)
+
+
+def _replacing(final: Path, tidy: bool) -> Iterator[Path]:
     final.parent.mkdir(parents=True, exist_ok=True)
     if tidy:
         _tidy(final)

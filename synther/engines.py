@@ -198,13 +198,19 @@ def connected(address: str | None = None, *, show_progress: bool = False) -> Ite
     address = address or os.environ.get("RAY_ADDRESS", "local")
     check_address(address)
     try:
-        ray.init(address, include_dashboard=False, log_to_driver=show_progress, logging_level=logging.ERROR)
+        how: Any = {"include_dashboard": False, "log_to_driver": show_progress, "logging_level": logging.ERROR}
+        ray.init(address, **how, **_own(address))
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(f"cannot connect to a Ray cluster at {address}: {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _own(address: str) -> dict[str, str]:
+    """A new cluster is for this machine alone. Ray's would listen to the network, and run whatever comes from there."""
+    return {"_node_ip_address": "127.0.0.1"} if address == "local" else {}
 
 
 def check_address(address: str) -> None:

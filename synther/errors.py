@@ -26,6 +26,10 @@ class Failed(SyntherError):
     """Work that could not be finished though nothing was wrong with it, such as that of a process that was killed."""
 
 
+class Unwritable(Failed, OSError):
+    """A file or folder that cannot be written, because the disk is full or writing there is not allowed."""
+
+
 class MissingExtra(SyntherError, ImportError):
     """An optional library is needed for what was asked."""
 

@@ -8,13 +8,14 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from synther.durable import check_folder, replacing
-from synther.errors import ConfigError
+from synther import schema
+from synther.durable import check_folder, check_new, replacing, writing_to
+from synther.errors import ConfigError, FormatError
 from synther.locks import Owned, owned
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,54 @@ class Growth:
     """The number that may grow, as the description names it: steps."""
     hindrance: Callable[[int], str] = lambda before: ""
     """Why a run of so many cannot go on; empty where it can."""
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Nobody else who asks for it writes to `path` meanwhile, however the process ends.
+
+    A folder that was made for it is removed if nothing was written.
+    """
+    new = not path.parent.exists()
+    with ExitStack() as held:
+        held.callback(_remove_empty, path.parent if new else None)
+        try:
+            held.enter_context(owned(path.with_name(f".{path.name}.lock")))
+        except Owned as taken:
+            raise ConfigError(
+                f"{taken.owner} is writing {path}: wait until it is done, or choose another --out"
+            ) from None
+        yield
+
+
+def _remove_empty(folder: Path | None) -> None:
+    if folder is not None:
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def written_once(path: Path, made: Mapping[str, Any]) -> Iterator[bool]:
+    """The only writer of a new file at `path`; yields whether it has to be written.
+
+    It has not, if the same command has written it before: `made` says how, and is noted beside the file. The note is
+    older than the file, so that no moment is left in which a killed command could not be told from another one.
+    """
+    note = path.with_name(f".{path.name}.made")
+    with only_writer(path):
+        key = key_of(json.loads(json.dumps(made, default=str)))
+        if not path.exists():
+            write_object(note, {"made": key})
+            try:
+                yield True
+            finally:
+                if not path.exists():
+                    note.unlink(missing_ok=True)
+            return
+        if not note.exists() or read_object(note).get("made") != key:
+            check_new(path)
+        log.info("%s is finished already", path)
+        yield False
 
 
 class RunFolder:
@@ -99,7 +148,7 @@ class RunFolder:
         found, wanted = self.description(), json.loads(json.dumps(description))
         apart = [key for key in wanted if not same(found.get(key), wanted[key])]
         growth = self.growth
-        longer = growth is not None and apart == [growth.of] and found[growth.of] < wanted[growth.of]
+        longer = growth is not None and apart == [growth.of] and _less(found.get(growth.of), wanted[growth.of])
         why = growth.hindrance(found[growth.of]) if growth is not None and longer else ""
         if apart and (why or not longer):
             other = ", ".join(f"{key}{_told(found.get(key), wanted[key])}" for key in apart)
@@ -116,7 +165,8 @@ class RunFolder:
 
     def description(self) -> dict[str, Any]:
         """What the folder says it is for."""
-        return read_object(self.run)
+        found: dict[str, Any] = read_object(self.run)
+        return found
 
     def finish(self, content: dict[str, Any]) -> None:
         """The run is over."""
@@ -125,6 +175,10 @@ class RunFolder:
     def _files(self) -> Iterator[Path]:
         """What is in it but for locks and what a killed process left of its description."""
         return (file for file in self.path.iterdir() if not file.name.startswith(".run."))
+
+
+def _less(found: Any, wanted: int) -> bool:
+    return isinstance(found, int) and found < wanted
 
 
 def same(found: Any, wanted: Any) -> bool:
@@ -175,15 +229,26 @@ def _told(found: Any, wanted: Any) -> str:
     return f" ({'; '.join(told[:_FEW])}{'; ...' * (len(told) > _FEW)})" if told else ""
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of ours."""
+class Described(TypedDict, total=False):
+    """What the `run.json` of any run may say, as far as others than the run itself read it."""
+
+    kind: str | None
+    env_id: str | None
+    env_options: dict[str, Any] | None
+    episodes: int | None
+    updates: int | None
+    steps: int | None
+    learning_starts: int | None
+    action_repeat: int | None
+    repeat: int | None
+
+
+def read_object(path: Path, kind: Any = dict[str, Any]) -> Any:
+    """The JSON object in a file of ours, which must be of the `kind`: see `schema.checked`."""
     try:
-        found = json.loads(path.read_text())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path} is not the description of a run: {ANOTHER}")
-    return found
+        return schema.read(path, Described if path.name == "run.json" else kind)
+    except FormatError as error:
+        raise FormatError(f"{error}: {ANOTHER}") from None
 
 
 def write_object(path: Path, content: dict[str, Any]) -> None:
@@ -194,7 +259,7 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """At the end of a file, on the disk before anything builds on it."""
-    with path.open("a") as file:
+    with writing_to(path), path.open("a") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())

@@ -13,6 +13,7 @@ from pathlib import Path
 from socket import gethostname
 from uuid import uuid4
 
+from synther.durable import writing_to
 from synther.errors import SyntherError
 
 log = logging.getLogger(__name__)
@@ -35,8 +36,9 @@ def owned(lock: Path, *, patience: float = 0.0) -> Iterator[str]:
 
     Yields the text that marks the file as owned by this process and by no other.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    handle = _acquire(lock, time.monotonic() + patience)
+    with writing_to(lock.parent, every=False):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = _acquire(lock, time.monotonic() + patience)
     try:
         text = f"process {os.getpid()} on {gethostname()} ({uuid4().hex})"
         os.ftruncate(handle, 0)

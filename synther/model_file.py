@@ -8,8 +8,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -29,8 +30,11 @@ from synther.durable import replacing
 from synther.errors import FormatError
 from synther.presets import Settings
 from synther.relevance.dynamics import Ensemble
+from synther.schema import checked, parse
 
 FORMAT = "synther-model-3"
+_MOST_CALLS = 100_000
+"""Of the network for a row: more would never end."""
 
 
 @dataclass
@@ -75,12 +79,13 @@ class Student:
 
     @classmethod
     def restored(cls, network: Network, entry: Mapping[str, Any], start: Mapping[str, Tensor] | None) -> Student:
-        sampler = SamplerConfig(**entry["sampler"])
+        told = checked(entry, _StudentEntry, "student")
+        sampler = SamplerConfig(**told["sampler"])
         if sampler.kind != DISTILLED or sampler.matched != (start is not None):
             raise ValueError("its student does not fit its sampler")
-        found = cls(network, sampler, *(entry[name] for name in ("seed", "steps", "seconds", "history")))
-        if entry["calibration"] is not None:
-            found.calibrations[sampler] = Calibration.from_json(entry["calibration"])
+        found = cls(network, sampler, *(told[name] for name in ("seed", "steps", "seconds", "history")))
+        if told["calibration"] is not None:
+            found.calibrations[sampler] = Calibration.from_json(told["calibration"])
         if start is not None:
             found.starts[sampler] = Start(**start)
         return found
@@ -175,7 +180,7 @@ class Fitted:
             raise FormatError(f"{path} is no SynthER model: expected format {FORMAT!r} in its metadata, got {found!r}")
         try:
             return _assembled(metadata, tensors)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # nearly any, where parts do not fit each other
             raise FormatError(
                 f"{path} is a damaged SynthER model, or one of a newer version ({error}): fit it again, or update"
             ) from error
@@ -200,6 +205,15 @@ class Fitted:
         return weights | {f"table.{name}": torch.from_numpy(array) for name, array in arrays.items()}
 
 
+class _StudentEntry(TypedDict):
+    sampler: dict[str, Any]
+    seed: int
+    steps: int
+    seconds: float
+    history: list[dict[str, float]]
+    calibration: Any
+
+
 def _check_network(config: NetworkConfig, columns: int, weights: Mapping[str, Tensor]) -> None:
     """Refuse settings of another network than the stored one, before it is built: they could name any size."""
     rows = config.embedding if config.squeeze else max(config.embedding, columns)
@@ -214,13 +228,20 @@ def _check_network(config: NetworkConfig, columns: int, weights: Mapping[str, Te
 
 
 def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Settings, Fitted]:
-    settings = Settings.from_json(json.loads(metadata["settings"]))
-    layout = Layout.from_json(json.loads(metadata["layout"]))
-    scaler = Scaler.from_json(json.loads(metadata["scaler"]))
-    record = FitRecord(**json.loads(metadata["record"]))
-    rates = tuple(json.loads(metadata["rates"]))
-    calibration = Calibration.from_json(json.loads(metadata["calibration"]))
-    ending = json.loads(metadata["ending"])
+    def told(name: str, kind: Any = Any, otherwise: str | None = None) -> Any:
+        text = metadata.get(name, otherwise)
+        if text is None:
+            raise FormatError(f"it says nothing of {name}")
+        return parse(text, kind, name)
+
+    settings = Settings.from_json(told("settings", dict[str, dict[str, Any]]))
+    if settings.sampler.network_calls > _MOST_CALLS:
+        raise FormatError(f"its sampler calls the network {settings.sampler.network_calls:,} times")
+    layout = Layout.from_json(told("layout"))
+    scaler = Scaler.from_json(told("scaler"))
+    record, rates = told("record", FitRecord), told("rates", tuple[float, ...])
+    calibration = Calibration.from_json(told("calibration"))
+    ending = told("ending")
     groups: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         group, _, rest = name.partition(".")
@@ -230,8 +251,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
     if set(groups) != {"network", "moments", *(["start"] if settings.sampler.matched else [])}:
         raise ValueError(f"it holds tensors of {', '.join(groups)}")
     moments = Moments(**groups["moments"])
-    told = metadata.get("conditions")  # which earlier files have not
-    conditions = Conditions() if told is None else Conditions.from_json(json.loads(told))
+    given = told("conditions", otherwise="null")  # which earlier files have not
+    conditions = Conditions() if given is None else Conditions.from_json(given)
     network = _network(layout, settings, conditions, groups["network"])
     flags = {len(layout.flag_names)}
     widths = {len(scaler.kinds), len(moments.mean), *moments.covariance.shape}
@@ -239,26 +260,29 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         raise ValueError("its parts do not fit each other")
     tree = None if ending is None else TerminationTree.from_json(ending)
     counted = None if table is None else RowTable(**{name: tensor.numpy() for name, tensor in table.items()})
-    paying = json.loads(metadata["usual_reward"])
+    paying = told("usual_reward")
     usual = None if paying is None else UsualReward.from_json(paying)
-    shares = tuple(map(tuple, json.loads(metadata.get("shares", "[]"))))  # which earlier files have not
+    shares = told("shares", Weights, "[]")  # which earlier files have not
     if shares and tuple(map(len, shares)) != layout.class_counts:
         raise ValueError("its shares of values do not fit its columns")
     if calibration.weights and tuple(map(len, calibration.weights)) != layout.class_counts:
         raise ValueError("its weights of values do not fit its columns")
     fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares)
     if judges is not None:
-        fitted.ensemble = Ensemble.restored(layout, json.loads(metadata["ensemble"]), judges)
+        fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
     if (student is None) != ("student" not in metadata):
         raise ValueError("it has half a student")
     if student is not None:
         pupil = _network(layout, settings, conditions, student)
-        fitted.student = Student.restored(pupil, json.loads(metadata["student"]), student_start)
+        fitted.student = Student.restored(pupil, told("student"), student_start)
         if any(len(own.thresholds) not in flags for own in fitted.student.calibrations.values()):
             raise ValueError("the thresholds of its student do not fit its columns")
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
-        fitted.starts[settings.sampler] = Start(**groups["start"])
+        fitted.starts[settings.sampler] = start = Start(**groups["start"])
+        if start.matrix.shape != (layout.width, layout.width) or start.shift.shape != (layout.width,):
+            raise ValueError("its noise does not fit its columns")
+    _try(fitted)
     return settings, fitted
 
 
@@ -268,3 +292,16 @@ def _network(layout: Layout, settings: Settings, conditions: Conditions, weights
         network = Network(layout.width, settings.network, conditions.count).requires_grad_(False)
     network.load_state_dict(weights)
     return network
+
+
+def _try(fitted: Fitted) -> None:
+    """Take two rows of zeros through all that follows the network, which raises where parts do not fit each other."""
+    with np.errstate(all="ignore"):
+        raw = fitted.scaler.inverse(np.zeros((2, fitted.layout.width)))
+        rows = fitted.layout.unpack(np.nan_to_num(raw, posinf=0.0, neginf=0.0))
+        if fitted.ending is not None:
+            fitted.ending.decide(rows)
+        if fitted.usual_reward is not None:
+            fitted.usual_reward.tree.decide(rows)
+        if fitted.table is not None:
+            fitted.table.draw(2, fitted.layout, np.random.default_rng(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,11 @@ from synther.data.transitions import Transitions
 from synther.diffusion import edm
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import DISTILLED, SamplerConfig
-from synther.durable import check_folder
+from synther.durable import check_folder, check_writable
 from synther.envs.rendering import png, render_states
 from synther.envs.simulator import Judge, describe, judge_of, supports
-from synther.errors import ConfigError, DataError, SyntherError
-from synther.folder import write_object
+from synther.errors import DataError, SyntherError
+from synther.folder import only_writer, write_object
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
 
@@ -73,8 +72,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         there = check_folder(self.folder, "choose a folder for the report")
-        if not os.access(there, os.W_OK):
-            raise ConfigError(f"{there} may not be written to: choose another folder for the report")
+        check_writable(there)
         if self.env_id is not None and self.simulator:
             describe(self.env_id)  # says which are known
 
@@ -90,7 +88,15 @@ class Assessed:
 
 def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> Assessed:
     """Assess `pair` and write `report.html` and `assessment.json` into the folder of the plan."""
-    progress = resolve(progress)
+    page, figures = plan.folder / "report.html", plan.folder / "assessment.json"
+    with only_writer(page):
+        found = _assessed(plan, pair, resolve(progress))
+        pages.write(found, page)
+        write_object(figures, found.to_json())
+    return Assessed(found, page, figures)
+
+
+def _assessed(plan: Plan, pair: Pair, progress: Progress) -> Assessment:
     task = plan.env_id or pair.real.env_id
     simulator, notes = _simulator(plan, pair.real, task)
     model, about_model = _fitting(pair, plan.seed)
@@ -112,10 +118,7 @@ def assess_to(plan: Plan, pair: Pair, *, progress: Progress | bool = True) -> As
         process, about_frames = _process(model, pair.real, task, plan.seed)
         efforts, about_efforts = _efforts(model, pair.real, simulator, plan.seed, progress)
         found = replace(found, process=process, efforts=efforts, notes=(*found.notes, *about_frames, *about_efforts))
-    page, figures = plan.folder / "report.html", plan.folder / "assessment.json"
-    pages.write(found, page)
-    write_object(figures, found.to_json())
-    return Assessed(found, page, figures)
+    return found
 
 
 def _simulator(plan: Plan, real: Transitions, task: str | None) -> tuple[Judge | None, tuple[str, ...]]:

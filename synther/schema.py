@@ -1,4 +1,4 @@
-"""What files say about themselves, checked before anything is built from it: JSON, and the sizes of arrays.
+"""What files say about themselves, checked before anything is built from it or shown: JSON, sizes, names.
 
 Files may come from strangers. So all metadata and all JSON files pass through here. They are compared with type
 annotations: a value of another type is a `FormatError` that names its place, not an error of the code that uses it.
@@ -37,6 +37,11 @@ def check_size(declared: int, stored: int, times: int = _MOST) -> None:
             f"the file has {stored:,} bytes and declares arrays of {declared:,}, over {times} times as many, which is "
             "taken for damage or an attack. If the data really compresses that well, write it without compression"
         )
+
+
+def printable(text: str) -> str:
+    """`text` with control characters escaped, which could move the cursor of a terminal or fake a line of output."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape", "surrogatepass").decode() for one in text)
 
 
 def parse(text: str | bytes, kind: Any, name: str) -> Any:

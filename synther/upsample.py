@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -12,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from synther import schema
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
 from synther.compute import Precision
@@ -21,9 +20,9 @@ from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig
-from synther.durable import check_folder, partial_folder
-from synther.errors import ConfigError
-from synther.folder import ANOTHER, RunFolder, write_object
+from synther.durable import check_folder, check_writable, partial_folder
+from synther.errors import ConfigError, FormatError
+from synther.folder import ANOTHER, RunFolder, only_writer, write_object
 from synther.locks import owned
 from synther.progress import Progress
 from synther.relevance.consistency import check_keep
@@ -106,9 +105,9 @@ def upsample(
 
 def _read(figures: Path) -> Comparison:
     try:
-        return Comparison.from_json(json.loads(figures.read_text()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(f"{figures} is damaged: remove it, and the same command measures again") from None
+        return Comparison.from_json(schema.read(figures))
+    except FormatError as error:
+        raise FormatError(f"{figures} is damaged ({error}): remove it, and the same command measures again") from None
 
 
 def fit_to(
@@ -135,13 +134,14 @@ def fit_to(
         _forget(checkpoint)  # of a run that was stopped right after it saved the model
         return saved
     there = check_folder(path.parent, "choose another place for the model")
-    if not os.access(there, os.W_OK):
-        raise ConfigError(f"{there} may not be written to: choose another place for the model")
-    checkpoint.parent.mkdir(parents=True, exist_ok=True)
-    how: Any = {"ensemble": ensemble, "checkpoint": checkpoint, "progress": progress}
-    model.fit(rows, condition=list(condition) or None, **how)
-    model.save(path)
-    _forget(checkpoint)
+    check_writable(there)
+    with only_writer(path):
+        if path.exists():  # another process has fitted it in the meantime
+            return fit_to(path, rows, model, progress, condition, ensemble)
+        how: Any = {"ensemble": ensemble, "checkpoint": checkpoint, "progress": progress}
+        model.fit(rows, condition=list(condition) or None, **how)
+        model.save(path)
+        _forget(checkpoint)
     return model
 
 

@@ -71,7 +71,7 @@ def test_import_waits_for_no_heavy_library():
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 ANYONE = {"errors", "durable", "progress", "cores", "plain", "registry", "locks", "folder", "n_step", "children"}
-ANYONE |= {"schema"}
+ANYONE |= {"interrupts", "schema"}
 """Foundations, which import nothing of ours but each other."""
 
 BELOW = ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "envs", "assess", "agents", "replay"}

@@ -20,9 +20,31 @@ from synther.agents.algorithm import Squash
 from synther.agents.stacked import Networks, described_networks
 from synther.durable import replacing
 from synther.errors import ConfigError, DataError, FormatError
-from synther.schema import checked
+from synther.schema import checked, parse
 
 FORMAT = "synther-agent-1"
+
+
+class Member(TypedDict):
+    seed: int
+
+
+class Described(TypedDict, total=False):
+    """What the file of an agent says about it. A pixel agent has a frame."""
+
+    algorithm: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    seeds: list[int]
+    members: list[Member]
+    updates: int
+    rounds: int
+    added: int
+    n_step: int
+    policy: dict[str, Any]
+    frame: tuple[int, int, int]
+    actor: tuple[int, ...]
+    trunks: list[str]
 
 
 @dataclass(frozen=True)
@@ -147,16 +169,18 @@ def read(
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 found = metadata.get("format", "no format")
-                raise FormatError(f"{path} is not a SynthER agent: expected format {FORMAT!r}, got {found!r}")
-            described: dict[str, Any] = json.loads(metadata["agent"])
+                raise FormatError(f"it is not a SynthER agent: expected format {FORMAT!r}, got {found!r}")
+            described: dict[str, Any] = parse(metadata["agent"], Described, "agent")
             if pixels is not None and pixels != ("frame" in described):
                 trained, expected = ("rows", "pixels") if pixels else ("pixels", "rows")
-                raise FormatError(f"{path} holds an agent trained on {trained}: expected one trained on {expected}")
+                raise FormatError(f"it holds an agent trained on {trained}: expected one trained on {expected}")
             there = file.keys()
             wanted = [*names, *(name for name in optional if name in there)] if names else there
             return described, {name: file.get_tensor(name) for name in wanted}
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, KeyError) as error:
         raise FormatError(f"{path} cannot be read as an agent ({error}): train the agent again") from None
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
 
 
 class _About(TypedDict):
@@ -171,13 +195,13 @@ def load_policy(path: str | os.PathLike[str], device: torch.device | None = None
     try:
         about = checked(described.get("policy"), _About, "policy")
         actor = described_networks(tensors["actor"], tensors.get("actor.buffers"), about)
-        scales, squash = Scales(**{name: tensors[f"scales.{name}"] for name in names}), about["squash"]
-    except (
-        FormatError,
-        RuntimeError,
-    ) as error:  # PyTorch's own, where weights have other shapes
+        if {tensor.dtype for tensor in tensors.values()} != {torch.float32}:
+            raise FormatError("its tensors are not of float32")
+        policy = Policy(actor, Scales(**{name: tensors[f"scales.{name}"] for name in names}), about["squash"])
+        policy.act(np.zeros((1, policy.scales.mean.shape[1]), np.float32))
+    except (FormatError, RuntimeError, IndexError) as error:  # PyTorch's own, where weights have other shapes
         raise FormatError(f"{path} is a damaged agent file ({error}): train the agent again") from None
     except ConfigError as error:
         advice = "register it first, or install the package that has it as an entry point of synther.networks"
         raise ConfigError(f"{path} has a network that is not known here ({error}): {advice}") from None
-    return Policy(actor, scales, squash).copy(device or torch.device("cpu"))
+    return policy.copy(device or torch.device("cpu"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from synther.compute import one_thread
 from synther.data.checks import check_kind
 from synther.data.transitions import Transitions
 from synther.errors import DataError
+from synther.schema import checked
 
 Array = NDArray[Any]
 
@@ -147,8 +148,10 @@ class Comparison:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Comparison:
-        known = {field.name: entry[field.name] for field in fields(cls)}
-        return cls(**{**known, "correlation": math.nan if known["correlation"] is None else known["correlation"]})
+        told = {field.name: entry.get(field.name) for field in fields(cls)}
+        correlation = checked(told.pop("correlation"), float | None, "correlation")
+        found: Comparison = checked({**told, "correlation": correlation or 0.0}, cls, "comparison")
+        return replace(found, correlation=math.nan) if correlation is None else found
 
     def table(self) -> list[tuple[str, str]]:
         """Rows of a name and a figure, for printing."""

@@ -8,6 +8,8 @@ from importlib import import_module
 from types import ModuleType
 
 from synther.errors import Failed, SyntherError
+from synther.interrupts import interrupted_by_sigterm
+from synther.schema import printable
 
 VERBS = {
     "upsample": "fit a model on replay data, write synthetic data, compare the two",
@@ -37,7 +39,12 @@ def module_of(verb: str) -> ModuleType:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a verb and return the exit code: 0 done, 1 failed or interrupted, 2 bad input."""
+    """Run a verb and return the exit code: 0 done, 1 failed, interrupted or could not write, 2 bad input."""
+    with interrupted_by_sigterm():
+        return _run(arguments)
+
+
+def _run(arguments: list[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0] in ("-h", "--help"):
         print(_help())
@@ -78,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _failed(code: int, text: str) -> int:
-    print(f"synther: {text}", file=sys.stderr)
+    print(f"synther: {printable(text)}", file=sys.stderr)
     return code
 
 

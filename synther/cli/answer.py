@@ -9,6 +9,8 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from synther.schema import printable
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -73,6 +75,7 @@ def seeds(count: int) -> str:
 
 def say(text: str) -> None:
     """A paragraph as wide as the terminal."""
+    text = "\n".join(map(printable, text.split("\n")))
     indent = "  " if text.startswith("- ") else ""
     wide = get_terminal_size().columns
     print(fill(text, wide, replace_whitespace=False, subsequent_indent=indent, break_on_hyphens=False))
@@ -91,10 +94,10 @@ def table(header: Sequence[str], rows: Lines, title: str = "") -> None:
         numeric = any(header) and all(_NUMBER.fullmatch(row[number]) for row in cells)
         drawn.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=number == 0)
     for row in cells:
-        drawn.add_row(*map(Text, row))  # a file may be called [red].npz
+        drawn.add_row(*(Text(printable(cell)) for cell in row))  # a file may be called [red].npz
     console = Console(soft_wrap=False)
     with console.capture() as printed:
         if title:  # printed above the table, because a narrow table would wrap it
-            console.print(Text(title, style="bold"))
+            console.print(Text(printable(title), style="bold"))
         console.print(drawn)
     print(*map(str.rstrip, printed.get().splitlines()), sep="\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer
 from synther.errors import ConfigError
+from synther.folder import digest_of, written_once
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,15 @@ class Collect(options.Output):
 
 def collect(arguments: list[str]) -> None:
     chosen = options.parse("collect", Collect, arguments)
-    target, found = _frames(chosen) if chosen.pixels else _rows(chosen)
+    from synther.collect.frames import frames_target
+    from synther.data.formats.targets import target_of
+
+    place = frames_target if chosen.pixels else target_of
+    target, collected = place(chosen.out, new=False), _frames if chosen.pixels else _rows
+    with nullcontext(True) if isinstance(target, str) else written_once(target, _made(chosen)) as unfinished:
+        if not unfinished:
+            return answer(chosen.json, {"data": str(target)}, [("data", f"{target}, finished already")])
+        found = collected(chosen, target)
     cut = found["episodes"] - found["whole"]
     figures = [("environment", found["env_id"] or "-")]
     figures += [(name, f"{found[name]:,}") for name in ("frames", "rows") if name in found]
@@ -59,34 +69,40 @@ def collect(arguments: list[str]) -> None:
     answer(chosen.json, {"data": str(target), **found}, [*figures, ("data", str(target))])
 
 
-def _rows(chosen: Collect) -> tuple[str | Path, dict[str, Any]]:
-    """Write rows; returns where they are and their summary."""
+def _made(chosen: Collect) -> dict[str, Any]:
+    """What decides about the data: the same for the same command."""
+    told = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet")}
+    names = (chosen.policy or "").partition(":")[0], f"{chosen.source}/replay.npz"
+    return told | {"files": [digest_of(Path(name)) for name in names if Path(name).is_file()]}
+
+
+def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
+    """Write rows; returns their summary."""
     from synther.collect.rows import Summary, buffer_of, roll_out
     from synther.data import formats
-    from synther.data.formats.targets import target_of
 
     if chosen.repeat is not None:
         raise ConfigError("--repeat is for frames: expected --pixels with it")
-    target, run = target_of(chosen.out), _run_of(chosen)
+    run = _run_of(chosen)
     rows = _played(chosen, roll_out, options=chosen.env_options) if run is None else buffer_of(run)
     formats.write(rows, target)
-    return target, asdict(Summary.of(rows))
+    return asdict(Summary.of(rows))
 
 
-def _frames(chosen: Collect) -> tuple[Path, dict[str, Any]]:
-    """Write frames; returns where they are and their summary."""
-    from synther.collect.frames import frames_target, record_frames, record_run_frames, save_frames
+def _frames(chosen: Collect, target: str | Path) -> dict[str, Any]:
+    """Write frames; returns their summary."""
+    from synther.collect.frames import record_frames, record_run_frames, save_frames
     from synther.envs.pixels import REPEAT
 
-    target, run = frames_target(chosen.out), _run_of(chosen)
+    run = _run_of(chosen)
     if chosen.env_options is not None:
         raise ConfigError("--env-options is for rows: frames are rendered of dm_control's own tasks")
     if run is None:
         recorder = _played(chosen, record_frames, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
     else:
         recorder = record_run_frames(run, progress=not chosen.quiet)
-    found = save_frames(recorder, target, progress=not chosen.quiet)
-    return target, {"frames": found.rows + found.episodes, **asdict(found)}  # one more than decisions in each episode
+    found = save_frames(recorder, Path(target), progress=not chosen.quiet)
+    return {"frames": found.rows + found.episodes, **asdict(found)}  # one more than decisions in each episode
 
 
 def _run_of(chosen: Collect) -> Path | None:

@@ -11,8 +11,8 @@ import tyro
 from synther.cli import options
 from synther.cli.answer import answer
 from synther.diffusion.config import SAMPLERS
-from synther.durable import check_new
 from synther.errors import ConfigError
+from synther.folder import digest_of, written_once
 from synther.presets import ABOUT, PRESETS
 from synther.progress import Progress, resolve
 
@@ -158,7 +158,6 @@ def distill(arguments: list[str]) -> None:
 
 def sample(arguments: list[str]) -> None:
     chosen = options.parse("sample", Sample, arguments)
-    check_new(chosen.out)
     if chosen.sampler not in (None, "teacher"):
         SAMPLERS.check(chosen.sampler, "--sampler")
     from synther.conditions import asked
@@ -171,7 +170,10 @@ def sample(arguments: list[str]) -> None:
     sampler = model.sampler_for(wanted, asked=requests is not None)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
     how |= {"keep": chosen.keep, "relabel": chosen.relabel}
-    model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
+    made = {"model": digest_of(chosen.model), "samples": chosen.samples, "precision": model.precision, **how}
+    with written_once(chosen.out, made) as unfinished:
+        if unfinished:
+            model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
     size = chosen.out.stat().st_size
     facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}
     figures = [

@@ -21,6 +21,7 @@ from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError, SyntherError
 from synther.presets import DataConfig, Settings, preset
+from synther.schema import printable
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
@@ -168,9 +169,18 @@ def parse(verb: str, options: type[Options], arguments: list[str]) -> Options:
     if parsed.write_config is not None:
         config_file.write(parsed.write_config, verb, parsed, named(arguments), known)
         raise SystemExit(0)
-    logging.basicConfig(format="synther: %(message)s", stream=sys.stderr)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_OneLine("synther: %(message)s"))
+    logging.basicConfig(handlers=[shown])
     logging.getLogger("synther").setLevel(logging.WARNING if parsed.quiet else logging.INFO)
     return parsed
+
+
+class _OneLine(logging.Formatter):
+    """Messages hold names out of files, which may hold anything."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
 
 
 def parse_with_agent(

@@ -255,8 +255,8 @@ def _joined(out: Path, parts: Sequence[Path], longest: int | None, progress: Pro
     return Summary.over(whole, len(seen), int(lengths.sum()), env_id)
 
 
-def frames_target(out: str) -> Path:
-    """Check that `out` is a new file that can be written, and return its path."""
+def frames_target(out: str, *, new: bool = True) -> Path:
+    """Check that `out` is a file that can be written, and is `new`, and return its path."""
     if Path(out).suffix.lower() not in SUFFIXES:
         raise ConfigError(f"frames are written as {' or '.join(SUFFIXES)}, got {out}: choose another --out")
-    return Path(target_of(out))
+    return Path(target_of(out, new=new))

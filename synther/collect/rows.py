@@ -132,7 +132,7 @@ def buffer_of(run: Path) -> Transitions:
         raise FormatError(f"{run} has no replay.npz yet: run the same `synther online` command again until it is done")
     rows, steps = formats.read(replay), about["steps"]
     result = run / "result.json"
-    if not result.exists() or read_object(result)["env_steps"] < steps:
+    if not result.exists() or read_object(result).get("env_steps", 0) != steps:
         log.warning("%s is not finished: these are the rows so far, of %s steps per seed", run, f"{steps:,}")
     return rows
 

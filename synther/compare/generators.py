@@ -110,7 +110,7 @@ class Maker:
             return made, Fitted(0.0, 0, {})
         data, note = folder / "synthetic.npz", folder / "fit.json"
         if data.exists():
-            return formats.read(data), Fitted(**read_object(note))
+            return formats.read(data), read_object(note, Fitted)
         made, fitted = self._made(name, folder)
         write_object(note, asdict(fitted))
         formats.write(made, data)

@@ -115,7 +115,7 @@ def compare_generators(
             else:
                 row = _half_against_half(rows, plan, judge) if name == REAL else _row(name, maker, folder, judge)
                 write_object(files[name], asdict(row))
-        table = tuple(Row(**read_object(file)) for file in files.values() if file.exists())
+        table = tuple(read_object(file, Row) for file in files.values() if file.exists())
         rates = {"data": f"{len(rows):,} rows", "samples": f"{plan.samples:,}", "simulator": simulator or "none"}
         _write(folder, table, {"command": command, **origin(compute.pick_device(plan.device)), **rates})
     return table

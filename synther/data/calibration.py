@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from synther.data.kinds import Kind
 from synther.data.layout import Layout
 from synther.errors import DataError
+from synther.schema import checked, finite
 
 NEUTRAL = 0.5
 LOWEST, HIGHEST = Kind.lowest_threshold, 0.95
@@ -170,10 +171,17 @@ class Calibration:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
-        thresholds, odds = tuple(map(float, entry["thresholds"])), float(entry["terminal_odds"])
+        told = checked(entry, _Entry, "calibration")
+        thresholds, odds = finite(told["thresholds"], "calibration.thresholds"), told["terminal_odds"]
         if not 0 < odds < np.inf:
             raise DataError(f"terminal_odds: expected a positive number, got {odds}")
-        weights = tuple(tuple(map(float, table)) for table in entry.get("weights", ()))
+        weights = told.get("weights", ())
         if not all(0 < weight < np.inf for table in weights for weight in table):
             raise DataError("weights: expected positive numbers")
         return cls(thresholds, odds, weights)
+
+
+class _Entry(TypedDict):
+    thresholds: tuple[float, ...]
+    terminal_odds: float
+    weights: NotRequired[Weights]

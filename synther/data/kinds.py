@@ -17,10 +17,14 @@ from numpy.typing import NDArray
 
 from synther.data.codes import CODINGS, Coding, code_width, decode_index, encode_index
 from synther.data.spaces import number_from_json, number_to_json
-from synther.errors import DataError
+from synther.errors import DataError, FormatError
+from synther.schema import checked
 
 Array = NDArray[Any]
 Matrix = NDArray[np.float64]
+
+
+_WIDEST = 1_000_000
 
 
 class Kind(ABC):
@@ -382,6 +386,10 @@ class OneHot(Kind):
     seen: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not len(self.seen) <= self.size <= _WIDEST:
+            raise DataError(f"OneHot: expected at most {_WIDEST:,} columns, got size {self.size}")
+        if self.seen and not 0 <= min(self.seen) <= max(self.seen) < self.size:
+            raise DataError(f"OneHot: expected places of {self.size} columns")
         _check_code("OneHot", len(self._places), self.coding)
 
     @property
@@ -528,14 +536,11 @@ def to_json(kind: Kind) -> dict[str, Any]:
     return {"kind": type(kind).__name__.lower(), **{name: number_to_json(value) for name, value in fields.items()}}
 
 
-def from_json(entry: dict[str, Any]) -> Kind:
-    kind = _KINDS.get(entry["kind"])
-    if kind is None:
-        raise DataError(f"unknown kind of column {entry['kind']!r}: expected {', '.join(_KINDS)}")
-    fields = {name: frozen(value) for name, value in entry.items()}
-    return kind(**{name: number_from_json(value) for name, value in fields.items() if name != "kind"})
-
-
-def frozen(value: Any) -> Any:
-    """`value` with every list in it as a tuple, as a frozen dataclass holds them."""
-    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
+def from_json(entry: Any) -> Kind:
+    told = checked(entry, dict[str, Any], "the kind of a column")
+    name = checked(told.get("kind"), str, "the kind of a column")
+    if name not in _KINDS:
+        raise FormatError(f"unknown kind of column {name!r}: expected {', '.join(_KINDS)}")
+    fields = {option: number_from_json(value) for option, value in told.items() if option != "kind"}
+    kind: Kind = checked(fields, _KINDS[name], f"the kind {name!r} of a column")
+    return kind

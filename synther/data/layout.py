@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,13 @@ from synther.data.inference import Integers
 from synther.data.kinds import Array, Bounded, Constant, Continuous, Integer, Kind, Levels, Matrix, Spiked
 from synther.data.spaces import Space
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
-from synther.errors import ConfigError, DataError
+from synther.errors import ConfigError, DataError, FormatError
+from synther.schema import checked
+
+_TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+_TYPES += ("float16", "float32", "float64")
+"""Those of rows."""
+
 
 _PAIR = ("observation", "next_observation")
 """The same quantities at two moments."""
@@ -72,8 +78,8 @@ class Extra:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Extra:
-        found = tuple(kinds.from_json(kind) for kind in entry["kinds"])
-        return cls(str(entry["name"]), found, entry["dtype"], bool(entry["flat"]))
+        told = checked(entry, _ExtraEntry, "an extra column")
+        return cls(told["name"], tuple(map(kinds.from_json, told["kinds"])), _type(told["dtype"]), told["flat"])
 
 
 @dataclass(frozen=True)
@@ -433,17 +439,46 @@ class Layout:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Layout:
-        fields = {field: tuple(kinds.from_json(kind) for kind in entry["kinds"][field]) for field in ROW_FIELDS}
+        told = checked(entry, _Entry, "layout")
+        missing = [field for field in ROW_FIELDS if field not in told["kinds"]]
+        if missing or len(told["dtypes"]) != len(ROW_FIELDS):
+            raise FormatError(f"layout: expected kinds and types of {', '.join(ROW_FIELDS)}")
+        fields = {field: tuple(map(kinds.from_json, told["kinds"][field])) for field in ROW_FIELDS}
         return cls(
             **fields,
-            dtypes=tuple(entry["dtypes"]),
-            flat_action=entry["flat_action"],
-            action_space=spaces.from_json(entry["action_space"]),
-            observation_space=spaces.from_json(entry["observation_space"]),
-            env_id=entry["env_id"],
-            env_options=entry.get("env_options"),  # which earlier files have not
-            extra=tuple(Extra.from_json(extra) for extra in entry.get("extra", ())),
+            dtypes=tuple(map(_type, told["dtypes"])),
+            flat_action=told["flat_action"],
+            action_space=spaces.from_json(told["action_space"]),
+            observation_space=spaces.from_json(told["observation_space"]),
+            env_id=told["env_id"],
+            env_options=told.get("env_options"),  # which earlier files have not
+            extra=tuple(map(Extra.from_json, told.get("extra", ()))),
         )
+
+
+class _Entry(TypedDict):
+    kinds: dict[str, list[Any]]
+    dtypes: tuple[str, ...]
+    flat_action: bool
+    action_space: Any
+    observation_space: Any
+    env_id: str | None
+    env_options: NotRequired[dict[str, Any] | None]
+    extra: NotRequired[list[Any]]
+
+
+class _ExtraEntry(TypedDict):
+    name: str
+    kinds: list[Any]
+    dtype: str
+    flat: bool
+
+
+def _type(name: str) -> str:
+    """The name of a type of numbers."""
+    if name not in _TYPES:
+        raise FormatError(f"layout: unknown type {name!r}: expected one of {', '.join(_TYPES)}")
+    return name
 
 
 def _cast(values: Array, dtype: np.dtype[Any], kind: Kind) -> Array:

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.errors import FormatError
+from synther.schema import checked, finite
+
 Matrix = NDArray[np.float64]
 
 KNOTS = 1000
@@ -91,7 +94,12 @@ class Curve:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Curve:
-        return cls(tuple(entry["values"]), tuple(entry["scores"]))
+        curve: Curve = checked(entry, cls, "a curve")
+        for name in ("values", "scores"):
+            knots = np.array(finite(getattr(curve, name), name))
+            if len(knots) < 2 or len(knots) != len(curve.values) or (np.diff(knots) <= 0).any():
+                raise FormatError(f"{name} of a curve: expected as many increasing numbers as the others, two or more")
+        return curve
 
 
 @lru_cache(maxsize=16)  # all columns of a matrix ask for the same, and it is slow

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data.kinds import frozen
+from synther.schema import checked
 
 Matrix = NDArray[np.float64]
 
@@ -226,7 +226,8 @@ class Residuals:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Residuals:
-        return cls(**{name: frozen(value) for name, value in entry.items()})
+        found: Residuals = checked(entry, cls, "scaler.residuals")
+        return found
 
 
 def _slopes(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:

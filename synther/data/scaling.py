@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,8 @@ from synther.data.moments import Moments, RowSample
 from synther.data.quantiles import Curve
 from synther.data.residuals import Regression, Residuals
 from synther.data.transitions import ROW_FIELDS
-from synther.errors import ConfigError, DataError
+from synther.errors import ConfigError, DataError, FormatError
+from synther.schema import checked, finite
 
 Array = NDArray[Any]
 Matrix = NDArray[np.float64]
@@ -176,9 +177,27 @@ class Scaler:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Scaler:
-        curves = tuple((int(column), Curve.from_json(curve)) for column, curve in entry["curves"].items())
-        residuals = None if entry["residuals"] is None else Residuals.from_json(entry["residuals"])
-        return cls(tuple(entry["kinds"]), tuple(entry["shift"]), tuple(entry["scale"]), curves, residuals)
+        told = checked(entry, _Entry, "scaler")
+        width = len(told["kinds"])
+        columns = {str(column): column for column in range(width)}
+        for name in ("shift", "scale"):
+            if len(finite(told[name], f"scaler.{name}")) != width or (name == "scale" and 0 in told[name]):
+                raise FormatError(f"scaler.{name}: expected {width} numbers, and no scale of 0")
+        if not told["curves"].keys() <= columns.keys():
+            raise FormatError(
+                f"scaler.curves: expected columns from 0 to {width - 1}, found {', '.join(told['curves'])}"
+            )
+        curves = tuple((columns[column], Curve.from_json(curve)) for column, curve in told["curves"].items())
+        residuals = None if told["residuals"] is None else Residuals.from_json(told["residuals"])
+        return cls(told["kinds"], told["shift"], told["scale"], curves, residuals)
+
+
+class _Entry(TypedDict):
+    kinds: tuple[str, ...]
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+    curves: dict[str, Any]
+    residuals: Any
 
 
 def _bend(matrix: Matrix, curves: Sequence[tuple[int, Curve]]) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.errors import DataError
+from synther.errors import DataError, FormatError
+from synther.schema import checked
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def number_to_json(value: Any) -> Any:
 
 
 def number_from_json(value: Any) -> Any:
-    return float(value) if value in ("inf", "-inf") else value
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf") else value
 
 
 def _plain(value: Any) -> Any:
@@ -118,16 +119,18 @@ def to_json(space: Space | None) -> list[dict[str, Any]] | None:
 def from_json(parts: list[dict[str, Any]] | None) -> Space | None:
     if parts is None:
         return None
-    built: list[Part] = []
-    for entry in parts:
-        part = _PARTS.get(entry["part"])
-        if part is None:
-            raise DataError(f"unknown part of a space {entry['part']!r}: expected {', '.join(_PARTS)}")
-        fields: dict[str, Any] = {name: value for name, value in entry.items() if name != "part"}
-        if part is Box:
-            fields = {name: tuple(map(number_from_json, bounds)) for name, bounds in fields.items()}
-        built.append(part(**fields))
-    return tuple(built)
+    return tuple(_part(entry) for entry in checked(parts, list[dict[str, Any]], "a space"))
+
+
+def _part(entry: dict[str, Any]) -> Part:
+    fields = {
+        name: list(map(number_from_json, value)) if isinstance(value, list) else value for name, value in entry.items()
+    }
+    name = checked(fields.pop("part", None), str, "part of a space")
+    if name not in _PARTS:
+        raise FormatError(f"unknown part of a space {name!r}: expected {', '.join(_PARTS)}")
+    part: Part = checked(fields, _PARTS[name], f"part {name!r} of a space")
+    return part
 
 
 def check_parts(space: Space | None, name: str) -> None:

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from synther.data.formats.writing import writing_to
 from synther.data.transitions import Array, Transitions
-from synther.durable import replacing
+from synther.durable import replacing, writing_to
 from synther.errors import FormatError
 
 _log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ class Spool:
     """A folder of numbered shards that belong together by `identity`; one with another identity is emptied."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
-        self.folder = folder
+        self.folder, self.identity = folder, identity
         manifest = folder / "manifest.json"
         wanted = json.dumps(identity, sort_keys=True)
         if folder.exists() and not manifest.exists() and not _only_ours(folder):
@@ -34,7 +33,8 @@ class Spool:
             if manifest.exists():
                 _log.info("discarding %s, which belongs to another model or other options", folder)
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            with writing_to(folder):
+                folder.mkdir(parents=True)
             with replacing(manifest) as beside:
                 beside.write_text(wanted)
         for leftover in folder.glob(".*"):  # of a writer that was killed

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
+from synther.errors import FormatError
+from synther.schema import checked
 
 Array = NDArray[Any]
 
@@ -81,7 +83,14 @@ class TerminationTree:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> TerminationTree:
-        return cls(**{name: tuple(values) for name, values in entry.items()})
+        tree: TerminationTree = checked(entry, cls, "a tree")
+        nodes = len(tree.feature)
+        if {len(part) for part in (tree.cut, tree.below, tree.above, tree.terminal)} != {nodes} or not nodes:
+            raise FormatError("a tree: expected a feature, a cut, two children and an answer for each node")
+        for node, children in enumerate(zip(tree.below, tree.above, strict=True)):
+            if tree.feature[node] >= 0 and not all(node < child < nodes for child in children):  # else it never ends
+                raise FormatError(f"a tree: node {node} has the children {children}: expected later nodes")
+        return tree
 
 
 def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> TerminationTree | None:
@@ -138,7 +147,13 @@ class UsualReward:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> UsualReward:
-        return cls(float(entry["reward"]), TerminationTree.from_json(entry["tree"]))
+        told = checked(entry, _Entry, "usual_reward")
+        return cls(told["reward"], TerminationTree.from_json(told["tree"]))
+
+
+class _Entry(TypedDict):
+    reward: float
+    tree: Any
 
 
 def _unpaid(rows: Transitions) -> Transitions:

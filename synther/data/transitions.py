@@ -16,6 +16,7 @@ from synther.data import spaces
 from synther.data.spaces import Space
 from synther.errors import DataError, MissingExtra
 from synther.plain import whole_seed
+from synther.schema import printable
 
 Array = NDArray[Any]
 
@@ -347,7 +348,7 @@ class Transitions:
             lines.append(
                 f"extra        {name}: {_columns(array.reshape(len(self), -1))}, {array.dtype}, {_span(array)}"
             )
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def __repr__(self) -> str:
         observation, action = self.observation.shape[1], self.action.shape[1:]

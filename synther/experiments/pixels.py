@@ -84,7 +84,7 @@ def description(folder: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{folder} holds no finished training on frames: expected the --out of `synther pixels train`"
         )
-    about = read_object(folder / "run.json")
+    about: dict[str, Any] = read_object(folder / "run.json")
     missing = [name for name in _TOLD if name not in about]
     if missing:
         raise ConfigError(f"{folder / 'run.json'} is damaged: it does not say {missing[0]}; train again elsewhere")

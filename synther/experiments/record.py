@@ -57,8 +57,8 @@ class Clock:
 
     def __init__(self, path: Path, least: float) -> None:
         self.path = path
-        before = read_object(path) if path.exists() else {"seconds": 0.0, "waiting": 0.0, "checkpoints": 0.0}
-        self._began = time.monotonic() - max(before.pop("seconds"), least)
+        before = read_object(path, dict[str, float]) if path.exists() else {"waiting": 0.0, "checkpoints": 0.0}
+        self._began = time.monotonic() - max(before.pop("seconds", 0.0), least)
         self._parts: dict[str, float] = before
 
     @property

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,15 @@ class Real(NamedTuple):
     """Of each row, where the agent tells it."""
 
 
+class _Known(TypedDict):
+    added: int
+    seed: int
+
+
+class _Refreshes(TypedDict):
+    refreshes: list[_Known]
+
+
 class Generators:
     """The generators of a run: a file in `folder` for each seed, and the record of every refresh in `refreshes.json`.
 
@@ -74,7 +83,7 @@ class Generators:
         self.how, self.settings, self.seeds, self.folder = how, settings, learner.seeds, folder
         self._device = str(learner.device)
         self._record = folder / "refreshes.json"
-        known = read_object(self._record)["refreshes"] if self._record.exists() else []
+        known = read_object(self._record, _Refreshes)["refreshes"] if self._record.exists() else []
         self._known: dict[tuple[int, int], dict[str, Any]] = {(entry["added"], entry["seed"]): entry for entry in known}
 
     def fit(self, step: int, real: Mapping[int, Real], progress: Progress) -> None:

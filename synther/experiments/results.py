@@ -7,14 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from synther import schema
 from synther.durable import replacing
 from synther.envs.evaluation import Evaluation
-from synther.errors import ConfigError
+from synther.errors import ConfigError, FormatError
 from synther.folder import ANOTHER, append_line
 
 Episodes = list[list[float] | None]
@@ -174,11 +175,6 @@ class EvalPoint:
         own = asdict(self)
         return {unit: own.pop("updates"), **own, **plain, "diverged": self.diverged}
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any], unit: Unit = "updates") -> EvalPoint:
-        scores = None if content["scores"] is None else tuple(content["scores"])
-        return cls(content[unit], tuple(content["returns"]), scores)
-
 
 @dataclass(frozen=True)
 class Result:
@@ -243,21 +239,38 @@ class Result:
     @classmethod
     def read(cls, path: Path) -> Result:
         try:
-            return cls.from_json(json.loads(path.read_text()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{path} is not a result ({why}): remove it and run its command again") from None
+            return cls.from_json(schema.read(path))
+        except FormatError as error:
+            raise FormatError(f"{path} is not a result ({error}): remove it and run its command again") from None
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:
-        unit: Unit = "env_steps" if "env_steps" in content else "updates"
-        curves = {
-            arm: tuple(EvalPoint.from_json(point, unit) for point in found["curve"])
-            for arm, found in content["arms"].items()
-        }
-        lost = {arm: tuple(seeds) for arm, seeds in content["diverged"].items()}
-        parts, origin = content["seconds_of"], content["origin"]
-        return cls(content[unit], content["seconds"], curves, lost, parts, origin, unit)
+        told = schema.checked(content, _Content, "result")
+        unit: Unit = "env_steps" if "env_steps" in told else "updates"
+        plain = {name: told[name] for name in ("seconds", "diverged", "seconds_of", "origin")}
+        curves = {arm: _renamed(of_arm["curve"], unit) for arm, of_arm in told["arms"].items()}
+        plain |= {"updates": told.get(unit), "curves": curves, "unit": unit}
+        found: Result = schema.checked(plain, cls, "result")
+        return found
+
+
+class _Arm(TypedDict):
+    curve: list[dict[str, Any]]
+
+
+class _Content(TypedDict):
+    arms: dict[str, _Arm]
+    seconds: Any
+    diverged: Any
+    seconds_of: Any
+    origin: Any
+
+
+def _renamed(curve: list[dict[str, Any]], unit: Unit) -> list[dict[str, Any]]:
+    """Points as `EvalPoint` has them, which calls any unit updates."""
+    return [
+        {"updates": point.get(unit), **{name: point.get(name) for name in ("returns", "scores")}} for point in curve
+    ]
 
 
 def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[EvalPoint, ...]:

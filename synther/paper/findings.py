@@ -87,7 +87,9 @@ def _finding(job: RunSpec, folder: Path) -> Finding | None:
     every = [*differences(done, wanted), *_outdated(job, done, folder)]
     departures = tuple(sorted(every, key=lambda departure: len(departure.place)))  # the most general ones first
     if not job.is_training:
-        return Finding({arm: (value,) for arm, value in read_object(job.result(folder)).items()}, departures)
+        return Finding(
+            {arm: (value,) for arm, value in read_object(job.result(folder), dict[str, float]).items()}, departures
+        )
     result, provenance = Result.read(job.result(folder)), read_object(folder / PROVENANCE)
     return Finding(_finals(result, job.shown), departures, provenance, result, job.shown, job.sources_of(done))
 

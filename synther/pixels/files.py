@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.formats.reading import reading
-from synther.data.formats.writing import writing_to
+from synther.durable import writing_to
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.formats import Block, Source, hdf5, minari, npz
 from synther.pixels.frames import Frames

@@ -15,6 +15,9 @@ from synther.agents.stacked import Stack
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.encoder import Encoder, Features, Trunk, trunk_of
 
+_LARGEST = 4096
+"""Pixels along a side of a frame."""
+
 
 @dataclass(frozen=True)
 class PixelPolicy:
@@ -94,10 +97,14 @@ def load_pixel_policy(
     if features == "critic" and "critic" not in described.get("trunks", []):
         raise ConfigError(f"{path} has no critic trunk: use the features of the actor")
     tensors |= read(path, "encoder", trunk)[1]
-    try:
-        frame, sizes = tuple(described["frame"]), described["actor"]
-    except (KeyError, TypeError) as error:
-        raise FormatError(f"{path} is a damaged agent file ({error!r} of its policy): train the agent again") from None
     own = {name: tensor.to(device or torch.device("cpu")) for name, tensor in tensors.items()}
-    encoder = Encoder(own["encoder"], frame)
-    return PixelPolicy(encoder, trunk_of(own[trunk], encoder), Stack(own["actor"], sizes), own["low"], own["high"])
+    try:
+        encoder, sizes = Encoder(own["encoder"], described["frame"]), described["actor"]
+        if max(described["frame"]) > _LARGEST:
+            raise ValueError(f"frames of {described['frame']}")
+        found = PixelPolicy(encoder, trunk_of(own[trunk], encoder), Stack(own["actor"], sizes), own["low"], own["high"])
+        if features != "critic":  # whose own actor fits other features
+            found.act(np.zeros((1, *encoder.frame), np.uint8))
+        return found
+    except Exception as error:  # nearly any, where weights have other shapes
+        raise FormatError(f"{path} is a damaged agent file ({error!r} of its policy): train the agent again") from None

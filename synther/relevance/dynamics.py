@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from synther.progress import Progress, resolve
 from synther.relevance import conditional
 from synther.relevance.conditional import Law, Networks, Outputs
 from synther.relevance.consistency import Consistency, Filter, Tails, check_keep
+from synther.schema import checked
 
 log = logging.getLogger(__name__)
 
@@ -360,6 +361,7 @@ class Ensemble:
     @classmethod
     def restored(cls, layout: Layout, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Ensemble:
         """The ensemble of a file, on the CPU; `layout` may be that of its model."""
+        told = checked(entry, _Entry, "ensemble")
         plain = plain_layout(layout)
         groups: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
@@ -372,15 +374,21 @@ class Ensemble:
             for name, fields in parts.items()
         }
         tails = groups["consistency"]
-        rows = int(entry["real_rows"])
+        rows = told["real_rows"]
         consistency = Consistency(*(Tails(tails[name].numpy(), rows) for name in ("columns", "total")))
-        loss, rate = float(entry["held_out_loss"]), float(entry["terminal_rate"])
+        loss, rate = told["held_out_loss"], told["terminal_rate"]
         found = cls(plain, units, networks["transition"], networks["label"], consistency, loss, rate)
         if {len(array) for array in units.arrays().values()} != {plain.width} or len(tails["columns"]) != len(
             found.names
         ):
             raise ValueError("its ensemble does not fit its columns")
         return found
+
+
+class _Entry(TypedDict):
+    real_rows: int
+    held_out_loss: float
+    terminal_rate: float
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from synther.data import spaces
 from synther.data.spaces import Box, Space
 from synther.data.transitions import EXTRA, Transitions
 from synther.errors import DataError
+from synther.schema import checked
 
 Matrix = NDArray[np.float32]
 
@@ -166,6 +167,7 @@ class Columns:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Columns:
-        known = {name: spaces.from_json(entry[name]) for name in ("action_space", "observation_space")}
-        extra = tuple((str(name), int(width)) for name, width in entry.get("extra", ()))  # absent in older files
-        return cls(**{**entry, **known, "extra": extra})
+        told = checked(entry, dict[str, Any], "columns")
+        action, observation = (spaces.from_json(told.pop(f"{name}_space", None)) for name in ("action", "observation"))
+        columns: Columns = checked(told, cls, "columns")
+        return replace(columns, action_space=action, observation_space=observation)

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from synther.durable import replacing
 from synther.errors import FormatError
+from synther.schema import parse
 from synther.synthesizer import Synthesizer
 
 FORMAT = "synther-replay-1"
@@ -54,8 +55,20 @@ def read(path: str | os.PathLike[str], device: str) -> tuple[dict[str, Any], dic
         raise FormatError(f"{file} is not a replay: expected format {FORMAT!r}, got {metadata.get('format')!r}")
     with safe_open(file, "pt") as opened:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
-    model = Synthesizer.load(folder / metadata["model"], device=device) if metadata["model"] else None
-    return json.loads(metadata["replay"]), tensors, model
+    name = metadata.get("model")
+    if name not in ("", *_MODELS):  # no path, which could lead to any other file
+        raise FormatError(f"{file} names the model {name!r}: expected one of {', '.join(_MODELS)}")
+    model = Synthesizer.load(folder / name, device=device) if name else None
+    return parse(metadata.get("replay", "null"), _Described, f"{file}: replay"), tensors, model
+
+
+class _Described(TypedDict):
+    """What the replay itself has to say."""
+
+    options: dict[str, Any]
+    device: str
+    history: list[dict[str, Any]]
+    store: dict[str, Any] | None
 
 
 def _old_model(folder: Path) -> str | None:

@@ -30,6 +30,7 @@ from synther.replay.columns import Columns
 from synther.replay.mixture import Mixture
 from synther.replay.refit import Generation, Job, Refit, Refresh, drawn, seed_of, usual_samples
 from synther.replay.ring import Ring
+from synther.schema import checked
 from synther.synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
@@ -273,13 +274,13 @@ class SyntheticRows:
             found._model = model
             found._owed = described.get("owed", False)  # absent in older files
             found.mixture.mixed = described["mixed"]
-            found._history = [Refresh(**entry) for entry in described["history"]]
+            found._history = checked(described["history"], list[Refresh], "history")
             if described["store"] is not None:
                 found._restore(described["store"], tensors)
             if kind == described["device"]:
                 found.generator.set_state(tensors["generator"])
             return found
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # nearly any, where parts do not fit each other
             raise FormatError(f"{path} is a damaged replay file: {error}") from error
 
     def close(self) -> None:

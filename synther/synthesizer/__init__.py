@@ -39,6 +39,7 @@ from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.durable import partial_folder
 from synther.errors import ConfigError, DataError
+from synther.folder import only_writer
 from synther.guides import Gradient, Guide, gradient_guide
 from synther.model_file import FitRecord, Fitted, Student
 from synther.plain import whole_seed
@@ -527,12 +528,17 @@ class Synthesizer:
             identity["asked"] = asking.to_json()
         if not choice.is_plain:
             identity["choice"] = choice.to_json()
-        spool = Spool(partial_folder(final), identity)
+        with only_writer(partial_folder(final)):
+            return self._spooled(final, Spool(partial_folder(final), identity), Picking(drawing, choice), progress)
+
+    def _spooled(self, final: Path, spool: Spool, picking: Picking, progress: Progress) -> Transitions:
+        """Gather the rows that the spool has not yet, write them all to `final`, and return the first of them."""
+        count, seed = spool.identity["count"], spool.identity["seed"]
         if spool.count:
             log.info("going on after %d rows in %s", len(spool), spool.folder)
         gathered: list[Transitions] = []
         with progress.phase("sample", count, len(spool)) as phase:
-            for block in Picking(drawing, choice).blocks(count, seed, spool.count * _SHARD_BLOCKS, len(spool)):
+            for block in picking.blocks(count, seed, spool.count * _SHARD_BLOCKS, len(spool)):
                 gathered.append(block)
                 phase.advance(len(block))
                 if len(gathered) == _SHARD_BLOCKS:

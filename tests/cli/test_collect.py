@@ -68,6 +68,8 @@ def test_a_run(run, rows, tmp_path):
     assert [line[0] for line in lines] == ["environment", "rows", "episodes", "return", "data"]
     assert lines[1:3] == [["rows", "300"], ["episodes", "31,", "1", "of", "them", "cut"]]
     assert read("kept.hdf5").equals(kept)
+    assert "finished already" in run(folder, "--out", "kept.hdf5")
+    Path(".kept.hdf5.made").unlink()
     with pytest.raises(ConfigError, match=r"kept\.hdf5 exists and is not replaced"):
         run(folder, "--out", "kept.hdf5")
     for option, value in (("steps", 5), ("policy", "random"), ("member", 0), ("noise", 0.1), ("seed", 0)):

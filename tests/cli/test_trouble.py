@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from synther import Synthesizer
 from synther.cli import VERBS
 from synther.errors import Failed
+from synther.folder import only_writer
 
 COMMAND = [sys.executable, "-c", "from synther.cli import entry; entry()"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -59,6 +61,76 @@ class TestTrouble:
             synther("presets")
 
 
+class TestOutputs:
+    @pytest.fixture
+    def commands(self, data, tiny, tmp_path) -> dict[str, tuple]:
+        """Commands with a file as --out, which comes last."""
+        model = tmp_path / "m.safetensors"
+        return {
+            "fit": ("fit", data, *tiny, "--out", model),
+            "sample": ("sample", model, "--samples", 40, "--out", tmp_path / "s.npz"),
+            "collect": ("collect", "Pendulum-v1", "--steps", 20, "--out", tmp_path / "c.npz"),
+        }
+
+    def test_a_finished_command_says_so(self, synther, commands, caplog):
+        for command in commands.values():
+            assert synther(*command).code == 0
+            written = command[-1].stat().st_mtime_ns
+            caplog.clear()
+            assert synther(*command).code == 0
+            assert "already" in caplog.text
+            assert command[-1].stat().st_mtime_ns == written
+            assert synther(*command[:-1], command[-1], "--seed", 1).code == 2  # another one of the same name
+            assert command[-1].stat().st_mtime_ns == written
+
+    def test_a_finished_file_whose_command_was_killed_is_known(self, synther, commands, tmp_path):
+        assert synther(*commands["fit"]).code == 0
+        assert synther(*commands["sample"]).code == 0
+        (tmp_path / ".s.npz.made").unlink()
+        assert synther(*commands["sample"]).code == 2  # somebody's file
+        (tmp_path / "s.npz").unlink()
+        assert synther(*commands["sample"]).code == 0
+
+    @pytest.mark.parametrize("name", ["fit", "sample", "collect"])
+    def test_two_at_once(self, synther, commands, name):
+        if name == "sample":
+            assert synther(*commands["fit"]).code == 0
+        out = commands[name][-1]
+        with only_writer(out):
+            answer = synther(*commands[name])
+        assert answer.code == 2
+        assert out.name in answer.err
+        assert "--out" in answer.err
+        assert not out.exists()
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+    @pytest.mark.parametrize("name", ["fit", "sample", "collect", "upsample", "train"])
+    def test_a_disk_that_takes_nothing(self, synther, commands, data, tiny, tmp_path, monkeypatch, name, number):
+        folder = tmp_path / "place"
+        if name == "sample":
+            assert synther(*commands["fit"]).code == 0
+        learning = ("--updates", 10, "--device", "cpu", "--agent.width", 8, "--agent.batch-size", 8, "--seeds", 1)
+        others = {
+            "upsample": ("upsample", data, *tiny, "--samples", 40, "--out", folder),
+            "train": ("train", "bc", data, *learning, "--out", folder),
+        }
+        command = others.get(name) or (*commands[name][:-1], folder / commands[name][-1].name)
+        folder.mkdir()
+        real = os.replace
+
+        def replace(source, target):
+            if Path(target).is_relative_to(folder):
+                raise OSError(number, os.strerror(number), str(source))
+            real(source, target)
+
+        monkeypatch.setattr(os, "replace", replace)
+        answer = synther(*command)
+        assert answer.code == 1, answer
+        assert str(folder) in answer.err
+        assert "could not be written" in answer.err
+        assert [file.name for file in folder.rglob("*") if "writing" in file.name or file.suffix == ".npz"] == []
+
+
 class TestProcesses:
     def test_a_refusal(self, tmp_path):
         process = start("upsampel", "x.npz", cwd=tmp_path)
@@ -74,7 +146,8 @@ class TestProcesses:
         assert process.wait(timeout=60) == 1
         assert err == ""
 
-    def test_interrupted_the_same_command_goes_on(self, synther, data, tiny, tmp_path, caplog):
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_interrupted_the_same_command_goes_on(self, synther, data, tiny, tmp_path, caplog, number):
         """And ends with the model of a fit that nobody interrupted."""
         path, whole = tmp_path / "m.safetensors", tmp_path / "whole.safetensors"
         often = ("--fit.evaluate-every", 50, "--fit.checkpoint-every", 50)
@@ -85,7 +158,7 @@ class TestProcesses:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out) == (1, "")
         assert err.splitlines()[-1].startswith("synther: interrupted; the same command resumes")

@@ -184,7 +184,7 @@ class TestSample:
         assert str(path) in out
         assert [line.split(":")[0] for line in err.splitlines() if "100 %" in line] == ["sample", "write"]
         assert read(path).equals(Synthesizer.load(model).sample(1200, seed=0, progress=False))
-        assert [file.name for file in tmp_path.iterdir()] == [path.name]
+        assert sorted(file.name for file in tmp_path.iterdir()) == [f".{path.name}.made", path.name]
 
     def test_seed_and_sampler_decide(self, synther, model, tmp_path):
         options = {"[a]": [], "b": ["--seed", 0], "c": ["--seed", 1], "d": ["--sampler", "heun"], "e": ["--steps", 3]}
@@ -352,7 +352,9 @@ def test_the_home_folder(synther, data, tiny, tmp_path, monkeypatch):
     assert synther("sample", "~/m.safetensors", "--samples", 10, "--out=~/x.npz").code == 0
     assert synther("compare", data, "--generators", "additive", "--samples", 10, "--out=~/compared").code == 0
     assert synther("upsample", data, "--samples", 10, "--out=~/run", *tiny).code == 0
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["compared", "m.safetensors", "run", "x.npz"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        ".x.npz.made", "compared", "m.safetensors", "run", "x.npz"
+    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 from synther.data.formats import d4rl, episodes, hdf5, parquet, read, write, writing
 from synther.data.formats.hdf5 import check_self_contained
 from synther.data.transitions import Transitions
-from synther.errors import DataError, FormatError
+from synther.errors import DataError, FormatError, Unwritable
 from synther.pixels import files as frames_files
 from synther.pixels.frames import Frames
 
@@ -192,7 +192,7 @@ def test_a_full_disk(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
     try:
-        with pytest.raises(FormatError, match=r"x\.hdf5"):
+        with pytest.raises(Unwritable, match=r"x\.hdf5"):
             write(rows, tmp_path / "x.hdf5")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -16,7 +16,7 @@ from synther.data.layout import Layout
 from synther.data.preparing import prepare
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Transitions
-from synther.errors import ConfigError, DataError
+from synther.errors import ConfigError, DataError, FormatError
 
 from .every_kind import ROWS, columns, everything
 
@@ -65,7 +65,7 @@ def test_every_kind_comes_back_exactly(coding: kinds.Coding):
 
 
 def test_an_unknown_kind_in_json_is_named():
-    with pytest.raises(DataError, match=r"'vector'.*constant"):
+    with pytest.raises(FormatError, match=r"'vector'.*constant"):
         kinds.from_json({"kind": "vector"})
 
 

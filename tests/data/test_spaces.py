@@ -13,7 +13,7 @@ from synther import Transitions
 from synther.data import declared, kinds, spaces
 from synther.data.layout import Layout
 from synther.data.spaces import Binary, Box, Discrete, OneHot, Part, Space
-from synther.errors import DataError
+from synther.errors import DataError, FormatError
 
 MIXED: Space = (Box((-1.0, -np.inf), (1.0, 5.0)), Discrete(3, start=-1), Binary(2), OneHot(3))
 GOOD = [0.5, -1e9, -1, 0, 1, 0, 1, 0]
@@ -24,7 +24,7 @@ def test_strict_json_round_trip_keeps_infinities():
     assert spaces.from_json(json.loads(text)) == MIXED
     assert spaces.to_json(None) is None
     assert spaces.from_json(None) is None
-    with pytest.raises(DataError, match="sphere"):
+    with pytest.raises(FormatError, match="sphere"):
         spaces.from_json([{"part": "sphere"}])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from synther.data.spool import Spool, Unspooled
 from synther.data.transitions import Transitions
-from synther.errors import FormatError
+from synther.errors import FormatError, Unwritable
 
 IDENTITY = {"seed": 0, "model": "abc", "count": 100}
 
@@ -66,7 +66,7 @@ def test_a_shard_that_was_never_finished_does_not_count(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", half_written)
-        with pytest.raises(FormatError, match=r"000001\.npz.*disk full"):
+        with pytest.raises(Unwritable, match=r"000001\.npz.*disk full"):
             spool.append(rows(2, 3))
     assert (spool.count, len(spool)) == (1, 3)
     assert sorted(file.name for file in spool.folder.iterdir()) == ["000000.npz", "manifest.json"]

@@ -154,7 +154,7 @@ def test_synthetic_rows_out_of_bounds_leave_no_folder(tmp_path):
 def test_a_damaged_result_is_named(done, tmp_path, content):
     shutil.copytree(done, tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"result\.json"):
+    with pytest.raises(FormatError, match=r"result\.json"):
         run(tmp_path / "run")
 
 

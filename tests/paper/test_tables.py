@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from synther import Transitions, write
-from synther.errors import ConfigError, MissingExtra
+from synther.errors import FormatError, MissingExtra
 from synther.experiments.results import EvalPoint, Result
 from synther.experiments.spec import ChangeOptions, Place, Recipe
 from synther.experiments.specs import OfflineRun
@@ -165,7 +165,7 @@ def test_seeds_that_diverged_are_left_out_and_told(out):
     assert table.comparisons[0].tasks == 2
     assert str(table.comparisons[0]).endswith("Excludes c, where all seeds of one column diverged.")
     RUNS_OF_IT[0].result(out / RUNS / RUNS_OF_IT[0].name).write_text("{}")
-    with pytest.raises(ConfigError, match=r"result\.json"):
+    with pytest.raises(FormatError, match=r"result\.json"):
         Table.of(EXAMPLE, out)
 
 

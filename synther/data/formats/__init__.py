@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from synther.data import shipped
 from synther.data.checks import check_kind
-from synther.data.formats.writing import writing_to
 from synther.data.transitions import RowSource, Transitions
+from synther.durable import writing_to
 from synther.errors import ConfigError, FormatError
 from synther.registry import Registry
 

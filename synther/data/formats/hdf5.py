@@ -9,14 +9,13 @@ from __future__ import annotations
 import io
 import math
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from synther.errors import DataError, FormatError
+from synther.interrupts import uninterrupted
 from synther.schema import check_size
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class _Sink(io.FileIO):
     @contextmanager
     def writing(self) -> Iterator[None]:
         try:
-            with _uninterrupted():
+            with uninterrupted():  # HDF5 would take an interrupt in the midst of a write for one that failed
                 yield
         finally:
             if self.failure is not None:  # what HDF5 then finds wrong with its file only follows from that
@@ -157,20 +156,3 @@ class _Sink(io.FileIO):
         except OSError as error:
             self.failure = self.failure or error
             return self.tell() if size is None else size
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait: HDF5 would take it, in the midst of a write to our file object, for one that failed."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread is interrupted
-        return
-    waiting: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: waiting.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if waiting:
-            signal.raise_signal(signal.SIGINT)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from synther.data import spaces
 from synther.data.transitions import Transitions
-from synther.errors import DataError
+from synther.errors import FormatError
+from synther.schema import parse
 
 KEY = "synther_metadata"
 
@@ -22,19 +23,23 @@ def dump(rows: Transitions) -> str:
     return json.dumps(known, default=lambda scalar: scalar.item())  # bounds may be NumPy scalars
 
 
-def load(text: str | bytes | None) -> dict[str, Any]:
+def load(text: Any) -> dict[str, Any]:
     """Keyword arguments of Transitions, none where a file says nothing."""
     if text is None:
         return {}
-    try:
-        known = json.loads(text)
-        return {
-            "action_space": spaces.from_json(known["action_space"]),
-            "observation_space": spaces.from_json(known["observation_space"]),
-            "env_id": None if known["env_id"] is None else str(known["env_id"]),
-            "env_options": known.get("env_options"),  # which earlier files have not
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{KEY} is damaged ({type(error).__name__}: {error}): remove it or write the file anew"
-        ) from error
+    if not isinstance(text, str | bytes):
+        raise FormatError(f"{KEY}: expected text, found {type(text).__name__}")
+    known = parse(text, _Known, KEY)
+    return {
+        "action_space": spaces.from_json(known["action_space"]),
+        "observation_space": spaces.from_json(known["observation_space"]),
+        "env_id": known["env_id"],
+        "env_options": known.get("env_options"),  # which earlier files have not
+    }
+
+
+class _Known(TypedDict):
+    action_space: Any
+    observation_space: Any
+    env_id: str | None
+    env_options: NotRequired[dict[str, Any] | None]

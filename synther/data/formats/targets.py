@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from synther.data import formats
 from synther.data.formats import MINARI
-from synther.durable import check_new
+from synther.durable import check_folder, check_new, check_writable
 from synther.errors import ConfigError, MissingExtra
 
 _LIBRARIES = {"": ("minari", "minari"), ".parquet": ("pyarrow", "parquet"), ".pq": ("pyarrow", "parquet")}
 """For each suffix of a target, the library that writes it and the extra that installs the library."""
 
 
-def target_of(out: str) -> str | Path:
+def target_of(out: str, *, new: bool = True) -> str | Path:
     """Where rows are written: `minari:ID`, a file or, without a suffix, the folder of a Minari data set.
 
-    Refuses a target that exists already or that cannot be written, before any work is done.
+    Refuses a target that cannot be written, an id that is taken, and where it has to be `new` a path that exists,
+    before any work is done.
     """
     if out.startswith(MINARI):
         return _new_id(out.removeprefix(MINARI))
     path = Path(out).expanduser()
-    check_new(path)
+    if new:
+        check_new(path)
     if path.suffix:
         formats.check_rows_target(path)
     _require(path.suffix.lower())
     above = next(folder for folder in path.absolute().parents if folder.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise ConfigError(f"{path} cannot be written, because {above} is not a writable folder: choose another --out")
+    check_folder(above, "choose another --out")
+    check_writable(above)
     return path
 
 

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from synther.data.formats import metadata
 from synther.data.transitions import EXTRA, Array, RowSource, Transitions
-from synther.errors import DataError, FormatError
+from synther.errors import DataError
 
 CHUNK_BYTES = 16 << 20
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextmanager
-def writing_to(target: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what keeps a file from being written inside into an error about `target`."""
-    try:
-        yield
-    except OSError as error:
-        advice = ". Nothing that was there before is lost: make room, and do it again" if error.errno in _FULL else ""
-        raise FormatError(f"{target}: could not be written: {error}{advice}") from error
 
 
 @dataclass(frozen=True)
