@@ -16,6 +16,7 @@ from synther.assess.dynamics import Simulator, dynamics_error
 from synther.assess.fidelity import at_most, compare
 from synther.assess.judge import assess
 from synther.assess.process import MAX_LEVELS, MAX_ROWS, project
+from synther.assess.report.efforts import OF_SAMPLERS
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
 from synther.diffusion import edm
@@ -26,6 +27,7 @@ from synther.envs.rendering import png, render_states
 from synther.envs.simulator import Judge, describe, judge_of, supports
 from synther.errors import DataError, SyntherError
 from synther.folder import only_writer, write_object
+from synther.origin import origin
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
 
@@ -69,6 +71,8 @@ class Plan:
     """Let the simulator judge, if there is one; otherwise networks do."""
     seed: int = 0
     device: str = "cpu"
+    command: str = ""
+    """The command line, for the footer of the report."""
 
     def __post_init__(self) -> None:
         there = check_folder(self.folder, "choose a folder for the report")
@@ -113,6 +117,7 @@ def _assessed(plan: Plan, pair: Pair, progress: Progress) -> Assessment:
         real_name=pair.real_name,
         synthetic_name=pair.synthetic_name,
     )
+    found = replace(found, version=origin(torch.device("cpu"))["synther"], command=plan.command)
     found = replace(found, env_id=task, notes=(*notes, *about_model, *found.notes))
     if model is not None:
         process, about_frames = _process(model, pair.real, task, plan.seed)
@@ -232,7 +237,7 @@ def _ceiling(real: Transitions, count: int, seed: int) -> str:
     """What as many real rows reach: few rows look unlike any others, by chance."""
     order = np.random.default_rng(seed).permutation(len(real))
     few = min(count, len(real) // 2)
-    text = f"network calls: each sampler made {count:,} rows"
+    text = f"{OF_SAMPLERS}each sampler made {count:,} rows"
     if not few:
         return text
     alike = compare(real[order[few:][:KNOWN_ROWS]], real[order[:few]])

@@ -117,7 +117,7 @@ MAY_IMPORT = {
     "origin": ANYONE | {"compute"},
     "doctor": ANYONE | {"compute", "envs", "origin"},
     "upsample": ANYONE | {"data", "compute", "diffusion", "assess", "synthesizer", "conditions", "relevance"},
-    "report": ANYONE | {"data", "assess", "synthesizer", "diffusion", "envs"},
+    "report": ANYONE | {"origin", "data", "assess", "synthesizer", "diffusion", "envs"},
     "plots": ANYONE,
     "datasets": BELOW,
     "collect": BELOW | {"datasets"},

@@ -147,6 +147,10 @@ class Assessment:
     efforts: tuple[Effort, ...] = ()
     notes: tuple[str, ...] = field(default=())
     """What was left out, and why: "no simulator for MyEnv-v0: an ensemble of dynamics models judges instead"."""
+    version: str = ""
+    """Of SynthER, with its commit where that is known."""
+    command: str = ""
+    """The command line that made it, where there was one."""
 
     def measure(self, name: str) -> Measure:
         return next(measure for measure in self.measures if measure.name == name)

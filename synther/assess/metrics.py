@@ -91,50 +91,50 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         lambda rows: rows.learned.figures.get("policy_score_mixed"),
     ),
     "auc": Metric(
-        "Real or synthetic, AUC", _LIKE, "lower", 0, 1,
+        "Classifier two-sample test, AUC", _LIKE, "lower", 0, 1,
         "How well a network tells synthetic rows from real ones: 0.5 is guessing, at 1 it recognises every row.",
         lambda rows: rows.learned.figures.get("auc"),
     ),
     "marginal": Metric(
-        "Marginal similarity", _LIKE, "higher", 0, 1,
+        "Marginal similarity (1 - KS)", _LIKE, "higher", 0, 1,
         "Mean over columns of 1 - KS: whether every column by itself is distributed as in the real rows.",
         lambda rows: rows.likeness.figures.get("marginal"),
     ),
     "worst_column": Metric(
-        "Worst column", _LIKE, "higher", 0, 1,
+        "Worst column (1 - KS)", _LIKE, "higher", 0, 1,
         "1 - KS of the column that is least alike; the columns below say which.",
         lambda rows: rows.likeness.figures.get("worst_column"),
     ),
     "correlation": Metric(
-        "Correlation similarity", _LIKE, "higher", 0, 1,
+        "Correlation similarity (Pearson)", _LIKE, "higher", 0, 1,
         "Mean over pairs of columns of 1 - |difference of Pearson's r| / 2: whether columns go together as real ones.",
         lambda rows: rows.likeness.figures.get("correlation"),
     ),
     "worst_correlation": Metric(
-        "Worst correlation", _LIKE, "lower", 0, 2,
+        "Largest correlation difference", _LIKE, "lower", 0, 2,
         "Largest difference between a real and a synthetic correlation of two columns. Differences that chance "
         "explains count as 0.",
         lambda rows: rows.likeness.figures.get("worst_correlation"),
     ),
     "outcome_spread": Metric(
-        "Spread of outcomes", _SPREAD, "nearer", 0, None,
+        "Conditional std ratio of outcomes", _SPREAD, "nearer", 0, None,
         "Standard deviation of outcomes (next observation, reward) given (s, a), relative to real rows, in the random "
         "column where it is furthest off. 1 is right; below 1 the environment looks safer than it is.",
         lambda rows: rows.spread.get("outcome_spread"),
     ),
     "band_50": Metric(
-        "Inside the 50 % band", _SPREAD, "nearer", 0, 1,
+        "50 % prediction interval coverage", _SPREAD, "nearer", 0, 1,
         "Share of outcomes inside the band that holds the middle half of real outcomes given (s, a). More means that "
         "outcomes are too narrow, less that they are too wide or off centre.",
         lambda rows: rows.spread.get("band_50"),
     ),
     "band_90": Metric(
-        "Inside the 90 % band", _SPREAD, "nearer", 0, 1,
+        "90 % prediction interval coverage", _SPREAD, "nearer", 0, 1,
         "The same for the band that holds the middle 90 % of real outcomes.",
         lambda rows: rows.spread.get("band_90"),
     ),
     "outcome_information": Metric(
-        "Bits told by the outcome", _SPREAD, "lower", 0, 1,
+        "Conditional classifier gain (bits)", _SPREAD, "lower", 0, 1,
         "How much the outcome helps a network that already knows (s, a) to tell synthetic rows from real ones. At 0 "
         "outcomes are distributed like real ones, at 1 each of them gives its row away.",
         lambda rows: rows.spread.get("outcome_information"),
@@ -162,13 +162,13 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         lambda rows: rows.bounds.get("observations_outside"),
     ),
     "action_scale": Metric(
-        "Scale of actions", _TRUE, "nearer", 0, None,
+        "Std ratio of actions", _TRUE, "nearer", 0, None,
         "Standard deviation of the actions relative to real rows, in the dimension where it is furthest off. 1 is "
         "right; rows with rescaled actions show here.",
         lambda rows: rows.bounds.get("action_scale"),
     ),
     "known_observations": Metric(
-        "Observations that exist", _FINITE, "higher", 0, 1,
+        "Known observations", _FINITE, "higher", 0, 1,
         "Share of observations and next observations that occur among real rows. Only where real observations repeat.",
         lambda rows: rows.states.get("known_observations"),
     ),
@@ -179,7 +179,7 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         lambda rows: rows.states.get("possible_transitions"),
     ),
     "frequency_error": Metric(
-        "Frequencies of outcomes", _FINITE, "lower", 0, None,
+        "Transition probability error (RMSE)", _FINITE, "lower", 0, None,
         "Root mean square difference of the probabilities of next states given (s, a). Only for few states and "
         "discrete actions.",
         lambda rows: rows.states.get("frequency_error"),
@@ -205,12 +205,12 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
         lambda rows: rows.physics.figures.get("terminal_recall"),
     ),
     "novelty": Metric(
-        "Novelty", _NEW, "nearer", 0, None,
+        "Novelty (nearest-neighbour distance)", _NEW, "nearer", 0, None,
         "Median distance to the nearest real row, in real stds: 0 is copies, far beyond real rows is elsewhere.",
         lambda rows: rows.neighbours.figures.get("novelty"),
     ),
     "memorisation": Metric(
-        "Memorised rows", _NEW, "nearer", 0, 1,
+        "Memorisation rate", _NEW, "nearer", 0, 1,
         "Share of rows as near a training row as hardly any held-out row is: 1 is a generator that replays its data.",
         lambda rows: rows.neighbours.figures.get("memorisation"),
     ),

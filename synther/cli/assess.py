@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,8 @@ def assess(arguments: list[str]) -> None:
     from synther.synthesizer import Synthesizer
 
     device = str(pick_device(chosen.device))
-    plan = Plan(chosen.out, chosen.env_id, chosen.simulator, chosen.seed, device)
+    command = shlex.join(["synther", "assess", *arguments])
+    plan = Plan(chosen.out, chosen.env_id, chosen.simulator, chosen.seed, device, command)
     source = Path(chosen.synthetic).expanduser()
     drawn = source.suffix == ".safetensors"
     if drawn and chosen.model is not None:

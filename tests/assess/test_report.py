@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from synther.assess.assessment import Assessment, Cloud, Column, Correlations, Effort, Process
+from synther.assess.report.histogram import histogram
 from synther.assess.report.page import page
 
 from .example import example, table, without_figures
@@ -148,9 +149,9 @@ def test_every_name_is_escaped() -> None:
     evil = "<b>&\"'</script><script>alert(1)</script>"
     whole = example()
     texts = [field.name for field in fields(whole) if isinstance(getattr(whole, field.name), str)]
-    assert texts == ["env_id", "real_name", "synthetic_name"]
+    assert texts == ["env_id", "real_name", "synthetic_name", "version", "command"]
     changed = {name: f"{name}{evil}" for name in texts}
-    healthy = replace(whole, notes=whole.notes[:1])
+    healthy = replace(whole, notes=whole.notes[:1], command="synther assess")
     reasons = tuple(replace(reason, text=evil, measure=f"{reason.measure}{evil}") for reason in whole.verdict.reasons)
     sick = replace(
         whole,
@@ -203,3 +204,30 @@ def test_many_columns_stay_below_five_megabytes(count: int) -> None:
     text = page(replace(example(), columns=columns, correlations=Correlations(*map(table, matrices))))
     assert len(text.encode()) < 5 * MEGABYTE
     assert text.count('role="row" data-at=') == count
+
+
+def test_the_footer_says_who_made_the_page_and_how() -> None:
+    text = page(replace(example(), version="9.8.7 abc", command="synther assess a.npz b.npz --out r"))
+    footer = text[text.index("<footer>") :]
+    assert "SynthER 9.8.7 abc" in footer
+    assert "synther assess a.npz b.npz --out r" in footer
+
+
+def test_notes_about_samplers_stand_with_the_samplers() -> None:
+    text = page(replace(example(), notes=("network calls: each sampler made 500 rows", "another note")))
+    head, _, rest = text.partition("<main>")
+    assert "another note" in head
+    assert "500 rows" not in head
+    assert "Each sampler made 500 rows." in rest
+
+
+def test_rare_values_can_be_seen() -> None:
+    column = example().columns[0]
+    rare = replace(column, edges=(0.0, 0.5, 1.0), real_shares=(0.999, 0.001), synthetic_shares=(1.0, 0.0))
+    heights = [
+        [float(height) for height in re.findall(r"V([\d.]+)", path)]
+        for path in re.findall(r'<path d="([^"]+)" class="[rs]"', histogram(rare))
+    ]
+    (_, seen, floor), (_, none, *_) = heights
+    assert floor - seen >= 1
+    assert none == floor

@@ -54,9 +54,9 @@ def _about(count: int) -> Markup:
 
 
 def _filter(count: int) -> Markup:
-    box = tag("input", id="filter", type="search", autocomplete="off", spellcheck="false", placeholder="reward")
+    box = tag("input", id="filter", type="search", autocomplete="off", spellcheck="false", placeholder="all columns")
     shown = tag("output", f"{count:,} columns", for_="filter", aria_live="polite")
-    return tag("p", tag("label", "Columns whose name has ", box), " ", shown, class_="filter")
+    return tag("p", tag("label", "Show columns whose name contains ", box), " ", shown, class_="filter")
 
 
 def _row(column: Column, at: int, drawn: bool) -> Markup:

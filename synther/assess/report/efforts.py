@@ -15,6 +15,9 @@ from synther.assess.report.tables import Heading, plain
 _SHAPES = ("M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0", "M-3.5 -3.5h7v7h-7z", "M0 -5l5 8.5h-10z", "M0 -5l5 5l-5 5l-5 -5z")
 """Marks of the samplers: they are told apart without colours too."""
 
+OF_SAMPLERS = "network calls: "
+"""How notes begin that belong to this part of the page."""
+
 _HUES = 6
 _HEADINGS = (
     Heading("Sampler", numeric=False),
@@ -36,7 +39,9 @@ def section(assessment: Assessment) -> Markup:
         _chart("Correlation similarity", efforts, [effort.correlation for effort in efforts], samplers),
         _chart("Dynamics error", efforts, [effort.dynamics for effort in efforts], samplers),
     ]
-    about = tag("p", "What each sampler reaches for the times it asks the network, which is what sampling costs.")
+    notes = [note.removeprefix(OF_SAMPLERS) for note in assessment.notes if note.startswith(OF_SAMPLERS)]
+    told = "".join(f" {note[0].upper()}{note[1:].rstrip('.')}." for note in notes)
+    about = tag("p", f"Quality of each sampler by its number of network calls, which is what sampling costs.{told}")
     legend = tag("ul", *(_entry(at, sampler) for at, sampler in enumerate(samplers)), class_="legend")
     rows = [_row(effort) for effort in efforts]
     table = plain(_HEADINGS, rows, "Quality for each number of network calls")

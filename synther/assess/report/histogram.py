@@ -28,6 +28,10 @@ _REST = 0.25
 """Share of the rows that must lie in the other bars: else the tall bar is the distribution."""
 
 
+_SMALLEST = 0.04
+"""Height of a bar that can be seen, as a share of the tallest: 1 % of terminals is one."""
+
+
 def histogram(column: Column) -> Markup:
     edges = np.asarray(column.edges, np.float64)
     if len(edges) < 2 or not np.all(np.isfinite(edges)) or not np.all(np.diff(edges) > 0):
@@ -37,9 +41,10 @@ def histogram(column: Column) -> Markup:
     top = limit(heights, shares)
     along = Axis(float(edges[0]), float(edges[-1]), 2, WIDTH - 2)
     up = Axis(0.0, top, FLOOR, 4)
+    seen = np.where(shares > 0, np.maximum(heights, _SMALLEST * top), 0.0)
     parts = [
-        tag("path", d=_outline(along(edges), up(heights[0])), class_="r"),
-        tag("path", d=_outline(along(edges), up(heights[1])), class_="s"),
+        tag("path", d=_outline(along(edges), up(seen[0])), class_="r"),
+        tag("path", d=_outline(along(edges), up(seen[1])), class_="s"),
         *_cuts(along, edges, heights, shares, top),
         tag("path", d=_bar(along, column.real_mean, column.real_std, FLOOR + 6), class_="rb"),
         tag("path", d=_bar(along, column.synthetic_mean, column.synthetic_std, FLOOR + 12), class_="sb"),

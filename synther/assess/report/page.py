@@ -30,8 +30,15 @@ def page(assessment: Assessment) -> Markup:
         tag("section", tag("h2", title, id=f"{name}-title"), content, id=name, aria_labelledby=f"{name}-title")
         for name, title, content in present
     ]
-    body = tag("body", verdict.header(assessment), contents, tag("main", *sections), tag("script", _asset("page.js")))
+    parts = (verdict.header(assessment), contents, tag("main", *sections), _footer(assessment))
+    body = tag("body", *parts, tag("script", _asset("page.js")))
     return Markup(f"<!DOCTYPE html>\n{tag('html', _head(assessment), body, lang='en')}\n")
+
+
+def _footer(assessment: Assessment) -> Markup:
+    """Who made the page, and how to make it again."""
+    made = tag("p", f"Made by SynthER {assessment.version}".strip())
+    return tag("footer", made, *([tag("pre", assessment.command)] if assessment.command else []))
 
 
 def _head(assessment: Assessment) -> Markup:

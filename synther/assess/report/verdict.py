@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from synther.assess.assessment import Assessment, Reason
+from synther.assess.report.efforts import OF_SAMPLERS
 from synther.assess.report.markup import Markup, tag
 from synther.assess.report.measures import figure
 
@@ -20,8 +21,9 @@ def header(assessment: Assessment) -> Markup:
     if reasons:
         parts.append(tag("ul", *reasons, class_="reasons", aria_label="What decided"))
     parts.append(_sources(assessment))
-    if assessment.notes:
-        notes = tag("ul", *(tag("li", note) for note in assessment.notes))
+    others = [note for note in assessment.notes if not note.startswith(OF_SAMPLERS)]
+    if others:
+        notes = tag("ul", *(tag("li", note) for note in others))
         parts.append(tag("aside", notes, class_="notes", aria_label="Notes"))
     return tag("header", *parts)
 
