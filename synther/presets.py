@@ -164,3 +164,17 @@ def preset(name: str | Settings, *, gpu: bool = False, latents: bool = False, **
         raise ConfigError(f"unknown preset {name!r}: expected auto, {', '.join(PRESETS)}, or Settings")
     chosen = PRESETS[name].changed(**LATENTS) if latents and name in ("best", "laptop") else PRESETS[name]
     return chosen.changed(**changes)
+
+
+def name_of(settings: Settings) -> str:
+    """The preset that the settings are, or are nearest to, and which of its options they change."""
+    own = _flat(settings)
+    changes = {
+        name: [key for key, value in _flat(known).items() if own[key] != value] for name, known in PRESETS.items()
+    }
+    name = min(changes, key=lambda one: len(changes[one]))
+    return f"{name} with other {', '.join(changes[name])}" if changes[name] else name
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    return {f"{part}.{name}": value for part, own in asdict(settings).items() for name, value in own.items()}

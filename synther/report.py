@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,8 @@ from synther.folder import only_writer, write_object
 from synther.origin import origin
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
+
+log = logging.getLogger(__name__)
 
 CALLS = (4, 8, 16, 32, 64)
 """Network calls per row of the samplers that are compared with the model's own."""
@@ -104,6 +107,13 @@ def _assessed(plan: Plan, pair: Pair, progress: Progress) -> Assessment:
     task = plan.env_id or pair.real.env_id
     simulator, notes = _simulator(plan, pair.real, task)
     model, about_model = _fitting(pair, plan.seed)
+    sizes = f"{len(pair.synthetic):,}", f"{len(pair.real):,}", task or "an unknown environment"
+    log.info(
+        "assessing %s synthetic rows against %s real ones of %s: %s judges, on %s",
+        *sizes,
+        simulator or "networks",
+        plan.device,
+    )
     found = assess(
         pair.real,
         pair.synthetic,

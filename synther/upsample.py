@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from synther import schema
+import torch
+
+from synther import compute, schema
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
 from synther.compute import Precision
@@ -19,11 +21,12 @@ from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
-from synther.diffusion.config import DistillConfig
+from synther.diffusion.config import DistillConfig, SamplerConfig
 from synther.durable import check_folder, check_writable, partial_folder
 from synther.errors import ConfigError, FormatError
 from synther.folder import ANOTHER, RunFolder, only_writer, write_object
 from synther.locks import owned
+from synther.presets import name_of
 from synther.progress import Progress
 from synther.relevance.consistency import check_keep
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer, student_checkpoint
@@ -96,11 +99,30 @@ def upsample(
                 shutil.rmtree(partial_folder(data), ignore_errors=True)
                 preview = model.sample(min(samples, PREVIEW_ROWS), **asked)
             else:
+                announce_sampling(model, model.settings.sampler, samples, data)
                 preview = model.sample_to(data, samples, **asked)
             comparison = compare(alike, preview)
             draw(alike, preview, picture, comparison)
             write_object(figures, comparison.to_json())
     return Upsampled(folder / _MODEL, data, picture, figures, comparison)
+
+
+def announce_fit(model: Synthesizer, rows: int) -> None:
+    """Log what is about to be fitted, how long at most, and where."""
+    settings, fit = model.settings, model.settings.fit
+    size = f"{settings.network.depth} x {settings.network.width}"
+    limit = f"{fit.steps:,} steps" + ("" if fit.minutes is None else f" or {fit.minutes:g} minutes")
+    threads = torch.get_num_threads()
+    cores = f", {threads} thread{'s' * (threads > 1)}" if model.device.type == "cpu" else ""
+    where = f"{compute.describe(model.device)} ({model.precision}{cores})"
+    told = name_of(settings), size, f"{rows:,}", limit, fit.batch_for(rows), where
+    log.info("fitting preset %s, a network of %s, on %s rows: at most %s, batches of %d, on %s", *told)
+
+
+def announce_sampling(model: Synthesizer, sampler: SamplerConfig, samples: int, target: Path) -> None:
+    """Log how many rows are about to be drawn, how, and where to."""
+    told = f"{samples:,}", sampler.kind, sampler.network_calls, compute.describe(model.device), target
+    log.info("sampling %s rows with %s, %d network calls a row, on %s, to %s", *told)
 
 
 def _read(figures: Path) -> Comparison:
@@ -138,6 +160,7 @@ def fit_to(
     with only_writer(path):
         if path.exists():  # another process has fitted it in the meantime
             return fit_to(path, rows, model, progress, condition, ensemble)
+        announce_fit(model, len(rows))
         how: Any = {"ensemble": ensemble, "checkpoint": checkpoint, "progress": progress}
         model.fit(rows, condition=list(condition) or None, **how)
         model.save(path)

@@ -11,7 +11,7 @@ import torch
 
 from synther.diffusion.config import DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.errors import ConfigError
-from synther.presets import ABOUT, LATENTS, PRESETS, DataConfig, Settings, preset
+from synther.presets import ABOUT, LATENTS, PRESETS, DataConfig, Settings, name_of, preset
 
 PAPER = {
     "network": {"kind": "residual", "width": 1024, "depth": 6, "embedding": 128, "frequencies": 8},
@@ -167,3 +167,8 @@ def test_a_change_that_cannot_be_is_named(part, option, value):
 def test_parts_that_are_none_are_named(changes):
     with pytest.raises(ConfigError, match=next(iter(changes))):
         preset("paper", **changes)
+
+
+def test_settings_are_named_by_the_nearest_preset():
+    assert name_of(PRESETS["laptop"]) == "laptop"
+    assert name_of(PRESETS["paper"].changed(fit={"steps": 7})) == "paper with other fit.steps"

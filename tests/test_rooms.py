@@ -116,7 +116,8 @@ MAY_IMPORT = {
     "pixels": ANYONE | {"data", "compute", "kernels", "envs", "agents"},
     "origin": ANYONE | {"compute"},
     "doctor": ANYONE | {"compute", "envs", "origin"},
-    "upsample": ANYONE | {"data", "compute", "diffusion", "assess", "synthesizer", "conditions", "relevance"},
+    "upsample": ANYONE
+    | {"presets", "compute", "data", "diffusion", "assess", "synthesizer", "conditions", "relevance"},
     "report": ANYONE | {"origin", "data", "assess", "synthesizer", "diffusion", "envs"},
     "plots": ANYONE,
     "datasets": BELOW,

@@ -162,6 +162,7 @@ def sample(arguments: list[str]) -> None:
         SAMPLERS.check(chosen.sampler, "--sampler")
     from synther.conditions import asked
     from synther.synthesizer import Synthesizer
+    from synther.upsample import announce_sampling
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
     kind: Any = {} if chosen.sampler in (None, "teacher") else {"kind": chosen.sampler}
@@ -173,6 +174,7 @@ def sample(arguments: list[str]) -> None:
     made = {"model": digest_of(chosen.model), "samples": chosen.samples, "precision": model.precision, **how}
     with written_once(chosen.out, made) as unfinished:
         if unfinished:
+            announce_sampling(model, sampler, chosen.samples, chosen.out)
             model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
     size = chosen.out.stat().st_size
     facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}

@@ -52,6 +52,7 @@ def roll_out(
     `gymnasium.make`. Rows depend on the seed, but not on the number of `processes` (None: one per core).
     """
     env_id = Trusted(env_id)
+    log.info("recording %s steps of %s with the policy %s", f"{steps:,}", env_id, policy)
     how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
     actor = agent_policy(env_id, policy, member, noise, options)
     if actor is not None:

@@ -106,6 +106,8 @@ def compare_generators(
     maker = Maker(rows, plan, resolve(progress))
     described = {"data": fingerprint(rows), "samples": plan.samples, "seed": plan.seed, "simulator": simulator}
     files = {name: folder / name / "figures.json" for name in (REAL, *GENERATORS)}
+    told = ", ".join(names), f"{len(rows):,}", f"{plan.samples:,}", plan.device, folder
+    log.info("comparing %s on %s rows: %s samples of each, on device %s, in %s", *told)
     with RunFolder(folder).work(described, lambda: False):  # the table is always written, with all that is there
         for name in names:  # every refusal comes before the first hour of work
             RunFolder(folder / name).claim(maker.description(name))

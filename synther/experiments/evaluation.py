@@ -91,6 +91,7 @@ def score(
     check_env_options(env_options)
     wanted = run.get("episodes", EPISODES) if episodes is None else episodes
     seeds, shown = _seeds_of(described, run), resolve(progress)
+    log.info("playing %d episodes with each agent of %s in %s", wanted, file, env_id)
     how: dict[str, Any]
     if "frame" in described:
         if env_options:

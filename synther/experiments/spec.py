@@ -7,6 +7,7 @@ extends the first.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from synther.datasets import Dataset
     from synther.engines import Outcome
     from synther.experiments.sources import Source
+
+log = logging.getLogger(__name__)
 
 PROVENANCE = "provenance.json"
 """File with the origin of the data and the command."""
@@ -285,6 +288,7 @@ def execute_all(
     from synther.engines import run_all
 
     tasks = [_Task(spec.name, spec, place) for spec in specs]
+    log.info("%d runs in %s, %d at a time, on device %s", len(tasks), folder, parallel, place.device)
     with compute.shared_by_processes(compute.pick_device(place.device)) if parallel > 1 else nullcontext():
         return run_all(tasks, folder, parallel=parallel, **how)
 

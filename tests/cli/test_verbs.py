@@ -390,3 +390,23 @@ def test_a_file_is_read_whatever_its_name_means(synther, rows, tmp_path):
     """Its rows are of another environment than the data set of that name."""
     write(rows, tmp_path / "hopper-medium.npz")
     assert synther("inspect", tmp_path / "hopper-medium.npz").code == 0
+
+
+def test_long_work_begins_with_what_how_much_and_where(synther, caplog, data, model, tiny, tmp_path):
+    commands = {
+        ("fit", data, "--out", tmp_path / "m.safetensors", *tiny, "--device", "cpu"): ("300 rows", "20 steps", "cpu"),
+        ("sample", model, "--samples", 20, "--out", tmp_path / "x.npz"): ("20 rows", "unipc", "x.npz"),
+        ("train", "bc", data, "--out", tmp_path / "t", "--seeds", 2, "--updates", 10, "--no-evaluate"): (
+            "2 agents",
+            "10",
+        ),
+        ("collect", "Pendulum-v1", "--steps", 20, "--out", tmp_path / "rows.npz"): (
+            "20 steps",
+            "Pendulum-v1",
+            "random",
+        ),
+    }
+    for words, told in commands.items():
+        caplog.clear()
+        assert synther(*words).code == 0
+        assert [line for line in caplog.messages if all(text in line for text in told)]
