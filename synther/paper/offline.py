@@ -319,3 +319,30 @@ def fractions() -> Experiment:
     lines = (Lines("walker2d-mixed, TD3+BC", places, columns),)
     more: dict[str, Any] = {"contrasts": contrasts_of(["td3_bc"]), "lines": lines}
     return Experiment("fractions", "", about, tuple(runs.values()), table, **more, remarks=(D4RL_FIGURE,))
+
+
+REGULARISED: dict[str, tuple[str, dict[str, Any]]] = {
+    "TD3+BC": ("td3_bc", {}),
+    "layer norm": ("td3_bc", {"critic_network": "layer_norm"}),
+    "dropout": ("td3_bc", {"dropout": 0.1}),
+    "weight decay": ("td3_bc", {"weight_decay": 0.01}),
+    "ReBRAC": ("rebrac", {}),
+}
+"""What may help agents to learn from few rows, by column: an algorithm and its options."""
+
+
+def regularisation() -> Experiment:
+    """Each generator serves other seeds, so that what it happens to learn is part of the spread."""
+    parts = {"walker2d-mixed": 0.15, "hopper-mixed": 0.15, "halfcheetah-mixed": 1.0}
+    runs: list[OfflineRun] = []
+    table: Rows = {}
+    for data, fraction in parts.items():
+        for number in range(3):
+            row = table.setdefault(f"{data} {100 * fraction:g} %, generator {number + 1}", {})
+            for title, (algorithm, options) in REGULARISED.items():
+                suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}-{number + 1}"
+                how: dict[str, Any] = {"agent": options, "fraction": fraction, "seed": 3 * number, "seeds": 3}
+                runs.append(replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000))
+                row |= cells_of(runs[-1], title=title)
+    about = "is it only regularisation? Real rows against SynthER's, with layer norm, dropout, weight decay, ReBRAC"
+    return Experiment("regularisation", "", about, tuple(runs), table, contrasts=contrasts_of(REGULARISED))

@@ -6,15 +6,16 @@ The paper's Gym environments are v2, which no longer run; v4 has the same reward
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from synther.experiments.specs import OnlineRun, Synthetic
-from synther.paper.experiment import Cell, Experiment
+from synther.paper.experiment import Cell, Contrast, Experiment
 from synther.paper.published import HOURS, NEIGHBOURS
 
 GYM = {"hopper": "Hopper-v4", "walker2d": "Walker2d-v4", "halfcheetah": "HalfCheetah-v4"}
 SUITE = {task: f"dm_control/{task}-v0" for task in ("cheetah-run", "reacher-hard", "quadruped-walk")}
-TASKS = GYM | SUITE
+TASKS = GYM | SUITE | {"ant": "Ant-v4"}
 
 SYNTHER = "SAC (SynthER, UTD 20)"
 
@@ -28,11 +29,12 @@ class Method:
     algorithm: str
     utd: int
     synthetic: Synthetic | None = None
+    agent: dict[str, Any] = field(default_factory=dict)
 
     def run(self, task: str, steps: int) -> OnlineRun:
         """The run of this method; experiments share runs of the same name."""
         name = f"{task}-{steps // 1000}k-{self.name}"
-        return OnlineRun(name, TASKS[task], self.algorithm, self.utd, self.synthetic, steps=steps)
+        return OnlineRun(name, TASKS[task], self.algorithm, self.utd, self.synthetic, self.agent, steps=steps)
 
 
 OURS = {
@@ -76,11 +78,55 @@ def online_first() -> Experiment:
 
 
 def online_100k() -> Experiment:
-    return _experiment("online-100k", "", "all six environments, 100,000 steps", dict.fromkeys(TASKS, 100_000))
+    return _experiment("online-100k", "", "all six environments, 100,000 steps", dict.fromkeys(GYM | SUITE, 100_000))
 
 
 def online_200k() -> Experiment:
     return _experiment("online-200k", "", "the dm_control suite, 200,000 steps", dict.fromkeys(SUITE, 200_000))
+
+
+_NORMED = {"critic_network": "layer_norm", "actor_network": "layer_norm"}
+REGULARISED = {
+    "SAC": OURS["SAC (UTD 20)"],
+    "layer norm": Method("sac-layer_norm-utd20", "sac", 20, agent=_NORMED),
+    "SimBa": Method("simba-utd2", "simba", 2),
+}
+
+
+def regularisation_online() -> Experiment:
+    about = "is it only regularisation? SAC, SAC with layer norm and SimBa, each with and without synthetic replay"
+    methods = {}
+    for title, plain in REGULARISED.items():
+        methods[title] = plain
+        with_rows = replace(plain, name=f"{plain.name}-synther", synthetic=Synthetic())
+        methods[f"{title} + SynthER"] = OURS[SYNTHER] if title == "SAC" else with_rows
+    contrasts = tuple((f"{title} + SynthER", title) for title in REGULARISED)
+    return _compared("regularisation-online", about, ("halfcheetah", "ant", "quadruped-walk"), methods, contrasts)
+
+
+GUIDED = {
+    "SynthER": OURS[SYNTHER],
+    "curiosity": Method("guided-curiosity", "sac", 20, Synthetic(relevance="curiosity")),
+    "TD error": Method("guided-td_error", "sac", 20, Synthetic(relevance="td_error")),
+    "no guidance": Method("guided-control", "sac", 20, Synthetic(relevance="curiosity", guidance=0.0)),
+}
+"""The last one has the same network as the second, and is asked for nothing."""
+
+
+def guided() -> Experiment:
+    about = "rows that the agent needs: guidance by curiosity and by TD error, and the same network without guidance"
+    contrasts = tuple((title, other) for title in ("curiosity", "TD error") for other in GUIDED if other != title)
+    return _compared("guided", about, ("quadruped-walk", "cheetah-run"), GUIDED, contrasts)
+
+
+def _compared(
+    name: str, about: str, tasks: Iterable[str], methods: Mapping[str, Method], contrasts: tuple[Contrast, ...]
+) -> Experiment:
+    """100,000 steps of each task with each method."""
+    runs = {task: {title: method.run(task, 100_000) for title, method in methods.items()} for task in tasks}
+    table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
+    jobs = tuple(run for row in runs.values() for run in row.values())
+    return Experiment(name, "", about, jobs, table, contrasts=contrasts, remarks=(_neighbours(runs),))
 
 
 def _neighbours(tasks: Iterable[str]) -> str:
