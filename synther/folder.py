@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from synther import schema
-from synther.durable import check_folder, check_new, replacing, writing_to
+from synther.durable import check_folder, check_new, partial_folder, replacing, writing_to
 from synther.errors import ConfigError, FormatError
 from synther.locks import Owned, owned
 
@@ -82,6 +82,7 @@ def written_once(path: Path, made: Mapping[str, Any]) -> Iterator[bool]:
         if not note.exists() or read_object(note).get("made") != key:
             check_new(path)
         log.info("%s is finished already", path)
+        shutil.rmtree(partial_folder(path), ignore_errors=True)  # of a command that was killed right before its end
         yield False
 
 

@@ -86,6 +86,9 @@ class TestOutputs:
     def test_a_finished_file_whose_command_was_killed_is_known(self, synther, commands, tmp_path):
         assert synther(*commands["fit"]).code == 0
         assert synther(*commands["sample"]).code == 0
+        (tmp_path / "s.npz.partial").mkdir()  # killed before it could be removed
+        assert synther(*commands["sample"]).code == 0
+        assert not (tmp_path / "s.npz.partial").exists()
         (tmp_path / ".s.npz.made").unlink()
         assert synther(*commands["sample"]).code == 2  # somebody's file
         (tmp_path / "s.npz").unlink()

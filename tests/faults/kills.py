@@ -171,7 +171,7 @@ COMMANDS = {
     ),
     "compare": Command(
         "compare {data}/rows.npz --generators additive --samples 500 --device cpu --out {out}/cmp",
-        of_json("cmp/*/figures.json", "name", "marginal", "correlation", "terminal_rate"),
+        of_json("cmp/additive/figures.json", "name", "marginal", "correlation", "terminal_rate"),
     ),
     "paper": Command(
         "paper run agents --only hopper-medium-td3_bc --data {data} --out {out}/p --updates 40 --seeds 1 "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -94,11 +95,24 @@ class Archive:
 
 
 def _known(arrays: dict[str, Array]) -> dict[str, Any]:
-    text, env_id = (arrays.get(key) for key in _ABOUT)
-    known = metadata.load(None if text is None else str(text))
-    if env_id is not None and env_id.size == 1 and not known.get("env_id"):
-        known["env_id"] = str(env_id.item())
+    text, env_id = (_text(arrays[key]) if key in arrays else None for key in _ABOUT)
+    known = metadata.load(text)
+    if env_id is not None and not known.get("env_id"):
+        known["env_id"] = env_id
     return known
+
+
+def _text(array: Array) -> str:
+    """The one text in an array. NumPy itself makes text of any number, also of those that are no characters."""
+    if array.size != 1 or array.dtype.kind not in "US":
+        raise FormatError(f"an array of {array.dtype} and shape {array.shape} where text was expected")
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8 if array.dtype.kind == "S" else np.uint32)
+    if array.dtype.kind == "U" and array.dtype.byteorder == (">" if sys.byteorder == "little" else "<"):
+        codes = codes.byteswap()
+    try:
+        return "".join(map(chr, codes.tolist())).rstrip("\0")
+    except (ValueError, OverflowError):
+        raise FormatError("text of characters that do not exist") from None
 
 
 def _check_compact(names: list[str]) -> None:
