@@ -175,6 +175,8 @@ def checked(layers: Layers) -> Layers:
     """Copies of the layers as float32, after checking that their shapes fit."""
     if not layers:
         raise DataError("a policy needs at least one layer, got none")
+    if any(array.dtype.kind not in "biuf" for layer in layers for array in map(np.asarray, layer)):
+        raise DataError("the layers of a policy hold something else than numbers")
     own = tuple((np.array(weight, np.float32, order="C"), np.array(bias, np.float32)) for weight, bias in layers)
     width: Any = None
     for number, (weight, bias) in enumerate(own):
