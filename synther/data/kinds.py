@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, final
@@ -204,17 +205,19 @@ class Spiked(Kind):
         return replace(self, cuts=thresholds)
 
     def flags(self, matrix: Matrix) -> Matrix:
+        return np.column_stack(list(self._each_flag(matrix)))
+
+    def _each_flag(self, matrix: Matrix) -> Iterator[Matrix]:
+        """The flag of each spike, (N,)."""
         value, inner = matrix[:, 0], iter(matrix[:, 1:].T)
-        found = []
         for spike in self.spikes:
             if spike == self.low:
-                found.append((self.low - value) / self.gap)
+                yield (self.low - value) / self.gap
             elif spike == self.high:
-                found.append((value - self.high) / self.gap)
+                yield (value - self.high) / self.gap
             else:  # where too few or too many flags are set, the rows that are nearest to the spike are the ones
                 far = np.abs(value - spike) / (4 * self.gap)
-                found.append(np.where(next(inner) > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far))
-        return np.column_stack(found)
+                yield np.where(next(inner) > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
 
     def encode(self, source: Array) -> Matrix:
         value = source.astype(np.float64)
@@ -234,10 +237,13 @@ class Spiked(Kind):
         if self.high in self.spikes:
             np.copyto(value, np.minimum(2 * self.high - value, self.high - margin), where=value >= self.high)
         np.clip(value, self.low, self.high, out=value)
-        above = self.flags(matrix) - np.array(self.cuts)
-        most = above.argmax(1)
-        is_spike = np.take_along_axis(above, most[:, None], 1)[:, 0] > 0
-        return np.where(is_spike, np.array(self.spikes)[most], value)[:, None]
+        # Of several spikes whose flags are above their cuts, the one that is furthest above.
+        highest = np.zeros(len(value))
+        for spike, cut, flag in zip(self.spikes, self.cuts, self._each_flag(matrix), strict=True):
+            above = flag - cut
+            np.copyto(value, spike, where=above > highest)
+            np.maximum(highest, above, out=highest)
+        return value[:, None]
 
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         return (names[0], *(f"{names[0]}={spike!r}" for spike in self._inner))

@@ -417,13 +417,17 @@ class Layout:
             found[:, group] = place.kind.classes(source)
         return found
 
+    @cached_property
+    def unsettled(self) -> tuple[_Place, ...]:
+        """Discrete columns of observation and action."""
+        given = [run for run in self._runs if run.field in ("observation", "action") and run.kind.matrix_width]
+        return tuple(run for run in given if not isinstance(run.kind, (Continuous, Bounded, Spiked)))
+
     def settle(self, matrix: Matrix) -> None:
         """Replace discrete observations and actions in rows of the matrix by what they will be as rows: valid codes,
         values on their lattice. What follows from them can then follow from those."""
-        for place in self._runs:
-            smooth = isinstance(place.kind, (Continuous, Bounded, Spiked))
-            if place.field in ("observation", "action") and place.kind.matrix_width and not smooth:
-                matrix[:, place.matrix] = place.kind.encode(place.kind.decode(matrix[:, place.matrix]))
+        for place in self.unsettled:
+            matrix[:, place.matrix] = place.kind.encode(place.kind.decode(matrix[:, place.matrix]))
 
     def to_json(self) -> dict[str, Any]:
         return {

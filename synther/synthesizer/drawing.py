@@ -108,7 +108,7 @@ class Drawing:
         return self._decoded(matrix, self.layout)
 
     def _decoded(self, matrix: Array, layout: Layout) -> Transitions:
-        rows = layout.unpack(self.model.scaler.inverse(matrix, layout.settle))
+        rows = layout.unpack(self.model.scaler.inverse(matrix, layout.settle if layout.unsettled else None))
         if self.model.ending is not None:
             rows.terminal[:] = self.model.ending.decide(rows)
         return rows
