@@ -24,7 +24,7 @@ from synther import compute
 from synther.envs.evaluation import Evaluation
 from synther.envs.policies import frozen
 from synther.experiments.record import Checkpoints, Record, Schedule, log
-from synther.experiments.refresh import LatentRefreshing, Refreshing
+from synther.experiments.refresh import Copying, LatentRefreshing, Refreshing
 from synther.experiments.results import Measurement, Result
 from synther.experiments.specs import OfflineRun, OnlineRun, PixelRun
 from synther.progress import Phase, Progress
@@ -184,7 +184,7 @@ class Acting(ABC):
 
     shown: ClassVar[int]
     """Steps between two updates of the display."""
-    refreshing: Refreshing | LatentRefreshing | None = None
+    refreshing: Refreshing | Copying | LatentRefreshing | None = None
 
     def __init__(self, spec: OnlineRun, envs: Any, learner: Any, folder: Path) -> None:
         self.spec, self.envs, self.learner = spec, envs, learner

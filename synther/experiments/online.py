@@ -31,7 +31,7 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.evaluation import evaluate_pixels
 from synther.experiments.experience import Experience, FrameExperience, replayed
 from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
-from synther.experiments.refresh import LatentRefreshing, Refreshing
+from synther.experiments.refresh import Copying, LatentRefreshing, Refreshing
 from synther.experiments.results import Result
 from synther.experiments.specs import OnlinePixelRun, OnlineRun
 from synther.folder import RunFolder
@@ -140,7 +140,10 @@ class RowActing(Acting):
             self.experience.load(spec.segments_until(step), spec.seeds, self.replay)
             learner.add(*self.experience.rows())
         if spec.synthetic is not None:
-            self.refreshing = Refreshing(spec.synthetic, spec.env_id, self.experience, learner, folder)
+            if spec.synthetic.copies:
+                self.refreshing = Copying(spec.synthetic, self.experience, learner)
+            else:
+                self.refreshing = Refreshing(spec.synthetic, spec.env_id, self.experience, learner, folder)
         super().__init__(spec, envs, learner, folder)
 
     @property

@@ -200,6 +200,31 @@ class Refreshing:
                 self.generators.took(member, newest, time.monotonic() - began)
 
 
+class Copying:
+    """Real rows in the place of synthetic ones: drawn again, with replacement, at every refresh."""
+
+    part = "copies"
+
+    def __init__(self, how: Synthetic, experience: Experience, learner: Learner) -> None:
+        self.how, self.experience, self.learner = how, experience, learner
+        self._drawn = 0
+
+    def refresh(self, step: int, progress: Progress) -> None:
+        self.draw(step, progress)
+
+    def draw(self, step: int, progress: Progress) -> None:
+        """Give the learner copies of the rows that it had at the newest refresh, unless it has them."""
+        newest = step // self.how.refresh_every * self.how.refresh_every
+        if newest == self._drawn:
+            return
+        rows, ends = self.experience.rows()
+        for member, own in enumerate(self.learner.joined(rows[:, :newest], ends[:, :newest])):
+            known = own[-self.learner.rows.capacity :]
+            draw = np.random.default_rng([FITS, self.learner.seeds[member], newest])
+            self.learner.generate(member, known[draw.integers(len(known), size=self.how.samples)])
+        self._drawn = newest
+
+
 class LatentRefreshing:
     """Synthetic latents, from which the heads of pixel agents learn at once. Latents are not kept.
 
@@ -226,8 +251,9 @@ class LatentRefreshing:
         if not latents:
             return  # all have diverged, as the next measurement will show
         real = {member: Real(rows, Columns.of(rows), int(gone[member])) for member, rows in latents.items()}
-        self.generators.fit(step, real, progress)
-        synthetic = {}
+        synthetic: dict[int, Transitions] = {}
+        if not self.how.copies:  # otherwise heads learn from the real latents alone, and as long
+            self.generators.fit(step, real, progress)
         for member in latents:
             if self.generators.newest(member, step) == step:
                 model, seed = self.generators.load(member, step), self.generators.seed(FITS, member, step)

@@ -121,6 +121,8 @@ class RefreshOptions:
     """With --synthetic: steps after which models are fitted again and all synthetic rows are replaced."""
     refit: Literal["warm", "scratch"] = "warm"
     """warm: from the weights of the previous fit, with early stopping. scratch: as in the paper."""
+    copies: bool = False
+    """With --synthetic: real rows drawn again in place of generated ones, as a control of what a generator adds."""
     relevance: str | None = None
     """With --synthetic: make rows like the most relevant real ones, by reward, return, curiosity or td_error."""
     relevant: float = 0.25
@@ -191,7 +193,7 @@ class ChangeOptions:
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
 """Options that may differ between machines: `run.json` does not contain them."""
 _RARELY_SET = {"prior", "precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
-_RARELY_SET |= {"measure_every", "n_step", "relevance", "relevant", "guidance"}
+_RARELY_SET |= {"measure_every", "n_step", "relevance", "relevant", "guidance", "copies"}
 """Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 
 

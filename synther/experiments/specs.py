@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -124,6 +125,9 @@ class OfflineRun(OfflineOptions, RunSpec):
         return TrainingData(dataset.rows_for(self.algorithm, rows), others, self.arms)
 
 
+_RELEVANCE = ("reward", "return", "curiosity", "td_error")
+
+
 @dataclass(frozen=True)
 class Synthetic(RefreshOptions, Generator):
     """A generator of each seed's own rows, fitted again as they come in. The defaults are the paper's."""
@@ -138,7 +142,11 @@ class Synthetic(RefreshOptions, Generator):
         check_one_of("refit", self.refit, ("warm", "scratch"))
         if not 0 < self.ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
-        self.wanted()
+        if self.copies and self.relevance is not None:
+            raise ConfigError("copies are of all real rows: leave --relevance or --copies out")
+        known = self.relevance in (None, *_RELEVANCE) and 0 < self.relevant < 1 and 0 <= self.guidance < math.inf
+        if not known:  # says what is wrong, and imports PyTorch, for which a list of experiments need not wait
+            self.wanted()
         if self.settings().fit.minutes is not None:
             raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
 
@@ -161,7 +169,8 @@ class Synthetic(RefreshOptions, Generator):
 
     def to_json(self) -> dict[str, Any]:
         unused = ("relevance", "relevant", "guidance") if self.relevance is None else ()
-        return {name: value for name, value in asdict(self).items() if name not in unused}
+        own = {name: value for name, value in asdict(self).items() if name not in unused}
+        return own if self.copies else {name: value for name, value in own.items() if name != "copies"}
 
 
 @dataclass(frozen=True)

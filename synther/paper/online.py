@@ -94,13 +94,15 @@ REGULARISED = {
 
 
 def regularisation_online() -> Experiment:
-    about = "is it only regularisation? SAC, SAC with layer norm and SimBa, each with and without synthetic replay"
+    about = "is it only regularisation? SAC, SAC with layer norm and SimBa: alone, with synthetic replay, with copies"
     methods = {}
     for title, plain in REGULARISED.items():
         methods[title] = plain
         with_rows = replace(plain, name=f"{plain.name}-synther", synthetic=Synthetic())
         methods[f"{title} + SynthER"] = OURS[SYNTHER] if title == "SAC" else with_rows
-    contrasts = tuple((f"{title} + SynthER", title) for title in REGULARISED)
+        copied = Synthetic(copies=True)
+        methods[f"{title} + copies"] = replace(plain, name=f"{plain.name}-copies", synthetic=copied)
+    contrasts = tuple((f"{title} + SynthER", f"{title}{more}") for title in REGULARISED for more in ("", " + copies"))
     return _compared("regularisation-online", about, ("halfcheetah", "ant", "quadruped-walk"), methods, contrasts)
 
 

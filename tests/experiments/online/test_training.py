@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from synther import Synthesizer, read, write
@@ -340,3 +341,18 @@ def test_stopped_again_and_again_while_evaluations_are_slow(finished, tmp_path, 
         stop(lambda: run(tmp_path), VectorEnv, "step", True, call)
     run(tmp_path)
     assert same(finished, tmp_path)
+
+
+def test_copies_of_real_rows_in_place_of_synthetic_ones(tmp_path):
+    """The control has no generator, learns from real rows alone, and resumes."""
+    plan = replace(PLAN, synthetic=replace(SYNTHETIC, copies=True))
+    run(tmp_path / "whole", plan)
+    assert not list((tmp_path / "whole").glob("generator-*"))
+    stop(lambda: run(tmp_path / "stopped", plan), VectorEnv, "step", False, 48)
+    run(tmp_path / "stopped", plan)
+    assert same(tmp_path / "whole", tmp_path / "stopped")
+    run(tmp_path / "real", replace(PLAN, synthetic=None))
+    ends = [load_file(tmp_path / name / "checkpoint.safetensors")["actor"] for name in ("whole", "real")]
+    assert not torch.equal(*ends)  # its batches are others
+    with pytest.raises(ConfigError, match="copies"):
+        replace(SYNTHETIC, copies=True, relevance="reward")
