@@ -55,13 +55,19 @@ NORMALISED = "Tasks are aggregated by normalised score: D4RL's for Gym, return /
 
 
 def _experiment(
-    name: str, label: str, about: str, steps: Mapping[str, int], methods: Mapping[str, Method] = OURS
+    name: str,
+    label: str,
+    about: str,
+    steps: Mapping[str, int],
+    methods: Mapping[str, Method] = OURS,
+    contrasts: tuple[Contrast, ...] = (),
 ) -> Experiment:
-    """A row per task with its number of steps, a column per method, and SynthER against each other method."""
+    """A row per task with its number of steps, a column per method, and comparisons: of SynthER with each other method,
+    where no others are given."""
     runs = {task: {title: method.run(task, steps[task]) for title, method in methods.items()} for task in steps}
     table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
     jobs = tuple(run for row in runs.values() for run in row.values())
-    contrasts = tuple((SYNTHER, title) for title in methods if title != SYNTHER)
+    contrasts = contrasts or tuple((SYNTHER, title) for title in methods if title != SYNTHER)
     remarks = (NORMALISED, NOT_PRINTED, _neighbours(steps))
     return Experiment(name, label, about, jobs, table, contrasts=contrasts, remarks=remarks)
 
@@ -103,7 +109,8 @@ def regularisation_online() -> Experiment:
         copied = Synthetic(copies=True)
         methods[f"{title} + copies"] = replace(plain, name=f"{plain.name}-copies", synthetic=copied)
     contrasts = tuple((f"{title} + SynthER", f"{title}{more}") for title in REGULARISED for more in ("", " + copies"))
-    return _compared("regularisation-online", about, ("halfcheetah", "ant", "quadruped-walk"), methods, contrasts)
+    steps = dict.fromkeys(("halfcheetah", "ant", "quadruped-walk"), 100_000)
+    return _experiment("regularisation-online", "", about, steps, methods, contrasts)
 
 
 GUIDED = {
@@ -118,17 +125,8 @@ GUIDED = {
 def guided() -> Experiment:
     about = "rows that the agent needs: guidance by curiosity and by TD error, and the same network without guidance"
     contrasts = tuple((title, other) for title in ("curiosity", "TD error") for other in GUIDED if other != title)
-    return _compared("guided", about, ("quadruped-walk", "cheetah-run"), GUIDED, contrasts)
-
-
-def _compared(
-    name: str, about: str, tasks: Iterable[str], methods: Mapping[str, Method], contrasts: tuple[Contrast, ...]
-) -> Experiment:
-    """100,000 steps of each task with each method."""
-    runs = {task: {title: method.run(task, 100_000) for title, method in methods.items()} for task in tasks}
-    table = {task: {title: Cell(run.name, run.arm) for title, run in row.items()} for task, row in runs.items()}
-    jobs = tuple(run for row in runs.values() for run in row.values())
-    return Experiment(name, "", about, jobs, table, contrasts=contrasts, remarks=(_neighbours(runs),))
+    steps = dict.fromkeys(("quadruped-walk", "cheetah-run"), 100_000)
+    return _experiment("guided", "", about, steps, GUIDED, contrasts)
 
 
 def _neighbours(tasks: Iterable[str]) -> str:
