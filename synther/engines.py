@@ -95,20 +95,27 @@ def run_all(
     _check_names(tasks)
     out = out.expanduser().resolve()
     check_folder(out, "choose a folder")
-    if parallel < 1 or (parallel > 1 and engine == "ray"):
-        raise ConfigError(f"parallel must be at least 1, and is for the engine local, got {parallel} and {engine}")
+    check_workers(engine, parallel, gpus, address)
     if engine == "local":
-        if gpus is not None or address is not None:
-            raise ConfigError("gpus and address are for a cluster: choose the engine too (--engine ray)")
         if parallel > 1:
             return _run_in_children(tasks, out, Children(parallel), not isinstance(resolve(progress), Silent))
         how = resolve(progress), _PATIENCE["local"]
         return [_run_locally(task, out, lambda task, folder: _attempt(task, folder, *how)) for task in tasks]
-    if engine != "ray":
+    return _run_on_ray(tasks, out, gpus, address, resolve(progress))
+
+
+def check_workers(
+    engine: str = "local", parallel: int = 1, gpus: float | None = None, address: str | None = None
+) -> None:
+    """Refuse what `run_all` cannot do."""
+    if engine not in ("local", "ray"):
         raise ConfigError(f"unknown engine {engine!r}: expected local or ray")
+    if parallel < 1 or (parallel > 1 and engine == "ray"):
+        raise ConfigError(f"parallel must be at least 1, and is for the engine local, got {parallel} and {engine}")
+    if engine == "local" and (gpus is not None or address is not None):
+        raise ConfigError("gpus and address are for a cluster: choose the engine too (--engine ray)")
     if gpus is not None and (gpus < 0 or (gpus > 1 and gpus != int(gpus))):
         raise ConfigError(f"gpus must be a whole number or a fraction below 1, got {gpus:g}")
-    return _run_on_ray(tasks, out, gpus, address, resolve(progress))
 
 
 def _check_names(tasks: Sequence[Task]) -> None:

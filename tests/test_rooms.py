@@ -106,7 +106,7 @@ MAY_IMPORT = {
     "guides": ANYONE | {"data", "diffusion", "relevance"},
     "model_file": ANYONE | {"data", "diffusion", "presets", "conditions", "relevance"},
     "synthesizer": ANYONE
-    | {"data", "diffusion", "compute", "presets", "model_file", "conditions", "relevance", "guides"},
+    | {"data", "diffusion", "compute", "presets", "model_file", "conditions", "relevance", "guides", "engines"},
     "replay": ANYONE | {"data", "diffusion", "compute", "presets", "synthesizer", "conditions", "relevance", "guides"},
     "integrations": ANYONE | {"data", "compute", "presets", "replay", "synthesizer"},
     "envs": ANYONE | {"data"},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -100,10 +101,10 @@ class Sample(options.Asking, options.Machine):
 
     model: tyro.conf.Positional[Path] = tyro.MISSING
     """A file written by `synther fit` or `synther upsample`."""
-    out: Path = tyro.MISSING
-    """Where the rows go: a new file, .hdf5 (D4RL's keys), .npz or .parquet."""
+    out: Annotated[str, tyro.conf.arg(metavar="PATH")] = tyro.MISSING
+    """Where the rows go: a new file, .hdf5 (D4RL's keys), .npz or .parquet; or a folder of Parquet files (FOLDER/)."""
     samples: int = 1_000_000
-    """Rows to write. K and M suffixes are accepted."""
+    """Rows to write. K, M and B suffixes are accepted."""
     sampler: str | None = None
     """sde, heun, euler, unipc or a registered sampler; distilled, the student; teacher, the model's own without it."""
     steps: int | None = None
@@ -112,6 +113,14 @@ class Sample(options.Asking, options.Machine):
     """The share of rows to keep. Below 1, the rows that the model's ensemble finds least consistent are discarded."""
     relabel: Literal["ensemble"] | None = None
     """Replace rewards and terminals by those of the model's ensemble."""
+    engine: Literal["local", "ray"] = "local"
+    """Who writes the files of a folder. local: this machine. ray: the workers of a Ray cluster."""
+    parallel: int = 1
+    """With local: processes that write files of a folder at the same time."""
+    gpus: float | None = None
+    """With ray: GPUs of a worker; 0.5 for two workers on each GPU."""
+    address: str | None = None
+    """With ray: the address of a running cluster, such as 10.0.0.1:6379."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +170,8 @@ def sample(arguments: list[str]) -> None:
     if chosen.sampler not in (None, "teacher"):
         SAMPLERS.check(chosen.sampler, "--sampler")
     from synther.conditions import asked
+    from synther.data.formats import names_folder
+    from synther.data.formats.parquet import files_in
     from synther.synthesizer import Synthesizer
     from synther.upsample import announce_sampling
 
@@ -172,16 +183,19 @@ def sample(arguments: list[str]) -> None:
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
     how |= {"keep": chosen.keep, "relabel": chosen.relabel}
     made = {"model": digest_of(chosen.model), "samples": chosen.samples, "precision": model.precision, **how}
-    with written_once(chosen.out, made) as unfinished:
+    how |= {name: getattr(chosen, name) for name in ("engine", "parallel", "gpus", "address")}
+    out, is_folder = Path(chosen.out).expanduser(), names_folder(chosen.out)
+    with nullcontext(True) if is_folder else written_once(out, made) as unfinished:
         if unfinished:
             announce_sampling(model, sampler, chosen.samples, chosen.out)
             model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
-    size = chosen.out.stat().st_size
-    facts = {"data": str(chosen.out), "samples": chosen.samples, "bytes": size}
+    files = files_in(out) if is_folder else [out]
+    size = sum(file.stat().st_size for file in files)
+    facts = {"data": str(out), "samples": chosen.samples, "files": len(files), "bytes": size}
     figures = [
         ("rows", f"{chosen.samples:,}"),
         ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
-        ("file", f"{chosen.out} ({size / 1e6:.1f} MB)"),
+        ("folder" if is_folder else "file", f"{out} ({f'{len(files):,} files, ' * is_folder}{size / 1e6:.1f} MB)"),
     ]
     answer(chosen.json, facts, figures)
 

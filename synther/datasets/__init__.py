@@ -124,7 +124,8 @@ def read(
 ) -> Dataset:
     """Read the data set `name`, the first of these that exists:
 
-    - a file of that path, or of that name in the folder `data`, where D4RL's file names are understood too;
+    - a file of that path, or of that name in the folder `data`, where D4RL's file names are understood too; or a
+      folder of Parquet files;
     - a Minari data set: a folder, or an installed one by its id;
     - the registered data set of that name (`DATASETS`). For a name of D4RL's these are, in this order: the one in
       Minari's namespace D4RL; rows that are rolled out here, with the file `policies` if they need one; and the one in
@@ -177,18 +178,17 @@ def _file_or_minari(request: Request) -> Found | None:
 
 
 def _file(name: str, data: Path | None) -> Path | None:
-    """The file of that path, or of that name in the folder `data`, in any format.
+    """The file of that path, or of that name in the folder `data`, in any format; or a folder of Parquet files.
 
     D4RL's file names are understood in the folder: `hopper_medium-v2.hdf5`. The exact name is preferred, then the
     newest version.
     """
     path = Path(name).expanduser()
-    if path.is_file():
-        return path
+    for place in (path,) if data is None else (path, data / path):
+        if place.is_file() or formats.is_parquet_folder(place):
+            return place
     if data is None:
         return None
-    if (data / path).is_file():
-        return data / path
     wanted, suffixes = canonical(name), formats.suffixes()
     fits = [file for file in data.iterdir() if file.suffix.lower() in suffixes and canonical(file.stem) == wanted]
     return min(fits, key=lambda file: (file.stem != name, -_version(file.stem), file.name), default=None)

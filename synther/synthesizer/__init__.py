@@ -6,10 +6,11 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.durable import partial_folder
+from synther.engines import check_workers
 from synther.errors import ConfigError, DataError
 from synther.folder import only_writer
 from synther.guides import Gradient, Guide, gradient_guide
@@ -48,6 +50,7 @@ from synther.progress import Progress, Silent, resolve
 from synther.relevance.dynamics import Ensemble
 from synther.synthesizer.drawing import Drawing, Wishes
 from synther.synthesizer.picking import Choice, Picking, Relabel
+from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
 from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
 
 log = logging.getLogger(__name__)
@@ -502,34 +505,88 @@ class Synthesizer:
         keep: float = 1.0,
         relabel: Relabel | None = None,
         progress: Progress | bool = True,
+        **workers: Unpack[Workers],
     ) -> Transitions:
-        """Write `count` new rows to a file, of any size, in constant memory; return the first 100,000 to look at.
+        """Write `count` new rows to a file or a folder, of any size, in constant memory; return the first 100,000 or
+        fewer to look at.
 
-        Rows gather in a folder `PATH.partial`, and an interrupted call goes on from what is there. This works because
-        the default seed is 0: every call draws the same rows, those of `sample` with that seed. Pass another `seed` for
-        other rows.
+        Rows of a file gather in a folder `PATH.partial`, and an interrupted call goes on from what is there. This works
+        because the default seed is 0: every call draws the same rows, those of `sample` with that seed. Pass another
+        `seed` for other rows.
+
+        A `path` that ends with a slash, has no suffix, or is a folder already becomes a folder of Parquet files, which
+        hold the same rows. Any process can write any of its files: `parallel=2` lets two child processes do it, and
+        `engine="ray"` those of a cluster, with `gpus` and `address` as in `synther.engines.run_all`. An interrupted
+        call goes on with the files that are missing, also with other workers.
         """
         count, seed = check_count(count), whole_seed(seed)
-        formats.check_rows_target(path)
-        progress = resolve(progress)
-        final = Path(path).expanduser()
-        asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
-        drawing = self._drawing(sampler, progress, Wishes(asking)).ready()
-        identity = {
-            "model": drawing.model.digest(),
-            "calibration": drawing.calibration.to_json(),
-            "sampler": asdict(drawing.config),
-            "precision": drawing.sampler.precision,
-            "block_rows": drawing.sampler.block_rows,
-            "seed": seed,
-            "count": count,
-        }
-        if asking is not None:
-            identity["asked"] = asking.to_json()
-        if not choice.is_plain:
-            identity["choice"] = choice.to_json()
+        final, progress = Path(path).expanduser(), resolve(progress)
+        asked: Any = {"condition": condition, "guidance": guidance, "relabel": relabel}
+        check_workers(**workers)
+        alone = workers.get("parallel", 1) == 1 and workers.get("engine", "local") == "local"
+        into_folder = formats.names_folder(path)
+        if not into_folder:
+            formats.check_rows_target(path)
+            if not alone:
+                raise ConfigError(
+                    f"{path}: several workers write a folder, not a single file: choose a folder as --out"
+                )
+        if not alone and isinstance(relabel, Mapping):
+            raise ConfigError("relabel: functions stay in this process: leave out engine and parallel")
+        picking = self._picking(sampler, progress, **asked, keep=keep)
+        if into_folder:
+            shards = Shards.of(final.resolve(), count, seed, picking)
+            with unfinished(shards, _identity(picking, count, seed) | {"file_blocks": shards.blocks}) as is_unfinished:
+                if is_unfinished and alone:
+                    shards.write(range(len(shards)), picking, self._dressed, progress)
+                elif is_unfinished:
+                    self._write_with(workers, shards, picking, asked, progress)
+            return formats.read(shards.file(0))[:PREVIEW_ROWS]
         with only_writer(partial_folder(final)):
-            return self._spooled(final, Spool(partial_folder(final), identity), Picking(drawing, choice), progress)
+            spool = Spool(partial_folder(final), _identity(picking, count, seed))
+            return self._spooled(final, spool, picking, progress)
+
+    def _picking(
+        self,
+        sampler: Sampler | None,
+        progress: Progress,
+        *,
+        condition: Any,
+        guidance: float | Mapping[str, float],
+        relabel: Relabel | None,
+        keep: float = 1.0,
+    ) -> Picking:
+        """Rows that are a function of the model, the seed and these requests, with all found out that they need."""
+        asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
+        return Picking(self._drawing(sampler, progress, Wishes(asking)).ready(), choice)
+
+    def _write_with(
+        self, workers: Workers, shards: Shards, picking: Picking, asked: dict[str, Any], progress: Progress
+    ) -> None:
+        """Let other processes, which get a copy of the model, write the files that are missing."""
+        config, calibration = picking.drawing.config, picking.drawing.calibration
+        is_student = config.kind == DISTILLED
+
+        def save(path: Path) -> None:
+            """With the sampler as its own, so that nobody has to find out again what that needs."""
+            if is_student:
+                self.save(path)
+            else:
+                self._model.save(path, replace(self.settings, sampler=config), calibration)
+
+        asked = {**asked, "sampler": DISTILLED if is_student else TEACHER}
+        on_cluster = workers.get("engine") == "ray"
+        if on_cluster and self.device.type == "cpu" and workers.get("gpus") is None:
+            workers = {**workers, "gpus": 0.0}
+        device = self.device.type if on_cluster else str(self.device)
+        with nullcontext() if on_cluster else compute.shared_by_processes(self.device):
+            write_with(workers, shards, save, device, self.precision, asked, progress)
+
+    def _write_shards(
+        self, shards: Shards, numbers: range, *, sampler: Sampler, progress: Progress, **asked: Any
+    ) -> None:
+        """In a worker: write some of the files."""
+        shards.write(numbers, self._picking(sampler, progress, **asked), self._dressed, progress)
 
     def _spooled(self, final: Path, spool: Spool, picking: Picking, progress: Progress) -> Transitions:
         """Gather the rows that the spool has not yet, write them all to `final`, and return the first of them."""
@@ -628,6 +685,25 @@ class Synthesizer:
 def student_checkpoint(checkpoint: Path) -> Path:
     """Where `fit` keeps the state of a student, beside its own checkpoint."""
     return checkpoint.with_name(f"{checkpoint.name}-student")
+
+
+def _identity(picking: Picking, count: int, seed: int) -> dict[str, Any]:
+    """What makes the rows what they are."""
+    drawing = picking.drawing
+    identity = {
+        "model": drawing.model.digest(),
+        "calibration": drawing.calibration.to_json(),
+        "sampler": asdict(drawing.config),
+        "precision": drawing.sampler.precision,
+        "block_rows": drawing.sampler.block_rows,
+        "seed": seed,
+        "count": count,
+    }
+    if drawing.wishes.asking is not None:
+        identity["asked"] = drawing.wishes.asking.to_json()
+    if not picking.choice.is_plain:
+        identity["choice"] = picking.choice.to_json()
+    return identity
 
 
 def _shares(layout: Layout, rows: Transitions) -> Weights:

@@ -14,13 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from synther import engines
+from synther import Synthesizer, engines, read
 from synther.engines import Outcome, connected, run_all
 from synther.errors import ConfigError
 from synther.locks import driver_lock, owned
+from synther.synthesizer import shards
 
 from ..support.processes import eventually, gone
 from ..support.watch import Watch
+from ..synthesizer.rows import QUICK, made
 from . import counting
 from .counting import NUMBERS, Broken, Counting, Endless, Killed, Meeting
 
@@ -123,3 +125,14 @@ def test_more_than_any_machine_has_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="64 GPUs"):
         run_all([Counting("one", tmp_path)], tmp_path / "out", engine="ray", gpus=64, progress=False)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_workers_write_the_rows_of_a_single_process(tmp_path, monkeypatch):
+    """With a sampler that is not the model's own: what it needs is found out once, here."""
+    monkeypatch.setattr(shards, "_SHARD_BYTES", 1)  # a block
+    monkeypatch.setattr(shards, "_SHARES", 2)
+    model = Synthesizer("laptop", **QUICK).fit(made(300), progress=False)
+    count, how = 3 * 512 + 10, {"sampler": {"steps": 3}, "seed": 1, "progress": False}
+    model.sample_to(tmp_path / "rows", count, **how, engine="ray")
+    assert len(list((tmp_path / "rows").glob("*.parquet"))) == 4
+    assert read(tmp_path / "rows").equals(model.sample(count, **how))

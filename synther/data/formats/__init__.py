@@ -43,6 +43,8 @@ class Format:
     """Whether an object in memory, such as a replay buffer of another library, can be read and written."""
     renames: bool = False
     """Whether `read` takes `rename`, a dict from keys of the file to fields."""
+    folders: bool = False
+    """Whether `read` also takes a folder of such files."""
     whole_episodes: bool = False
     """Whether it stores episodes, so that generated rows, which form none, cannot be written."""
 
@@ -75,7 +77,7 @@ FORMATS: Registry[Format] = Registry(
     {
         "npz": _own("npz", ".npz", renames=True),
         "d4rl": _own("d4rl", ".hdf5", ".h5", renames=True),
-        "parquet": _own("parquet", ".parquet", ".pq", renames=True),
+        "parquet": _own("parquet", ".parquet", ".pq", renames=True, folders=True),
         "minari": _own("minari", whole_episodes=True),
         "sb3": _own("sb3", accepts=_is_sb3_buffer),
     },
@@ -100,7 +102,8 @@ def read(
     rename: Mapping[str, str | None] | None = None,
     actions: Literal["scaled", "raw"] | None = None,
 ) -> Transitions:
-    """All rows of a file, a Minari data set (folder or installed id) or a Stable-Baselines3 replay buffer object.
+    """All rows of a file, a folder of Parquet files, a Minari data set (folder or installed id) or a
+    Stable-Baselines3 replay buffer object.
 
     The format follows from the suffix; `format` (a name or a suffix without its dot) overrules it. `hopper-sac` ships
     with the package, and `minari:ID` is always a Minari id. `rename` is for files with names of their own: it maps
@@ -129,7 +132,7 @@ def read(
     path = Path(source).expanduser()
     if not path.exists():
         raise FormatError(f"{path}: no such file; check the path (the working folder is {Path.cwd()})")
-    if path.is_dir():
+    if path.is_dir() and not FORMATS.get(name).folders:
         raise FormatError(f"{path}: expected a {name} file, got a folder; a Minari folder is read with format='minari'")
     return FORMATS.get(name).read(path, **renamed)
 
@@ -160,6 +163,22 @@ def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
     write_rows = _writer(name, target)
     with writing_to(target):
         write_rows(rows, Path(target).expanduser() if FORMATS.get(name).suffixes else target)
+
+
+def is_parquet_folder(path: Path) -> bool:
+    """Whether `path` is a folder of Parquet files, finished or not."""
+    from synther.data.formats import parquet
+
+    return parquet.is_folder(path)
+
+
+def names_folder(target: str | os.PathLike[str]) -> bool:
+    """Whether rows go into a folder of files: its name has no suffix, or ends with a slash, or it is there already."""
+    name = os.fspath(target)
+    path = Path(name).expanduser()
+    if name.startswith(MINARI):
+        return False
+    return name.endswith(("/", os.sep)) or path.is_dir() or not path.suffix
 
 
 def check_rows_target(target: str | os.PathLike[str]) -> None:
@@ -226,7 +245,7 @@ def _format_of_suffix(path: Path) -> str | None:
 def _format_to_read(source: str | os.PathLike[str]) -> str:
     path = Path(source).expanduser()
     if path.is_dir():
-        return "minari"
+        return "parquet" if is_parquet_folder(path) else "minari"
     name = _format_of_suffix(path)
     if name is not None:
         return name

@@ -289,7 +289,8 @@ def _data_folder(source: str | os.PathLike[str]) -> Path:
         return found
     if path.exists():
         raise FormatError(
-            f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and data/main_data.hdf5"
+            f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and data/main_data.hdf5, "
+            "or one of Parquet files"
         )
     from minari.storage import get_dataset_path
 

@@ -1,4 +1,4 @@
-"""Parquet, for engines that spread rows over machines.
+"""Parquet, for engines that spread rows over machines: a file, or a folder of files with the same columns.
 
 Vectors are columns of fixed-size lists: one name for one thing, whatever its width, and no thousand-column schemas.
 """
@@ -6,7 +6,10 @@ Vectors are columns of fixed-size lists: one name for one thing, whatever its wi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,12 @@ from synther.data.formats.reading import Rename, keys_of_fields, reading, settle
 from synther.data.formats.writing import Column, Stream
 from synther.data.transitions import Array, RowSource, Transitions
 from synther.durable import replacing
-from synther.errors import DataError, MissingExtra
+from synther.errors import DataError, FormatError, MissingExtra
 from synther.schema import check_size
 
+SUFFIXES = (".parquet", ".pq")
+ABOUT = ".synther"
+"""The folder in a folder of our files that says what they are, and whether all are there: see `RunFolder`."""
 _BATCH_ROWS = 1 << 16
 _NUMBER_BYTES = 8
 """At most."""
@@ -30,28 +36,101 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:
-    parquet = _pyarrow("reading Parquet")[1]
-    with reading(source, "a Parquet file"), parquet.ParquetFile(source) as file:
+    """The rows of a file, or of all files of a folder in the order of their names, where part-2 is before part-10."""
+    parquet = libraries("reading Parquet")[1]
+    folder = Path(source)
+    files = _whole(folder) if folder.is_dir() else [folder]
+    first, total = None, 0
+    for path in files:  # before any memory is taken
+        with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
+            about = _About.of(file, rename)
+            if first is None:
+                first = about
+            about.check_like(first, files[0])
+            _check_columns(file, about.keys.values(), os.path.getsize(path))
+            total += file.metadata.num_rows
+    assert first is not None
+    fields: dict[str, Array] = {}
+    start = 0
+    for path in files:
+        with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(first.keys.values())):
+                _fill(fields, first.keys, batch, start, total)
+                start += batch.num_rows
+    with reading(source, "Parquet"):
+        if total == 0:
+            raise DataError("no rows: expected at least one transition")
+        return Transitions.of(paired(settled(fields, first.keys, rename)), **metadata.load(first.known))
+
+
+def _fill(fields: dict[str, Array], keys: Mapping[str, str], batch: Any, start: int, total: int) -> None:
+    """Put the columns of a batch into arrays of `total` rows, from row `start` on."""
+    for field, key in keys.items():
+        values = _to_numpy(key, batch.column(key))
+        if field not in fields:
+            fields[field] = np.empty((total, *values.shape[1:]), values.dtype)
+        if values.shape[1:] != fields[field].shape[1:]:
+            raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of one length")
+        fields[field][start : start + batch.num_rows] = values
+
+
+@dataclass(frozen=True)
+class _About:
+    """What has to be the same in all files of a folder."""
+
+    keys: dict[str, str]
+    types: dict[str, str]
+    known: bytes | None
+
+    @classmethod
+    def of(cls, file: Any, rename: Rename | None) -> _About:
         schema = file.schema_arrow
         names = [name for name in schema.names if not name.startswith(_ROW_LABELS)]
         keys = keys_of_fields(names, "a Parquet file", rename)
-        known = metadata.load((schema.metadata or {}).get(metadata.KEY.encode()))
-        if file.metadata.num_rows == 0:
-            raise DataError("no rows: expected at least one transition")
-        _check_columns(file, keys.values(), os.path.getsize(source))
-        fields: dict[str, Array] = {}
-        start = 0
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(keys.values())):
-            place = slice(start, start + batch.num_rows)
-            for field, key in keys.items():
-                values = _to_numpy(key, batch.column(key))
-                if field not in fields:
-                    fields[field] = np.empty((file.metadata.num_rows, *values.shape[1:]), values.dtype)
-                if values.shape[1:] != fields[field].shape[1:]:
-                    raise DataError(f"{key!r} changes its width at row {start:,}: expected vectors of one length")
-                fields[field][place] = values
-            start += batch.num_rows
-        return Transitions.of(paired(settled(fields, keys, rename)), **known)
+        # Not the whole type: whether it may be null, or how the field of a list is called, makes no difference.
+        types = {field: _type_name(schema.field(key).type) for field, key in keys.items()}
+        known = (schema.metadata or {}).get(metadata.KEY.encode())
+        metadata.load(known)  # which refuses what is damaged
+        return cls(keys, types, known)
+
+    def check_like(self, first: _About, where: Path) -> None:
+        """Refuse a file with other columns than the first."""
+        if (self.keys, self.types) != (first.keys, first.types):
+            mine, other = ({about.keys[field]: kind for field, kind in about.types.items()} for about in (self, first))
+            apart = [key for key in {**other, **mine} if mine.get(key) != other.get(key)]
+            told = ", ".join(f"{key} ({mine.get(key, 'absent')}, not {other.get(key, 'absent')})" for key in apart[:4])
+            raise DataError(f"other columns than {where.name}: {told}; expected the same in all files of a folder")
+        if self.known != first.known:
+            raise DataError(f"another environment, or other spaces, than {where.name}: read the files one by one")
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The Parquet files of a folder in order; numbers in their names count as numbers. Hidden ones are left out."""
+    found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.name[0] not in "._"]
+    return sorted((path for path in found if path.is_file()), key=lambda path: _by_number(path.name))
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder of Parquet files, or is to become one."""
+    with reading(path, "a folder of data"):
+        return path.is_dir() and (bool(files_in(path)) or (path / ABOUT).is_dir())
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _whole(folder: Path) -> list[Path]:
+    """The files of a folder in which nothing is missing."""
+    about = folder / ABOUT
+    if (about / "run.json").exists() and not (about / "result.json").exists():
+        raise FormatError(f"{folder}: `synther sample` has not finished it: run the same command again, and it goes on")
+    if (folder / "_temporary").exists():
+        raise FormatError(f"{folder}: a writer has not finished it, says its folder _temporary: write it again")
+    files = files_in(folder)
+    if not files:
+        raise FormatError(f"{folder}: a folder without Parquet files: expected names ending in {' or '.join(SUFFIXES)}")
+    return files
 
 
 def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
@@ -71,7 +150,7 @@ def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
 
 def _to_numpy(key: str, column: Any) -> Array:
     """A column of numbers to (N,), of lists to (N, W)."""
-    pyarrow, _ = _pyarrow("reading Parquet")
+    pyarrow, _ = libraries("reading Parquet")
     if column.null_count:
         raise DataError(f"{key!r} holds {column.null_count:,} nulls: expected a value in every row")
     if not _is_vector(column.type):
@@ -85,12 +164,16 @@ def _to_numpy(key: str, column: Any) -> Array:
 
 
 def _is_vector(kind: Any) -> bool:
-    types = _pyarrow("reading Parquet")[0].types
+    types = libraries("reading Parquet")[0].types
     return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
 
 
+def _type_name(kind: Any) -> str:
+    return f"vector of {kind.value_type}" if _is_vector(kind) else str(kind)
+
+
 def _check_type(key: str, kind: Any) -> None:
-    types = _pyarrow("reading Parquet")[0].types
+    types = libraries("reading Parquet")[0].types
     if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
         raise DataError(f"{key!r} has type {kind}: expected numbers, booleans, or lists of them")
 
@@ -111,7 +194,7 @@ def _numbers(key: str, column: Any) -> Array:
 
 def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
     """A row group for each chunk, with zstd; dictionaries are off, as no two floats are alike."""
-    pyarrow, parquet = _pyarrow("writing Parquet")
+    pyarrow, parquet = libraries("writing Parquet")
     stream = Stream(rows)
     schema = pyarrow.schema(
         [pyarrow.field(column.name, _type(column), nullable=False) for column in stream.columns],
@@ -128,7 +211,7 @@ def write(rows: RowSource, target: str | os.PathLike[str]) -> None:
 
 
 def _type(column: Column) -> Any:
-    pyarrow, _ = _pyarrow("writing Parquet")
+    pyarrow, _ = libraries("writing Parquet")
     scalar = pyarrow.from_numpy_dtype(column.dtype.newbyteorder("="))
     if not column.shape:
         return scalar
@@ -136,7 +219,7 @@ def _type(column: Column) -> Any:
 
 
 def _to_arrow(column: Column, array: Array, schema: Any) -> Any:
-    pyarrow, _ = _pyarrow("writing Parquet")
+    pyarrow, _ = libraries("writing Parquet")
     native = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1)
     # From buffers: pyarrow.array() would import all of pandas only to see that this is no Series.
     stored = np.packbits(native, bitorder="little") if native.dtype == bool else native
@@ -148,7 +231,7 @@ def _to_arrow(column: Column, array: Array, schema: Any) -> Any:
     return pyarrow.FixedSizeListArray.from_arrays(flat, type=schema.field(column.name).type)
 
 
-def _pyarrow(purpose: str) -> tuple[Any, Any]:
+def libraries(purpose: str) -> tuple[Any, Any]:
     try:
         import pyarrow
         import pyarrow.parquet

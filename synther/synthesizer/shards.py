@@ -1,0 +1,185 @@
+"""Rows in a folder of Parquet files. Each file follows from the model, the seed and its number.
+
+So any process can write any file: several do it at once, and killed work goes on with the files that are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby, islice, pairwise
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from synther import compute
+from synther.data import formats
+from synther.data.formats import parquet
+from synther.data.transitions import Array, Transitions
+from synther.engines import run_all
+from synther.errors import ConfigError, Failed
+from synther.folder import ANOTHER, RunFolder
+from synther.progress import Progress
+from synther.synthesizer.picking import Picking
+
+log = logging.getLogger(__name__)
+
+_SHARD_BYTES = 128 << 20
+"""Of the rows of a file in memory, about."""
+_SHARES = 64
+"""Tasks that the files are divided into, at most. Each loads the model once."""
+_MODEL = "model.safetensors"
+
+Dress = Callable[[Mapping[str, Array]], Transitions]
+
+
+class Workers(TypedDict, total=False):
+    """Who writes the files: see `engines.run_all`. By default this process."""
+
+    engine: Literal["local", "ray"]
+    parallel: int
+    gpus: float | None
+    address: str | None
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The files of a folder, and which rows go into which of them."""
+
+    folder: Path
+    count: int
+    seed: int
+    block_rows: int
+    blocks: int
+    """Of a file."""
+
+    @classmethod
+    def of(cls, folder: Path, count: int, seed: int, picking: Picking) -> Shards:
+        drawing = picking.drawing
+        if picking.choice.keep < 1:
+            raise ConfigError(
+                "keep: the files of a folder are written independently of each other, and how many rows of each are "
+                "kept is not known before: write one file (--out rows.parquet), or keep all rows"
+            )
+        block_rows = drawing.sampler.block_rows
+        row_bytes = 4 * len(drawing.model.layout.source_names)
+        return cls(folder, count, seed, block_rows, max(1, _SHARD_BYTES // (row_bytes * block_rows)))
+
+    @property
+    def rows(self) -> int:
+        """Of a file; the last one has fewer."""
+        return self.blocks * self.block_rows
+
+    def __len__(self) -> int:
+        return -(-self.count // self.rows)
+
+    def file(self, number: int) -> Path:
+        return self.folder / f"part-{number:06d}.parquet"
+
+    def missing(self, numbers: range | None = None) -> list[int]:
+        wanted = range(len(self)) if numbers is None else numbers
+        return [number for number in wanted if not self.file(number).exists()]
+
+    def write(self, numbers: range, picking: Picking, dress: Dress, progress: Progress) -> None:
+        """Write those of these files that are missing."""
+        if picking.drawing.sampler.block_rows != self.block_rows:
+            raise ConfigError(
+                f"this device ({picking.drawing.sampler.device}) draws blocks of "
+                f"{picking.drawing.sampler.block_rows:,} rows, the folder has blocks of {self.block_rows:,}: all "
+                "workers must have the kind of device that the command was started on; --device cpu works everywhere"
+            )
+        missing = self.missing(numbers)
+        end = min(self.count, numbers.stop * self.rows)
+        total = end - numbers.start * self.rows
+        left = sum(min(self.count, (number + 1) * self.rows) - number * self.rows for number in missing)
+        with progress.phase("sample", total, total - left) as phase:
+            for start, stop in _runs(missing):
+                last_row = min(self.count, stop * self.rows)
+                blocks = picking.blocks(last_row, self.seed, start * self.blocks, start * self.rows)
+                for number in range(start, stop):
+                    gathered = []
+                    for block in islice(blocks, self.blocks):
+                        gathered.append(block)
+                        phase.advance(len(block))
+                    formats.write(dress(Transitions.concatenate(gathered).arrays()), self.file(number))
+
+
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Numbers that follow each other, as first and one after the last."""
+    for _, pairs in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        together = [number for _, number in pairs]
+        yield together[0], together[-1] + 1
+
+
+@contextmanager
+def unfinished(shards: Shards, identity: dict[str, Any]) -> Iterator[bool]:
+    """Own the folder for as long as files are missing; yields whether some are. Refuses one of other rows or files."""
+    parquet.libraries("writing Parquet")
+    folder, about = shards.folder, RunFolder(shards.folder / parquet.ABOUT, advice=ANOTHER)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file: {ANOTHER}")
+    if not about.begun and folder.exists() and any(path.name != parquet.ABOUT for path in folder.iterdir()):
+        raise ConfigError(f"{folder} holds files of something else: choose an empty or a new folder")
+    with about.work(identity, lambda: about.result.exists() and not shards.missing()) as is_unfinished:
+        if is_unfinished:
+            about.result.unlink(missing_ok=True)
+            yield True
+            for leftover in folder.glob(".*.writing.parquet"):  # of a writer that was killed, maybe on another machine
+                leftover.unlink()
+            _model(folder).unlink(missing_ok=True)
+            about.finish({"rows": shards.count, "files": len(shards)})
+        else:
+            yield False
+
+
+def _model(folder: Path) -> Path:
+    """Where workers find the model."""
+    return folder / parquet.ABOUT / _MODEL
+
+
+@dataclass(frozen=True)
+class _Share:
+    """Some of the files, as a task of an engine."""
+
+    name: str
+    shards: Shards
+    numbers: range
+    device: str
+    precision: compute.Precision
+    asked: dict[str, Any]
+
+    def execute(self, folder: Path, progress: Progress) -> None:
+        from synther.synthesizer import Synthesizer
+
+        model = Synthesizer.load(_model(self.shards.folder), device=self.device, precision=self.precision)
+        model._write_shards(self.shards, self.numbers, **self.asked, progress=progress)
+
+    def done(self, folder: Path) -> bool:
+        return not self.shards.missing(self.numbers)
+
+
+def write_with(
+    workers: Workers,
+    shards: Shards,
+    save: Callable[[Path], None],
+    device: str,
+    precision: compute.Precision,
+    asked: dict[str, Any],
+    progress: Progress,
+) -> None:
+    """Let an engine write the files that are missing. `asked` is what `Synthesizer._write_shards` takes."""
+    save(_model(shards.folder))
+    count = min(len(shards), _SHARES)
+    cuts = [number * len(shards) // count for number in range(count + 1)]
+    tasks = [
+        _Share(f"files-{start:06d}", shards, range(start, stop), device, precision, asked)
+        for start, stop in pairwise(cuts)
+    ]
+    outcomes = run_all(tasks, shards.folder / parquet.ABOUT, **workers, progress=progress)
+    failed = [f"{outcome.name}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
+    if failed:
+        raise Failed(
+            f"{len(failed)} of {count} tasks failed, the first with: {failed[0]}; the same command goes on with the "
+            "files that are missing"
+        )
