@@ -191,7 +191,7 @@ def sample(arguments: list[str]) -> None:
             model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
     files = files_in(out) if is_folder else [out]
     size = sum(file.stat().st_size for file in files)
-    facts = {"data": str(out), "samples": chosen.samples, "files": len(files), "bytes": size}
+    facts = {"data": str(out), "samples": chosen.samples, "bytes": size} | ({"files": len(files)} if is_folder else {})
     figures = [
         ("rows", f"{chosen.samples:,}"),
         ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),

@@ -51,7 +51,7 @@ Options = TypeVar("Options", bound=Output)
 Built = TypeVar("Built")
 
 
-_DATA = "A file (.npz, .hdf5, .parquet), a Minari id or folder, or a name: hopper-sac (shipped), walker2d-medium ..."
+_DATA = "A file (.npz, .hdf5, .parquet), a folder of Parquet files, a Minari id or folder, or a name: hopper-sac ..."
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_DATA)]
 Results = Annotated[Path, tyro.conf.arg(help="Folder for the results.")]
 

@@ -116,7 +116,8 @@ def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
 def unfinished(shards: Shards, identity: dict[str, Any]) -> Iterator[bool]:
     """Own the folder for as long as files are missing; yields whether some are. Refuses one of other rows or files."""
     parquet.libraries("writing Parquet")
-    folder, about = shards.folder, RunFolder(shards.folder / parquet.ABOUT, advice=ANOTHER)
+    folder = shards.folder
+    about = RunFolder(folder / parquet.ABOUT, advice=f"choose another --out, or remove {folder}")
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file: {ANOTHER}")
     if not about.begun and folder.exists() and any(path.name != parquet.ABOUT for path in folder.iterdir()):

@@ -197,6 +197,21 @@ class TestSample:
         for name in "cde":
             assert not np.array_equal(drawn["[a]"], drawn[name]), name
 
+    def test_a_folder_takes_the_same_rows_and_is_data(self, synther, refused, model, tiny, tmp_path):
+        folder = tmp_path / "more.parquet"
+        command = ("sample", model, "--samples", 600, "--out", f"{folder}/")
+        found = synther(*command, "--quiet", "--json").json
+        size = (folder / "part-000000.parquet").stat().st_size
+        assert found == {"data": str(folder), "samples": 600, "files": 1, "bytes": size}
+        assert read(folder).equals(Synthesizer.load(model).sample(600, seed=0, progress=False))
+        before = (folder / "part-000000.parquet").stat().st_mtime_ns
+        assert synther(*command).code == 0
+        assert (folder / "part-000000.parquet").stat().st_mtime_ns == before
+        assert "seed" in refused(*command, "--seed", 1)
+        assert "--out" in refused("sample", model, "--parallel", 2, "--out", tmp_path / "more.npz")
+        assert synther("inspect", folder, "--json").json["rows"] == 600
+        assert synther("fit", folder, "--out", tmp_path / "again.safetensors", *tiny).code == 0
+
     def test_what_exists_is_not_replaced(self, refused, model, data):
         before = data.read_bytes()
         assert f"{data} exists" in refused("sample", model, "--samples", 10, "--out", data)
