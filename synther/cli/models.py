@@ -187,7 +187,7 @@ def sample(arguments: list[str]) -> None:
     out, is_folder = Path(chosen.out).expanduser(), names_folder(chosen.out)
     with nullcontext(True) if is_folder else written_once(out, made) as unfinished:
         if unfinished:
-            announce_sampling(model, sampler, chosen.samples, chosen.out)
+            announce_sampling(model, sampler, chosen.samples, out)
             model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
     files = files_in(out) if is_folder else [out]
     size = sum(file.stat().st_size for file in files)
