@@ -20,16 +20,18 @@ from synther.conditions import Request, region
 from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
+from synther.data.formats import parquet
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, SamplerConfig
 from synther.durable import check_folder, check_writable, partial_folder
 from synther.errors import ConfigError, FormatError
-from synther.folder import ANOTHER, RunFolder, only_writer, write_object
+from synther.folder import ANOTHER, RunFolder, digest_of, only_writer, write_object, written_once
 from synther.locks import owned
 from synther.presets import name_of
 from synther.progress import Progress
 from synther.relevance.consistency import check_keep
 from synther.synthesizer import PREVIEW_ROWS, Synthesizer, student_checkpoint
+from synther.synthesizer.shards import Workers
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +119,19 @@ def announce_fit(model: Synthesizer, rows: int) -> None:
     where = f"{compute.describe(model.device)} ({model.precision}{cores})"
     told = name_of(settings), size, f"{rows:,}", limit, fit.batch_for(rows), where
     log.info("fitting preset %s, a network of %s, on %s rows: at most %s, batches of %d, on %s", *told)
+
+
+def sample_once(
+    file: Path, model: Synthesizer, out: str, samples: int, how: dict[str, Any], workers: Workers, progress: bool
+) -> list[Path]:
+    """The files with the rows of a model that was loaded from `file`, written where the same call has not done so."""
+    target, made = Path(out).expanduser(), {"samples": samples, "precision": model.precision, **how}
+    into_folder = formats.names_folder(out)
+    with nullcontext(True) if into_folder else written_once(target, {"model": digest_of(file), **made}) as unfinished:
+        if unfinished:
+            announce_sampling(model, how["sampler"], samples, target)
+            model.sample_to(out, samples, **how, **workers, progress=progress)
+    return parquet.files_in(target) if into_folder else [target]
 
 
 def announce_sampling(model: Synthesizer, sampler: SamplerConfig, samples: int, target: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +12,6 @@ from synther.cli import options
 from synther.cli.answer import answer
 from synther.diffusion.config import SAMPLERS
 from synther.errors import ConfigError
-from synther.folder import digest_of, written_once
 from synther.presets import ABOUT, PRESETS
 from synther.progress import Progress, resolve
 
@@ -170,10 +168,8 @@ def sample(arguments: list[str]) -> None:
     if chosen.sampler not in (None, "teacher"):
         SAMPLERS.check(chosen.sampler, "--sampler")
     from synther.conditions import asked
-    from synther.data.formats import names_folder
-    from synther.data.formats.parquet import files_in
     from synther.synthesizer import Synthesizer
-    from synther.upsample import announce_sampling
+    from synther.upsample import sample_once
 
     model = Synthesizer.load(chosen.model, device=chosen.device, precision=chosen.precision)
     kind: Any = {} if chosen.sampler in (None, "teacher") else {"kind": chosen.sampler}
@@ -182,20 +178,14 @@ def sample(arguments: list[str]) -> None:
     sampler = model.sampler_for(wanted, asked=requests is not None)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
     how |= {"keep": chosen.keep, "relabel": chosen.relabel}
-    made = {"model": digest_of(chosen.model), "samples": chosen.samples, "precision": model.precision, **how}
-    how |= {name: getattr(chosen, name) for name in ("engine", "parallel", "gpus", "address")}
-    out, is_folder = Path(chosen.out).expanduser(), names_folder(chosen.out)
-    with nullcontext(True) if is_folder else written_once(out, made) as unfinished:
-        if unfinished:
-            announce_sampling(model, sampler, chosen.samples, out)
-            model.sample_to(chosen.out, chosen.samples, **how, progress=not chosen.quiet)
-    files = files_in(out) if is_folder else [out]
-    size = sum(file.stat().st_size for file in files)
-    facts = {"data": str(out), "samples": chosen.samples, "bytes": size} | ({"files": len(files)} if is_folder else {})
+    workers: Any = {name: getattr(chosen, name) for name in ("engine", "parallel", "gpus", "address")}
+    files = sample_once(chosen.model, model, chosen.out, chosen.samples, how, workers, not chosen.quiet)
+    out, size, several = Path(chosen.out).expanduser(), sum(file.stat().st_size for file in files), len(files) > 1
+    facts = {"data": str(out), "samples": chosen.samples, "files": len(files), "bytes": size}
     figures = [
         ("rows", f"{chosen.samples:,}"),
         ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
-        ("folder" if is_folder else "file", f"{out} ({f'{len(files):,} files, ' * is_folder}{size / 1e6:.1f} MB)"),
+        ("file", f"{out} ({f'{len(files):,} files, ' * several}{size / 1e6:.1f} MB)"),
     ]
     answer(chosen.json, facts, figures)
 

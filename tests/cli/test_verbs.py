@@ -191,7 +191,7 @@ class TestSample:
         for name, words in options.items():
             path = tmp_path / f"{name}.npz"
             answer = synther("sample", model, "--samples", 20, "--out", path, "--quiet", "--json", *words)
-            assert answer.json == {"data": str(path), "samples": 20, "bytes": path.stat().st_size}
+            assert answer.json == {"data": str(path), "samples": 20, "files": 1, "bytes": path.stat().st_size}
         drawn = {name: read(tmp_path / f"{name}.npz").reward for name in options}
         np.testing.assert_array_equal(drawn["[a]"], drawn["b"])
         for name in "cde":
