@@ -95,7 +95,8 @@ class Rounds(ABC):
 
         `others` names further differences that the caller found.
         """
-        own, found = json.loads(json.dumps(self._described())), {"n_step": 1, **found}  # which older files do not have
+        # As JSON has them, lists and not tuples. Older files do not have n_step.
+        own, found = (json.loads(json.dumps(one)) for one in (self._described(), {"n_step": 1, **found}))
         other = [*(name for name in own if own[name] != found.get(name)), *others]
         if other:
             raise ConfigError(f"{path} belongs to an agent with another {', '.join(other)}: choose another folder")

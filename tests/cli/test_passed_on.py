@@ -159,7 +159,7 @@ def test_pixels(reached, monkeypatch, tmp_path):
     words = ("--features", "actor", "--seed", 3, "--device", "cpu", "--quiet")
     found = reached("synther.experiments.pixels.encode_to", "pixels", "encode", run, "frames", "--out", out, *words)
     assert found.given == (run, ("frames", False), out)
-    assert found.named == {"features": "actor", "seed": 3, "device": "cpu", "progress": False}
+    assert found.named == {"features": "actor", "shifts": 8, "seed": 3, "device": "cpu", "progress": False}
     words = ("--episodes", 4, "--env-id", "dm_control/walker-walk-v0", "--workers", 2, "--repeat", 3)
     found = reached("synther.experiments.evaluation.evaluate", "pixels", "evaluate", run, *words)
     expected = {"episodes": 4, "env_id": "dm_control/walker-walk-v0", "repeat": 3, "workers": 2, "progress": True}
@@ -174,7 +174,7 @@ def test_pixels(reached, monkeypatch, tmp_path):
     assert (spec.updates, spec.measure_every, spec.precision) == (9, 4, "float32")
     assert (spec.device, spec.tensorboard) == ("cpu", "off")
     assert rest == [run, [tmp_path / "latents", {"of": run}], out]
-    assert found.named == {"features": "critic", "progress": True}
+    assert found.named == {"features": "critic", "ratio": 0.5, "progress": True}
     words = ("--samples", "2K", "--device", "cpu", "--precision", "float32", "--fit.steps", 5)
     target = "synther.experiments.pixels.upsample"
     found = reached(target, "pixels", "upsample", tmp_path / "latents", "--out", out, *words)
