@@ -72,7 +72,7 @@ $(VENV)/.core: $(VENV)/.python $(PINS)
 # A full environment holds the core one too, in whichever order they are asked for.
 $(VENV)/.full: $(VENV)/.python $(PINS)
 	@echo "installing SynthER with every extra into $(VENV), three or four minutes, only this once"
-	@$(INSTALL) --no-build-isolation -e '.[all,tabular,dev]'
+	@$(INSTALL) --no-build-isolation -e '.[all,tabular,docs,dev]'
 	@# Once, on all cores: the suite starts many processes, and each would compile what it imports. Some files are templates.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1 || true
 	@touch $(VENV)/.core $@
