@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -41,6 +42,12 @@ def nothing_is_flushed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_command_has_set_the_level_of_messages() -> None:
+    """Commands set it for their process, and here one process has many of them."""
+    logging.getLogger("synther").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

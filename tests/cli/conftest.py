@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,19 +43,16 @@ class Answer(NamedTuple):
 
 
 @pytest.fixture
-def synther(capsys, monkeypatch) -> Iterator[Callable[..., Answer]]:
+def synther(capsys, monkeypatch) -> Callable[..., Answer]:
     """`synther("fit", path, ...)` as in a shell, with a wide terminal so that no line is folded."""
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.delenv("SYNTHER_DEBUG", raising=False)
-    log = logging.getLogger("synther")
-    before = log.level
 
     def call(*arguments: object) -> Answer:
         capsys.readouterr()
         return Answer(main(list(map(str, arguments))), *capsys.readouterr())
 
-    yield call
-    log.setLevel(before)
+    return call
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
