@@ -29,14 +29,13 @@ from synther import compute
 from synther.diffusion import edm, samplers
 from synther.diffusion.blocks import Asked, given_of
 from synther.diffusion.config import DISTILLED, DistillConfig, FitConfig, NoiseConfig, SamplerConfig
-from synther.diffusion.fit import FitResult, fit
+from synther.diffusion.fit import STEP_CALLS, FitResult, fit
 from synther.diffusion.networks import Network
 from synther.errors import ConfigError
 from synther.progress import Progress
 
 _STREAM = 8  # of random numbers, beside those of fit.py, blocks.py and synthesizer/
 _STRIDE_STEPS = 2  # at least, of the teacher for each stride of the student
-_STEP_CALLS = 3  # evaluations of the network that a step of a fit costs for a row: forwards, and back to two things
 _MOST_ROWS = 1_000_000
 _MOST_RESTARTS = 2
 MOST_CALLS = 16
@@ -68,7 +67,7 @@ def teacher_rows(config: DistillConfig, batches: int) -> int:
     """How many rows the teacher draws, after a fit on `batches` rows in all."""
     if config.rows is not None:
         return config.rows
-    return min(max(_STEP_CALLS * batches // (6 * config.teacher_steps), 1), _MOST_ROWS)
+    return min(max(STEP_CALLS * batches // (6 * config.teacher_steps), 1), _MOST_ROWS)
 
 
 def distill(

@@ -37,6 +37,8 @@ _WEIGHTS, _ROUNDS, _SPLIT, _NOISE = range(4)  # streams of random numbers, one p
 SAVE_SECONDS = 60
 """A slow machine does not wait for `checkpoint_every` steps."""
 MOST_HELD_OUT = 10_000
+STEP_CALLS = 3
+"""Network calls that a step costs for each of its rows: one forwards, two for gradients of weights and of inputs."""
 _FEW_HELD_OUT = 1_000  # rows below which each is measured with several draws of noise
 
 

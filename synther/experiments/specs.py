@@ -168,9 +168,9 @@ class Synthetic(RefreshOptions, Generator):
         return {"settings": self.settings().to_json(), **own}
 
     def to_json(self) -> dict[str, Any]:
-        unused = ("relevance", "relevant", "guidance") if self.relevance is None else ()
-        own = {name: value for name, value in asdict(self).items() if name not in unused}
-        return own if self.copies else {name: value for name, value in own.items() if name != "copies"}
+        unused = {"relevance", "relevant", "guidance"} if self.relevance is None else set()
+        unused |= set() if self.copies else {"copies"}
+        return {name: value for name, value in asdict(self).items() if name not in unused}
 
 
 @dataclass(frozen=True)

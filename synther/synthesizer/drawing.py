@@ -22,6 +22,7 @@ from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
 from synther.diffusion.config import DISTILLED, SamplerConfig
+from synther.diffusion.fit import STEP_CALLS
 from synther.diffusion.start import ROUNDS, Moments, Start, match
 from synther.guides import Guide, View
 from synther.model_file import Fitted
@@ -38,7 +39,6 @@ _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # at most, whichever are more
 _THREADS = 4  # that finish drawn rows: a GPU draws a block sooner than one of them finishes it
 _MANY_BLOCKS = 10  # for which it pays to capture what draws them
-_STEP_CALLS = 3  # evaluations of the network that a step of a fit costs for a row: forwards, and back to two things
 
 
 @dataclass(frozen=True)
@@ -240,4 +240,4 @@ class Drawing:
         """How many take no longer to draw than half of the fit took."""
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
-        return _STEP_CALLS * fitted_rows / self.config.network_calls / 2
+        return STEP_CALLS * fitted_rows / self.config.network_calls / 2

@@ -7,9 +7,24 @@ from pathlib import Path
 import pytest
 
 from synther import Synthesizer, Transitions
+from synther.diffusion.blocks import BlockSampler
 
 from ..support.watch import Watch
 from .rows import QUICK, TINY, made
+
+
+@pytest.fixture
+def drawn_blocks(monkeypatch) -> list[int]:
+    """The numbers of the blocks that this process draws."""
+    drawn: list[int] = []
+    draw = BlockSampler.draw
+
+    def counted(self, seed, block):
+        drawn.append(block)
+        return draw(self, seed, block)
+
+    monkeypatch.setattr(BlockSampler, "draw", counted)
+    return drawn
 
 
 @pytest.fixture(scope="session")

@@ -32,19 +32,11 @@ def quick_saved(quick, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def small_blocks(monkeypatch) -> list[int]:
+def small_blocks(monkeypatch, drawn_blocks) -> list[int]:
     """Blocks and shards of a few rows; the numbers of the blocks that are drawn."""
     monkeypatch.setattr(compute, "block_rows", lambda device: BLOCK)
     monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", SHARD)
-    drawn: list[int] = []
-    draw = BlockSampler.draw
-
-    def counted(self, seed, block):
-        drawn.append(block)
-        return draw(self, seed, block)
-
-    monkeypatch.setattr(BlockSampler, "draw", counted)
-    return drawn
+    return drawn_blocks
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5", ".parquet"])

@@ -6,7 +6,6 @@ import pyarrow.dataset
 import pytest
 
 from synther import Synthesizer, read
-from synther.diffusion.blocks import BlockSampler
 from synther.errors import ConfigError, FormatError
 from synther.synthesizer import shards
 
@@ -18,19 +17,11 @@ COUNT = 4 * BLOCK + 10
 
 
 @pytest.fixture(autouse=True)
-def small_files(monkeypatch) -> list[int]:
+def small_files(monkeypatch, drawn_blocks) -> list[int]:
     """Files of one block; the numbers of the blocks that this process draws."""
     monkeypatch.setattr(shards, "_SHARD_BYTES", 1)
     monkeypatch.setattr(shards, "_SHARES", 2)
-    drawn: list[int] = []
-    draw = BlockSampler.draw
-
-    def counted(self, seed, block):
-        drawn.append(block)
-        return draw(self, seed, block)
-
-    monkeypatch.setattr(BlockSampler, "draw", counted)
-    return drawn
+    return drawn_blocks
 
 
 def names(folder) -> list[str]:
