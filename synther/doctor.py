@@ -44,7 +44,7 @@ EXTRAS = {
     "sb3": ("stable_baselines3", "Stable-Baselines3's buffers"),
     "torchrl": ("torchrl", "TorchRL's buffers"),
     "d3rlpy": ("d3rlpy", "d3rlpy's data sets"),
-    "dmc": ("dm_control", "the dm_control suite, and agents that see"),
+    "dmc": ("dm_control", "the dm_control suite and pixel agents"),
     "mazes": ("gymnasium_robotics", "D4RL's mazes"),
     "worlds": ("minigrid", "MiniGrid and Box2D"),
     "stats": ("rliable", "statistics over tasks"),

@@ -158,7 +158,7 @@ def _object(value: Any, kind: Any, name: str) -> Any:
 
 @cache
 def _entries(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The kinds of an object's entries, and the names of those that it must have."""
+    """The kind of each entry of an object, and the names of required entries."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
         kinds = {key: get_args(one)[0] if get_origin(one) is NotRequired else one for key, one in hints.items()}

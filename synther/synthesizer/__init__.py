@@ -568,7 +568,7 @@ class Synthesizer:
         is_student = config.kind == DISTILLED
 
         def save(path: Path) -> None:
-            """With the sampler as its own, so that nobody has to find out again what that needs."""
+            """Save the model with this sampler as its own, and with what was found out for it."""
             if is_student:
                 self.save(path)
             else:

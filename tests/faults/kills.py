@@ -69,7 +69,7 @@ class Command:
     """With {data} for the folder of inputs, and {out} for that of outputs."""
     result: Callable[[Path], Any]
     """What came of it, from the folder of outputs; None as long as nothing is there under a final name. It must be the
-    same as that of a command which nobody killed."""
+    same as that of an undisturbed command."""
 
 
 class Line(NamedTuple):

@@ -78,7 +78,7 @@ def test_it_is_a_buffer_of_torchrls_that_draws_as_theirs_until_the_first_refresh
 
 
 def test_a_row_comes_back_with_every_key_it_had():
-    """Also those that TorchRL's own transforms and collectors add."""
+    """Including keys that transforms and collectors of TorchRL add."""
     ours, given = buffer(), steps()
     number = torch.arange(80)[:, None]
     given["step_count"], given["next", "step_count"] = number, number + 1

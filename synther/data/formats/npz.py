@@ -103,7 +103,7 @@ def _known(arrays: dict[str, Array]) -> dict[str, Any]:
 
 
 def _text(array: Array) -> str:
-    """The one text in an array. NumPy itself makes text of any number, also of those that are no characters."""
+    """The text in an array of one. Numbers that are no characters are refused, which NumPy does not do."""
     if array.size != 1 or array.dtype.kind not in "US":
         raise FormatError(f"an array of {array.dtype} and shape {array.shape} where text was expected")
     codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8 if array.dtype.kind == "S" else np.uint32)
