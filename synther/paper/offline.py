@@ -337,12 +337,12 @@ def regularisation() -> Experiment:
     runs: list[OfflineRun] = []
     table: Rows = {}
     for data, fraction in parts.items():
-        for number in range(3):
-            row = table.setdefault(f"{data} {100 * fraction:g} %, generator {number + 1}", {})
-            for title, (algorithm, options) in REGULARISED.items():
+        for title, (algorithm, options) in REGULARISED.items():
+            for number in range(3):  # innermost, so that runs at the same time do not wait for the same generator
                 suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}-{number + 1}"
                 how: dict[str, Any] = {"agent": options, "fraction": fraction, "seed": 3 * number, "seeds": 3}
                 runs.append(replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000))
+                row = table.setdefault(f"{data} {100 * fraction:g} %, generator {number + 1}", {})
                 row |= cells_of(runs[-1], title=title)
     about = "is it only regularisation? Real rows against SynthER's, with layer norm, dropout, weight decay, ReBRAC"
     return Experiment("regularisation", "", about, tuple(runs), table, contrasts=contrasts_of(REGULARISED))
