@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -201,6 +201,13 @@ class Result:
         curves = {arm: _curve(measurements, arms, arm) for arm in arms}
         return cls(last.updates, last.seconds, curves, lost, unit=unit)
 
+    @classmethod
+    def joined(cls, results: Sequence[Result]) -> Result:
+        """The results of runs that differ in their seeds alone, as those of one run."""
+        first = results[0]
+        curves = {arm: _joined([result.curves[arm] for result in results]) for arm in first.curves}
+        return replace(first, seconds=sum(result.seconds for result in results), curves=curves)
+
     @property
     def updates_per_second(self) -> float:
         return self.updates / self.seconds
@@ -271,6 +278,19 @@ def _renamed(curve: list[dict[str, Any]], unit: Unit) -> list[dict[str, Any]]:
     return [
         {"updates": point.get(unit), **{name: point.get(name) for name in ("returns", "scores")}} for point in curve
     ]
+
+
+def _joined(curves: Sequence[Sequence[EvalPoint]]) -> tuple[EvalPoint, ...]:
+    """The evaluations that all have, with the seeds of all."""
+    times = [{point.updates: point for point in curve} for curve in curves]
+    joined = []
+    for updates in sorted(set.intersection(*map(set, times))):
+        points = [found[updates] for found in times]
+        returns = tuple(one for point in points for one in point.returns)
+        scores = [point.scores for point in points if point.scores is not None]
+        known = tuple(one for own in scores for one in own) if len(scores) == len(points) else None
+        joined.append(EvalPoint(updates, returns, known))
+    return tuple(joined)
 
 
 def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[EvalPoint, ...]:

@@ -87,7 +87,7 @@ def _curves(table: Table) -> Iterator[_Picture]:
     if table.experiment.is_online:
         for row, cells in table.experiment.table.items():
             done = {
-                column: (table.found[cell.run], cell.arm) for column, cell in cells.items() if cell.run in table.found
+                column: (table.shown[cell.run], cell.arm) for column, cell in cells.items() if cell.run in table.shown
             }
             shown = {column: run.result.curves[arm] for column, (run, arm) in done.items() if run.result is not None}
             drawn = _drawable(shown, "returns")
@@ -96,7 +96,7 @@ def _curves(table: Table) -> Iterator[_Picture]:
                 departed = any(table.rows[row][column].departed for column in drawn)
                 yield _Picture(f"curves/{table.experiment.name}-{_slug(row)}", plot, departed)
         return
-    for name, run in table.found.items():
+    for name, run in table.shown.items():
         drawn = {} if run.result is None else _drawable(run.result.curves, "scores")
         arms = list(drawn)
         for number, start in enumerate(range(0, len(arms), _ARMS)):

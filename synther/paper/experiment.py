@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from synther.baselines.augmentation import AUGMENTATIONS
@@ -99,6 +99,8 @@ class Experiment:
     lines: tuple[Lines, ...] = ()
     remarks: tuple[str, ...] = ()
     """Notes below the table."""
+    pools: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Runs of other seeds that cells show as one, by the name that the cells give."""
 
     @property
     def columns(self) -> list[str]:

@@ -336,13 +336,16 @@ def regularisation() -> Experiment:
     parts = {"walker2d-mixed": 0.15, "hopper-mixed": 0.15, "halfcheetah-mixed": 1.0}
     runs: list[OfflineRun] = []
     table: Rows = {}
+    pools: dict[str, tuple[str, ...]] = {}
     for data, fraction in parts.items():
         for title, (algorithm, options) in REGULARISED.items():
-            for number in range(3):  # innermost, so that runs at the same time do not wait for the same generator
-                suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}-{number + 1}"
-                how: dict[str, Any] = {"agent": options, "fraction": fraction, "seed": 3 * number, "seeds": 3}
-                runs.append(replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000))
-                row = table.setdefault(f"{data} {100 * fraction:g} %, generator {number + 1}", {})
-                row |= cells_of(runs[-1], title=title)
+            suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}"
+            how: dict[str, Any] = {"agent": options, "fraction": fraction, "seeds": 3}
+            pool = replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000)
+            own = [replace(pool, name=f"{pool.name}-{number + 1}", seed=3 * number) for number in range(3)]
+            pools[pool.name] = tuple(run.name for run in own)
+            table.setdefault(f"{data} {100 * fraction:g} %", {}).update(cells_of(pool, title=title))
+            runs += own
     about = "is it only regularisation? Real rows against SynthER's, with layer norm, dropout, weight decay, ReBRAC"
-    return Experiment("regularisation", "", about, tuple(runs), table, contrasts=contrasts_of(REGULARISED))
+    contrasts = contrasts_of(REGULARISED)
+    return Experiment("regularisation", "", about, tuple(runs), table, contrasts=contrasts, pools=pools)

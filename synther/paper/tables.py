@@ -23,6 +23,9 @@ RUNS = "runs"
 
 _PEAKS = "The best evaluation by mean score, and when it was: an upper bound for early stopping."
 
+_WIDE = 10
+"""A table of more columns than this, and than lines, does not fit the width of a terminal."""
+
 Entries = dict[str, dict[str, Entry]]
 
 
@@ -32,6 +35,8 @@ class Table:
 
     experiment: Experiment
     found: dict[str, Finding]
+    shown: dict[str, Finding]
+    """What was found, with pools in the place of their runs."""
     rows: Entries
     averages: Entries
     comparisons: tuple[Comparison, ...]
@@ -42,22 +47,23 @@ class Table:
     def of(cls, experiment: Experiment, out: Path) -> Table:
         """Read the runs in `out`."""
         found = findings.finished(experiment, out / RUNS)
+        shown = findings.pooled(experiment, found)
         rows = {
-            name: {column: findings.entry(cell, found) for column, cell in row.items()}
+            name: {column: findings.entry(cell, shown) for column, cell in row.items()}
             for name, row in experiment.table.items()
         }
         averages = {
             line.name: {column: findings.average(line, column, rows) for column in experiment.columns}
             for line in experiment.averages
         }
-        return cls(experiment, found, rows, averages, *_statistics(experiment, found))
+        return cls(experiment, found, shown, rows, averages, *_statistics(experiment, shown))
 
     def lines(self) -> list[list[str]]:
-        """The header and the rows as text."""
+        """The header and the rows as text. A table of many columns is shown on its side."""
         columns = self.experiment.columns
         header = [self.experiment.label or self.experiment.name, *columns]
         body = [*self.rows.items(), *self.averages.items()]
-        return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
+        return _fitting([header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)])
 
     def peaks(self) -> list[list[str]]:
         """The best evaluation of each cell, as `lines`; empty online and where runs were evaluated only once."""
@@ -67,7 +73,7 @@ class Table:
             peaks = [row[column].peak if column in row else None for column in columns]
             if any(peaks):
                 body.append([name, *(str(peak or "-") for peak in peaks)])
-        return [["best evaluation", *columns], *body] if body else []
+        return _fitting([["best evaluation", *columns], *body]) if body else []
 
     def title(self) -> str:
         return f"{self.experiment.about}; {len(self.found)} of {len(self.experiment.jobs)} runs are finished"
@@ -121,10 +127,9 @@ class Table:
         return [out / f"{name}.md", out / f"{name}.json", *draw(self, out)]
 
     def _legend(self) -> Iterator[str]:
-        done = [(finding.values, finding.result.updates) for finding in self.found.values() if finding.result]
-        if done:
-            seeds = sorted({len(seeds) for values, _ in done for seeds in values.values()})
-            updates = sorted({updates for _, updates in done})
+        updates = sorted({finding.result.updates for finding in self.found.values() if finding.result})
+        seeds = sorted({cell.seeds + cell.diverged for row in self.rows.values() for cell in row.values()} - {0})
+        if updates and seeds:
             what, when = ("return", "steps") if self.experiment.is_online else ("score", "updates")
             plural = "" if seeds == [1] else "s"
             yield (
@@ -171,6 +176,10 @@ class Table:
         if taken:
             means = ", ".join(f"{column} {sum(minutes) / len(minutes):,.1f}" for column, minutes in taken.items())
             yield f"Mean minutes per run, with all seeds trained together: {means}."
+
+
+def _fitting(lines: list[list[str]]) -> list[list[str]]:
+    return [list(line) for line in zip(*lines, strict=True)] if len(lines[0]) > max(_WIDE, len(lines)) else lines
 
 
 def _either(numbers: Iterable[int]) -> str:

@@ -43,7 +43,8 @@ def test_the_table_shows_arms_that_are_trained_and_all_else_names_what_it_has(wa
     arms = {job.name: set(job.arms) for job in wanted.jobs if isinstance(job, OfflineRun)}
     arms |= {job.name: {job.arm} for job in wanted.jobs if isinstance(job, OnlineRun)}
     arms |= {job.name: {STAGE_ONE, *job.arms} for job in wanted.jobs if isinstance(job, PixelRun)}
-    sizes = {job.name: {"numbers", "parameters", "ratio"} for job in wanted.jobs if job.name not in arms}
+    arms = {name: set.intersection(*map(arms.pop, runs)) for name, runs in wanted.pools.items()} | arms
+    sizes = {job.name: {"numbers", "parameters", "ratio"} for job in wanted.jobs if not hasattr(job, "seeds")}
     for row in wanted.table.values():
         for cell in row.values():
             assert cell.arm in (arms | sizes)[cell.run]

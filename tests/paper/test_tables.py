@@ -83,6 +83,25 @@ def test_mean_and_std_beside_the_papers_figure(out):
     assert not any("not as the experiment asks" in note for note in notes)
 
 
+def test_a_pool_shows_the_seeds_of_its_runs_as_one_once_all_are_finished(out):
+    cells = {"original": Cell("both", "real"), "SynthER": Cell("both", "synthetic")}
+    pools = {"both": ("a", "b")}
+    wanted = Experiment("pooled", "", "two runs as one", RUNS_OF_IT[:2], {"data": cells}, pools=pools)
+    table = Table.of(wanted, out)
+    assert table.lines()[1] == ["data", "27.5 ± 13.0", "36.5 ± 5.9"]
+    assert table.notes()[0].startswith("Mean ± standard deviation of the final score over 4 seeds")
+    assert table.peaks()[1] == ["data", "27.5 after 1M", "36.5 after 1M"]
+    assert "2 of 2 runs" in table.title()
+    (out / RUNS / "b" / "training" / "result.json").unlink()
+    assert Table.of(wanted, out).lines()[1] == ["data", "-", "-"]
+
+
+def test_a_table_of_many_columns_is_shown_on_its_side(out):
+    cells = {f"arm {number}": Cell("a", "real") for number in range(10)}
+    lines = Table.of(Experiment("wide", "", "one row", RUNS_OF_IT[:1], {"data": cells}), out).lines()
+    assert lines[:2] == [["wide", "data"], ["arm 0", "15.0 ± 5.0"]]
+
+
 def test_averages_best_evaluations_and_heads():
     entries = {
         "a": {"x": Entry(mean=10.0, std=2.0, seeds=3, diverged=1), "y": Entry(mean=1.0, std=0.0, seeds=4)},
