@@ -12,7 +12,10 @@ from synther.paper.tables import Table
 
 RESULTS = Path(__file__).parents[2] / "results"
 TABLES = [
-    *(f"offline/{name}" for name in ("agents", "fractions", "mixed-eval", "mixed-larger", "mixed-subsample")),
+    *(
+        f"offline/{name}"
+        for name in ("agents", "fractions", "mixed-eval", "mixed-larger", "mixed-subsample", "regularisation")
+    ),
     "online/online-100k",
     "pixels/pixels",
 ]
