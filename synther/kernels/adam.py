@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 try:
     import triton
@@ -53,12 +54,10 @@ def adam_step(
     clipped = gradient.to(weights.dtype)
     if max_grad_norm is not None:
         clipped = clipped * (max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-    mean.lerp_(clipped, 1 - beta1)
-    square.lerp_(clipped * clipped, 1 - beta2)
-    spread = (square / (1 - beta2**step)).sqrt_().add_(epsilon)
-    if decay:
-        weights.mul_(1 - rate * decay)
-    weights.sub_(mean / spread * (rate / (1 - beta1**step)))
+    adamw(
+        [weights], [clipped], [mean], [square], [], [step - 1], fused=True, amsgrad=False, maximize=False,
+        beta1=beta1, beta2=beta2, lr=rate, weight_decay=decay, eps=epsilon,
+    )  # fmt: skip
     if working.data_ptr() != weights.data_ptr():
         working.copy_(weights)
     if follower is not None:
