@@ -1,6 +1,6 @@
 """Use, mix or do not use: from what learners lose on synthetic rows, and how far the rows are from the truth.
 
-`benchmarks/verdict.py` shows how the thresholds sort rows of known quality; `docs/verdict.md` says how they were chosen.
+`benchmarks/verdict.py` shows how the thresholds sort rows of known quality; `docs/verdict.md` says how they were set.
 """
 
 from __future__ import annotations
