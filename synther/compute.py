@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Literal, get_args
+from contextvars import ContextVar
+from threading import Barrier
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -19,6 +23,8 @@ from torch import Tensor
 from synther.errors import ConfigError
 from synther.plain import whole_seed
 
+T = TypeVar("T")
+U = TypeVar("U")
 Precision = Literal["auto", "float32", "tf32", "bf16"]
 
 _MPS_PATIENCE = 60.0
@@ -87,16 +93,58 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+_outside: ContextVar[int | None] = ContextVar("_outside", default=None)
+
+
+def threads() -> int:
+    """How many threads PyTorch was given, also inside `one_thread`."""
+    return _outside.get() or torch.get_num_threads()
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Torch on one thread. Products of small or of tall and narrow matrices are many times slower on several, which
     wait for each other at every product, and on one they are summed in one order, whatever the machine."""
     before = torch.get_num_threads()
+    token = _outside.set(threads())
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        _outside.reset(token)
+
+
+def side_by_side(count: int) -> ThreadPoolExecutor:
+    """A pool of `count` threads, in each of which PyTorch uses one core. Elsewhere it keeps its threads.
+
+    So work is divided once, instead of at every product, and a busy core holds up no other.
+    """
+    before, ready = torch.get_num_threads(), Barrier(count + 1)
+
+    def begin() -> None:
+        torch.set_num_threads(1)  # this thread's, and that of threads that begin later
+        torch.get_num_threads()  # without which PyTorch would ask for the number once more, at the first product
+        ready.wait()
+
+    pool = ThreadPoolExecutor(count, initializer=begin)
+    for _ in range(count):
+        pool.submit(int)
+    ready.wait()
+    torch.set_num_threads(before)
+    return pool
+
+
+def in_turn(function: Callable[[T], U], items: Iterable[T], count: int) -> Iterator[U]:
+    """`function` of each item, in order, with `count` of them `side_by_side`."""
+    with side_by_side(count) as pool:
+        waiting: deque[Future[U]] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def generator(device: torch.device, *key: int) -> torch.Generator:

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
 import pytest
 import torch
 
@@ -179,3 +184,39 @@ def test_mps_is_started_where_it_is_and_stopped_by_whoever_started_it(tmp_path, 
     with compute.shared_by_processes(cuda):
         pass
     assert told.read_text() == "start\nquit\nstart\n"
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_threads_side_by_side_use_one_core_each_and_the_caller_keeps_its_own():
+    with compute.side_by_side(2) as pool:
+        inside = list(pool.map(lambda _: torch.get_num_threads(), range(8)))
+    assert set(inside) == {1}
+    assert torch.get_num_threads() == compute.threads() == 3
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == 3
+    with compute.one_thread():
+        assert (torch.get_num_threads(), compute.threads()) == (1, 3)
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_answers_come_in_turn_and_no_more_are_begun_than_wanted():
+    begun = []
+
+    def square(number: int) -> int:
+        begun.append(number)
+        time.sleep(0.001 * (number % 3))
+        return number**2
+
+    answers = compute.in_turn(square, count(), 3)
+    assert [next(answers) for _ in range(10)] == [number**2 for number in range(10)]
+    assert max(begun) < 10 + 2 * 3
+    with pytest.raises(ZeroDivisionError):
+        list(compute.in_turn(lambda number: 1 // number, range(2, -1, -1), 2))

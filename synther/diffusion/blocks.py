@@ -5,11 +5,12 @@ The rows are therefore the same whichever process draws a block, in whatever ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from synther.diffusion.config import NoiseConfig, SamplerConfig
 from synther.diffusion.networks import DenoisingNetwork
 from synther.diffusion.start import Start
 
+T = TypeVar("T")
 _STREAM = 4  # of random numbers; fit.py has those before it
 _CONDITIONS = 6  # likewise, beside that of synthesizer/drawing.py
 
@@ -137,6 +139,19 @@ class BlockSampler:
 
     def draw(self, seed: int, block: int) -> Tensor:
         return self._draw(seed, block, self._solved)
+
+    def drawn(self, seed: int, blocks: Iterable[int], finish: Callable[[int, Tensor], T]) -> Iterator[T]:
+        """What `finish` makes of the number and the rows of each block, in order. Cores of a CPU share the blocks."""
+        threads = compute.threads() if self.device.type == "cpu" and self.guide is None else 1  # a guide is a user's
+        if threads == 1:
+            return (finish(block, self.draw(seed, block)) for block in blocks)
+
+        def finished(block: int) -> T:
+            alone = copy(self)
+            alone._source = torch.Generator(self.device)
+            return finish(block, alone.draw(seed, block))
+
+        return compute.in_turn(finished, blocks, threads)
 
     @property
     def may_be_captured(self) -> bool:

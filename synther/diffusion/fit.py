@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
@@ -25,7 +26,7 @@ from synther import compute
 from synther.diffusion.checkpoint import Checkpoint
 from synther.diffusion.config import FitConfig, NoiseConfig
 from synther.diffusion.edm import Loss, Problem, Problems, draw_problem, squared_error
-from synther.diffusion.gradient import FlatWeights, loss_and_gradient
+from synther.diffusion.gradient import FlatWeights, is_narrow, loss_and_gradient
 from synther.diffusion.networks import DenoisingNetwork, N, NetworkSpec
 from synther.errors import ConfigError, SyntherError
 from synther.kernels.adam import adam_step
@@ -133,7 +134,9 @@ def fit_together(
     if len(rows) > 1:
         advice = f"fit fewer seeds together, {advice}"
     # Weights made in a caller's inference mode could never be differentiated through, as a likelihood has to be.
-    with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False):
+    small = device.type == "cpu" and is_narrow(network)
+    threads = compute.one_thread() if small else nullcontext()
+    with compute.matmul_precision(precision), compute.working_on(device, advice), torch.inference_mode(False), threads:
         members = [
             Member.begin(given, network, config, seed, one, chosen, hidden, times, problems)
             for given, seed, one, chosen, times in zip(rows, seeds, starts, marks, often, strict=True)

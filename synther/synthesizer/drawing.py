@@ -146,6 +146,10 @@ class Drawing:
     def _finished(self, seed: int, blocks: range, finish: Callable[[int, Array], T]) -> Iterator[T]:
         """What `finish` makes of each block's number and matrix, in order; meanwhile the next ones are drawn."""
         sampler = self.sampler
+        if sampler.device.type == "cpu":
+            # By columns, as all that finishes them goes through them.
+            yield from sampler.drawn(seed, blocks, lambda block, rows: finish(block, rows.t().contiguous().numpy().T))
+            return
 
         def finished(block: int, fetched: Callable[[], Array]) -> T:
             return finish(block, fetched().T)
@@ -158,7 +162,6 @@ class Drawing:
         with ThreadPoolExecutor(threads) as pool:
             waiting: deque[Future[T]] = deque()
             for block in blocks:
-                # By columns, as all that finishes them goes through them.
                 drawn = compute.fetch(draw(seed, block).t().contiguous())
                 waiting.append(pool.submit(partial(finished, block, drawn)))
                 if len(waiting) > threads:
@@ -191,8 +194,9 @@ class Drawing:
             def generated(start: Start, number: int) -> Moments:
                 sampler = self._sampler_from(start)
                 drawn = []
-                for block in range(number * blocks, (number + 1) * blocks):
-                    drawn.append(sampler.draw(_MATCHING_SEED, block))
+                wanted = range(number * blocks, (number + 1) * blocks)
+                for rows in sampler.drawn(_MATCHING_SEED, wanted, lambda _, rows: rows):
+                    drawn.append(rows)
                     phase.advance(block_rows)
                 return Moments.of(torch.cat(drawn)).cpu()
 

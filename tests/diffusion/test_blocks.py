@@ -133,3 +133,16 @@ def test_normal_rows_stay_where_they_are(kind, tolerance):
     expected = noise(one, 0)[:50]
     for sigma, rows in one.trace(0, 50):
         torch.testing.assert_close(rows, expected, rtol=tolerance, atol=1e-6, msg=f"at {sigma}")
+
+
+@pytest.mark.parametrize("kind", ["sde", "unipc"])
+def test_cores_that_share_blocks_draw_the_same_rows(kind):
+    one = sampler(kind, 4)
+    expected = [one.draw(7, block) for block in range(1, 8)]
+    torch.set_num_threads(3)
+    try:
+        drawn = list(one.drawn(7, range(1, 8), lambda block, rows: (block, rows)))
+    finally:
+        torch.set_num_threads(1)
+    assert [block for block, _ in drawn] == list(range(1, 8))
+    assert all(torch.equal(rows, wanted) for (_, rows), wanted in zip(drawn, expected, strict=True))
