@@ -22,6 +22,9 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = f"SynthER {version}"
 html_extra_path = ["_root"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+pygments_dark_style = "github-dark"
 html_copy_source = False
 html_show_copyright = False
 
@@ -36,7 +39,7 @@ nb_merge_streams = True
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_mock_imports = ["d3rlpy", "torchrl", "tensordict", "stable_baselines3"]  # whose import takes many seconds
 default_role = "code"
 

@@ -96,12 +96,12 @@ class Synthesizer:
 
     @property
     def layout(self) -> Layout:
-        """How rows and the matrix of the network belong together, with the thresholds of the model's own sampler."""
+        """How rows become the matrix of the network and back, with the thresholds of the model's own sampler."""
         return self._drawing(TEACHER, Silent()).layout
 
     @property
     def ending(self) -> TerminationTree | None:
-        """What decides about terminals, where thresholds of other columns explain them."""
+        """The decision tree for terminals. None if the network generates them."""
         return self._model.ending
 
     @property
@@ -114,17 +114,17 @@ class Synthesizer:
 
     @property
     def conditions(self) -> Conditions:
-        """What rows of this model can be asked to be."""
+        """The conditions that `sample` can ask for."""
         return self._model.conditions
 
     @property
     def ensemble(self) -> Ensemble | None:
-        """The dynamics models that were fitted beside the generator, where `fit` was asked for them."""
+        """The dynamics models of `fit(..., ensemble=True)`. None without them."""
         return self._model.ensemble
 
     @property
     def student(self) -> Student | None:
-        """What draws rows in a few network calls, where the model was distilled."""
+        """The network that draws a row in a few calls. None if the model was not distilled."""
         return self._model.student
 
     @property
@@ -133,7 +133,7 @@ class Synthesizer:
 
     @property
     def measured(self) -> dict[str, float]:
-        """The measurement of the weights that were kept: the last one, or with early stopping the best."""
+        """Step and losses of the weights that were kept: the last ones, or the best ones with early stopping."""
         history = self.record.history
         if not keeps_best(self.settings.fit, history):
             return history[-1]
@@ -156,22 +156,22 @@ class Synthesizer:
         checkpoint: str | os.PathLike[str] | None = None,
         progress: Progress | bool = True,
     ) -> Self:
-        """Learn the distribution of `rows`: Transitions, a dict of arrays, a frame of pandas, or whatever `read` takes.
+        """Learn the distribution of `rows`: Transitions, a dict of arrays, a pandas DataFrame, or what `read` takes.
 
-        With a `condition`, `sample` can ask for some of the rows, such as those of high reward: the name of a relevance
-        function ("reward", "return"), a function of rows, an array of one number for each row (N,) or of several
-        (N, K), or a dict of these by name.
+        With a `condition`, `sample` can ask for some of the rows, such as rows of high reward. It is the name of a
+        relevance function ("reward", "return"), a function of rows, an array (N,) or (N, K) of numbers, or a dict of
+        these by name.
 
-        With `start`, a fitted model of the same network, the weights begin as its. `held_out` (N,) says which rows to
-        measure the loss on; rows that `start` has learned tell little. By default `fit.holdout` of the rows, drawn at
-        random, are held out. Single rows tell when a fit begins to learn its rows by heart. The loss on whole episodes
-        that were held out rises long before, because episodes differ: fits that ended by it lost the rare rows.
+        With `start`, the fit begins with the weights of a fitted model of the same network. `held_out` (N,) marks the
+        rows on which the loss is measured; do not mark rows that `start` has learned. By default, `fit.holdout` of the
+        rows are drawn at random. Do not hold out whole episodes: episodes differ, so their loss rises before the fit
+        has learned rare rows.
 
         With `ensemble`, small dynamics models are fitted on the rows first. The model keeps them, and `sample` can then
         discard inconsistent rows (`keep`) and replace rewards and terminals (`relabel`).
 
-        With a `checkpoint` path the work survives being killed: the same call goes on from it. The file is left there,
-        and beside it that of a student (`student_checkpoint`); remove them once the model is saved.
+        With a `checkpoint` path, a killed fit resumes from that file when the same call is made again. The file stays
+        there, with that of a student (`student_checkpoint`) beside it. Remove both when the model is saved.
         """
         progress, rows = resolve(progress), formats.rows_of(rows)
         task = self._begin(rows, start, held_out, condition)
@@ -414,25 +414,25 @@ class Synthesizer:
         relabel: Relabel | None = None,
         progress: Progress | bool = True,
     ) -> Transitions:
-        """Draw `count` new rows into memory. Every call draws other rows, unless it is given a `seed`.
+        """Draw `count` new rows into memory. Every call draws other rows, unless you pass a `seed`.
 
-        The same seed gives the same rows, and a smaller count gives the first of them. A model with a student draws
-        them with it (see `distill`), unless something is asked of them or another `sampler` is chosen.
+        The same seed gives the same rows, and a smaller count gives the first of them. If the model has a student (see
+        `distill`), the student draws the rows, unless you ask for certain rows or choose another `sampler`.
 
-        A model that was fitted with a condition can be asked for some rows: `condition=top(0.1)`, `bottom(0.2)`,
-        `between(0.4, 0.6)`, a value or an array of values to choose from, real rows to be like, or a dict of these by
-        name. Rows of `guidance` 1 are distributed as the real ones that meet the condition; more than 1 exaggerates
-        what tells them from the others, 0 ignores the condition. Several conditions may have a weight each, by name.
+        A model that was fitted with a `condition` can draw rows that meet it: `top(0.1)`, `bottom(0.2)`,
+        `between(0.4, 0.6)`, a value, an array of values to choose from, real rows whose values to use, or a dict of
+        these by name. With `guidance` 1, rows are distributed like the real rows that meet the condition. Values above
+        1 go further in that direction, and 0 ignores the condition. Several conditions can have a weight each, by name.
         `condition="start"` asks for rows that begin an episode.
 
-        With `like`, each row begins as one of these rows, noised and denoised again: a `strength` near 0 leaves them
-        nearly as they are, 1 leaves nothing of them.
+        With `like`, each row starts as one of these rows; noise is added and removed again. A `strength` near 0 changes
+        little, and with 1 nothing is left of the given rows.
 
         A `guide` moves rows towards a policy (`policy_guide`), what critics value (`value_guide`), or along a gradient
         of your own: see guides.py. Guides need actions and observations that are numbers.
 
-        With `given` observations and actions, rows have these, and what follows is drawn: one row for each, in order.
-        Observations alone can be given, or actions alone. No `count` is needed.
+        With `given` observations, actions or both, the rest of each row is drawn: one row for each, in order, without a
+        `count`.
 
         With `keep` below 1, more rows are drawn and this share of them is kept: those that the ensemble finds less
         consistent than real rows go first. `relabel="ensemble"` replaces reward and terminal by draws of the ensemble,
