@@ -39,8 +39,8 @@ class DataConfig:
     """Generate outcomes as what a regression on the rest of the row leaves of them, linear or bent at knots: see
     data/residuals.py."""
     finite: Finite = "generated"
-    """Rows of a world of few states and actions as the network generates them, or drawn from the table of real rows
-    and their counts: see data/row_table.py."""
+    """Rows of a world of few states and actions, and discrete outcomes that follow from discrete columns alone, as the
+    network generates them, or drawn from tables of the real ones: see data/row_table.py and data/following.py."""
     terminals: Terminals = "generated"
     """Terminals, and whether a reward is the usual one, as the network generates them, or as thresholds on the rest of
     a row decide, if any explain them."""

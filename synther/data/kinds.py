@@ -514,6 +514,55 @@ class Codebook(Kind):
         return tuple(f"{field}#{zlib.crc32(row.tobytes()):08x}" for row in self._book)
 
 
+@final
+@dataclass(frozen=True)
+class Drawn(Kind):
+    """Columns that hold one of a few rows of values, which follows from other columns: see following.py.
+
+    Its one column of the matrix has the place of the row here, which the layout turns into a normal number.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+    """In increasing order."""
+
+    def __post_init__(self) -> None:
+        _check_code("Drawn", len(self.rows), "onehot")
+
+    @property
+    def source_width(self) -> int:
+        return len(self.rows[0])
+
+    @property
+    def expected(self) -> str:
+        return self._book.expected
+
+    @cached_property
+    def _book(self) -> Codebook:
+        return Codebook(self.rows)
+
+    def misfit(self, source: Array) -> NDArray[np.bool_] | None:
+        return None if self.source_width == 1 else self._book.misfit(source)  # the nearest number will do
+
+    @property
+    def class_count(self) -> int:
+        return len(self.rows)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        if self.source_width > 1:
+            return self._book.classes(source)
+        values = np.array(self.rows)[:, 0]
+        return np.searchsorted(values[:-1] + np.diff(values) / 2, source[:, 0].astype(np.float64))
+
+    def encode(self, source: Array) -> Matrix:
+        return self.classes(source)[:, None].astype(np.float64)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.array(self.rows)[np.clip(np.rint(matrix[:, 0]), 0, len(self.rows) - 1).astype(np.int64)]
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return (f"{names[0]}.drawn",)
+
+
 def as_keys(rows: Array) -> Array:
     """Rows (N, W) of float64 as (N,) of bytes, which can be sorted and compared as wholes."""
     plain = np.ascontiguousarray(rows + 0.0)  # -0.0 is 0.0
@@ -533,7 +582,7 @@ def _bit_labels(name: str, bits: int) -> tuple[str, ...]:
 
 _KINDS: dict[str, type[Kind]] = {
     kind.__name__.lower(): kind
-    for kind in (Constant, Continuous, Bounded, Spiked, Levels, Integer, Binary, Categorical, OneHot, Codebook)
+    for kind in (Constant, Continuous, Bounded, Spiked, Levels, Integer, Binary, Categorical, OneHot, Codebook, Drawn)
 }
 
 

@@ -14,11 +14,27 @@ from typing import Any, NamedTuple, NoReturn, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.data import inference, kinds, spaces
-from synther.data.codes import CODINGS, Coding
+from synther.data import following, inference, kinds, spaces
+from synther.data.codes import CODINGS, Coding, encode_index
 from synther.data.declared import discrete_spaces
+from synther.data.following import Following
 from synther.data.inference import Integers
-from synther.data.kinds import Array, Bounded, Constant, Continuous, Integer, Kind, Levels, Matrix, Spiked
+from synther.data.kinds import (
+    Array,
+    Binary,
+    Bounded,
+    Categorical,
+    Codebook,
+    Constant,
+    Continuous,
+    Drawn,
+    Integer,
+    Kind,
+    Levels,
+    Matrix,
+    OneHot,
+    Spiked,
+)
 from synther.data.spaces import Space
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError, FormatError
@@ -103,6 +119,8 @@ class Layout:
     env_id: str | None = None
     env_options: dict[str, Any] | None = None
     extra: tuple[Extra, ...] = ()
+    following: tuple[Following, ...] = ()
+    """Outcomes that are drawn from tables, each after those that it follows from."""
 
     @classmethod
     def infer(
@@ -231,9 +249,12 @@ class Layout:
     @cached_property
     def twins(self) -> tuple[int, ...]:
         """For each column of the matrix that of the same quantity a step later or earlier, or itself."""
-        first, following = (self.fields.index(name) if name in self.fields else 0 for name in _PAIR)
-        step = {_PAIR[0]: following - first, _PAIR[1]: first - following}
-        return tuple(column + step.get(field, 0) for column, field in enumerate(self.fields))
+        twins = list(range(self.width))
+        here, there = ([place for place in self._places if place.field == field] for field in _PAIR)
+        for one, other in zip(here, there, strict=True):
+            if one.kind.matrix_width == other.kind.matrix_width and not isinstance(other.kind, Drawn):
+                twins[one.matrix], twins[other.matrix] = twins[other.matrix], twins[one.matrix]
+        return tuple(twins)
 
     @cached_property
     def steps(self) -> tuple[tuple[int, int], ...]:
@@ -312,7 +333,60 @@ class Layout:
                     source = sources[place.field][part, place.source]
                     self._check(place, source, start)
                     matrix[part, place.matrix] = place.kind.encode(source)
+        if self.following and sources.keys() >= {*ROW_FIELDS}:
+            values = {number: self._values(number, sources) for number in self._counted}
+            draw = following.stream()
+            for table in self.following:
+                matrix[:, self._places[table.outcome].matrix.start] = table.spread(values, draw)
         return matrix
+
+    @cached_property
+    def _counted(self) -> tuple[int, ...]:
+        """The places that outcomes are drawn for, or follow from."""
+        return tuple(sorted({place for table in self.following for place in (table.outcome, *table.parents)}))
+
+    def _values(self, number: int, sources: Mapping[str, Array]) -> NDArray[np.int64]:
+        """Which of its values a discrete place has in each row. (N,)"""
+        place = self._places[number]
+        return _classes(place.kind, sources[place.field].reshape(len(sources[place.field]), -1)[:, place.source])
+
+    def _draw(self, chunk: Matrix) -> None:
+        """Put the place of what was drawn where rows of the matrix have a normal number for it."""
+        outcomes = {table.outcome for table in self.following}
+        values = {}
+        for number in self._counted:
+            if number not in outcomes:
+                place = self._places[number]
+                values[number] = _classes(place.kind, place.kind.decode(chunk[:, place.matrix]))
+        for table in self.following:
+            column = self._places[table.outcome].matrix.start
+            values[table.outcome] = table.drawn(values, chunk[:, column])
+            chunk[:, column] = values[table.outcome]
+
+    def with_tables(self, rows: Transitions) -> Layout:
+        """The same layout with discrete outcomes drawn from tables, where `rows` show that they follow from discrete
+        columns alone."""
+        some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
+        sources = {field: array.reshape(len(some), -1) for field, array in self.columns_from(some).items()}
+        numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
+        discrete, outcomes = {}, []
+        for number, place in enumerate(self._places):
+            if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS[:4] and _is_small(place.kind):
+                discrete[number] = self._values(number, sources)
+                if place.field in ("reward", "next_observation"):
+                    outcomes.append(number)
+            elif place.kind.matrix_width:
+                column = sources[place.field][:, place.source].astype(np.float64)
+                numbers[place.field in ("observation", "action")].append(column)
+        outcomes.sort(key=lambda number: self._places[number].field == "reward")  # which may follow from all others
+        counts = {number: _class_count(self._places[number].kind) for number in discrete}
+        given, after = (np.concatenate(numbers[is_given], axis=1) for is_given in (True, False))
+        found = following.find(discrete, counts, outcomes, given, after)
+        drawn, chosen = {table.outcome for table in found}, {field: list[Kind]() for field in ROW_FIELDS}
+        for number, place in enumerate(self._places):
+            if place.field in chosen:
+                chosen[place.field].append(Drawn(_class_rows(place.kind)) if number in drawn else place.kind)
+        return replace(self, **{field: tuple(own) for field, own in chosen.items()}, following=tuple(found))  # type: ignore[arg-type]
 
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
@@ -349,6 +423,9 @@ class Layout:
             chunk = matrix[part].astype(np.float64, copy=False)
             if not np.isfinite(chunk).all():
                 self._refuse(chunk, start)
+            if self.following:
+                chunk = chunk.copy()
+                self._draw(chunk)
             for place in self._runs:
                 decoded = place.kind.decode(chunk[:, place.matrix])
                 rows[place.field][part, place.source] = _cast(decoded, self._dtype(place.field), place.kind)
@@ -439,6 +516,7 @@ class Layout:
             "env_id": self.env_id,
             "env_options": self.env_options,
             **({"extra": [extra.to_json() for extra in self.extra]} if self.extra else {}),
+            **({"following": [table.to_json() for table in self.following]} if self.following else {}),
         }
 
     @classmethod
@@ -457,6 +535,7 @@ class Layout:
             env_id=told["env_id"],
             env_options=told.get("env_options"),  # which earlier files have not
             extra=tuple(map(Extra.from_json, told.get("extra", ()))),
+            following=_tables(told.get("following", ()), [kind for own in fields.values() for kind in own]),
         )
 
 
@@ -469,6 +548,7 @@ class _Entry(TypedDict):
     env_id: str | None
     env_options: NotRequired[dict[str, Any] | None]
     extra: NotRequired[list[Any]]
+    following: NotRequired[list[Any]]
 
 
 class _ExtraEntry(TypedDict):
@@ -476,6 +556,44 @@ class _ExtraEntry(TypedDict):
     kinds: list[Any]
     dtype: str
     flat: bool
+
+
+def _tables(entries: Sequence[Any], every: Sequence[Kind]) -> tuple[Following, ...]:
+    tables = tuple(Following.from_json(entry, len(every)) for entry in entries)
+    drawn = [number for number, kind in enumerate(every) if isinstance(kind, Drawn)]
+    if sorted(table.outcome for table in tables) != drawn:
+        raise FormatError("layout.following: expected a table for each column that is drawn from one")
+    for table in tables:
+        sizes = [_class_count(every[parent]) for parent in table.parents]
+        if len(table.shares[0]) != every[table.outcome].class_count or sizes != list(table.sizes):
+            raise FormatError("layout.following: expected a share of each value that the columns have")
+    return tables
+
+
+_DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
+_SAMPLED = 1 << 17  # rows that tables are counted in
+
+
+def _class_count(kind: Kind) -> int:
+    return 2 if isinstance(kind, Binary) else kind.class_count
+
+
+def _is_small(kind: Kind) -> bool:
+    return 2 <= _class_count(kind) <= following.MOST_VALUES
+
+
+def _classes(kind: Kind, source: Array) -> NDArray[np.int64]:
+    return (source[:, 0] == kind.high).astype(np.int64) if isinstance(kind, Binary) else kind.classes(source)
+
+
+def _class_rows(kind: Kind) -> tuple[tuple[float, ...], ...]:
+    """The values that the classes stand for."""
+    if isinstance(kind, Binary):
+        return (kind.low,), (kind.high,)
+    if isinstance(kind, Levels):
+        return tuple((value,) for value in kind.values)
+    codes = kind.decode(encode_index(np.arange(kind.class_count), kind.class_count, "onehot"))
+    return tuple(map(tuple, codes.astype(np.float64).tolist()))
 
 
 def _type(name: str) -> str:

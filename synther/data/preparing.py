@@ -40,14 +40,18 @@ def prepare(
     integers: Integers = "categorical",
     residuals: str = "none",
     order: Sequence[str] = (),
+    counted: bool = False,
 ) -> Prepared:
     """Find out what columns `rows` have and how they are scaled, and do so.
 
     With `residuals` "linear" or "bent", outcomes are what such a regression leaves of them; `order` names their columns
-    in the order of an earlier fit, which is kept.
+    in the order of an earlier fit, which is kept. With `counted`, discrete outcomes that follow from discrete columns
+    alone are drawn from tables.
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
+    if counted:
+        layout = layout.with_tables(rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
     given, outcomes = (
         [column for column, field in enumerate(layout.fields) if residuals != "none" and field in fields]

@@ -137,12 +137,12 @@ class Residuals:
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
         x, y = rows[:, list(given)], rows[:, list(outcomes)]
-        slopes = _slopes(x, y, narrow=_NARROW)  # (G, K)
+        slopes = least_squares(x, y, narrow=_NARROW)  # (G, K)
         left = y - _product(x, slopes)
-        knots = _bends(x, left) if bent else ()
+        knots = bends(x, left) if bent else ()
         inputs = _bent(x, knots)
         if knots:
-            slopes = np.concatenate([slopes, _slopes(inputs[:, x.shape[1] :], left)])  # (G + H, K)
+            slopes = np.concatenate([slopes, least_squares(inputs[:, x.shape[1] :], left)])  # (G + H, K)
             left = y - _product(inputs, slopes)
         first = [outcomes.index(column) for column in order if column in outcomes]
         places, factor = _pivoted(np.cov(left.T, bias=True).reshape(len(outcomes), -1), first)
@@ -230,7 +230,7 @@ class Residuals:
         return found
 
 
-def _slopes(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
+def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
     """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
     `narrow`. (G, K)"""
     x, y = x - x.mean(0), y - y.mean(0)
@@ -252,7 +252,7 @@ def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:
     return np.concatenate([x, *hinges], axis=1)
 
 
-def _bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
+def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
     """In which columns of `x` a line with knots explains something of `left` (N, K), judged by every second row."""
     every = -(-len(x) // _TRIED)
     x, left = x[::every], left[::every]
@@ -267,7 +267,7 @@ def _bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]
             continue
         knots = tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())
         basis = _bent(x[:, place : place + 1], ((0, knots),))
-        slopes = _slopes(basis[half], left[half])
+        slopes = least_squares(basis[half], left[half])
         told = left[half].mean(0) + _product(basis[~half] - basis[half].mean(0), slopes)
         gain = 1 - ((left[~half] - told) ** 2).mean(0) / variance
         found.append((float(gain[left.std(0) > SMALLEST].max(initial=0.0)), (place, knots)))

@@ -196,7 +196,9 @@ class Synthesizer:
         warn_of_time_limit(rows)
         data = self.settings.data
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()
-        prepared = prepare(rows, data.scaling, data.coding, data.spikes, data.integers, data.residuals, order)
+        counted = data.finite == "counted"
+        how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
+        prepared = prepare(rows, *how, order, counted)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         told = tell(rows, condition, data.starts)
@@ -204,8 +206,8 @@ class Synthesizer:
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
         usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None
-        counted = data.finite == "counted" and not told.conditions.scales  # a table knows no conditions
-        table = RowTable.fit(rows, prepared.layout) if counted else None
+        # A table of rows knows no conditions.
+        table = RowTable.fit(rows, prepared.layout) if counted and not told.conditions.scales else None
         if table is not None:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
         return Task(rows, prepared, matrix, weights, marks, ending, usual, table, told)

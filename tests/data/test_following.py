@@ -1,0 +1,156 @@
+"""Discrete outcomes that follow from discrete columns: found, drawn with their shares, and left alone elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer, Transitions
+from synther.data.kinds import Drawn
+from synther.data.layout import Layout
+from synther.errors import FormatError
+
+SLIP = 0.2
+ENDS = 9
+
+
+def world(rows: int = 20_000, seed: int = 0) -> Transitions:
+    """Columns: a place from 0 to 9 that slips, a timer, a task of three (one-hot), a tenth that is kept half of the
+    time, and two real numbers. The reward is the next place."""
+    draw = np.random.default_rng(seed)
+    action = draw.integers(0, 2, rows)
+    way = np.where((draw.random(rows) < SLIP) == (action == 1), -1, 1)
+    place, timer = draw.integers(0, ENDS + 1, rows), draw.integers(0, 20, rows)
+    task = np.eye(3)[draw.integers(0, 3, rows)]
+    tenth = draw.binomial(4, 0.4, (2, rows)) / 10
+    numbers = draw.normal(size=(rows, 2))
+    moved = np.clip(place + way, 0, ENDS)
+    s = np.column_stack([place, timer, task, tenth[0], numbers])
+    kept = np.where(draw.random(rows) < 0.5, tenth[0], tenth[1])
+    following = np.column_stack(
+        [moved, (timer + 1) % 20, task, kept, 0.9 * numbers + 0.1 * draw.normal(size=(rows, 2))]
+    )
+    return Transitions(s.astype(np.float32), action, moved.astype(np.float32), following.astype(np.float32))
+
+
+def inferred(rows: Transitions) -> Layout:
+    return Layout.infer(rows, spikes=True).with_tables(rows)
+
+
+def drawn_names(layout: Layout) -> dict[str, set[str]]:
+    """Each outcome that is drawn from a table, and what it follows from."""
+    names = [place.names[0] for place in layout._places]
+    return {names[table.outcome]: {names[parent] for parent in table.parents} for table in layout.following}
+
+
+@pytest.fixture(scope="module")
+def real() -> Transitions:
+    return world()
+
+
+@pytest.fixture(scope="module")
+def layout(real) -> Layout:
+    return inferred(real)
+
+
+def test_each_outcome_follows_from_what_decides_it(layout):
+    assert drawn_names(layout) == {
+        "next_observation[0]": {"observation[0]", "action"},
+        "next_observation[1]": {"observation[1]"},
+        "next_observation[2]": {"observation[2]"},
+        "next_observation[5]": {"observation[5]"},
+        "reward": {"next_observation[0]"},
+    }
+
+
+def test_rows_come_back_and_the_numbers_of_the_matrix_are_normal_and_depend_on_nothing(real, layout):
+    matrix = layout.pack(real)
+    back = layout.unpack(matrix)
+    for name, array in real.modelled().items():
+        np.testing.assert_array_equal(back.modelled()[name], array)
+    columns = [layout.names.index(name) for name in layout.names if name.endswith(".drawn")]
+    assert len(columns) == 5
+    numbers = matrix[:, columns]
+    margin = 4 / np.sqrt(len(real))
+    assert np.abs(numbers.mean(0)).max() < margin
+    assert np.abs(numbers.std(0) - 1).max() < margin
+    others = np.column_stack([real.observation, real.action, numbers])
+    assert np.abs(np.corrcoef(others.T)[-5:] - np.eye(5, others.shape[1], others.shape[1] - 5)).max() < 2 * margin
+
+
+def test_any_noise_becomes_steps_that_exist_with_their_shares(real, layout):
+    matrix = layout.pack(world(seed=1))
+    columns = [layout.names.index(name) for name in layout.names if name.endswith(".drawn")]
+    matrix[:, columns] = np.random.default_rng(2).normal(size=(len(matrix), 5))
+    rows = layout.unpack(matrix)
+    s, following = rows.observation, rows.next_observation
+    inside = (s[:, 0] > 0) & (s[:, 0] < ENDS)
+    step = (following - s)[inside, 0]
+    assert set(step) == {-1.0, 1.0}
+    slips = step != np.where(rows.action[inside] == 1, 1, -1)
+    assert slips.mean() == pytest.approx(SLIP, abs=4 * np.sqrt(SLIP * (1 - SLIP) / len(slips)))
+    np.testing.assert_array_equal(following[:, 1], (s[:, 1] + 1) % 20)
+    np.testing.assert_array_equal(following[:, 2:5], s[:, 2:5])
+    np.testing.assert_array_equal(rows.reward, following[:, 0])
+    stays = np.mean(following[:, 5] == s[:, 5])
+    assert stays == pytest.approx(np.mean(real.next_observation[:, 5] == real.observation[:, 5]), abs=0.02)
+
+
+def test_a_combination_that_was_never_seen_is_as_in_all_rows(real, layout):
+    rows = real[real.observation[:, 1] != 7]
+    known = inferred(rows)
+    matrix = known.pack(rows)
+    timer = [known.names.index(f"observation[1]={value}") for value in (7, 8)]
+    matrix[:, timer] = [1.0, -1.0]  # a code of the timer that these rows lack
+    assert np.isin(known.unpack(matrix).next_observation[:, 1], np.arange(20)).all()
+
+
+@pytest.mark.parametrize("which", ["explained by a real number", "explains a real number", "ends the episode"])
+def test_what_real_numbers_have_a_part_in_is_generated(which):
+    rows = world()
+    following, terminal = rows.next_observation.copy(), rows.terminal.copy()
+    if which == "explained by a real number":
+        following[:, 0] = np.where(rows.observation[:, 6] > 1.5, 0, following[:, 0])
+    elif which == "explains a real number":
+        following[:, 6] += 0.1 * (following[:, 0] - rows.observation[:, 0])
+    else:
+        terminal = following[:, 0] == 5
+    changed = Transitions(rows.observation, rows.action, rows.reward, following, terminal)
+    found = drawn_names(inferred(changed))
+    assert "next_observation[0]" not in found
+    assert {"next_observation[1]", "next_observation[2]"} <= found.keys()
+
+
+def test_few_rows_have_no_tables():
+    assert inferred(world(900)).following == ()
+
+
+def test_tables_are_kept_in_a_file_and_others_are_refused(layout):
+    told = json.loads(json.dumps(layout.to_json()))
+    assert Layout.from_json(told) == layout
+    assert sum(isinstance(kind, Drawn) for kind in layout.kinds) == 5
+    without = {key: value for key, value in told.items() if key != "following"}
+    first = told["following"][0]
+    for wrong in (
+        without,
+        {**told, "following": told["following"][1:]},
+        {**told, "following": [{**first, "parents": [99]}, *told["following"][1:]]},
+        {**told, "following": [{**first, "shares": first["shares"][1:]}, *told["following"][1:]]},
+        {**told, "following": [{**first, "shares": [[0.5] * 3] * len(first["shares"])}, *told["following"][1:]]},
+        {**told, "following": [{**first, "outcome": "x"}, *told["following"][1:]]},
+    ):
+        with pytest.raises(FormatError):
+            Layout.from_json(wrong)
+
+
+def test_a_hasty_fit_makes_no_step_that_cannot_be(real, tmp_path):
+    model = Synthesizer("laptop", device="cpu", fit={"steps": 30}, network={"width": 32, "depth": 1})
+    model.fit(real, progress=False).save(tmp_path / "model")
+    rows = Synthesizer.load(tmp_path / "model", device="cpu").sample(2_000, seed=0, progress=False)
+    s, following = rows.observation, rows.next_observation
+    np.testing.assert_array_equal(following[:, 1], (s[:, 1] + 1) % 20)
+    np.testing.assert_array_equal(following[:, 2:5], s[:, 2:5])
+    inside = (s[:, 0] > 0) & (s[:, 0] < ENDS)
+    assert set((following - s)[inside, 0]) <= {-1.0, 1.0}
