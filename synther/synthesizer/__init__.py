@@ -289,7 +289,7 @@ class Synthesizer:
             return
         least, last = min(history, key=lambda entry: entry["held_out"]), history[-1]
         figures = least["held_out"], f"{least['step']:,.0f}", last["held_out"], f"{last['step']:,.0f}"
-        told = "the held-out loss was %.3g after %s steps and %.3g after %s: the fit went on to learn its rows by heart"
+        told = "the held-out loss was %.3g after %s steps and %.3g after %s: the fit memorised its rows"
         if keeps_best(config, history):
             log.info(told + "; the best weights are kept", *figures)
         else:

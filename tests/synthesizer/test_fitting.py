@@ -119,7 +119,7 @@ def test_a_fit_that_learns_its_rows_by_heart_says_so(ending, level, caplog):
         model.fit(few, progress=False)
     losses = [entry["held_out"] for entry in model.record.history]
     assert losses[-1] > 1.1 * losses[0]
-    (told,) = (record for record in caplog.records if "by heart" in record.message)
+    (told,) = (record for record in caplog.records if "memorised" in record.message)
     assert told.levelno == level
     assert f"was {losses[0]:.3g} after 50 steps and {losses[-1]:.3g} after {model.record.steps}" in told.message
     assert ("best weights are kept" in told.message) == (model.measured["held_out"] == losses[0])
