@@ -28,7 +28,7 @@ def made(count: int, discrete: bool) -> Transitions:
 @pytest.fixture(scope="module", params=[False, True], ids=["continuous", "discrete"])
 def both(request) -> tuple[Transitions, MBPO]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditional, "MOST_STEPS", 250)
+        patch.setattr(conditional, "MOST_STEPS", 120)
         rows = made(2_000, request.param)
         return rows, MBPO(device="cpu").fit(rows, progress=False)
 

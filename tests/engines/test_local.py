@@ -93,8 +93,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("how", "send"),
-    [(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill), (signal.SIGKILL, os.kill)],
-    ids=["interrupted", "interrupted by a terminal", "terminated", "killed"],
+    [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill), (signal.SIGKILL, os.kill)],
+    ids=["interrupted by a terminal", "terminated", "killed"],
 )
 def test_a_signal_stops_all_processes_and_the_same_call_resumes(tmp_path, how, send):
     (tmp_path / "start.py").write_text(STARTS)
