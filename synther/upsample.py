@@ -98,7 +98,8 @@ def upsample(
             comparison = _read(figures)
         else:
             if data.exists():  # stopped while comparing: the same rows come again
-                shutil.rmtree(partial_folder(data), ignore_errors=True)
+                with only_writer(partial_folder(data)):  # a lock that a killed command has left goes, too
+                    shutil.rmtree(partial_folder(data), ignore_errors=True)
                 preview = model.sample(min(samples, PREVIEW_ROWS), **asked)
             else:
                 announce_sampling(model, model.settings.sampler, samples, data)

@@ -1,37 +1,55 @@
-"""For scripts that are to be killed while they work."""
+"""Work that takes its time, in a process that is killed while it goes on."""
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-
-SLOW = """
-import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+
 class Slow:
-    def __init__(self, seconds):
+    """Progress that takes so many seconds at every report, so that there is time to be killed in."""
+
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+
     @contextmanager
-    def phase(self, name, total, start=0):
+    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Slow]:
         yield self
-    def advance(self, amount, note=""):
+
+    def advance(self, amount: int, note: str = "") -> None:
         time.sleep(self.seconds)
-"""
-"""Progress that takes so many seconds at every report, so that there is time to be killed in."""
 
 
-def killed(script: str, *arguments: object, once: Callable[[], bool], cwd: Path | None = None) -> None:
-    """Run a script in a process of its own, and kill it as soon as `once` holds, which has to come before its end."""
-    victim = subprocess.Popen([sys.executable, "-c", script, *map(str, arguments)], cwd=cwd)
-    deadline = time.monotonic() + 60
-    while not once():
-        assert victim.poll() is None, "ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    victim.send_signal(signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL
+def forked(work: Callable[[], object]) -> int:
+    """Begin the work in a fork of this process, which need not import anything first, and return its number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, of which those of pytest-xdist only wait
+        process = os.fork()
+    if not process:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return process
+
+
+def killed(work: Callable[[], object], *, once: Callable[[], bool]) -> None:
+    """Do the work in another process, and kill that as soon as `once` holds, which has to come before its end."""
+    victim, deadline = forked(work), time.monotonic() + 60
+    try:
+        while not once():
+            assert os.waitpid(victim, os.WNOHANG) == (0, 0), "ended before it was killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        os.kill(victim, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(victim, 0)[1]) == -signal.SIGKILL

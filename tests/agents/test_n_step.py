@@ -114,17 +114,17 @@ def _ends_terminal(rows: np.ndarray, over: np.ndarray, at: int) -> bool:
 
 @pytest.mark.parametrize("name", ONLINE_AGENTS.names())
 def test_every_online_agent_learns_from_n_step_rows_and_resumes(name, tmp_path):
-    rows, ends = lives(36, 7)
+    rows, ends = lives(28, 7)
     actions: dict = {"low": LOW, "high": HIGH}
     if name == "dqn":
-        action = np.random.default_rng(0).integers(2, 6, (2, 36, 1)).astype(np.float32)
+        action = np.random.default_rng(0).integers(2, 6, (2, 28, 1)).astype(np.float32)
         rows = np.concatenate([rows[..., :WIDE], action, rows[..., REWARD:]], -1)
         actions = {"low": [2.0], "high": [5.0], "choices": 4}
     agent = ONLINE_AGENTS.get(name).config
     config = replace(agent, width=8, critic_width=8, batch_size=16, utd=min(agent.utd, 2))
 
     def learner(n: int = 3) -> Learner:
-        return Learner(config, (0, 1), WIDE, capacity=24, device=CPU, n_step=n, **actions)
+        return Learner(config, (0, 1), WIDE, capacity=18, device=CPU, n_step=n, **actions)
 
     def live(own: Learner, first: int, last: int) -> None:
         for step in range(first, last):
@@ -135,21 +135,21 @@ def test_every_online_agent_learns_from_n_step_rows_and_resumes(name, tmp_path):
     whole, stopped, resumed = learner(), learner(), learner()
     assert whole.algorithm.config.discount == pytest.approx(config.discount**3)
     assert whole.config == config
-    live(whole, 0, 36)
-    live(stopped, 0, 21)
+    live(whole, 0, 28)
+    live(stopped, 0, 17)
     stopped.save(tmp_path / "agent.safetensors")
     with pytest.raises(ConfigError, match="n_step"):
         learner(2).load(tmp_path / "agent.safetensors")
-    assert resumed.load(tmp_path / "agent.safetensors") == 21
-    resumed.add(rows[:, :21], ends[:, :21])
-    live(resumed, 21, 36)
+    assert resumed.load(tmp_path / "agent.safetensors") == 17
+    resumed.add(rows[:, :17], ends[:, :17])
+    live(resumed, 17, 28)
     assert torch.equal(whole.rows.matrix, resumed.rows.matrix)
     for key, tensor in whole.state().items():
         assert torch.equal(tensor, resumed.state()[key]), key
     np.testing.assert_array_equal(whole.random_action(), resumed.random_action())
     joined = whole.joined(rows, ends)
     assert whole.rows.added.tolist() == [len(own) for own in joined]
-    alone = Learner(config, (0,), WIDE, capacity=24, device=CPU, **actions)
+    alone = Learner(config, (0,), WIDE, capacity=18, device=CPU, **actions)
     alone.rows.add(joined[0][None])
     torch.testing.assert_close(alone.rows.matrix[0], whole.rows.matrix[0])
 

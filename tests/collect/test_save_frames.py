@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -163,25 +164,14 @@ def test_a_folder_of_somebody_else_is_left_alone(counted):
     assert (counted.starts, (PARTIAL / "000000.hdf5").read_text()) == (0, "years of work")
 
 
-VICTIM = """
-import sys, time
-from pathlib import Path
-import pytest
-from synther.collect import frames as collect_pixels
-from tests.collect.counter import TASK, Counter, stand_in
+def test_killed_by_the_system(counted, monkeypatch):
+    def step(self: Counter, action: np.ndarray) -> tuple[None, float, bool, bool]:
+        time.sleep(0.01)
+        return Counter.step(self, action)
 
-def step(self, action):
-    time.sleep(0.01)
-    return Counter.step(self, action)
-
-stand_in(pytest.MonkeyPatch()).step = step
-collect_pixels.check_drawable = lambda env_id: None  # which takes a second
-collect_pixels.save_frames(collect_pixels.record_frames(TASK, "random", 103, size=6, processes=1), Path(sys.argv[1]))
-"""
-
-
-def test_killed_by_the_system(counted, tmp_path):
-    killed(VICTIM, tmp_path / OUT, once=(PARTIAL / "000002.hdf5").exists, cwd=Path(__file__).parents[2])
+    with monkeypatch.context() as patch:
+        patch.setattr(counted, "step", step)
+        killed(lambda: kept(decisions=103, processes=1), once=(PARTIAL / "000002.hdf5").exists)
     assert not OUT.exists()
     there = len(list(PARTIAL.glob("0*.hdf5")))
     found = kept(decisions=103)

@@ -20,7 +20,7 @@ from synther.diffusion.gradient import FlatWeights
 from synther.errors import ConfigError
 from synther.progress import Lines
 
-from ..slow import SLOW, killed
+from ..slow import Slow, killed
 from ..support.watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
@@ -307,28 +307,13 @@ def test_a_truncated_checkpoint_is_refused(share, tmp_path):
         run(path, steps=20)
 
 
-VICTIM = (
-    SLOW
-    + """
-import sys
-from pathlib import Path
-import torch
-from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig
-from synther.diffusion.fit import fit
-
-torch.set_num_threads({threads})
-rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
-config = FitConfig(**{{**{options}, "checkpoint_every": 10}})
-fit(rows, {network}, config, NoiseConfig(), checkpoint=Path(sys.argv[1]), progress=Slow(0.05))
-"""
-)
-
-
 def test_killed_by_the_system_at_any_moment(tmp_path, uninterrupted):
     path = tmp_path / "fit"
-    script = VICTIM.format(threads=torch.get_num_threads(), options=OPTIONS, network=TINY)
-    wait = random.uniform(
-        0, 0.3
-    )  # after the first checkpoint the fit has 1 s left, and a checkpoint every 0.05 s of it
-    killed(script, path, once=lambda: path.exists() and (time.sleep(wait) or True))
+    config = FitConfig(**{**OPTIONS, "checkpoint_every": 10})
+    wait = random.uniform(0, 0.3)  # after the first checkpoint the fit has 1 s left, and a checkpoint every 0.05 s
+
+    def work() -> None:
+        fit(rows(), TINY, config, NOISE, checkpoint=path, progress=Slow(0.05))
+
+    killed(work, once=lambda: path.exists() and (time.sleep(wait) or True))
     assert_same(run(path, checkpoint_every=10), uninterrupted)

@@ -127,6 +127,7 @@ def test_more_than_any_machine_has_is_refused(tmp_path):
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.mark.slow
 def test_workers_write_the_rows_of_a_single_process(tmp_path, monkeypatch):
     """With a sampler that is not the model's own: what it needs is found out once, here."""
     monkeypatch.setattr(shards, "_SHARD_BYTES", 1)  # a block

@@ -2,99 +2,69 @@
 
 from __future__ import annotations
 
-import pickle
-import subprocess
-import sys
+import importlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from synther import read, write
+import synther.synthesizer
+from synther import read
+from synther.experiments import record
 from synther.experiments.sources import TrainingData
 from synther.upsample import upsample
 
 from .. import small_job
-from ..slow import SLOW
+from ..slow import Slow, forked
 from . import seeing, trainings
 from .pendulum import swings
 
 OFFLINE = replace(trainings.PLAN, evaluate=False, updates=150, tensorboard="on")
 SAMPLES = 3000
 
-KILLER = (
-    SLOW
-    + """
-import os, pickle, random, signal, sys
-from pathlib import Path
-import torch, torch.utils.tensorboard
-import torch.fx.experimental.symbolic_shapes  # as the first update does, in every life
-import synther.upsample, synther.synthesizer
-from synther import Synthesizer, read
-from synther.experiments import record
-from synther.experiments.offline import train_to
-from synther.experiments.sources import TrainingData
-from synther.upsample import upsample
 
-torch.set_num_threads(1)
-os.fsync = lambda handle: None
-record._CHECKPOINT_SHARE = float("inf")
-synther.synthesizer._SHARD_BLOCKS = 1
-synther.upsample.draw = lambda real, fake, path, found: path.write_bytes(b"")
-folder, slow = Path(sys.argv[1]), Slow(0.02)
-plan, settings, samples = pickle.loads((folder / "given").read_bytes())
-rows, small = read(folder / "rows.npz"), read(folder / "small.npz")
-
-def offline():
-    train_to(plan, TrainingData(rows), folder / "offline", progress=slow)
-
-def upsampled():
-    model = Synthesizer("laptop", **settings)
-    upsample(small, folder / "upsampled", model, samples, suffix=".npz", progress=slow)
-
-for work in (offline, upsampled):
+def lives(work: Callable[[], object]) -> int:
+    """How often the work was killed until it came to its end, each time after longer than before."""
     kills = 0
     while True:
-        worker = os.fork()
-        if not worker:
-            work()
-            os._exit(0)
-        until, ended = time.monotonic() + random.uniform(0.02, 0.15 * 1.5**kills), (0, 0)
+        process, ended = forked(work), (0, 0)
+        until = time.monotonic() + random.uniform(0.02, 0.15 * 1.5**kills)
         while not ended[0] and time.monotonic() < until:
             time.sleep(0.01)
-            ended = os.waitpid(worker, os.WNOHANG)
+            ended = os.waitpid(process, os.WNOHANG)
         if ended[0]:
-            print(work.__name__, kills, os.waitstatus_to_exitcode(ended[1]))
-            break
-        os.kill(worker, signal.SIGKILL)
-        os.waitpid(worker, 0)
+            assert os.waitstatus_to_exitcode(ended[1]) == 0
+            return kills
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
         kills += 1
-"""
-)
 
 
 @pytest.fixture
-def killed(tmp_path) -> Path:
-    """One process for both, because to start one takes longer than what it does."""
-    folder = tmp_path / "killed"
-    write(swings(env_id=None), folder / "rows.npz")  # nothing to import first, in every life
-    write(small_job.made(), folder / "small.npz")
-    (folder / "given").write_bytes(pickle.dumps((OFFLINE, small_job.TINY, SAMPLES)))
-    ended = subprocess.run([sys.executable, "-c", KILLER, str(folder)], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    lines = [line.split() for line in ended.stdout.splitlines()]
-    assert [(name, code) for name, _, code in lines] == [("offline", "0"), ("upsampled", "0")]
-    assert all(int(kills) >= 2 for _, kills, _ in lines)
+def killed(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
+    monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", 1)
+    monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
+    folder, slow = tmp_path / "killed", Slow(0.02)
+    importlib.import_module("torch.utils.tensorboard")  # once, not in every life
+    rows, small, model = TrainingData(swings(env_id=None)), small_job.made(), small_job.model()
+    assert lives(lambda: trainings.run(folder / "offline", OFFLINE, rows, slow)) >= 2
+    how: dict = {"suffix": ".npz", "progress": slow}
+    assert lives(lambda: upsample(small, folder / "upsampled", model, SAMPLES, **how)) >= 2
     return folder
 
 
-def test_killed_again_and_again_it_still_ends_with_the_same_files(killed, tmp_path, monkeypatch):
+def test_killed_again_and_again_it_still_ends_with_the_same_files(killed, tmp_path):
     trainings.run(tmp_path / "offline", OFFLINE, TrainingData(swings(env_id=None)))
     assert trainings.same(tmp_path / "offline", killed / "offline")
     shown, log = trainings.events(killed / "offline")["actor/real/max"], trainings.logged(killed / "offline")
     assert shown == [(line["updates"], pytest.approx(max(line["losses"]["actor"]))) for line in log]
 
-    monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
     rows, model = small_job.made(), small_job.model()
     whole = upsample(rows, tmp_path / "upsampled", model, SAMPLES, suffix=".npz", progress=False)
     assert seeing.files(killed / "upsampled") == seeing.files(tmp_path / "upsampled")

@@ -9,7 +9,7 @@ from law_worlds import LATTICE, NOISE, SPECIAL, Law, lattice, noise, special
 
 from synther import Synthesizer, Transitions
 
-SMALL = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 400, "evaluate_every": 100}}
+SMALL = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 150, "evaluate_every": 50}}
 
 
 def drawn(real: Transitions) -> Transitions:

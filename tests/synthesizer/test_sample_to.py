@@ -16,7 +16,7 @@ from synther import Synthesizer, compute, read
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 
-from ..slow import SLOW, killed
+from ..slow import Slow, killed
 from ..support.watch import Stopped, Watch
 from .rows import ACTIONS, OBSERVATIONS
 
@@ -147,27 +147,10 @@ def test_memory_does_not_grow_with_the_rows(quick, tmp_path, monkeypatch):
     assert many - few < 0.1 * (65_536 - 2_048) * row_bytes
 
 
-VICTIM = (
-    SLOW
-    + """
-import sys
-from dataclasses import replace
-import torch
-import synther.synthesizer
-from synther import Synthesizer, compute
-
-torch.set_num_threads(1)
-compute.block_rows = lambda device: {block}
-synther.synthesizer._SHARD_BLOCKS = {shard}
-Synthesizer.load(sys.argv[1]).sample_to(sys.argv[2], 100_000, progress=Slow(0.02))
-"""
-)
-
-
-def test_sampling_killed_by_the_system(quick, quick_saved, small_blocks, tmp_path):
+def test_sampling_killed_by_the_system(quick, small_blocks, tmp_path):
     path = tmp_path / "fake.npz"
-    script = VICTIM.format(block=BLOCK, shard=SHARD)
-    killed(script, quick_saved, path, once=(tmp_path / "fake.npz.partial" / "000003.npz").exists)
+    once = (tmp_path / "fake.npz.partial" / "000003.npz").exists
+    killed(lambda: quick.sample_to(path, 100_000, progress=Slow(0.02)), once=once)
     assert not path.exists()
     done = sum(file.name[:6].isdigit() for file in (tmp_path / "fake.npz.partial").iterdir())
     with pytest.raises(Stopped):  # a hundred thousand rows are for the victim; a few more blocks tell enough

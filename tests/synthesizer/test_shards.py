@@ -9,7 +9,7 @@ from synther import Synthesizer, read
 from synther.errors import ConfigError, FormatError
 from synther.synthesizer import shards
 
-from ..slow import SLOW, killed
+from ..slow import Slow, killed
 from ..support.watch import Stopped, Watch
 
 BLOCK = 512
@@ -77,25 +77,10 @@ def test_relabelled_rows(quick, tmp_path):
     assert read(tmp_path / "fake").equals(quick.sample(COUNT, **how))
 
 
-VICTIM = (
-    SLOW
-    + """
-import sys
-import torch
-from synther import Synthesizer
-from synther.synthesizer import shards
-
-torch.set_num_threads(1)
-shards._SHARD_BYTES = 1
-Synthesizer.load(sys.argv[1]).sample_to(sys.argv[2], int(sys.argv[3]), progress=Slow(0.3))
-"""
-)
-
-
 def test_other_processes_go_on_after_a_kill(quick, small_files, tmp_path):
     quick.save(tmp_path / "quick.safetensors")
     folder = tmp_path / "fake"
-    killed(VICTIM, tmp_path / "quick.safetensors", folder, COUNT, once=(folder / FILES[1]).exists)
+    killed(lambda: quick.sample_to(folder, COUNT, progress=Slow(0.3)), once=(folder / FILES[1]).exists)
     assert FILES[4] not in names(folder)
     before = (folder / FILES[0]).stat().st_mtime_ns
     model = Synthesizer.load(tmp_path / "quick.safetensors")
