@@ -38,6 +38,8 @@ START = "start"
 RARE_STARTS = 0.02
 """Starts are a condition of their own only if fewer than this share of the rows begin an episode."""
 FEWEST_STARTS = 20
+_OF_ALL_ROWS = ("return", "curiosity")
+"""Relevance functions whose number of a row depends on other rows."""
 _START_SHARE, _MOST_REPEATS = 0.05, 50  # how often a fit draws starts, and how many times as often as other rows
 
 Given = str | Array | Callable[[Transitions], Array]
@@ -374,25 +376,52 @@ class Told:
         """How many times as often as others each row is drawn. (N,)"""
         if self.first is None:
             return None
-        return np.where(self.first, _times(float(self.first.mean())), 1)
+        assert self.conditions.starts is not None
+        return np.where(self.first, _times(self.conditions.starts), 1)
 
     def seen(self, matrix: Tensor) -> Tensor:
         """Scaled rows (N, D), and beside them what the network is told. (N, D + K)"""
         return torch.cat([matrix, torch.from_numpy(self.columns).to(matrix)], dim=1)
 
 
-def tell(rows: Transitions, condition: Any, starts: bool) -> Told:
-    """What a fit on `rows` tells the network: the `condition` that a user gave, and where `starts`, which rows begin an
-    episode, if these are rare."""
+def tell(rows: Transitions, condition: Any, first: NDArray[np.bool_] | None) -> Told:
+    """What a fit on `rows` tells the network: the `condition` that a user gave, and which rows begin an episode
+    (`first`, None: not known, or not to be told), if these are rare."""
     named = _named(condition)
     values = {name: _numbers(name, given, rows) for name, given in named.items()}
     scales = tuple(Scale.fit(name, each) for name, each in values.items())
-    columns = [scale.quantiles(each) for scale, each in zip(scales, values.values(), strict=True)]
-    first = _starts(rows) if starts else None
+    if first is not None and not _are_rare(first):
+        first = None
+    conditions = Conditions(scales, None if first is None else float(first.mean()))
+    return _told(conditions, list(values.values()), first, len(rows))
+
+
+def tell_more(told: Conditions, rows: Transitions, condition: Any, first: NDArray[np.bool_] | None) -> Told:
+    """The same about more `rows`, as it was `told` about the first ones. Nothing known of `first`: none begins an
+    episode."""
+    values = [_numbers(name, given, rows) for name, given in _named(condition).items()]
+    if told.starts is None:
+        return _told(told, values, None, len(rows))
+    return _told(told, values, np.zeros(len(rows), bool) if first is None else first, len(rows))
+
+
+def check_streamed(condition: Any) -> None:
+    """Refuse conditions that cannot be found out from some of the rows at a time."""
+    for name, given in _named(condition).items():
+        is_array = not isinstance(given, str) and not callable(given)
+        if is_array or given in _OF_ALL_ROWS:
+            what = "an array of numbers" if is_array else f"{given!r}"
+            raise ConfigError(
+                f"condition {name!r}: {what} needs all rows in memory, and these are streamed: use reward or a "
+                "function of each row alone, or raise fit.window_rows where memory allows it"
+            )
+
+
+def _told(conditions: Conditions, values: list[Array], first: NDArray[np.bool_] | None, rows: int) -> Told:
+    columns = [scale.quantiles(each) for scale, each in zip(conditions.scales, values, strict=True)]
     if first is not None:
         columns.insert(0, first)
-    told = np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
-    conditions = Conditions(scales, None if first is None else float(first.mean()))
+    told = np.stack(columns, axis=1) if columns else np.empty((rows, 0))
     return Told(conditions, told.astype(np.float32), first)
 
 
@@ -407,13 +436,10 @@ def _times(starts: float) -> int:
     return min(max(round(_START_SHARE / starts), 1), _MOST_REPEATS)
 
 
-def _starts(rows: Transitions) -> NDArray[np.bool_] | None:
-    """Which rows begin an episode (N,); None where that is not known or no rare thing."""
-    first = first_rows(rows)
-    if first is None:
-        return None
+def _are_rare(first: NDArray[np.bool_]) -> bool:
+    """Whether rows that begin an episode are worth to be told: rare, and enough to learn them."""
     count = np.count_nonzero(first)
-    return first if count >= FEWEST_STARTS and count < RARE_STARTS * len(rows) else None
+    return bool(count >= FEWEST_STARTS and count < RARE_STARTS * len(first))
 
 
 def _named(condition: Any) -> dict[str, Given]:

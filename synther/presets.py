@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
-from synther.diffusion.config import DISTILLED, DistillConfig, FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
+from synther.diffusion.config import (
+    DISTILLED,
+    WINDOW_ROWS,
+    DistillConfig,
+    FitConfig,
+    NetworkConfig,
+    NoiseConfig,
+    SamplerConfig,
+)
 from synther.errors import ConfigError
 from synther.plain import make_plain
 
@@ -92,8 +100,11 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         described = asdict(self)
-        if self.distill == DistillConfig():  # runs of earlier versions are then what they were
+        # Runs of earlier versions are what they were without these.
+        if self.distill == DistillConfig():
             del described["distill"]
+        if self.fit.window_rows == WINDOW_ROWS:
+            del described["fit"]["window_rows"]
         return described
 
     @classmethod

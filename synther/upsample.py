@@ -16,11 +16,12 @@ from synther import compute, schema
 from synther.assess.fidelity import Comparison, compare
 from synther.assess.picture import draw
 from synther.compute import Precision
-from synther.conditions import Request, region
+from synther.conditions import Request, check_streamed, region
 from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.formats import parquet
+from synther.data.stream import StoredRows, stored_rows
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, SamplerConfig
 from synther.durable import check_folder, check_writable, partial_folder
@@ -50,7 +51,7 @@ class Upsampled:
 
 
 def upsample(
-    rows: Transitions,
+    rows: Transitions | StoredRows,
     folder: Path,
     model: Synthesizer,
     samples: int,
@@ -73,7 +74,8 @@ def upsample(
     there, it refuses to touch the folder.
     """
     data, picture, figures = folder / f"synthetic{suffix}", folder / "comparison.png", folder / "comparison.json"
-    check_rows(rows)
+    real = rows.sample(PREVIEW_ROWS, model.seed).rows if isinstance(rows, StoredRows) else rows
+    check_rows(real)
     check_count(samples)
     formats.check_rows_target(data)
     more = f"more rows of its model are written by `synther sample {folder / _MODEL} --seed {model.seed + 1}`"
@@ -82,7 +84,9 @@ def upsample(
     requests = {name: request for name, request in conditions.items() if request is not None}
     if guidance != 1.0 and not requests:  # before a long fit
         raise ConfigError("guidance needs a request, such as reward=top:0.1")
-    alike = region(rows, requests)
+    if isinstance(rows, StoredRows):
+        check_streamed(list(conditions) or None)
+    alike = region(real, requests)
     described = _description(rows, model, samples, suffix)
     if conditions:
         named = {name: request and request.to_json() for name, request in conditions.items()}
@@ -148,9 +152,26 @@ def _read(figures: Path) -> Comparison:
         raise FormatError(f"{figures} is damaged ({error}): remove it, and the same command measures again") from None
 
 
+def stored_to_fit(
+    source: str, most: int, fraction: float | None, seed: int, is_plain: bool
+) -> StoredRows | Transitions | None:
+    """The rows of Parquet files with more than `most`, or a random fraction of them that is not more; None for other
+    sources. `is_plain` is whether rows are fitted as they are in the files."""
+    stored = stored_rows(source, most)
+    if stored is None or (is_plain and fraction is None):
+        return stored
+    count = round((fraction or 1) * len(stored))
+    if is_plain and 0 < count <= most:
+        return stored.sample(count, seed).rows
+    raise ConfigError(
+        f"{source} has {len(stored):,} rows, more than --fit.window-rows {most:,}, and is streamed. --n-step, "
+        "--next-actions and large fractions need all rows in memory: leave them out, or raise --fit.window-rows"
+    )
+
+
 def fit_to(
     path: Path,
-    rows: Transitions,
+    rows: Transitions | StoredRows,
     model: Synthesizer,
     progress: Progress | bool,
     condition: Sequence[str] = (),
@@ -220,7 +241,7 @@ def _forget(checkpoint: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _description(rows: Transitions, model: Synthesizer, samples: int, suffix: str) -> dict[str, Any]:
+def _description(rows: Transitions | StoredRows, model: Synthesizer, samples: int, suffix: str) -> dict[str, Any]:
     settings = model.settings.to_json()
     return {
         "data": fingerprint(rows),

@@ -76,7 +76,7 @@ CHOSEN = [
     Settings(
         NetworkConfig("mlp", 7, 3, 5, 2, squeeze=True),
         NoiseConfig(0.5, 0.01, 20.0, 3.0, -1.0, 1.5),
-        FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 0.2, 20, 1.5),
+        FitConfig(50, 32, 1e-3, 0.8, 0.9, 2.0, 0.9, 5, 0.1, 25, 3, 0.2, 20, 1.5, 99),
         SamplerConfig("heun", 9, 1.0, 0.1, 2.0, 1.0, True, 3, 5, 0.2, 0.1),
         DataConfig(
             {"default": "minmax", "reward": "quantile"},
@@ -99,8 +99,10 @@ def test_to_a_file_and_back(settings):
     assert Settings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
 
 
-def test_settings_without_a_student_are_described_as_before_there_were_any():
-    assert "distill" not in PRESETS["paper"].to_json()
+def test_settings_without_newer_options_are_described_as_before_there_were_any():
+    described = PRESETS["paper"].to_json()
+    assert "distill" not in described
+    assert "window_rows" not in described["fit"]
 
 
 def test_the_round_trip_above_leaves_no_default_untried():

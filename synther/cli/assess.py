@@ -22,7 +22,8 @@ class Assess(options.Preparing, options.Asking, options.Machine):
     """Assess whether SYNTHETIC is good enough to train on, and show why.
 
     OUT receives report.html, a page for the browser, and assessment.json with all figures. Rows that were asked for
-    (--condition reward=top:0.1) are compared with the real rows of that region.
+    (--condition reward=top:0.1) are compared with the real rows of that region. Of Parquet files of more than 2M rows,
+    2M from random places are read.
     """
 
     real: tyro.conf.Positional[str] = tyro.MISSING
@@ -47,6 +48,7 @@ def assess(arguments: list[str]) -> None:
     chosen = options.parse("assess", Assess, arguments)
     from synther.compute import pick_device
     from synther.conditions import asked, region
+    from synther.data.stream import SAMPLE_ROWS
     from synther.report import Pair, Plan, assess_to
     from synther.synthesizer import Synthesizer
 
@@ -58,8 +60,9 @@ def assess(arguments: list[str]) -> None:
     if drawn and chosen.model is not None:
         raise ConfigError(f"{source} is a model itself: leave --model out, or give rows that the model made")
     requests = asked(chosen.condition, ()) or {}
-    real = region(chosen.read_real(chosen.real), requests)
-    held_out = None if chosen.held_out is None else region(chosen.read_real(chosen.held_out), requests)
+    read: Any = {"seed": chosen.seed, "most": SAMPLE_ROWS}
+    real = region(chosen.read_real(chosen.real, **read), requests)
+    held_out = None if chosen.held_out is None else region(chosen.read_real(chosen.held_out, **read), requests)
     model_file = source if drawn else chosen.model or _beside(source)
     model = None
     if model_file is not None:
@@ -68,7 +71,7 @@ def assess(arguments: list[str]) -> None:
         how: Any = {"condition": requests or None, "guidance": chosen.guidance, "seed": chosen.seed}
         synthetic = model.sample(chosen.samples, **how, progress=not chosen.quiet)
     else:
-        synthetic = chosen.read(chosen.synthetic)
+        synthetic = chosen.read(chosen.synthetic, **read)
     pair = Pair(real, synthetic, _name(chosen.real), _name(chosen.synthetic), held_out, model)
     done = assess_to(plan, pair, progress=not chosen.quiet)
     if chosen.json:

@@ -7,17 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, standing, table
-from synther.data.transitions import Transitions
 
 if TYPE_CHECKING:
     from synther.synthesizer import Synthesizer
-
-_FIGURES = ("mean", "std", "min", "max")
 
 
 @dataclass(frozen=True)
@@ -156,22 +152,14 @@ def _frames(chosen: Inspect) -> None:
 
 
 def _data(chosen: Inspect) -> None:
-    rows = chosen.read(chosen.file)
-    columns = list(_columns(rows))
+    from synther.data.moments import FIGURES, column_figures
+    from synther.data.stream import SAMPLE_ROWS, stored_rows
+
+    stored, rows = stored_rows(chosen.file, SAMPLE_ROWS), chosen.read(chosen.file, most=SAMPLE_ROWS)
+    total, columns = len(rows if stored is None else stored), list(column_figures(rows))
     if chosen.json:
-        facts = {"kind": "data", "rows": len(rows), "env_id": rows.env_id, "terminal_rate": float(rows.terminal.mean())}
-        answer(True, {**facts, "columns": columns}, [])
+        facts = {"kind": "data", "rows": total, "env_id": rows.env_id, "terminal_rate": float(rows.terminal.mean())}
+        answer(True, {**facts, "columns": columns, "rows_read": len(rows)}, [])
         return
     print(rows.summary())
-    table(("column", *_FIGURES), [(c["name"], *(f"{c[key]:.4g}" for key in _FIGURES)) for c in columns])
-
-
-def _columns(rows: Transitions) -> Iterator[dict[str, Any]]:
-    for name, array in rows.modelled().items():
-        for number, column in enumerate(array.reshape(len(rows), -1).T):
-            values = column.astype(np.float64)
-            largest = float(np.abs(values).max()) or 1.0
-            unit = values / largest  # so that squares of large numbers do not overflow
-            figures = (unit.mean() * largest, unit.std() * largest, values.min(), values.max())
-            label = name if array.ndim == 1 else f"{name}[{number}]"
-            yield {"name": label, **dict(zip(_FIGURES, map(float, figures), strict=True))}
+    table(("column", *FIGURES), [(c["name"], *(f"{c[key]:.4g}" for key in FIGURES)) for c in columns])

@@ -16,6 +16,7 @@ from synther.presets import ABOUT, PRESETS
 from synther.progress import Progress, resolve
 
 if TYPE_CHECKING:
+    from synther.data.stream import StoredRows
     from synther.data.transitions import Transitions
     from synther.synthesizer import Synthesizer
 
@@ -34,16 +35,20 @@ class Fit(options.Preparing, options.Fitting):
     tensorboard: options.Flag = False
     """Write TensorBoard events of the fit, to OUT/tensorboard (of a model file: its name without suffix)."""
 
-    def rows_and_model(self) -> tuple[Transitions, Synthesizer]:
+    def rows_and_model(self) -> tuple[Transitions | StoredRows, Synthesizer]:
         """The rows, and the model that is to be fitted on them."""
         from synther.synthesizer import Synthesizer
+        from synther.upsample import stored_to_fit
 
         if self.tensorboard:
             from synther import trackers
 
             trackers.check("on", None)
-        rows = self.read_real(self.data, self.fraction, self.seed)
-        return rows, Synthesizer(self.settings(), device=self.device, precision=self.precision, seed=self.seed)
+        settings = self.settings()
+        is_plain = self.n_step == 1 and not self.next_actions
+        rows = stored_to_fit(self.data, settings.fit.window_rows, self.fraction, self.seed, is_plain)
+        rows = self.read_real(self.data, self.fraction, self.seed) if rows is None else rows
+        return rows, Synthesizer(settings, device=self.device, precision=self.precision, seed=self.seed)
 
     def progress(self) -> Progress:
         """How progress is shown, and watched."""

@@ -52,6 +52,7 @@ Built = TypeVar("Built")
 
 
 _DATA = "A file (.npz, .hdf5, .parquet), a folder of Parquet files, a Minari id or folder, or a name: hopper-sac ..."
+_ALL = sys.maxsize
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_DATA)]
 Results = Annotated[Path, tyro.conf.arg(help="Folder for the results.")]
 
@@ -65,20 +66,21 @@ class Named(Output):
     policies: Path | None = None
     """File of policies (.npz), with which missing data sets can be rolled out."""
 
-    def read(self, source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
-        """The rows of a file, a Minari id or a named data set, or a random fraction of them."""
-        rows = self._whole(source, seed)
+    def read(self, source: str, fraction: float | None = None, seed: int = 0, most: int = _ALL) -> Transitions:
+        """The rows of a file, a Minari id or a named data set, or a random fraction of them. Of Parquet files of more
+        than `most` rows some of those."""
+        rows = self._whole(source, seed, most)
         return rows if fraction is None else rows.subsample(fraction, seed)
 
-    def _whole(self, source: str, seed: int) -> Transitions:
+    def _whole(self, source: str, seed: int, most: int) -> Transitions:
         from synther import datasets
-        from synther.data import formats
+        from synther.data.stream import read_at_most
 
         is_name = self.folder is not None or self.policies is not None or datasets.is_known(source)
         if is_name and not Path(source).expanduser().exists():
             where: dict[str, Any] = {"data": self.folder, "policies": self.policies}
             return datasets.read(source, **where, seed=seed, progress=not self.quiet).rows
-        return formats.read(source)
+        return read_at_most(source, seed, most)
 
 
 @dataclass(frozen=True)
@@ -92,11 +94,11 @@ class Preparing(Named):
     next_actions: Flag = False
     """Add the next action of each row as an extra column, for agents such as rebrac."""
 
-    def read_real(self, source: str, fraction: float | None = None, seed: int = 0) -> Transitions:
+    def read_real(self, source: str, fraction: float | None = None, seed: int = 0, most: int = _ALL) -> Transitions:
         """The rows of `read`, prepared. A fraction is taken afterwards, because preparing needs whole episodes."""
         from synther.data.episodes import prepared
 
-        rows = prepared(self._whole(source, seed), self.n_step, self.next_actions, self.discount)
+        rows = prepared(self._whole(source, seed, most), self.n_step, self.next_actions, self.discount)
         return rows if fraction is None else rows.subsample(fraction, seed)
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from synther.data import spaces
+from synther.data.stream import StoredRows
 from synther.data.transitions import Transitions
 
 
-def fingerprint(rows: Transitions) -> str:
+def fingerprint(rows: Transitions | StoredRows) -> str:
     """A digest of the values and spaces of `rows`, to tell whether a model or a checkpoint belongs to them."""
+    if isinstance(rows, StoredRows):
+        return rows.fingerprint
     known: list[Any] = [spaces.to_json(rows.observation_space), spaces.to_json(rows.action_space), rows.env_id]
     if rows.env_options is not None:
         known.append(rows.env_options)

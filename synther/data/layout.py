@@ -393,13 +393,25 @@ class Layout:
         spans = [place.matrix for place in self._places if place.field == field]
         return [column for span in spans for column in range(span.start, span.stop)]
 
-    def _check(self, place: _Place, source: Array, start: int) -> None:
+    def fitting(self, rows: Transitions) -> NDArray[np.bool_]:
+        """Which rows `pack` can take: those without a value that their column cannot have. (N,)"""
+        fits, sources = np.ones(len(rows), bool), self.columns_from(rows)
+        for place in self._runs:
+            wrong = self._misfit(place, sources[place.field].reshape(len(rows), -1)[:, place.source])
+            if wrong is not None:
+                fits &= ~wrong
+        return fits
+
+    def _misfit(self, place: _Place, source: Array) -> NDArray[np.bool_] | None:
         own = self._dtype(place.field)
         finer = source.dtype.kind == own.kind == "f" and source.itemsize > own.itemsize
         with np.errstate(over="ignore"):
             if isinstance(place.kind, Constant) and finer:  # 0.1 is the constant 0.1, whichever is the coarser one
                 source = source.astype(own)
-            wrong = place.kind.misfit(source)
+            return place.kind.misfit(source)
+
+    def _check(self, place: _Place, source: Array, start: int) -> None:
+        wrong = self._misfit(place, source)
         if wrong is not None and wrong.any():
             row = int(np.argmax(wrong))
             value = source[row].tolist()

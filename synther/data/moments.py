@@ -1,11 +1,18 @@
-"""Statistics of columns, gathered block by block in one pass."""
+"""Statistics of columns: of all rows at once, or gathered block by block in one pass."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from synther.data.transitions import Transitions
+
 Matrix = NDArray[np.float64]
+
+FIGURES = ("mean", "std", "min", "max")
 
 
 class Moments:
@@ -98,3 +105,15 @@ class RowSample:
     def rows(self) -> Matrix:
         self._drop()
         return self._rows[0]
+
+
+def column_figures(rows: Transitions) -> Iterator[dict[str, Any]]:
+    """The name of each modelled column, and its `FIGURES`."""
+    for name, array in rows.modelled().items():
+        for number, column in enumerate(array.reshape(len(rows), -1).T):
+            values = column.astype(np.float64)
+            largest = float(np.abs(values).max()) or 1.0
+            unit = values / largest  # so that squares of large numbers do not overflow
+            figures = (unit.mean() * largest, unit.std() * largest, values.min(), values.max())
+            label = name if array.ndim == 1 else f"{name}[{number}]"
+            yield {"name": label, **dict(zip(FIGURES, map(float, figures), strict=True))}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -19,11 +20,12 @@ from synther.errors import ConfigError
 
 
 class Checkpoint:
-    """The file at `path` of a fit of members on `rows` each, with such `settings`."""
+    """The file at `path` of a fit on a `device` with such `settings`, of which the rows of each member are the
+    first."""
 
-    def __init__(self, path: Path, rows: Sequence[Tensor], *settings: Any) -> None:
-        self.path, self.device = path, rows[0].device
-        self._identity = json.dumps([_described([rows, *settings]), self.device.type])
+    def __init__(self, path: Path, device: torch.device, *settings: Any) -> None:
+        self.path, self.device = path, device
+        self._identity = json.dumps([_described(list(settings)), device.type])
 
     def exists(self) -> bool:
         return self.path.exists()

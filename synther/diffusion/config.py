@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from synther.diffusion.networks import Network
 
 NetworkKind = Literal["residual", "mlp"]
+WINDOW_ROWS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -185,11 +186,15 @@ class FitConfig:
     """Steps between two checkpoints, where a checkpoint file was asked for; after a minute one is written anyway."""
     minutes: float | None = None
     """Wall-clock budget: the learning rate reaches 0 with it, if the steps do not run out before."""
+    window_rows: int = WINDOW_ROWS
+    """Parquet files of more rows are streamed: so many rows are in memory at a time, and are replaced little by
+    little."""
 
     def __post_init__(self) -> None:
         make_plain(self, "fit")
         for name in ("steps", "ema_every", "evaluate_every", "checkpoint_every"):
             _at_least(f"fit.{name}", getattr(self, name), 1)
+        _at_least("fit.window_rows", self.window_rows, 2)
         if self.batch_size is not None:
             _at_least("fit.batch_size", self.batch_size, 1)
         if self.patience is not None:

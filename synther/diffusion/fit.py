@@ -28,6 +28,7 @@ from synther.diffusion.config import FitConfig, NoiseConfig
 from synther.diffusion.edm import Loss, Problem, Problems, draw_problem, squared_error
 from synther.diffusion.gradient import FlatWeights, is_narrow, loss_and_gradient
 from synther.diffusion.networks import DenoisingNetwork, N, NetworkSpec
+from synther.diffusion.window import Window
 from synther.errors import ConfigError, SyntherError
 from synther.kernels.adam import adam_step
 from synther.progress import Progress, Silent, measured
@@ -63,7 +64,7 @@ class Diverged(SyntherError):
 
 
 def fit(
-    rows: Tensor,
+    rows: Tensor | Window,
     network: NetworkSpec[N],
     config: FitConfig,
     noise: NoiseConfig,
@@ -80,7 +81,7 @@ def fit(
     progress: Progress | None = None,
     phase: str = "fit",
 ) -> FitResult[N]:
-    """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are.
+    """Fit a denoiser on `rows` (N, D), scaled, on the device where the rows are, or on more than memory holds.
 
     `network` describes the architecture, such as a `NetworkConfig`, and `loss` is what is minimised. The fit begins
     from the weights of `start`, a network of the same shape, where one is given. `held_out` (N,) marks the rows to hold
@@ -102,7 +103,7 @@ def fit(
 
 
 def fit_together(
-    rows: Sequence[Tensor],
+    rows: Sequence[Tensor | Window],
     network: NetworkSpec[N],
     config: FitConfig,
     noise: NoiseConfig,
@@ -146,19 +147,26 @@ def fit_together(
             asked = [network, config, noise, list(seeds), precision, starts, marks, loss]
             conditioned = [list(hidden), often] if hidden else []
             drawn = [] if problems is draw_problem else [problems]
-            kept = Checkpoint(checkpoint, rows, *asked, *conditioned, *drawn)
+            known = [given.identity if isinstance(given, Window) else given for given in rows]
+            kept = Checkpoint(checkpoint, device, known, *asked, *conditioned, *drawn)
         _fit(members, config, noise, loss, compute.working_dtype(precision), kept, progress or Silent(), phase)
     return [member.diverged or member.result for member in members]
 
 
 def split(rows: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor | None]:
     """Which rows are fitted, as indices (M,), and the held-out rows themselves."""
+    fitted, chosen = (places.to(rows.device) for places in split_places(len(rows), share, seed))
+    return fitted, rows[chosen] if len(chosen) else None
+
+
+def split_places(rows: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Which of so many rows are fitted, and which are held out."""
     # NOTE[paper]: the reference fits on every row and measures nothing.
-    count = min(round(share * len(rows)), MOST_HELD_OUT, len(rows) - 1)
+    count = min(round(share * rows), MOST_HELD_OUT, rows - 1)
     if count == 0:
-        return torch.arange(len(rows), device=rows.device), None
-    order = torch.randperm(len(rows), generator=compute.generator(torch.device("cpu"), seed, _SPLIT)).to(rows.device)
-    return order[count:], rows[order[:count]]
+        return torch.arange(rows), torch.arange(0)
+    order = torch.randperm(rows, generator=compute.generator(torch.device("cpu"), seed, _SPLIT))
+    return order[count:], order[:count]
 
 
 def split_as(rows: Tensor, marks: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -192,6 +200,8 @@ class Member(Generic[N]):
     """One of the fits: its rows, its random numbers and its result so far."""
 
     rows: Tensor
+    count: int
+    """Of all rows; a window holds fewer."""
     fitted: Tensor
     """Indices of the rows that are fitted. (M,)"""
     held_out: Tensor | None
@@ -203,11 +213,13 @@ class Member(Generic[N]):
     diverged: Diverged | None = None
     hidden: Sequence[float] = ()
     problems: Problems = draw_problem
+    window: Window | None = None
+    """What the rows are a window of, if they are not all."""
 
     @classmethod
     def begin(
         cls,
-        rows: Tensor,
+        given: Tensor | Window,
         network: NetworkSpec[N],
         config: FitConfig,
         seed: int,
@@ -217,11 +229,14 @@ class Member(Generic[N]):
         repeats: Tensor | None = None,
         problems: Problems = draw_problem,
     ) -> Member[N]:
-        fitted, held_out = split(rows, config.holdout, seed) if marks is None else split_as(rows, marks)
+        window = given if isinstance(given, Window) else None
+        rows, count = (given, len(given)) if isinstance(given, Tensor) else (given.rows, given.total)
+        if window is not None:
+            fitted, held_out = torch.empty(0, dtype=torch.int64), window.held_out
+        else:
+            fitted, held_out = split(rows, config.holdout, seed) if marks is None else split_as(rows, marks)
         if config.patience is not None and held_out is None:
-            raise ConfigError(
-                f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {len(rows)} rows is none"
-            )
+            raise ConfigError(f"fit.patience needs held-out rows: fit.holdout {config.holdout} of {count} rows is none")
         if config.overfit is not None and held_out is None:
             log.info("no rows are held out: fit.overfit cannot stop this fit")
         if repeats is not None:
@@ -234,10 +249,12 @@ class Member(Generic[N]):
             first.load_state_dict(start.state_dict())
         result = FitResult(first.to(rows.device).requires_grad_(False), 0, 0.0)
         source = torch.Generator(rows.device)
-        return cls(rows, fitted, held_out, seed, result, source, hidden=hidden, problems=problems)
+        return cls(rows, count, fitted, held_out, seed, result, source, None, None, hidden, problems, window)
 
     def draw_round(self, number: int, count: int, noise: NoiseConfig) -> Problem:
         """What the `count` rows of a whole round ask of the network: a function of (seed, round number)."""
+        if self.window is not None:
+            self.fitted = self.window.at(number)
         compute.reseed(self.source, self.seed, _ROUNDS, number)
         picked = torch.randint(len(self.fitted), (count,), generator=self.source, device=self.rows.device)
         return self.problems(self.rows[self.fitted[picked]], noise, self.source, self.hidden)
@@ -306,7 +323,7 @@ class Trainer:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.members, self.state, self.config, self.noise = members, state, config, noise
-        self.batch, self.round_steps = config.batch_for(len(members[0].rows)), config.ema_every
+        self.batch, self.round_steps = config.batch_for(members[0].count), config.ema_every
         networks = [member.result.network for member in members]
         flat = FlatWeights(networks[0])
         for network, average in zip(networks, state.average, strict=True):
@@ -449,7 +466,7 @@ def _resumed(
 
 
 def _check(
-    rows: Sequence[Tensor],
+    rows: Sequence[Tensor | Window],
     seeds: Sequence[int],
     starts: Sequence[DenoisingNetwork | None],
     marks: Sequence[Tensor | None],
@@ -461,13 +478,14 @@ def _check(
             "expected rows, a seed, and where given a start and held-out marks for each of at least one member, "
             "got {} of rows, {} seeds, {} starts, {} of marks".format(*counts)
         )
-    columns, places = {each.shape[1] for each in rows}, {each.device for each in rows}
+    given = [(each.rows, each.total) if isinstance(each, Window) else (each, len(each)) for each in rows]
+    columns, places = {each.shape[1] for each, _ in given}, {each.device for each, _ in given}
     if len(columns) > 1 or len(places) > 1:
         raise ConfigError(
             f"expected rows of one width on one device, got {sorted(columns)} columns on {sorted(map(str, places))}: "
             "fit the others apart"
         )
-    batches = {config.batch_for(len(each)) for each in rows}
+    batches = {config.batch_for(count) for _, count in given}
     if len(batches) > 1:
         raise ConfigError(
             f"the numbers of rows call for batches of {sorted(batches)}: set fit.batch_size to one for all"

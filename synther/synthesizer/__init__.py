@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from synther import compute
-from synther.conditions import Asking, Conditions, first_rows, tell
+from synther.conditions import Asking, Conditions, Told, check_streamed, first_rows, tell
 from synther.data import formats
 from synther.data.calibration import Weights
 from synther.data.checks import check_count, drawing_seed
@@ -27,6 +27,7 @@ from synther.data.preparing import prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
 from synther.data.spool import Spool, Unspooled
+from synther.data.stream import StoredRows, stored_rows
 from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
@@ -51,6 +52,7 @@ from synther.relevance.dynamics import Ensemble
 from synther.synthesizer.drawing import Drawing, Wishes
 from synther.synthesizer.picking import Choice, Picking, Relabel
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
+from synther.synthesizer.streamed import sample_of, with_window
 from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
 
 log = logging.getLogger(__name__)
@@ -147,7 +149,7 @@ class Synthesizer:
 
     def fit(
         self,
-        rows: Transitions | str | os.PathLike[str] | Mapping[str, Any],
+        rows: Transitions | StoredRows | str | os.PathLike[str] | Mapping[str, Any],
         *,
         condition: Any = None,
         start: Synthesizer | None = None,
@@ -170,13 +172,21 @@ class Synthesizer:
         With `ensemble`, small dynamics models are fitted on the rows first. The model keeps them, and `sample` can then
         discard inconsistent rows (`keep`) and replace rewards and terminals (`relabel`).
 
+        A Parquet file or folder with more than `fit.window_rows` rows is streamed: so many rows are in memory at a time
+        and are replaced little by little. Everything but the network is learned from a random sample of at most 2M
+        rows. Such a fit takes no `held_out`, and only conditions that are functions of each row alone.
+
         With a `checkpoint` path, a killed fit resumes from that file when the same call is made again. The file stays
         there, with that of a student (`student_checkpoint`) beside it. Remove both when the model is saved.
         """
-        progress, rows = resolve(progress), formats.rows_of(rows)
-        task = self._begin(rows, start, held_out, condition)
+        progress = resolve(progress)
+        stored = rows if isinstance(rows, StoredRows) else stored_rows(rows, self.settings.fit.window_rows)
+        if stored is None:
+            task = self._begin(formats.rows_of(rows), start, held_out, condition)
+        else:
+            task = self._begin_streamed(stored, start, held_out, condition)
         how: Any = {"seed": self.seed, "device": self.device, "progress": progress}
-        judges = Ensemble.fit(rows, layout=task.prepared.layout, **how) if ensemble else None
+        judges = Ensemble.fit(task.rows, layout=task.prepared.layout, **how) if ensemble else None
         kept = None if checkpoint is None else Path(checkpoint).expanduser()
         (result,) = fit_networks([self], [task], kept, progress)
         if isinstance(result, Diverged):
@@ -191,8 +201,10 @@ class Synthesizer:
         start: Synthesizer | None,
         held_out: np.ndarray[Any, np.dtype[np.bool_]] | None,
         condition: Any = None,
+        told: Told | None = None,
     ) -> Task:
-        """The first of three parts of `fit`: together.py has the second, for one or several models."""
+        """The first of three parts of `fit`: together.py has the second, for one or several models. `told` is what the
+        network is told, where the rows themselves do not show it."""
         warn_of_time_limit(rows)
         data = self.settings.data
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()
@@ -201,7 +213,8 @@ class Synthesizer:
         prepared = prepare(rows, *how, order, counted)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
-        told = tell(rows, condition, data.starts)
+        if told is None:
+            told = tell(rows, condition, first_rows(rows) if data.starts else None)
         weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
         ending = learn_ending(rows) if data.terminals == "decided" else None
@@ -212,13 +225,33 @@ class Synthesizer:
             log.info("few states and actions: rows are drawn from a table of %d different ones", len(table.count))
         return Task(rows, prepared, matrix, weights, marks, ending, usual, table, told)
 
+    def _begin_streamed(
+        self,
+        stored: StoredRows,
+        start: Synthesizer | None,
+        held_out: np.ndarray[Any, np.dtype[np.bool_]] | None,
+        condition: Any,
+    ) -> Task:
+        """The same for rows that stay on disk."""
+        if held_out is not None:
+            raise ConfigError(
+                f"held_out: {len(stored):,} rows are streamed, of which the fit chooses the held-out ones: leave it out"
+            )
+        check_streamed(condition)
+        config = self.settings.fit
+        sample = sample_of(stored, config, self.seed)
+        told = tell(sample.rows, condition, sample.begins if self.settings.data.starts else None)
+        task = self._begin(sample.rows, start, None, condition, told)
+        with compute.working_on(self.device, "lower fit.window_rows"):
+            return with_window(task, stored, sample, condition, config, self.seed)
+
     def _complete(
         self, task: Task, result: FitResult[Network], progress: Progress, checkpoint: Path | None = None
     ) -> Self:
         """Become the model of these rows and this network, ready to sample. The checkpoint is that of a student."""
         rows, prepared = task.rows, task.prepared
-        where, data = compute.describe(self.device), fingerprint(rows)
-        record = FitRecord(len(rows), result.steps, result.seconds, where, self.seed, data, result.history)
+        where, data = compute.describe(self.device), fingerprint(task.all_rows)
+        record = FitRecord(len(task.all_rows), result.steps, result.seconds, where, self.seed, data, result.history)
         ending = None if task.ending is None else task.ending.result()
         if ending is None and task.ending is not None and rows.terminal.any():
             log.info("no thresholds explain the terminals of these rows: they are generated")

@@ -20,10 +20,12 @@ from synther.data.kinds import Binary, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
 from synther.data.row_table import RowTable
+from synther.data.stream import StoredRows
 from synther.data.transitions import Transitions
 from synther.diffusion.config import FitConfig
 from synther.diffusion.fit import Diverged, FitResult, fit_together
 from synther.diffusion.networks import Network
+from synther.diffusion.window import Window
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.progress import Progress, resolve
 
@@ -54,6 +56,14 @@ class Task:
     """What rows are to be drawn from instead of the network, where states and actions are few."""
     told: Told | None = None
     """What the network is told about each row."""
+    stored: StoredRows | None = None
+    """What the rows are a sample of, where all are too many for memory."""
+    window: Window | None = None
+    """What the network is then fitted on, instead of the matrix."""
+
+    @property
+    def all_rows(self) -> Transitions | StoredRows:
+        return self.rows if self.stored is None else self.stored
 
     @property
     def hidden(self) -> tuple[float, ...]:
@@ -148,7 +158,7 @@ def fit_networks(
     """The networks of models whose options are the same, fitted together."""
     settings = models[0].settings
     return fit_together(
-        [_with_conditions(task) for task in tasks],
+        [with_conditions(task) if task.window is None else task.window for task in tasks],
         settings.network,
         tasks[0].shortened(settings.fit),
         settings.noise,
@@ -163,13 +173,15 @@ def fit_networks(
     )
 
 
-def _with_conditions(task: Task) -> torch.Tensor:
+def with_conditions(task: Task) -> torch.Tensor:
     """The rows as the network sees them, and beside them what it is told."""
     return task.matrix if task.told is None or not task.hidden else task.told.seen(task.matrix)
 
 
 def _repeats(task: Task) -> torch.Tensor | None:
-    return None if task.told is None or task.told.repeats is None else torch.from_numpy(task.told.repeats)
+    if task.window is not None or task.told is None or task.told.repeats is None:
+        return None
+    return torch.from_numpy(task.told.repeats)
 
 
 def _completed(

@@ -213,7 +213,7 @@ def test_an_interrupt_waits_for_the_write_that_it_meets(tmp_path, monkeypatch):
 
 def test_a_parquet_row_group_for_each_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CHUNK_BYTES", 260)
-    monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 7)
     write(whole(), tmp_path / "rows.parquet")
     assert pq.ParquetFile(tmp_path / "rows.parquet").num_row_groups == 2
     assert read(tmp_path / "rows.parquet").equals(whole())
@@ -262,7 +262,7 @@ def test_parquet_columns_that_are_no_numbers(tmp_path: Path, name: str, values: 
 
 
 def test_width_that_changes_between_batches_and_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_BATCH_ROWS", 1)
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 1)
     with pytest.raises(DataError, match="row 1"):
         read(table(tmp_path / "rows.pq", obs=[[1.0, 2.0], [1.0], [1.0, 2.0, 3.0]]))
     pq.write_table(pq.read_table(table(tmp_path / "rows.pq")).slice(0, 0), tmp_path / "none.pq")

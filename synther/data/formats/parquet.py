@@ -5,9 +5,10 @@ Vectors are columns of fixed-size lists: one name for one thing, whatever its wi
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from synther.schema import check_size
 SUFFIXES = (".parquet", ".pq")
 ABOUT = ".synther"
 """The folder in a folder of our files that says what they are, and whether all are there: see `RunFolder`."""
-_BATCH_ROWS = 1 << 16
+BATCH_ROWS = 1 << 16
+"""That are decoded at a time."""
 _NUMBER_BYTES = 8
 """At most."""
 _ROW_LABELS = "__index_level_"
@@ -37,30 +39,94 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transitions:
     """The rows of a file, or of all files of a folder in the order of their names, where part-2 is before part-10."""
-    parquet = libraries("reading Parquet")[1]
+    files = look(source, rename)
+    fields: dict[str, Array] = {}
+    start = 0
+    for path in files.paths:
+        with reading(path, "a Parquet file"), _opened(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(files.keys.values())):
+                _fill(fields, files.keys, batch, start, len(files))
+                start += batch.num_rows
+    with reading(source, "Parquet"):
+        return Transitions.of(paired(settled(fields, files.keys, rename)), **metadata.load(files.known))
+
+
+def look(source: str | os.PathLike[str], rename: Rename | None = None) -> Files:
+    """A file, or all files of a folder, of which nothing but the footers is read. Refuses files that do not match."""
     folder = Path(source)
-    files = _whole(folder) if folder.is_dir() else [folder]
-    first, total = None, 0
-    for path in files:  # before any memory is taken
-        with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
+    first, groups, digest = None, [], hashlib.sha256()
+    paths = _whole(folder) if folder.is_dir() else [folder]
+    for path in paths:
+        with reading(path, "a Parquet file"), _opened(path) as file:
             about = _About.of(file, rename)
             if first is None:
                 first = about
-            about.check_like(first, files[0])
+            about.check_like(first, paths[0])
             _check_columns(file, about.keys.values(), os.path.getsize(path))
-            total += file.metadata.num_rows
+            stored = file.metadata
+            groups.append(tuple(stored.row_group(number).num_rows for number in range(stored.num_row_groups)))
+            digest.update(_footer(path))
     assert first is not None
-    fields: dict[str, Array] = {}
-    start = 0
-    for path in files:
-        with reading(path, "a Parquet file"), parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(first.keys.values())):
-                _fill(fields, first.keys, batch, start, total)
-                start += batch.num_rows
-    with reading(source, "Parquet"):
-        if total == 0:
-            raise DataError("no rows: expected at least one transition")
-        return Transitions.of(paired(settled(fields, first.keys, rename)), **metadata.load(first.known))
+    if not any(map(sum, groups)):
+        raise DataError(f"{source}: no rows: expected at least one transition")
+    return Files(tuple(paths), tuple(groups), first.keys, first.known, digest.hexdigest(), rename)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Parquet files of the same columns, which are read in parts."""
+
+    paths: tuple[Path, ...]
+    groups: tuple[tuple[int, ...], ...]
+    """The rows of each row group of each file."""
+    keys: Mapping[str, str]
+    known: bytes | None
+    digest: str
+    """Of the footers, which hold the sizes of all columns, and with most writers their least and greatest values."""
+    rename: Rename | None = None
+
+    def __len__(self) -> int:
+        return sum(map(sum, self.groups))
+
+    def chunks(self, number: int, group: int, start: int, stop: int) -> Iterator[Transitions]:
+        """Rows `start` to `stop` of a row group of a file, some ten thousand at a time.
+
+        The rows before them are decoded too, and forgotten: Parquet knows no way to the middle of a row group.
+        """
+        path, done = self.paths[number], 0
+        columns = list(self.keys.values())
+        with reading(path, "a Parquet file"), _opened(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=columns):
+                low, high = max(start - done, 0), min(stop - done, batch.num_rows)
+                if low < high:
+                    yield self._rows(batch.slice(low, high - low), sum(self.groups[number][:group]) + done + low)
+                done += batch.num_rows
+                if done >= stop:
+                    return
+            raise FormatError(f"row group {group} has {done:,} rows, it had {self.groups[number][group]:,} before")
+
+    def _rows(self, batch: Any, first: int) -> Transitions:
+        """A batch that begins with row `first` of its file."""
+        fields: dict[str, Array] = {}
+        _fill(fields, self.keys, batch, 0, batch.num_rows)
+        try:
+            return Transitions.of(settled(fields, self.keys, self.rename), **metadata.load(self.known))
+        except DataError as error:
+            last = first + batch.num_rows - 1
+            raise DataError(f"among the rows {first:,} to {last:,}, counted from 0: {error}") from error
+
+
+def _opened(path: Path) -> Any:
+    return libraries("reading Parquet")[1].ParquetFile(path)
+
+
+def _footer(path: Path) -> bytes:
+    """The bytes that describe a file: its end, before their number and the mark PAR1."""
+    with path.open("rb") as file:
+        file.seek(-8, os.SEEK_END)
+        length = int.from_bytes(file.read(4), "little")
+        file.seek(-8 - length, os.SEEK_END)
+        return file.read(length)
 
 
 def _fill(fields: dict[str, Array], keys: Mapping[str, str], batch: Any, start: int, total: int) -> None:

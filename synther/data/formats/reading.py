@@ -72,7 +72,7 @@ def _listed(keys: list[str]) -> str:
     return ", ".join(repr(key) for key in keys[:6]) + (", ..." if len(keys) > 6 else "")
 
 
-def settled(fields: dict[str, Array], keys: dict[str, str], rename: Rename | None = None) -> dict[str, Array]:
+def settled(fields: dict[str, Array], keys: Mapping[str, str], rename: Rename | None = None) -> dict[str, Array]:
     """`fields` with terminals that are none of the timeouts, where the file, or `rename`, called them `done`."""
     called = keys.get("terminal", "")
     if (rename or {}).get(called, called) in ENDS and "timeout" in fields:

@@ -1,0 +1,235 @@
+"""Rows that stay on disk: Parquet files of more rows than memory should hold, read in parts.
+
+`StoredRows.sample` reads random rows, `StoredRows.stretches` neighbouring ones from random places, and
+`StoredRows.order` goes through all rows again and again, piece by piece, with the pieces in another random order each
+time. All follow from the seed alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data import formats
+from synther.data.episodes import episode_ends, episode_ids
+from synther.data.formats import parquet
+from synther.data.transitions import Transitions
+from synther.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+SAMPLE_ROWS = 2_000_000
+"""Rows from which columns are described, and which are assessed, where there are more."""
+PIECES = 64
+"""Places of the files, or more, that rows come from which are in memory together."""
+_SAMPLE, _ORDER = range(2)  # streams of random numbers
+_SPREAD = 4
+"""Row groups are read for a sample until they hold so many times its rows: it then takes a quarter of each."""
+
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+
+class Piece(NamedTuple):
+    """Rows `start` to `stop` of a row group of a file; `first` is the number of its first row among all rows."""
+
+    file: int
+    group: int
+    start: int
+    stop: int
+    first: int
+
+
+class Sample(NamedTuple):
+    """Some of the rows, in their old order."""
+
+    rows: Transitions
+    places: Numbers
+    """The number of each among all rows. (n,)"""
+    begins: Flags | None
+    """Which of them begin an episode; None where that is not known. (n,)"""
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The rows of Parquet files, of which only parts are in memory at a time."""
+
+    files: parquet.Files
+
+    def __post_init__(self) -> None:
+        if "next_observation" not in self.files.keys:
+            raise ConfigError(
+                f"{self.files.paths[0].parent} has {len(self):,} rows without next_observations, which only files that "
+                "are read as a whole may lack: add the column, or raise fit.window_rows where memory allows it"
+            )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of what the files say about their rows: reading all values would take as long as a fit."""
+        return hashlib.sha256(f"stored {len(self)} {self.files.digest}".encode()).hexdigest()
+
+    def pieces(self, most: int) -> list[Piece]:
+        """All rows in order, cut into pieces of at most so many. No piece goes beyond its row group."""
+        found, first = [], 0
+        for file, groups in enumerate(self.files.groups):
+            for group, rows in enumerate(groups):
+                count = -(-rows // most)
+                cuts = [number * rows // count for number in range(count + 1)] if count else []
+                found += [Piece(file, group, a, b, first + a) for a, b in pairwise(cuts)]
+                first += rows
+        return found
+
+    def read(self, piece: Piece) -> Iterator[tuple[Transitions, Flags | None]]:
+        """The rows of a piece in chunks, and which of them begin an episode, None where that is not known.
+
+        The first row of a file counts as a beginning, that of another row group does not.
+        """
+        earlier = piece.start > 0
+        before: Transitions | None = None
+        for rows in self.files.chunks(piece.file, piece.group, piece.start - earlier, piece.stop):
+            begins = _begins(rows, before, alone=piece.group == 0)
+            before = rows
+            if earlier:  # was read only to see whether the next row follows it
+                if len(rows) == 1:
+                    earlier = False
+                    continue
+                rows, begins = rows[1:], None if begins is None else begins[1:]
+                earlier = False
+            yield rows, begins
+
+    def sample(self, count: int, seed: int) -> Sample:
+        """A random `count` of the rows, or all if there are fewer.
+
+        Where there are many, they come from some of the row groups, chosen at random, with the same share of each.
+        """
+        count, random = min(count, len(self)), np.random.default_rng((seed, _SAMPLE))
+        groups = self.pieces(len(self))
+        order = random.permutation(len(groups))
+        rows = np.array([piece.stop - piece.start for piece in groups])
+        used = int(np.searchsorted(np.cumsum(rows[order]), min(_SPREAD * count, len(self)))) + 1
+        chosen = np.sort(order[:used])
+        picked = np.sort(random.choice(int(rows[chosen].sum()), count, replace=False))
+        parts, places, begins, done = [], [], [], 0
+        for place in chosen:
+            first = groups[place].first
+            for chunk, starts in self.read(groups[place]):
+                low, high = np.searchsorted(picked, (done, done + len(chunk)))
+                local = picked[low:high] - done
+                done, first, before = done + len(chunk), first + len(chunk), first
+                if len(local):
+                    parts.append(chunk[local])
+                    places.append(before + local)
+                begins.append(None if starts is None else starts[local])
+        known = [starts for starts in begins if starts is not None]
+        firsts = np.concatenate(known) if len(known) == len(begins) else None
+        return Sample(Transitions.concatenate(parts), np.concatenate(places), firsts)
+
+    def stretches(self, count: int, seed: int) -> Transitions:
+        """At most `count` rows: stretches of neighbouring ones, so that episodes can be seen, from random places."""
+        pieces = self.pieces(max(1, count // PIECES))
+        order = np.random.default_rng((seed, _SAMPLE)).permutation(len(pieces))
+        ends = np.cumsum([pieces[place].stop - pieces[place].start for place in order])
+        chosen = np.sort(order[: np.searchsorted(ends, count, side="right")])
+        return Transitions.concatenate([rows for place in chosen for rows, _ in self.read(pieces[place])])
+
+    def order(self, piece_rows: int, seed: int, without: Numbers) -> Order:
+        """All rows but those of the numbers `without`, in an endless order."""
+        return Order(self, self.pieces(piece_rows), seed, np.sort(without))
+
+
+def _begins(rows: Transitions, before: Transitions | None, alone: bool) -> Flags | None:
+    ids = episode_ids(rows)
+    if ids is None:
+        return None
+    first = alone
+    if before is not None:
+        follows = np.array_equal(before.next_observation[-1], rows.observation[0])
+        first = bool(episode_ends(before)[-1]) or not follows
+    return np.concatenate([[first], ids[1:] != ids[:-1]])
+
+
+class Order:
+    """Rows in an endless order. Within an epoch every row comes once: the pieces one after the other, each of them in
+    its old order, in another random order of the pieces every epoch."""
+
+    def __init__(self, stored: StoredRows, pieces: list[Piece], seed: int, without: Numbers) -> None:
+        self._stored, self._pieces, self._seed, self._without = stored, pieces, seed, without
+        left_out = [np.diff(np.searchsorted(without, _span(piece)))[0] for piece in pieces]
+        self._rows = np.array([piece.stop - piece.start for piece in pieces]) - np.array(left_out)
+        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+        self._latest: tuple[int, Transitions, Flags | None] | None = None
+
+    def __len__(self) -> int:
+        """Rows of an epoch."""
+        return int(self._rows.sum())
+
+    def read(self, start: int, stop: int) -> Iterator[tuple[Transitions, Flags | None]]:
+        """The rows from position `start` to `stop` of the order, in parts, and which of them begin an episode."""
+        while start < stop:
+            epoch, offset = divmod(start, len(self))
+            order, ends = self._epoch(epoch)
+            at = int(np.searchsorted(ends, offset, side="right"))
+            rows, begins = self._read_piece(int(order[at]))
+            low = offset - (int(ends[at]) - len(rows))
+            part = slice(low, min(len(rows), low + stop - start))
+            yield rows[part], None if begins is None else begins[part]
+            start += part.stop - part.start
+
+    def _shuffled(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """The pieces of an epoch in their order, and the positions after their last rows."""
+        order = np.random.default_rng((self._seed, _ORDER, epoch)).permutation(len(self._pieces))
+        return order, np.cumsum(self._rows[order])
+
+    def _read_piece(self, number: int) -> tuple[Transitions, Flags | None]:
+        """The rows of a piece that are not left out. The latest is kept, because reads end in the middle of pieces."""
+        if self._latest is None or self._latest[0] != number:
+            self._latest = None
+            piece = self._pieces[number]
+            parts, begins = zip(*self._stored.read(piece), strict=True)
+            rows = parts[0] if len(parts) == 1 else Transitions.concatenate(parts)
+            flags = None if any(each is None for each in begins) else np.concatenate(begins)
+            low, high = np.searchsorted(self._without, _span(piece))
+            if low < high:
+                kept = np.ones(len(rows), bool)
+                kept[self._without[low:high] - piece.first] = False
+                rows, flags = rows[kept], None if flags is None else flags[kept]
+            self._latest = number, rows, flags
+        return self._latest[1:]
+
+
+def _span(piece: Piece) -> tuple[int, int]:
+    return piece.first, piece.first + piece.stop - piece.start
+
+
+def stored_rows(source: Any, most: int = SAMPLE_ROWS) -> StoredRows | None:
+    """The rows of a Parquet file or folder if there are more than `most`; None for anything else."""
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    path = Path(source).expanduser()
+    if not (formats.is_parquet_folder(path) or (path.suffix.lower() in parquet.SUFFIXES and path.is_file())):
+        return None
+    files = parquet.look(path)
+    return StoredRows(files) if len(files) > most else None
+
+
+def read_at_most(source: Any, seed: int = 0, most: int = SAMPLE_ROWS) -> Transitions:
+    """All rows of what `formats.read` takes; of a Parquet file or folder of more than `most` rows some stretches."""
+    stored = stored_rows(source, most)
+    if stored is None:
+        return formats.read(source)
+    rows = stored.stretches(most, seed)
+    log.info("%s has %s rows, of which %s from random places are used", source, f"{len(stored):,}", f"{len(rows):,}")
+    return rows
