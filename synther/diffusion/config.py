@@ -6,7 +6,7 @@ The defaults are the paper's; `synther/presets.py` names the useful departures.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from synther.errors import ConfigError
@@ -186,9 +186,8 @@ class FitConfig:
     """Steps between two checkpoints, where a checkpoint file was asked for; after a minute one is written anyway."""
     minutes: float | None = None
     """Wall-clock budget: the learning rate reaches 0 with it, if the steps do not run out before."""
-    window_rows: int = WINDOW_ROWS
-    """Parquet files of more rows are streamed: so many rows are in memory at a time, and are replaced little by
-    little."""
+    window_rows: int = field(default=WINDOW_ROWS, repr=False)  # checkpoints of fits in memory do not depend on it
+    """Parquet files with more rows are streamed: so many are in memory at a time, and are replaced little by little."""
 
     def __post_init__(self) -> None:
         make_plain(self, "fit")

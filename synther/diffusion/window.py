@@ -64,7 +64,8 @@ class Window:
     ) -> None:
         """`total` is the number of all rows and `identity` by what they are known again; `held_out` (H, D) are none of
         those that are read."""
-        self.held_out, self.total, self.identity, self.device = held_out, total, identity, device
+        self.held_out, self.total, self.device = held_out, total, device
+        self.identity = f"{identity} {pace}"
         self.rows = torch.zeros(pace.rows, columns, device=device)
         self._read, self._pace = read, pace
         self._times = torch.zeros(pace.rows, dtype=torch.int64, device=device)

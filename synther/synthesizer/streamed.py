@@ -40,7 +40,7 @@ def with_window(task: Task, stored: StoredRows, sample: Sample, condition: Any, 
         seen[chosen.to(seen.device)] if len(chosen) else None,
         columns=seen.shape[1],
         total=len(stored),
-        identity=f"{stored.fingerprint} {found} {pace}",
+        identity=f"{stored.fingerprint} {found}",
         device=seen.device,
     )
     told = f"{len(stored):,}", len(stored.files.paths), f"{pace.rows:,}", f"{len(sample.rows):,}"
