@@ -170,44 +170,41 @@ class Order:
         left_out = [np.diff(np.searchsorted(without, _span(piece)))[0] for piece in pieces]
         self._rows = np.array([piece.stop - piece.start for piece in pieces]) - np.array(left_out)
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
-        self._latest: tuple[int, Transitions, Flags | None] | None = None
 
     def __len__(self) -> int:
         """Rows of an epoch."""
         return int(self._rows.sum())
 
-    def read(self, start: int, stop: int) -> Iterator[tuple[Transitions, Flags | None]]:
-        """The rows from position `start` to `stop` of the order, in parts, and which of them begin an episode."""
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, slice]]:
+        """The pieces, by number, that are at positions `start` to `stop` of the order, and which rows of each."""
         while start < stop:
             epoch, offset = divmod(start, len(self))
             order, ends = self._epoch(epoch)
             at = int(np.searchsorted(ends, offset, side="right"))
-            rows, begins = self._read_piece(int(order[at]))
-            low = offset - (int(ends[at]) - len(rows))
-            part = slice(low, min(len(rows), low + stop - start))
-            yield rows[part], None if begins is None else begins[part]
-            start += part.stop - part.start
+            rows = int(self._rows[order[at]])
+            low = offset - (int(ends[at]) - rows)
+            high = min(rows, low + stop - start)
+            yield int(order[at]), slice(low, high)
+            start += high - low
 
     def _shuffled(self, epoch: int) -> tuple[Numbers, Numbers]:
         """The pieces of an epoch in their order, and the positions after their last rows."""
         order = np.random.default_rng((self._seed, _ORDER, epoch)).permutation(len(self._pieces))
         return order, np.cumsum(self._rows[order])
 
-    def _read_piece(self, number: int) -> tuple[Transitions, Flags | None]:
-        """The rows of a piece that are not left out. The latest is kept, because reads end in the middle of pieces."""
-        if self._latest is None or self._latest[0] != number:
-            self._latest = None
-            piece = self._pieces[number]
-            parts, begins = zip(*self._stored.read(piece), strict=True)
-            rows = parts[0] if len(parts) == 1 else Transitions.concatenate(parts)
-            flags = None if any(each is None for each in begins) else np.concatenate(begins)
-            low, high = np.searchsorted(self._without, _span(piece))
-            if low < high:
-                kept = np.ones(len(rows), bool)
-                kept[self._without[low:high] - piece.first] = False
-                rows, flags = rows[kept], None if flags is None else flags[kept]
-            self._latest = number, rows, flags
-        return self._latest[1:]
+    def read(self, number: int) -> tuple[Transitions, Flags | None]:
+        """The rows of a piece that are not left out, and which of them begin an episode, None where that is not
+        known."""
+        piece = self._pieces[number]
+        parts, begins = zip(*self._stored.read(piece), strict=True)
+        rows = parts[0] if len(parts) == 1 else Transitions.concatenate(parts)
+        flags = None if any(each is None for each in begins) else np.concatenate(begins)
+        low, high = np.searchsorted(self._without, _span(piece))
+        if low == high:
+            return rows, flags
+        kept = np.ones(len(rows), bool)
+        kept[self._without[low:high] - piece.first] = False
+        return rows[kept], None if flags is None else flags[kept]
 
 
 def _span(piece: Piece) -> tuple[int, int]:

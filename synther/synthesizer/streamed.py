@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,9 @@ from synther.diffusion.window import Pace, Window
 from synther.synthesizer.together import Task, with_conditions
 
 log = logging.getLogger(__name__)
+
+_Seen = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Rows as the network sees them, and how many times as often as others each is drawn."""
 
 
 def sample_of(stored: StoredRows, config: FitConfig, seed: int) -> Sample:
@@ -56,16 +60,23 @@ class _Reader:
     order: Order
     condition: Any
     has_warned: bool = False
+    latest: tuple[int, _Seen] | None = None
+    """The number of a piece, and its rows: a read ends in the middle of a piece, and the next one begins there."""
 
     def __call__(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See `diffusion.window.Read`. Rows that nothing can be made of are drawn 0 times."""
-        parts = [self._part(rows, first) for rows, first in self.order.read(start, stop)]
+        parts = [(seen[part], times[part]) for (seen, times), part in self._pieces(start, stop)]
         seen, times = (np.concatenate(each) for each in zip(*parts, strict=True))
         return torch.from_numpy(seen), torch.from_numpy(times)
 
-    def _part(
-        self, rows: Transitions, first: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[_Seen, slice]]:
+        for number, part in self.order.parts(start, stop):
+            if self.latest is None or self.latest[0] != number:
+                self.latest = number, self._seen(*self.order.read(number))
+            yield self.latest[1], part
+
+    def _seen(self, rows: Transitions, first: NDArray[np.bool_] | None) -> _Seen:
+        """A whole piece, so that what becomes of a row does not depend on where a read begins."""
         prepared, told = self.task.prepared, self.task.told
         fits = prepared.layout.fitting(rows)
         matrix = np.zeros((len(rows), prepared.layout.width), np.float32)

@@ -44,7 +44,7 @@ def places(rows: Transitions) -> np.ndarray:
 
 
 def read_order(order, start: int, stop: int) -> np.ndarray:
-    return np.concatenate([places(rows) for rows, _ in order.read(start, stop)])
+    return np.concatenate([places(order.read(number)[0][part]) for number, part in order.parts(start, stop)])
 
 
 @pytest.mark.parametrize("most", [1, 10, 77, 1000])
@@ -96,8 +96,9 @@ def test_beginnings_of_episodes_are_known_but_for_the_first_rows_of_row_groups(s
     firsts[::300] = True  # but those of files
     assert np.array_equal(stored.sample(ROWS, 0).begins, firsts)
     order = stored.order(8, 0, np.array([14, 15]))
-    for part, begins in order.read(0, len(order)):
-        assert np.array_equal(begins, firsts[places(part)])
+    for number, _ in order.parts(0, len(order)):
+        rows, begins = order.read(number)
+        assert np.array_equal(begins, firsts[places(rows)])
     for piece in stored.pieces(1)[68:72]:
         assert [begins.tolist() for _, begins in stored.read(piece)] == [[bool(firsts[piece.first])]]
 
@@ -107,7 +108,8 @@ def test_beginnings_of_shuffled_rows_are_not_known(tmp_path):
     stored = stored_rows(write_folder(tmp_path, shuffled, 300, 77), 10)
     assert stored is not None
     assert stored.sample(100, 0).begins is None
-    assert {begins for _, begins in stored.order(50, 0, NONE).read(0, 100)} == {None}
+    order = stored.order(50, 0, NONE)
+    assert {order.read(number)[1] for number, _ in order.parts(0, 100)} == {None}
 
 
 def test_few_rows_are_in_memory_at_a_time(stored, monkeypatch):
