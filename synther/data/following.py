@@ -40,6 +40,8 @@ _ROWS_PER_CELL = 5  # and rows for each combination of what an outcome follows f
 _FEWEST_ROWS = 1_000
 _EXPLAINED = 0.02  # share of variance that real numbers may explain of what a table leaves open,
 _EXPLAINS = 0.005  # and that this may explain of real numbers
+_ERRORS, _SHIFT = 6.0, 0.25  # standard errors, and stds, by which real numbers may be others beside a value
+_CERTAIN = 0.05  # share of an outcome's variance that is left to chance
 _TAIL = 1e-6
 _SPREADING = 7  # of random numbers
 
@@ -106,15 +108,20 @@ def stream() -> np.random.Generator:
 
 
 def find(
-    discrete: Mapping[int, Classes], counts: Mapping[int, int], outcomes: Sequence[int], given: Matrix, after: Matrix
+    discrete: Mapping[int, Classes],
+    counts: Mapping[int, int],
+    outcomes: Sequence[int],
+    given: Matrix,
+    after: Matrix,
+    certain: Sequence[int] = (),
 ) -> list[Following]:
     """Tables for those of the `outcomes` that follow from discrete columns alone.
 
     `discrete` has the values of each discrete place in some rows, `counts` how many values it has. `given` (N, G) are
-    the real numbers of observation and action, `after` (N, A) those of reward, next observation and terminal.
+    the real numbers of observation and action, `after` (N, A) those of reward and next observation. Outcomes that must
+    be `certain` have no table that leaves much to chance.
     """
-    rows = len(after)
-    if rows < _FEWEST_ROWS:
+    if len(after) < _FEWEST_ROWS:
         return []
     given, after = _standard(given), _standard(after)
     earlier = [place for place in discrete if place not in outcomes]
@@ -122,15 +129,21 @@ def find(
     open_ended: list[Matrix] = []
     for outcome in outcomes:
         table = _counted(outcome, earlier, discrete, counts)
-        if _explained(given, _left(table, discrete)) > _EXPLAINED:
+        left = _left(table, discrete)
+        chance = left.var(0).sum() / np.eye(counts[outcome])[discrete[outcome]].var(0).sum()
+        is_chance = outcome in certain and chance > _CERTAIN
+        if is_chance or _explained(given, left) > _EXPLAINED or _go_with(given, left):
             open_ended.append(np.eye(counts[outcome])[discrete[outcome]])
         else:
             found.append(table)
         earlier.append(outcome)
     others = _standard(np.concatenate([after, *open_ended], axis=1))
-    if others.shape[1]:
-        others = others - _told(given, others)
-    return [table for table in found if _explains(table, discrete, others) <= _EXPLAINS]
+    others = _standard(others - _told(given, others))
+    return [
+        table
+        for table in found
+        if _explains(table, discrete, others) <= _EXPLAINS and not _go_with(others, _left(table, discrete))
+    ]
 
 
 def _counted(
@@ -182,8 +195,20 @@ def _explained(given: Matrix, left: Matrix) -> float:
         return 0.0
     half = np.arange(len(given)) % 2 == 0
     told = left[half].mean(0) + (given[~half] - given[half].mean(0)) @ least_squares(given[half], left[half])
-    gain = 1 - ((left[~half] - told) ** 2).mean(0) / left[~half].var(0)
+    gain = 1 - ((left[~half] - told) ** 2).mean(0) / np.maximum(left[~half].var(0), 1e-12)
     return 1.0 if bends(given, left) else float(gain.max())
+
+
+def _go_with(columns: Matrix, left: Matrix) -> bool:
+    """Whether columns of std 1, or how far they are from their mean, are others where a value comes unexpectedly.
+
+    A value in a thousand rows explains little of anybody's variance, even if it comes beyond some line alone.
+    """
+    left = left[:, left.std(0) > 1e-6]
+    columns = np.concatenate([columns, _standard(np.abs(columns))], axis=1)
+    size = (left**2).sum(0)[:, None]
+    together = left.T @ columns
+    return bool(((np.abs(together) > _ERRORS * np.sqrt(size)) & (np.abs(together) > _SHIFT * size)).any())
 
 
 def _explains(table: Following, discrete: Mapping[int, Classes], others: Matrix) -> float:

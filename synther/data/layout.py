@@ -371,17 +371,18 @@ class Layout:
         numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
         discrete, outcomes = {}, []
         for number, place in enumerate(self._places):
-            if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS[:4] and _is_small(place.kind):
+            if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS and _is_small(place.kind):
                 discrete[number] = self._values(number, sources)
-                if place.field in ("reward", "next_observation"):
+                if place.field in _FOLLOWING:
                     outcomes.append(number)
             elif place.kind.matrix_width:
                 column = sources[place.field][:, place.source].astype(np.float64)
                 numbers[place.field in ("observation", "action")].append(column)
-        outcomes.sort(key=lambda number: self._places[number].field == "reward")  # which may follow from all others
+        outcomes.sort(key=lambda number: _FOLLOWING.index(self._places[number].field))
+        ends = [number for number in outcomes if self._places[number].field == "terminal"]  # which none may come upon
         counts = {number: _class_count(self._places[number].kind) for number in discrete}
         given, after = (np.concatenate(numbers[is_given], axis=1) for is_given in (True, False))
-        found = following.find(discrete, counts, outcomes, given, after)
+        found = following.find(discrete, counts, outcomes, given, after, certain=ends)
         drawn, chosen = {table.outcome for table in found}, {field: list[Kind]() for field in ROW_FIELDS}
         for number, place in enumerate(self._places):
             if place.field in chosen:
@@ -583,6 +584,7 @@ def _tables(entries: Sequence[Any], every: Sequence[Kind]) -> tuple[Following, .
 
 
 _DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
+_FOLLOWING = ("next_observation", "reward", "terminal")  # each may follow from those before it
 _SAMPLED = 1 << 17  # rows that tables are counted in
 
 

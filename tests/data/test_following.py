@@ -107,20 +107,40 @@ def test_a_combination_that_was_never_seen_is_as_in_all_rows(real, layout):
     assert np.isin(known.unpack(matrix).next_observation[:, 1], np.arange(20)).all()
 
 
-@pytest.mark.parametrize("which", ["explained by a real number", "explains a real number", "ends the episode"])
+def changed(rows: Transitions, following: np.ndarray, terminal: np.ndarray | None = None) -> Transitions:
+    return Transitions(rows.observation, rows.action, rows.reward, following, terminal)
+
+
+@pytest.mark.parametrize(
+    "which", ["explained by a real number", "rarely so", "explains a real number", "ends with one"]
+)
 def test_what_real_numbers_have_a_part_in_is_generated(which):
     rows = world()
-    following, terminal = rows.next_observation.copy(), rows.terminal.copy()
+    following, terminal = rows.next_observation.copy(), None
     if which == "explained by a real number":
         following[:, 0] = np.where(rows.observation[:, 6] > 1.5, 0, following[:, 0])
+    elif which == "rarely so":
+        following[:, 0] = np.where(np.abs(rows.observation[:, 6]) > 3, 0, following[:, 0])
     elif which == "explains a real number":
         following[:, 6] += 0.1 * (following[:, 0] - rows.observation[:, 0])
     else:
-        terminal = following[:, 0] == 5
-    changed = Transitions(rows.observation, rows.action, rows.reward, following, terminal)
-    found = drawn_names(inferred(changed))
+        terminal = (following[:, 0] == 5) & (following[:, 6] > 0)
+    found = drawn_names(inferred(changed(rows, following, terminal)))
     assert "next_observation[0]" not in found
+    assert "terminal" not in found
     assert {"next_observation[1]", "next_observation[2]"} <= found.keys()
+
+
+def test_terminals_follow_from_discrete_columns_where_those_decide_them():
+    rows = world()
+    ends = changed(rows, rows.next_observation, rows.next_observation[:, 0] == 5)
+    layout = inferred(ends)
+    assert drawn_names(layout)["terminal"] in ({"next_observation[0]"}, {"reward"})  # which are the same here
+    matrix = layout.pack(ends)
+    matrix[:, layout.names.index("terminal.drawn")] = np.random.default_rng(0).normal(size=len(matrix))
+    np.testing.assert_array_equal(layout.unpack(matrix).terminal, ends.terminal)
+    at_random = changed(rows, rows.next_observation, np.random.default_rng(0).random(len(rows)) < 0.005)
+    assert "terminal" not in drawn_names(inferred(at_random))
 
 
 def test_few_rows_have_no_tables():
