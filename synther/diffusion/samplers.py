@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy
@@ -108,12 +109,13 @@ def _exponential_step(x: Tensor, start: float, end: float, known: Sequence[tuple
     """x from lambda = `start` to `end`, where D is the polynomial through the `known` values."""
     h = end - start
     x = math.exp(-h) * x
-    for weight, (_, denoised) in zip(_weights([place - start for place, _ in known], h), known, strict=True):
+    for weight, (_, denoised) in zip(_weights(tuple(place - start for place, _ in known), h), known, strict=True):
         x = torch.add(x, denoised, alpha=weight)
     return x
 
 
-def _weights(nodes: Sequence[float], h: float) -> list[float]:
+@lru_cache(maxsize=1024)  # every block of rows takes the same steps
+def _weights(nodes: tuple[float, ...], h: float) -> list[float]:
     """int_0^h e^(t - h) l_j(t) dt, where l_j is the polynomial that is 1 at nodes[j] and 0 at the others."""
     moments = [-math.expm1(-h)]  # int_0^h e^(t - h) t^k dt, by parts
     for k in range(1, len(nodes)):
