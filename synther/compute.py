@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -76,21 +76,41 @@ def working_dtype(precision: Precision) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
+_precision_lock = Lock()
+_precisions: list[str] = []
+"""What was found by the first of those who are at work, and what each of them has asked for."""
+
+
 @contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Let float32 products use tf32 inside the block, where that was asked for."""
+    """Let float32 products use tf32 inside the block, where that was asked for.
+
+    The setting is that of the whole process. So it is set back when the last of several threads has left.
+    """
+    wanted = "high" if precision == "tf32" else "highest"
+    with _precision_lock:
+        if not _precisions:
+            _precisions.append(_found_precision())
+        _precisions.append(wanted)
+        torch.set_float32_matmul_precision(wanted)
     try:
-        before = torch.get_float32_matmul_precision()
+        yield
+    finally:
+        with _precision_lock:
+            del _precisions[len(_precisions) - 1 - _precisions[::-1].index(wanted)]
+            torch.set_float32_matmul_precision(_precisions[-1])
+            if len(_precisions) == 1:
+                _precisions.clear()
+
+
+def _found_precision() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
     except RuntimeError:
         raise ConfigError(
             "torch.backends.cuda.matmul.fp32_precision was set, which PyTorch does not let SynthER change: "
             "leave it alone and pass precision='tf32' or 'float32' instead"
         ) from None
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 _outside: ContextVar[int | None] = ContextVar("_outside", default=None)
@@ -133,6 +153,12 @@ def side_by_side(count: int) -> ThreadPoolExecutor:
     ready.wait()
     torch.set_num_threads(before)
     return pool
+
+
+def spread(function: Callable[[T], U], items: Iterable[T], device: torch.device) -> Iterator[U]:
+    """`function` of each item, in order. The cores of a CPU share the items."""
+    count = threads() if device.type == "cpu" else 1
+    return in_turn(function, items, count) if count > 1 else map(function, items)
 
 
 def in_turn(function: Callable[[T], U], items: Iterable[T], count: int) -> Iterator[U]:

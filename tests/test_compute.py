@@ -220,3 +220,20 @@ def test_answers_come_in_turn_and_no_more_are_begun_than_wanted():
     assert max(begun) < 10 + 2 * 3
     with pytest.raises(ZeroDivisionError):
         list(compute.in_turn(lambda number: 1 // number, range(2, -1, -1), 2))
+
+
+def test_products_are_as_precise_as_before_when_the_last_thread_has_left():
+    torch.set_float32_matmul_precision("high")
+    try:
+        first, second = compute.matmul_precision("float32"), compute.matmul_precision("float32")
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_float32_matmul_precision() == "highest"
+        with compute.matmul_precision("tf32"):
+            assert torch.get_float32_matmul_precision() == "high"
+        assert torch.get_float32_matmul_precision() == "highest"
+        second.__exit__(None, None, None)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")

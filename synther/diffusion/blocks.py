@@ -142,16 +142,14 @@ class BlockSampler:
 
     def drawn(self, seed: int, blocks: Iterable[int], finish: Callable[[int, Tensor], T]) -> Iterator[T]:
         """What `finish` makes of the number and the rows of each block, in order. Cores of a CPU share the blocks."""
-        threads = compute.threads() if self.device.type == "cpu" and self.guide is None else 1  # a guide is a user's
-        if threads == 1:
-            return (finish(block, self.draw(seed, block)) for block in blocks)
 
         def finished(block: int) -> T:
             alone = copy(self)
             alone._source = torch.Generator(self.device)
             return finish(block, alone.draw(seed, block))
 
-        return compute.in_turn(finished, blocks, threads)
+        # A guide is a user's function, which need not bear threads.
+        return map(finished, blocks) if self.guide is not None else compute.spread(finished, blocks, self.device)
 
     @property
     def may_be_captured(self) -> bool:

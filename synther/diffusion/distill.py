@@ -109,7 +109,6 @@ def sampler_strides(sampler: SamplerConfig) -> int:
     return sampler.steps + min(sampler.restarts, 1)
 
 
-@torch.no_grad()
 def strides(
     teacher: Network,
     noise: NoiseConfig,
@@ -127,21 +126,23 @@ def strides(
     device = next(teacher.parameters()).device
     precision = compute.pick_precision(precision, device)
     denoiser = edm.Denoiser(teacher, noise, compute.working_dtype(precision))
-    source, sigmas = torch.Generator(device), samplers.sigmas_of(sampler, noise)
-    for block, first in enumerate(range(0, rows, compute.block_rows(device))):
+    size, sigmas = compute.block_rows(device), samplers.sigmas_of(sampler, noise)
+    steps = _divided(sigmas, noise, teacher_steps)
+
+    @torch.no_grad()
+    def learned_from(block: int) -> Tensor:
         with compute.working_on(device, "lower distill.rows"), compute.matmul_precision(precision):
-            count = min(compute.block_rows(device), rows - first)
-            compute.reseed(source, seed, _STREAM, block)
+            count = min(size, rows - block * size)
+            source = compute.generator(device, seed, _STREAM, block)
             given = given_of(asked, count, seed, block, device)
 
-            def denoise(x: Tensor, sigma: float, given: Tensor | None = given) -> Tensor:
+            def denoise(x: Tensor, sigma: float) -> Tensor:
                 return denoiser(x, sigma, given)
 
-            def normal(count: int = count) -> Tensor:
+            def normal() -> Tensor:
                 return torch.randn(count, teacher.columns, generator=source, device=device, dtype=torch.float32)
 
             learned, x = [], normal() * sigmas[0]
-            steps = _divided(sigmas, noise, teacher_steps)
             for (sigma, sigma_next), some in zip(pairwise(sigmas), steps, strict=True):
                 x_next = samplers.unipc(denoise, x, some)
                 learned.append(_problem(x, sigma, x_next, sigma_next, noise))
@@ -152,7 +153,9 @@ def strides(
                 back = samplers.unipc(denoise, raised, low)
                 learned.append(_problem(raised, sampler.restart_from, back, 0.0, noise))
             found = torch.cat(learned)
-            yield found if given is None else torch.cat([found, given.repeat(len(learned), 1)], dim=1)
+            return found if given is None else torch.cat([found, given.repeat(len(learned), 1)], dim=1)
+
+    return compute.spread(learned_from, range(-(-rows // size)), device)
 
 
 def _problem(x: Tensor, sigma: float, x_next: Tensor, sigma_next: float, noise: NoiseConfig) -> Tensor:
