@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+
+from sphinx.ext.autodoc.mock import MockFinder
 
 import synther
 
@@ -40,7 +43,9 @@ nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True}
-autodoc_mock_imports = ["d3rlpy", "torchrl", "tensordict", "stable_baselines3"]  # whose import takes many seconds
+# Their import takes many seconds. `autodoc_mock_imports` is not enough: it mocks them only while our modules are
+# imported, and to look for the signature of a base class Sphinx imports them after that.
+sys.meta_path.insert(0, MockFinder(["d3rlpy", "torchrl", "tensordict", "stable_baselines3"]))
 default_role = "code"
 
 
