@@ -127,6 +127,8 @@ def _sequence(value: Any, origin: type, kinds: tuple[Any, ...], name: str) -> An
     if not isinstance(value, list | tuple):
         raise _wrong(value, "a list", name)
     if origin is list or kinds[1:] == (...,):
+        if kinds[0] is float and all(type(one) is float and one == one for one in value):
+            return origin(value)  # at once: the curves of a model have thousands of numbers
         kinds = kinds[:1] * len(value)
     if len(kinds) != len(value):
         raise _wrong(value, f"a list of {len(kinds)}", name)
