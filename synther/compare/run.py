@@ -115,7 +115,11 @@ def compare_generators(
             if files[name].exists():
                 log.info("%s is measured already", name)
             else:
-                row = _half_against_half(rows, plan, judge) if name == REAL else _row(name, maker, folder, judge)
+                if name == REAL:
+                    row = _half_against_half(rows, plan, judge)
+                else:
+                    made, fitted = maker.rows(name, folder / name)
+                    row = measured(name, rows, made, judge, plan.seed, **vars(fitted))
                 write_object(files[name], asdict(row))
         table = tuple(read_object(file, Row) for file in files.values() if file.exists())
         rates = {"data": f"{len(rows):,} rows", "samples": f"{plan.samples:,}", "simulator": simulator or "none"}
@@ -127,11 +131,6 @@ def _half_against_half(rows: Transitions, plan: Plan, judge: Simulator | None) -
     order = np.random.default_rng(plan.seed).permutation(len(rows))
     one, other = (rows[np.sort(half)] for half in np.array_split(order, 2))
     return measured(REAL, one, other, judge, plan.seed)
-
-
-def _row(name: str, maker: Maker, folder: Path, judge: Simulator | None) -> Row:
-    made, fitted = maker.rows(name, folder / name)
-    return measured(name, maker.real, made, judge, maker.plan.seed, **vars(fitted))
 
 
 def _judge(rows: Transitions, plan: Plan) -> Judge | None:

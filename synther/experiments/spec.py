@@ -11,13 +11,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from synther import schema
 from synther.baselines.augmentation import AUGMENTATIONS
-from synther.errors import ConfigError
 from synther.folder import Growth, RunFolder, read_object, same, write_object
 from synther.plain import check_least, check_one_of
 from synther.presets import PRESETS, Settings
@@ -229,8 +228,8 @@ class RunSpec(ABC):
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        built: Self = _built(cls, content)
-        return built
+        found: Self = schema.checked(content, cls, cls.__name__)
+        return found
 
     def changed(self, changes: ChangeOptions) -> RunSpec:
         return self
@@ -261,25 +260,6 @@ class RunSpec(ABC):
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         """The diffusion models of a finished run; `done` is its `run.json`."""
         return iter(())
-
-
-def _built(kind: Any, value: Any) -> Any:
-    """A value of type `kind`, from JSON."""
-    if value is None:
-        return None
-    if is_dataclass(kind):
-        known = {option.name for option in fields(kind)} - _LOCAL
-        said = set(value) if isinstance(value, Mapping) else set()
-        if wrong := (said - known) | (known - _RARELY_SET - said):
-            raise ConfigError(
-                f"{getattr(kind, '__name__', kind)} has unknown or missing fields: {', '.join(sorted(wrong))}"
-            )
-        hints = get_type_hints(kind)
-        return kind(**{name: _built(hints[name], one) for name, one in value.items()})  # type: ignore[operator]
-    inner = [one for one in get_args(kind) if one is not NoneType]
-    if get_origin(kind) is dict:
-        return {name: _built(inner[1], one) for name, one in value.items()}
-    return _built(inner[0], value) if len(inner) == 1 and NoneType in get_args(kind) else value
 
 
 def execute_all(

@@ -12,7 +12,7 @@ import pytest
 
 from synther import datasets, write
 from synther.agents.agent import Agent
-from synther.errors import ConfigError
+from synther.errors import ConfigError, FormatError
 from synther.experiments.results import Result
 from synther.experiments.spec import ChangeOptions, Place, Recipe, execute_all
 from synther.experiments.specs import OfflineRun
@@ -58,8 +58,9 @@ def read(path: Path) -> dict:
 def test_to_json_and_back():
     assert OfflineRun.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
     assert pickle.loads(pickle.dumps(RUN)) == RUN
-    with pytest.raises(ConfigError, match="colour, seeds"):
-        OfflineRun.from_json({name: value for name, value in RUN.to_json().items() if name != "seeds"} | {"colour": 1})
+    for wrong in ("colour", "seeds"):
+        with pytest.raises(FormatError, match=wrong):
+            OfflineRun.from_json(RUN.to_json() | {wrong: "red"})
 
 
 def test_what_is_changed_and_what_is_not():
