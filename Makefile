@@ -20,7 +20,7 @@ demo: $(VENV)/.core
 
 # Python may cache what it compiles: the suite starts many processes, and each of them would compile the package again.
 test: lint
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.full
 	$(BIN)/ruff check

@@ -55,7 +55,12 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
+LONGEST = ("test_docs.py", "test_readme.py")
+"""Files that begin first, so that no worker of pytest-xdist waits for another at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -164,14 +164,14 @@ READERS = {
     "compact npz": Reader(compact, rows_of, (damage.npz, damage.damaged_bytes), 40, "a.npz"),
     "hdf5": Reader(rows_file, rows_of, (damage.hdf5, damage.damaged_bytes), 60, "a.hdf5"),
     "parquet": Reader(rows_file, rows_of, (damage.parquet, damage.damaged_bytes), 60, "a.pq"),
-    "minari": Reader(rows_file, rows_of, (damage.json_file("data/metadata.json"), in_minari), 40),
+    "minari": Reader(rows_file, rows_of, (damage.json_file("data/metadata.json"), in_minari), 25),
     "frames": Reader(frames, frames_files.read, (damage.hdf5, damage.damaged_bytes), 40, "a.hdf5"),
     "frames npz": Reader(episode, frames_files.read, (damage.npz, damage.damaged_bytes), 40, "a.npz"),
-    "model": Reader(model, draw_rows, (damage.safetensors,) * 4 + (damage.damaged_bytes,), 60, "a.safetensors"),
-    "agent": Reader(agent, act, (damage.safetensors, damage.damaged_bytes), 40, "a.safetensors"),
+    "model": Reader(model, draw_rows, (damage.safetensors,) * 4 + (damage.damaged_bytes,), 40, "a.safetensors"),
+    "agent": Reader(agent, act, (damage.safetensors, damage.damaged_bytes), 25, "a.safetensors"),
     "policies": Reader(archive, play, (damage.npz, damage.damaged_bytes), 30, "a.npz"),
     "replay": Reader(replay, replayed, (in_safetensors,), 40),
-    "run": Reader(run, inspected, (damage.json_file("run.json"), damage.json_file("result.json")), 25),
+    "run": Reader(run, inspected, (damage.json_file("run.json"), damage.json_file("result.json")), 15),
 }
 
 
