@@ -74,7 +74,7 @@ class Agent(Rounds):
         shape = Shape(rows.observation_size, rows.action_size, tuple(m.seed for m in members), rows.device)
         algorithm = kind(n_step_config(kind, config, n_step), shape)
         scales = _scales(config, rows, self.members)
-        self._policy = Policy(algorithm.actor, _first(scales, algorithm.actor), algorithm.squash)
+        self._policy = Policy(algorithm.actor, _first(scales, algorithm.actor), algorithm.squash, algorithm.log_std)
         super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch_size, scales), rows.device)
 
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:

@@ -212,6 +212,8 @@ class Algorithm(ABC):
     """Names of the losses that `update` returns."""
     squash: Squash = "tanh"
     """How the actor's first outputs become an action."""
+    log_std: tuple[float, float] | None = None
+    """Bounds of the log std, where the other outputs are that of a normal distribution whose draws are squashed."""
     discrete: ClassVar[bool] = False
     """Whether it chooses among discrete actions."""
     needs_next_action: ClassVar[bool] = False

@@ -49,6 +49,7 @@ def similarity(gradients: Tensor) -> Tensor:
 
 class EDAC(Algorithm):
     config_class = EDACConfig
+    log_std = _LOG_STD
     losses: ClassVar[tuple[str, ...]] = ("critic", "similarity", "actor", "temperature")
 
     def __init__(self, config: EDACConfig, shape: Shape) -> None:

@@ -134,7 +134,7 @@ class Learner:
         low_high = (torch.from_numpy(bound).to(device) for bound in (self.rows.low, self.rows.high))
         norm = self._norm or RunningNorm(self.rows)  # without updates it changes nothing
         scales = Scales(norm.mean, norm.std, *low_high)
-        self._policy = Policy(self.algorithm.actor, scales, self.algorithm.squash)
+        self._policy = Policy(self.algorithm.actor, scales, self.algorithm.squash, self.algorithm.log_std)
         self._joining = NStepRows(self.rows, n_step, config.discount)
         self._draws = _Draws(self.seeds, self.rows.action_size)
         self._trainings: dict[int, Callable[[], None]] = {}

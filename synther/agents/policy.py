@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -72,6 +72,8 @@ class Policy:
     actor: Networks
     scales: Scales
     squash: Squash
+    log_std: tuple[float, float] | None = None
+    """Bounds of the log std, if the actor has outputs for it; see `Algorithm`."""
 
     @torch.no_grad()
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
@@ -98,7 +100,7 @@ class Policy:
 
     def copy(self, device: torch.device) -> Policy:
         """A copy of the current policy on `device`."""
-        return Policy(self.actor.copy(device), self.scales.to(device), self.squash)
+        return replace(self, actor=self.actor.copy(device), scales=self.scales.to(device))
 
     def members(self) -> list[MemberPolicy]:
         """Each member alone, on the CPU."""
@@ -111,7 +113,8 @@ class Policy:
 
     def described(self) -> dict[str, Any]:
         """Description of the policy, apart from its tensors."""
-        return {**self.actor.described(), "squash": self.squash}
+        drawn = {} if self.log_std is None else {"log_std": self.log_std}
+        return {**self.actor.described(), "squash": self.squash, **drawn}
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,7 @@ def read(
 
 class _About(TypedDict):
     squash: Squash
+    log_std: NotRequired[tuple[float, float]]
 
 
 def load_policy(path: str | os.PathLike[str], device: torch.device | None = None) -> Policy:
@@ -197,7 +201,8 @@ def load_policy(path: str | os.PathLike[str], device: torch.device | None = None
         actor = described_networks(tensors["actor"], tensors.get("actor.buffers"), about)
         if {tensor.dtype for tensor in tensors.values()} != {torch.float32}:
             raise FormatError("its tensors are not of float32")
-        policy = Policy(actor, Scales(**{name: tensors[f"scales.{name}"] for name in names}), about["squash"])
+        scales = Scales(**{name: tensors[f"scales.{name}"] for name in names})
+        policy = Policy(actor, scales, about["squash"], about.get("log_std"))
         policy.act(np.zeros((1, policy.scales.mean.shape[1]), np.float32))
     except (FormatError, RuntimeError, IndexError) as error:  # PyTorch's own, where weights have other shapes
         raise FormatError(f"{path} is a damaged agent file ({error}): train the agent again") from None

@@ -101,6 +101,7 @@ class SAC(Algorithm):
         self.config, self.shape = config, shape
         self.normals, self.uniforms = 2 * shape.action, 1
         self.period = config.policy_delay or config.utd
+        self.log_std = LOG_STD if config.log_std == "clamp" else None
         self.actor = shape.actor(config, 2 * shape.action, initial=_Glorot())
         self.critics = shape.critics(config, config.num_critics, initial=_Glorot())
         self.target_critics = self.critics.clone()

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 
 from synther.data.formats.npz import Archive
 from synther.data.formats.reading import reading
-from synther.errors import DataError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
 
 Array = NDArray[Any]
 Layers = tuple[tuple[Array, Array], ...]
 """Weight (inputs, outputs) and bias (outputs,) of each layer, in order, with ReLU between them."""
 
 LOG_STD = (-20.0, 2.0)
+"""Bounds of the log std of SAC's policies."""
 _KEY = re.compile(r"(?P<name>[^/]+/[^/]+)/(?P<part>weight|bias)(?P<layer>\d+)")
 
 
@@ -36,9 +37,11 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MlpPolicy:
-    """A deterministic network: normalized observations, outputs squashed to [-1, 1] and scaled to the action bounds.
+    """A network: normalized observations, outputs squashed to [-1, 1] and scaled to the action bounds.
 
-    Observations are normalized by `mean` and `std`, if given. `low` and `high` of None are -1 and 1.
+    Observations are normalized by `mean` and `std`, if given. `low` and `high` of None are -1 and 1. With `log_std`,
+    actions are drawn as those of SAC: the first half of the outputs is the mean of a normal distribution, which is then
+    squashed, and the second half is the log of its standard deviation, clipped to these bounds.
     """
 
     layers: Layers
@@ -47,12 +50,17 @@ class MlpPolicy:
     std: Array | None = None
     low: Array | None = None
     high: Array | None = None
+    log_std: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", checked(self.layers))
         if self.squash not in ("tanh", "clamp"):
             raise DataError(f"squash must be 'tanh' or 'clamp', got {self.squash!r}")
         inputs, outputs = len(self.layers[0][0]), len(self.layers[-1][1])
+        if self.log_std is not None:
+            if outputs % 2:
+                raise DataError(f"expected an even number of outputs (mean and log std), got {outputs}")
+            outputs //= 2
         for one, other, size in (("mean", "std", inputs), ("low", "high", outputs)):
             given = [getattr(self, name) for name in (one, other)]
             if (given[0] is None) != (given[1] is None):
@@ -74,31 +82,14 @@ class MlpPolicy:
         if self.mean is not None and self.std is not None:
             hidden = (hidden - self.mean) / self.std
         out = forward(self.layers, hidden)
+        if self.log_std is not None:
+            assert rng is not None  # who draws needs a source of random numbers
+            mean, log_std = np.split(out, 2, axis=-1)
+            out = mean + np.exp(np.clip(log_std, *self.log_std)) * rng.standard_normal(mean.shape, np.float32)
         action: Array = np.tanh(out) if self.squash == "tanh" else np.clip(out, -1, 1)
         if self.low is not None and self.high is not None:
             action = (self.high + self.low) / 2 + (self.high - self.low) / 2 * action
             action = np.clip(action, self.low, self.high)  # rounding may exceed the bounds
-        return action
-
-
-@dataclass(frozen=True, eq=False)
-class GaussianPolicy:
-    """SAC's actor: a normal distribution squashed by tanh to (-1, 1). The first half of the outputs is the mean, the
-    second half the log of the standard deviation."""
-
-    layers: Layers
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", checked(self.layers))
-        if len(self.layers[-1][1]) % 2:
-            raise DataError(f"expected an even number of outputs (mean and log std), got {len(self.layers[-1][1])}")
-
-    def act(self, observation: Array, rng: np.random.Generator) -> Array:
-        out = forward(self.layers, np.asarray(observation, np.float32))
-        half = out.shape[-1] // 2
-        mean, log_std = out[..., :half], out[..., half:]
-        std = np.exp(np.clip(log_std, *LOG_STD))
-        action: Array = np.tanh(mean + std * rng.standard_normal(mean.shape, np.float32))
         return action
 
 
@@ -132,34 +123,40 @@ class Explorer:
     noise: float
 
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
-        action = self.policy.act(observation)
+        action = self.policy.act(observation, rng)
         moved = self.noise * (self.high - self.low) / 2 * rng.standard_normal(action.shape, np.float32)
         kept: Array = np.clip(action + moved, self.low, self.high)
         return kept
 
 
-def frozen(policy: Any) -> Sequence[Any]:
-    """An agent's policy (`agents.policy.Policy`), one per member: perceptrons as NumPy arrays, others as they are."""
+def frozen(policy: Any, *, stochastic: bool = False) -> Sequence[Any]:
+    """An agent's policy (`agents.policy.Policy`), one per member: perceptrons as NumPy arrays, others as they are.
+
+    They act deterministically, or, if `stochastic`, draw their actions as in training.
+    """
+    if stochastic and (policy.log_std is None or not hasattr(policy.actor, "sizes")):
+        raise ConfigError("it has no distribution to draw actions from: expected one of SAC, REDQ, DroQ, RLPD or EDAC")
     if policy.squash == "argmax" or not hasattr(policy.actor, "sizes"):
         return list(policy.members())
     s = policy.scales
     mean, std, low, high = (tensor.cpu().numpy() for tensor in (s.mean, s.std, s.low, s.high))
     networks = policy.actor.weights.detach().cpu().numpy()  # one copy from the device for all members
+    outputs, log_std = (2 * len(low), policy.log_std) if stochastic else (len(low), None)
     return [
-        MlpPolicy(_layers(row, policy.actor.sizes, len(low)), policy.squash, mean[member], std[member], low, high)
-        for member, row in enumerate(networks)
+        MlpPolicy(_layers(row, policy.actor.sizes, outputs), policy.squash, own_mean, own_std, low, high, log_std)
+        for row, own_mean, own_std in zip(networks, mean, std, strict=True)
     ]
 
 
-def _layers(row: Array, sizes: tuple[int, ...], actions: int) -> Layers:
-    """One network, a row of a `Stack`: its matrices, then its biases. Outputs beyond the mean are left out."""
+def _layers(row: Array, sizes: tuple[int, ...], outputs: int) -> Layers:
+    """One network, a row of a `Stack`: its matrices, then its biases. Further outputs are left out."""
     shapes = [*pairwise(sizes), *((size,) for size in sizes[1:])]
     ends = list(accumulate(int(np.prod(shape)) for shape in shapes))
     parts = [part.reshape(shape) for part, shape in zip(np.split(row[: ends[-1]], ends[:-1]), shapes, strict=True)]
     depth = len(sizes) - 1
     layers = list(zip(parts[:depth], parts[depth:], strict=True))
     weight, bias = layers.pop()
-    return (*layers, (weight[:, :actions], bias[:actions]))
+    return (*layers, (weight[:, :outputs], bias[:outputs]))
 
 
 def forward(layers: Layers, hidden: Array) -> Array:
@@ -189,8 +186,8 @@ def checked(layers: Layers) -> Layers:
     return own
 
 
-def read_policy(path: str | os.PathLike[str], env: str, level: str) -> GaussianPolicy:
-    """The policy `ENV/LEVEL` of an archive (.npz) with keys `ENV/LEVEL/weightK` and `ENV/LEVEL/biasK`."""
+def read_policy(path: str | os.PathLike[str], env: str, level: str) -> MlpPolicy:
+    """The stochastic policy `ENV/LEVEL` of an archive (.npz) with keys `ENV/LEVEL/weightK` and `ENV/LEVEL/biasK`."""
     name = f"{env}/{level}"
     with _archive(path) as archive:
         known = _names(archive)
@@ -204,7 +201,7 @@ def read_policy(path: str | os.PathLike[str], env: str, level: str) -> GaussianP
         raise FormatError(f"{path}: {name} holds {', '.join(sorted(parts))}; expected weightK and biasK, K from 0 on")
     try:
         layers = tuple((parts[f"weight{layer}"], parts[f"bias{layer}"]) for layer in range(count))
-        return GaussianPolicy(layers)
+        return MlpPolicy(layers, log_std=LOG_STD)
     except DataError as error:
         raise FormatError(f"{path}: {name}: {error}") from None
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synther.envs.policies import GaussianPolicy, MlpPolicy, UniformPolicy, policies_of, read_policy
+from synther.envs.policies import LOG_STD, MlpPolicy, UniformPolicy, policies_of, read_policy
 from synther.errors import DataError, FormatError
 
 
@@ -56,7 +56,7 @@ def test_a_policy_keeps_its_own_arrays_and_travels() -> None:
 
 
 def test_gaussian_draws_have_the_mean_and_the_deviation() -> None:
-    policy = GaussianPolicy(constant(3, 0.3, -0.2, np.log(0.5), np.log(0.1)))
+    policy = MlpPolicy(constant(3, 0.3, -0.2, np.log(0.5), np.log(0.1)), log_std=LOG_STD)
     drawn = np.arctanh(policy.act(np.zeros((40_000, 3)), RNG(0)).astype(np.float64))
     np.testing.assert_allclose(drawn.mean(0), [0.3, -0.2], atol=0.01)
     np.testing.assert_allclose(drawn.std(0), [0.5, 0.1], rtol=0.02)
@@ -72,9 +72,12 @@ def test_gaussian_draws_by_hand() -> None:
     out = np.maximum(seen @ layers[0][0] + layers[0][1], 0) @ layers[1][0] + layers[1][1]
     assert (out[:, 2].max() > 2, out[:, 3].min() < -20) == (True, True)
     expected = np.tanh(out[:, :2] + np.exp(out[:, 2:].clip(-20, 2)) * RNG(4).standard_normal((5, 2), np.float32))
-    np.testing.assert_allclose(GaussianPolicy(layers).act(seen, RNG(4)), expected, rtol=1e-4)
+    np.testing.assert_allclose(MlpPolicy(layers, log_std=LOG_STD).act(seen, RNG(4)), expected, rtol=1e-4)
+    low, high = np.array([-2.0, 0.0]), np.array([2.0, 1.0])
+    boxed = MlpPolicy(layers, "tanh", np.ones(3), np.full(3, 2.0), low, high, LOG_STD)
+    np.testing.assert_allclose(boxed.act(2 * seen + 1, RNG(4)), low + (high - low) * (expected + 1) / 2, atol=1e-5)
     with pytest.raises(DataError, match="even"):
-        GaussianPolicy(constant(3, 0, 0, 0))
+        MlpPolicy(constant(3, 0, 0, 0), log_std=LOG_STD)
 
 
 def test_chance_fills_the_box() -> None:
@@ -124,7 +127,7 @@ def test_policies_are_read_by_name(tmp_path: Path) -> None:
     assert policies_of(path) == ("hopper/medium", "hopper/best")
     seen = RNG(0).normal(size=(4, 11))
     policy = read_policy(path, "hopper", "best")
-    np.testing.assert_array_equal(policy.act(seen, RNG(5)), GaussianPolicy(layers).act(seen, RNG(5)))
+    np.testing.assert_array_equal(policy.act(seen, RNG(5)), MlpPolicy(layers, log_std=LOG_STD).act(seen, RNG(5)))
     with pytest.raises(FormatError, match=r"'hopper/expert'.* hopper/medium, hopper/best"):
         read_policy(path, "hopper", "expert")
     with pytest.raises(FormatError, match="none"):
