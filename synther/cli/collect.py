@@ -31,12 +31,14 @@ class Collect(options.Output):
     """A file (.npz, .hdf5, .parquet; .hdf5 for frames), minari:NAMESPACE/NAME-v0, or a folder for a Minari data set."""
     steps: int | None = None
     """Rows to collect in an environment. Default: 100K. K and M suffixes are accepted."""
-    policy: str | None = None
-    """random (the default), FILE.npz:ENV/LEVEL, or an agent's file (.safetensors) of `train` or `online`."""
+    policy: tuple[str, ...] = ()
+    """random (the default), FILE.npz:ENV/LEVEL, or agents' files (.safetensors); of several, equal shares."""
     member: int | None = None
     """Index of the agent in its file. Default: 0, the first."""
     noise: float | None = None
     """Standard deviation of noise added to an agent's actions, scaled to [-1, 1]. Default: no noise."""
+    stochastic: options.Flag = False
+    """Let an agent draw its actions from its distribution, as in training (SAC and its relatives)."""
     env_options: dict[str, Any] | None = None
     """Arguments of gymnasium.make: '{"max_episode_steps": 500}'."""
     seed: int | None = None
@@ -45,6 +47,8 @@ class Collect(options.Output):
     """Keep frames of 84 x 84 pixels, while the policy acts on states: for pixel agents."""
     repeat: int | None = None
     """With --pixels: how often each action is repeated. Default: 2. --steps counts decisions."""
+    shadow_size: int | None = None
+    """With --pixels: width of the shadow map. Default: 4,096, as dm_control's. 512 takes half the time."""
 
 
 def collect(arguments: list[str]) -> None:
@@ -72,7 +76,7 @@ def collect(arguments: list[str]) -> None:
 def _made(chosen: Collect) -> dict[str, Any]:
     """What decides about the data: the same for the same command."""
     told = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet")}
-    names = (chosen.policy or "").partition(":")[0], f"{chosen.source}/replay.npz"
+    names = *(name.partition(":")[0] for name in chosen.policy), f"{chosen.source}/replay.npz"
     return told | {"files": [digest_of(Path(name)) for name in names if Path(name).is_file()]}
 
 
@@ -81,8 +85,9 @@ def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
     from synther.collect.rows import Summary, buffer_of, roll_out
     from synther.data import formats
 
-    if chosen.repeat is not None:
-        raise ConfigError("--repeat is for frames: expected --pixels with it")
+    for name in ("repeat", "shadow_size"):
+        if getattr(chosen, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is for frames: expected --pixels with it")
     run = _run_of(chosen)
     rows = _played(chosen, roll_out, options=chosen.env_options) if run is None else buffer_of(run)
     formats.write(rows, target)
@@ -98,9 +103,10 @@ def _frames(chosen: Collect, target: str | Path) -> dict[str, Any]:
     if chosen.env_options is not None:
         raise ConfigError("--env-options is for rows: frames are rendered of dm_control's own tasks")
     if run is None:
-        recorder = _played(chosen, record_frames, repeat=REPEAT if chosen.repeat is None else chosen.repeat)
+        more = {"repeat": REPEAT if chosen.repeat is None else chosen.repeat, "shadow_size": chosen.shadow_size}
+        recorder = _played(chosen, record_frames, **more)
     else:
-        recorder = record_run_frames(run, progress=not chosen.quiet)
+        recorder = record_run_frames(run, shadow_size=chosen.shadow_size, progress=not chosen.quiet)
     found = save_frames(recorder, Path(target), progress=not chosen.quiet)
     return {"frames": found.rows + found.episodes, **asdict(found)}  # one more than decisions in each episode
 
@@ -110,8 +116,8 @@ def _run_of(chosen: Collect) -> Path | None:
     folder = Path(chosen.source).expanduser()
     if not folder.is_dir():
         return None
-    for name in ("steps", "policy", "member", "noise", "env_options", "seed", "repeat"):
-        if getattr(chosen, name) is not None:
+    for name in ("steps", "policy", "member", "noise", "stochastic", "env_options", "seed", "repeat"):
+        if getattr(chosen, name) != getattr(Collect, name):
             option = name.replace("_", "-")
             raise ConfigError(f"{folder} is a run, whose rows exist already: --{option} is for an environment")
     return folder
@@ -121,10 +127,11 @@ def _played(chosen: Collect, play: Callable[..., Any], **more: Any) -> Any:
     """`play` the policy in the environment."""
     return play(
         chosen.source,
-        "random" if chosen.policy is None else chosen.policy,
+        chosen.policy or "random",
         100_000 if chosen.steps is None else chosen.steps,
         member=chosen.member,
         noise=chosen.noise,
+        stochastic=chosen.stochastic,
         seed=chosen.seed or 0,
         progress=not chosen.quiet,
         **more,

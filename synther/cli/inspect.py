@@ -126,27 +126,33 @@ def _agents(chosen: Inspect) -> None:
 
 
 def _frames(chosen: Inspect) -> None:
-    from synther.pixels.files import read
+    from synther.pixels.formats.hdf5 import Shard
+    from synther.schema import parse
 
-    frames = read(chosen.file)
-    returns, size = frames.returns(), frames.image.shape[1:]
+    shard = Shard(Path(chosen.file).expanduser())
+    outcomes, about = shard.outcomes(), shard.about
+    returns = outcomes.returns
+    cut = len(returns) - about.get("whole_episodes", len(returns))
+    mean, std = about.get("mean_return", returns.mean()), about.get("std_return", returns.std())
+    known = {name: shard.known.get(name) for name in ("env_id", "action_repeat", "shadow_size")}
     facts = {
         "kind": "frames",
-        "env_id": frames.env_id,
-        "frames": len(frames),
+        **known,
+        "frames": shard.records,
         "episodes": len(returns),
-        "size": list(size),
-        "actions": frames.action.shape[1],
-        "action_repeat": frames.action_repeat,
-        "return": {"mean": float(returns.mean()), "std": float(returns.std())},
+        "size": list(shard.size),
+        "actions": shard.actions,
+        "return": {"mean": float(mean), "std": float(std), "episodes": returns.tolist()},
+        "recorded": parse(about.get("recorded", "{}"), dict[str, Any], "its attribute recorded"),
     }
     figures = [
-        ("environment", frames.env_id or "-"),
-        ("frames", f"{len(frames):,} of {' x '.join(map(str, size))}"),
-        ("episodes", f"{len(returns):,}"),
-        ("actions", str(frames.action.shape[1])),
-        ("action repeat", str(frames.action_repeat or "-")),
-        ("return", f"{returns.mean():,.1f} ± {returns.std():,.1f}"),
+        ("environment", known["env_id"] or "-"),
+        ("frames", f"{shard.records:,} of {' x '.join(map(str, shard.size))}"),
+        ("episodes", f"{len(returns):,}" + (f", {cut:,} of them cut" if cut else "")),
+        ("actions", str(shard.actions)),
+        ("action repeat", str(known["action_repeat"] or "-")),
+        ("shadow size", str(known["shadow_size"] or "-")),
+        ("return", f"{mean:,.1f} ± {std:,.1f}"),
     ]
     answer(chosen.json, facts, figures, f"frames {chosen.file}")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
 from synther.datasets.rollouts import CHANCE, parts_of, regenerate
 from synther.datasets.tasks import returns, whole_returns
-from synther.envs.episodes import action_bounds
+from synther.envs.episodes import action_bounds, action_box
 from synther.envs.making import Trusted, opened, time_limit
-from synther.envs.policies import Explorer, Policy, frozen, policies_of, read_policy
+from synther.envs.policies import Explorer, Policy, UniformPolicy, frozen, policies_of, read_policy
 from synther.envs.recording import record
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
@@ -35,11 +35,12 @@ AGENT, _ARCHIVE = ".safetensors", ".npz"
 
 def roll_out(
     env_id: str,
-    policy: str,
+    policy: str | Sequence[str],
     steps: int,
     *,
     member: int | None = None,
     noise: float | None = None,
+    stochastic: bool = False,
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
     processes: int | None = None,
@@ -48,18 +49,17 @@ def roll_out(
     """`steps` rows of whole episodes; the last episode is cut, as a timeout, where the rows are full.
 
     `policy` is "random" for uniform actions, "FILE.npz:ENV/LEVEL" for a stochastic one of an archive, or an agent's
-    file (.safetensors), whose `member` (None: the first) acts deterministically but for `noise`. `options` are for
-    `gymnasium.make`. Rows depend on the seed, but not on the number of `processes` (None: one per core).
+    file (.safetensors), whose `member` (None: the first) acts as `agent_policies` says. Of several, each has an equal
+    share of the rows, one after the other. `options` are for `gymnasium.make`. Rows depend on the seed, but not on the
+    number of `processes` (None: one per core).
     """
-    env_id = Trusted(env_id)
-    log.info("recording %s steps of %s with the policy %s", f"{steps:,}", env_id, policy)
+    env_id, policies = Trusted(env_id), [policy] if isinstance(policy, str) else list(policy)
+    log.info("recording %s steps of %s with the policy %s", f"{steps:,}", env_id, ", ".join(policies))
     how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
-    actor = agent_policy(env_id, policy, member, noise, options)
-    if actor is not None:
-        return record(env_id, [actor], steps, **how)
-    if policy == CHANCE:
-        return regenerate(None, env_id, CHANCE, steps, env_id=env_id, **how)
-    file, env, level = _archived(policy)
+    if len(policies) > 1 or policies[0] == CHANCE or policies[0].endswith(AGENT):
+        return record(env_id, agent_policies(env_id, policies, member, noise, stochastic, options), steps, **how)
+    check_agents(policies, member, noise, stochastic)
+    file, env, level = _archived(policies[0])
     for part in parts_of(file, env, level):
         if part != CHANCE:
             layers = read_policy(file, env, part).layers
@@ -80,25 +80,54 @@ def _archived(policy: str) -> tuple[Path, str, str]:
     raise ConfigError(f"--policy must be {CHANCE}, FILE.npz:ENV/LEVEL or AGENT{AGENT}, got {policy!r}{hint}")
 
 
-def agent_policy(
-    env_id: str, policy: str, member: int | None, noise: float | None, options: Mapping[str, Any] | None = None
-) -> Policy | None:
-    """A member of an agent's file that fits the environment; None if `policy` is not such a file."""
-    if not policy.endswith(AGENT):
-        if member is not None or noise is not None:
-            raise ConfigError(f"--member and --noise are for an agent's file ({AGENT}), the policy is {policy!r}")
-        return None
+def agent_policies(
+    env_id: str,
+    policies: Sequence[str],
+    member: int | None,
+    noise: float | None,
+    stochastic: bool,
+    options: Mapping[str, Any] | None = None,
+    box: tuple[Array, Array] | None = None,
+) -> list[Policy]:
+    """Who acts: uniform random actions for "random", or the `member` of an agent's file that fits the environment.
+
+    Agents act deterministically, or, if `stochastic`, draw their actions as in training; `noise` is added to them.
+    `box` are the bounds of random actions (None: those of the environment).
+    """
+    check_agents(policies, member, noise, stochastic)
+    found: list[Policy] = []
+    for policy in policies:
+        if policy.endswith(AGENT):
+            found.append(_agent(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, stochastic, options))
+        elif policy == CHANCE:
+            with nullcontext() if box else opened(env_id, **options or {}) as env:
+                found.append(UniformPolicy(*(box or action_box(env, env_id))))
+        else:
+            raise ConfigError(f"expected {CHANCE} or AGENT{AGENT} as --policy for {env_id}, got {policy!r}")
+    return found
+
+
+def check_agents(policies: Sequence[str], member: int | None, noise: float | None, stochastic: bool) -> None:
+    """Refuse options of agents where there is none."""
+    if (member, noise, stochastic) != (None, None, False) and not any(name.endswith(AGENT) for name in policies):
+        told = ", ".join(policies)
+        raise ConfigError(f"--member, --noise and --stochastic are for an agent's file ({AGENT}), the policy is {told}")
     if noise is not None and not 0 <= noise < np.inf:
         raise ConfigError(f"the noise must be a finite number, 0 or more, got {noise}")
+
+
+def _agent(
+    env_id: str, path: Path, member: int, noise: float, stochastic: bool, options: Mapping[str, Any] | None
+) -> Policy:
     from synther.agents.policy import load_policy
 
-    path, place = Path(policy).expanduser(), member or 0
-    members = frozen(load_policy(path))
-    if not 0 <= place < len(members):
-        raise ConfigError(f"{path} has {len(members)} members, counted from 0: there is no member {place}")
-    own = members[place]
-    assert own.low is not None
-    assert own.high is not None  # an agent's policy always knows its bounds
+    try:
+        members = frozen(load_policy(path), stochastic=stochastic)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not 0 <= member < len(members):
+        raise ConfigError(f"{path} has {len(members)} members, counted from 0: there is no member {member}")
+    own = members[member]
     low, high = check_fits(env_id, str(path), own.inputs, len(own.low), options)
     if (own.low < low.astype(np.float32)).any() or (own.high > high.astype(np.float32)).any():
         raise DataError(f"{path} acts from {own.low} to {own.high}: {env_id} takes actions from {low} to {high}")

@@ -26,6 +26,9 @@ Image = NDArray[np.uint8]
 _GEOMS = 1_000
 """Largest number of shapes in a scene, the same as in dm_control. No model here has more."""
 
+_SHADOWS = 16_384
+"""Largest shadow map, as OpenGL limits the size of textures on common machines."""
+
 _PROBE = """
 import importlib, sys
 context = importlib.import_module("mujoco." + sys.argv[1]).GLContext(8, 8)
@@ -74,19 +77,30 @@ def _failure(backend: str) -> str:
     return said[-1] if done.returncode else ""
 
 
+def check_shadow_size(size: int) -> int:
+    if not 1 <= size <= _SHADOWS:
+        raise ConfigError(f"the shadow size must lie between 1 and {_SHADOWS:,} (dm_control: 4,096), got {size}")
+    return size
+
+
 class Camera:
     """The camera `number` of `model` (a `mujoco.MjModel`), with pictures of `size` x `size` pixels.
 
-    `backend` is the graphics library (None: `graphics()`). `close` frees it; so does deleting the object.
+    `backend` is the graphics library (None: `graphics()`). `shadow_size` is the width of the shadow map in texels
+    (None: that of the model). `close` frees the camera; so does deleting the object.
     """
 
-    def __init__(self, model: Any, number: int, size: int, backend: str | None = None) -> None:
+    def __init__(
+        self, model: Any, number: int, size: int, backend: str | None = None, shadow_size: int | None = None
+    ) -> None:
         import mujoco
 
         if not 0 <= number < model.ncam:
             raise ConfigError(f"there is no camera {number}: the model has {model.ncam}, counted from 0")
         # A buffer as small as the picture: clearing the default one takes 5 % of the time of a frame.
         model.vis.global_.offwidth = model.vis.global_.offheight = size
+        if shadow_size is not None:
+            model.vis.quality.shadowsize = check_shadow_size(shadow_size)
         try:
             self._window = import_module(f"mujoco.{backend or graphics()}").GLContext(size, size)
             self._window.make_current()

@@ -32,7 +32,8 @@ class PixelEnv:
 
     An observation is the last `stack` frames, (3 stack, size, size) of uint8, oldest first. After a reset all of them
     are the same frame. Each action is taken `repeat` times, and rewards are summed. `backend` is the result of
-    `camera.graphics`, which many environments can share.
+    `camera.graphics`, which many environments can share. A smaller `shadow_size` than dm_control's is faster and
+    changes a few pixels at the edges of shadows; see `Camera`.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class PixelEnv:
         repeat: int = REPEAT,
         stack: int = STACK,
         backend: str | None = None,
+        shadow_size: int | None = None,
     ) -> None:
         if min(size, repeat, stack) < 1:
             raise ConfigError(f"size, repeat and stack must be at least 1, got {size}, {repeat} and {stack}")
@@ -57,7 +59,7 @@ class PixelEnv:
             self._env = suite.load(domain, task, task_kwargs={"random": self._random})
             self._stack.callback(self._env.close)
             self.low, self.high = _bounds(self._env, env_id)
-            self._camera = Camera(self._env.physics.model.ptr, _CAMERAS.get(domain, 0), size, backend)
+            self._camera = Camera(self._env.physics.model.ptr, _CAMERAS.get(domain, 0), size, backend, shadow_size)
             self._stack.callback(self._camera.close)
         except BaseException:
             self._stack.close()

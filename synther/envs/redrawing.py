@@ -28,8 +28,9 @@ _LOST = ("swimmer",)
 """Tasks that cannot be rendered again: all observations are relative to the head, so its pose is unknown."""
 
 
-def check_redrawable(env_id: str | None) -> None:
-    """Refuse a task whose frames cannot be derived from its observations, or whose library is not installed."""
+def check_redrawable(env_id: str | None) -> str:
+    """Refuse a task whose frames cannot be derived from its observations, or whose library is not installed; returns
+    `env_id`."""
     drawn = [name for name in TASKS if _domain(name) not in _LOST]
     if env_id is None or env_id not in drawn:
         raise DataError(
@@ -37,14 +38,17 @@ def check_redrawable(env_id: str | None) -> None:
             "other tasks, record frames while a policy acts (--policy)"
         )
     import_suite(env_id)
+    return env_id
 
 
-def redraw(env_id: str, observations: Array, actions: Array, size: int, backend: str) -> NDArray[np.uint8]:
+def redraw(
+    env_id: str, observations: Array, actions: Array, size: int, backend: str, shadow_size: int | None = None
+) -> NDArray[np.uint8]:
     """The frames (T + 1, 3, size, size) of one episode with `observations` (T + 1, O) and `actions` (T, A).
 
     The task and the camera stay open until this process ends.
     """
-    held, camera = _held(env_id, size, backend)
+    held, camera = _held(env_id, size, backend, shadow_size)
     if observations.shape[1:] != (held.columns,) or actions.shape[1:] != held.action_shape:
         expected = f"{held.columns} observation columns and {held.action_shape[0]} actions"
         raise DataError(f"{env_id} has {expected}, got {observations.shape[1:]} and {actions.shape[1:]}")
@@ -78,10 +82,10 @@ def _domain(env_id: str) -> str:
 
 
 @cache
-def _held(env_id: str, size: int, backend: str) -> tuple[SuiteTask, Camera]:
+def _held(env_id: str, size: int, backend: str, shadow_size: int | None) -> tuple[SuiteTask, Camera]:
     stack = ExitStack()
     atexit.register(stack.close)
     opened = stack.enter_context(task(env_id))
-    camera = Camera(opened.physics.model.ptr, 0, size, backend)
+    camera = Camera(opened.physics.model.ptr, 0, size, backend, shadow_size)
     stack.callback(camera.close)
     return opened, camera

@@ -6,11 +6,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from synther.cores import environment
 from synther.errors import ConfigError, Failed
@@ -50,6 +51,23 @@ class Workers:
             for process in list((self._pool._processes or {}).values()):
                 process.terminate()
         self.close()
+
+
+def in_order(
+    workers: Workers, work: Callable[..., _Answer], given: Iterable[tuple[Any, ...]], ahead: int = 2
+) -> Iterator[_Answer]:
+    """The results of `work`, called with each of the `given` arguments, in their order.
+
+    Only `ahead` pieces per process are under way or wait to be yielded, so that no process waits for the piece that is
+    yielded next.
+    """
+    begun: deque[Future[_Answer]] = deque()
+    for arguments in given:
+        begun.append(workers.submit(work, *arguments))
+        if len(begun) >= ahead * workers.count:
+            yield answer(begun.popleft())
+    while begun:
+        yield answer(begun.popleft())
 
 
 def answer(future: Future[_Answer]) -> _Answer:

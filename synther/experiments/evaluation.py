@@ -100,7 +100,8 @@ def score(
         pixel_policy, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if make_env is PixelEnv else None
         if obstacle is not None:
             raise ConfigError(obstacle)
-        how = {"repeat": repeat, "workers": workers, "make_env": make_env, "number": number}
+        shadow_size = run.get("shadow_size")
+        how = {"repeat": repeat, "shadow_size": shadow_size, "workers": workers, "make_env": make_env, "number": number}
         with shown.phase("evaluate", len(seeds) * wanted) as phase:
             found = evaluate_pixels(pixel_policy, env_id, seeds, wanted, phase=phase, **how)
     else:
@@ -209,8 +210,8 @@ def evaluate(
 ) -> Result:
     """Play `episodes` episodes with every seed of the run in `folder`, and write its `result.json`.
 
-    By default, the environment and the number of times that each action is repeated are those of the run's frames.
-    Episodes that were played before are not played again.
+    By default, the environment and the number of times that each action is repeated are those of the run's frames, and
+    so is the shadow map. Episodes that were played before are not played again.
     """
     about, obstacle = description(folder), why_not(folder, env_id)
     if obstacle is not None:
@@ -223,9 +224,10 @@ def evaluate(
         log.warning("the frames do not say how often each action was repeated: taken to be %d times (--repeat)", repeat)
     file = folder / POLICY
     with RunFolder(folder).lock(), resolve(progress).phase("evaluate", len(seeds) * episodes) as phase:
-        identity = key_of({"policy": digest_of(file), "env_id": env_id, "repeat": repeat})
+        drawn = {name: about[name] for name in ("shadow_size",) if name in about}  # most frames do not say it
+        identity = key_of({"policy": digest_of(file), "env_id": env_id, "repeat": repeat, **drawn})
         book = _Book(folder / "episodes.jsonl", identity)
-        how: dict[str, Any] = {"repeat": repeat, "workers": workers, "phase": phase, "book": book}
+        how: dict[str, Any] = {"repeat": repeat, **drawn, "workers": workers, "phase": phase, "book": book}
         found = evaluate_pixels(load_pixel_policy(file), env_id, seeds, episodes, **how)
         trained = result_of(folder)
         (arm,) = trained.curves

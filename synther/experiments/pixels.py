@@ -56,6 +56,8 @@ FRAMES, LATENTS = "frames", "latents"
 POLICY = "policy.safetensors"
 _TRAINED = "trained.json"
 _TOLD = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "device")
+_WORLD = ("env_id", "action_repeat", "shadow_size")
+"""What evaluations need to know of the frames, as far as they say it."""
 
 _CPU_BYTES = 4 << 30
 _GPU_SHARE = 0.25
@@ -122,6 +124,7 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
         "action_repeat": frames.action_repeat,
         **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
         "device": device.type,
+        **({} if frames.shadow_size is None else {"shadow_size": frames.shadow_size}),
     }
     run = RunFolder(folder)
     run.check(described)
@@ -329,7 +332,7 @@ def retrain_to(
         "groups": [group.seeds for group in groups],
         **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
         "device": device.type,
-        **{name: about[name] for name in ("seeds", "env_id", "action_repeat")},
+        **{name: about[name] for name in ("seeds", *_WORLD) if name in about},
     }
     if real:
         described |= {"real": [source.description() for source in real], "ratio": ratio}

@@ -87,6 +87,7 @@ def play(
     episodes: int = 10,
     number: int = 0,
     repeat: int = 2,
+    shadow_size: int | None = None,
     workers: int | None = None,
     done: Collection[Place] = (),
     make_env: Callable[..., Env] = PixelEnv,
@@ -94,7 +95,8 @@ def play(
     """Play `episodes` episodes with each member's policy, and yield the results as they come in.
 
     `seeds` has one seed per member. Episodes in `done` are skipped. Another `number` gives other initial states.
-    `workers` of None is one per core. `make_env` creates the environment, in a worker.
+    `shadow_size` is that of the frames that the policy learned from. `workers` of None is one per core. `make_env`
+    creates the environment, in a worker.
     """
     if episodes < 1:
         raise ConfigError(f"episodes must be at least 1, got {episodes}")
@@ -108,7 +110,8 @@ def play(
         waited = {}
         for place in left:
             start = _start(seeds[place.member], number, place.episode)
-            waited[pool.submit(_played, make_env, env_id, repeat, frozen[place.member], start)] = place
+            given = make_env, env_id, repeat, shadow_size, frozen[place.member], start
+            waited[pool.submit(_played, *given)] = place
         for future in as_completed(waited):
             yield waited[future], answer(future)
 
@@ -119,17 +122,19 @@ def _start(seed: int, number: int, episode: int) -> int:
 
 
 @cache
-def _held(make_env: Callable[..., Env], env_id: str, size: int, repeat: int) -> Env:
+def _held(make_env: Callable[..., Env], env_id: str, size: int, repeat: int, shadow_size: int | None) -> Env:
     """An environment that stays open until this worker process ends, because making one takes seconds."""
-    made = make_env(env_id, size=size, repeat=repeat, stack=STACK)
+    made = make_env(env_id, size=size, repeat=repeat, stack=STACK, shadow_size=shadow_size)
     atexit.register(made.close)  # before the graphics library is unloaded
     return made
 
 
-def _played(make_env: Callable[..., Env], env_id: str, repeat: int, frozen: bytes, start: int) -> Played:
+def _played(
+    make_env: Callable[..., Env], env_id: str, repeat: int, shadow_size: int | None, frozen: bytes, start: int
+) -> Played:
     """In a worker: play one episode."""
     policy: PixelPolicy = pickle.loads(frozen)
-    here = _held(make_env, env_id, policy.size, repeat)
+    here = _held(make_env, env_id, policy.size, repeat, shadow_size)
     if len(here.low) != len(policy.low):
         raise DataError(
             f"{env_id} takes {len(here.low)} actions and the policy returns {len(policy.low)}: it was trained in "

@@ -64,15 +64,15 @@ def frames_of(task: str, level: str, data: Path | None) -> Path:
     raise FormatError(f"no frames of {name} in {data}: expected {', '.join(map(str, wanted[:-1]))} or {wanted[-1]}")
 
 
-def write(frames: Frames | Iterable[Frames], path: Place) -> None:
+def write(frames: Frames | Iterable[Frames], path: Place, about: hdf5.About | None = None) -> None:
     """Write one HDF5 file with V-D4RL's keys. It is written atomically and replaces an existing file.
 
-    `frames` may be a generator of parts; then only one part is in memory at a time.
+    `frames` may be a generator of parts; then only one part is in memory at a time. `about` is written with them.
     """
     if Path(path).suffix.lower() not in hdf5.SUFFIXES:
         raise FormatError(f"{path}: frames are written as {' or '.join(hdf5.SUFFIXES)}: choose such a name")
     with writing_to(path):
-        hdf5.write([frames] if isinstance(frames, Frames) else frames, path)
+        hdf5.write([frames] if isinstance(frames, Frames) else frames, path, about or {})
 
 
 def _sources(given: Place) -> list[Source]:
@@ -146,9 +146,9 @@ def _agreed(sources: Sequence[Source]) -> dict[str, Any]:
             raise DataError(f"the {name} of actions differs between files: {', '.join(map(str, told))}")
         if told:
             agreed[name] = np.array(told.pop(), np.float32)
-    for name in ("env_id", "action_repeat"):
+    for name in ("env_id", "action_repeat", "shadow_size"):
         every = {one.known.get(name) for one in sources}
         agreed[name] = every.pop() if len(every) == 1 else None
-    if agreed["action_repeat"] is not None:
-        agreed["action_repeat"] = int(agreed["action_repeat"])
+        if agreed[name] is not None and name != "env_id":
+            agreed[name] = int(agreed[name])
     return agreed

@@ -56,7 +56,8 @@ class Frames:
     first     (N,)          bool: a reset
 
     `low` and `high` are the action bounds, (A,) or one number for all. `action_repeat` is how often the simulator
-    repeated each action. Arrays that already have the right dtype are not copied: do not modify them.
+    repeated each action, `shadow_size` the shadow map that was rendered with, if it was not the task's own. Arrays that
+    already have the right dtype are not copied: do not modify them.
     """
 
     image: NDArray[np.uint8]
@@ -68,6 +69,7 @@ class Frames:
     action_repeat: int | None = None
     low: NDArray[np.float32] = -1.0  # type: ignore[assignment]  # one a column after __post_init__
     high: NDArray[np.float32] = 1.0  # type: ignore[assignment]
+    shadow_size: int | None = None
 
     def __post_init__(self) -> None:
         records = _check_image(self.image)
@@ -88,8 +90,9 @@ class Frames:
                     f"{name} has {len(array):,} records, image has {records:,}: expected one for each frame"
                 )
             object.__setattr__(self, name, array)
-        if self.action_repeat is not None and self.action_repeat < 1:
-            raise DataError(f"action_repeat must be at least 1, got {self.action_repeat}")
+        for name in ("action_repeat", "shadow_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise DataError(f"{name} must be at least 1, got {getattr(self, name)}")
         self._check_episodes()
         self._check_actions()
 
@@ -136,7 +139,7 @@ class Frames:
                     raise DataError(f"cannot concatenate: part {number} has {what} {there}, part 0 {here}")
         names = ("image", "action", "reward", "discount", "first")
         joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-        for name in ("env_id", "action_repeat"):
+        for name in ("env_id", "action_repeat", "shadow_size"):
             values = {getattr(part, name) for part in parts}
             joined[name] = values.pop() if len(values) == 1 else None
         return cls(**joined, low=one.low, high=one.high)
@@ -185,7 +188,8 @@ class Frames:
 
     def digest(self) -> str:
         """What identifies these frames."""
-        found = hashlib.sha256(repr((self.env_id, self.action_repeat, self.image.shape)).encode())
+        shadows = () if self.shadow_size is None else (self.shadow_size,)
+        found = hashlib.sha256(repr((self.env_id, self.action_repeat, self.image.shape, *shadows)).encode())
         for array in (self.image, self.action, self.reward, self.discount, self.first, self.low, self.high):
             found.update(np.ascontiguousarray(array).data)
         return found.hexdigest()

@@ -48,14 +48,13 @@ def test_options_reach_the_roll_out(run, rows, monkeypatch):
 
     monkeypatch.setattr("synther.collect.rows.roll_out", kept)
     run("A-v0", "--out", "a.npz")
-    agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3)
+    agent = ("--policy", "x.safetensors", "y.safetensors", "--member", 2, "--noise", 0.3, "--stochastic")
     run("A-v0", "--out", "b.npz", "--quiet", "--steps", "2K", *agent, "--seed", 7, "--env-options", '{"g": 1}')
+    named = {"member": None, "noise": None, "stochastic": False}
+    other = {"member": 2, "noise": 0.3, "stochastic": True, "progress": False}
     assert asked == [
-        (("A-v0", "random", 100_000), {"member": None, "noise": None, "options": None, "seed": 0, "progress": True}),
-        (
-            ("A-v0", "x.safetensors", 2_000),
-            {"member": 2, "noise": 0.3, "options": {"g": 1}, "seed": 7, "progress": False},
-        ),
+        (("A-v0", "random", 100_000), named | {"options": None, "seed": 0, "progress": True}),
+        (("A-v0", ("x.safetensors", "y.safetensors"), 2_000), other | {"options": {"g": 1}, "seed": 7}),
     ]
     assert read("b.npz").equals(whole)
 
@@ -90,15 +89,16 @@ def test_frames(run, monkeypatch, tmp_path):
     for name in ("record_frames", "record_run_frames"):
         monkeypatch.setattr(f"synther.collect.frames.{name}", kept)
     found = json.loads(run("dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5", "--json"))
-    agent = ("--policy", "x.safetensors", "--member", 2, "--noise", 0.3, "--steps", "2K", "--repeat", 4, "--seed", 7)
+    agent = ("--policy", "x.safetensors", "y.safetensors", "--member", 2, "--noise", 0.3, "--stochastic")
+    agent += ("--steps", "2K", "--repeat", 4, "--shadow-size", 512, "--seed", 7)
     text = run("dm_control/walker-walk-v0", "--pixels", "--quiet", "--out", "b.h5", *agent)
-    run(tmp_path, "--pixels", "--out", "c.hdf5")
-    named = {"member": None, "noise": None, "seed": 0, "progress": True, "repeat": 2}
-    other = {"member": 2, "noise": 0.3, "seed": 7, "progress": False, "repeat": 4}
+    run(tmp_path, "--pixels", "--shadow-size", 64, "--out", "c.hdf5")
+    named = {"member": None, "noise": None, "stochastic": False, "seed": 0, "progress": True}
+    other = {"member": 2, "noise": 0.3, "stochastic": True, "seed": 7, "progress": False, "repeat": 4}
     assert asked == [
-        (("dm_control/walker-walk-v0", "random", 100_000), named),
-        (("dm_control/walker-walk-v0", "x.safetensors", 2_000), other),
-        ((tmp_path,), {"progress": True}),
+        (("dm_control/walker-walk-v0", "random", 100_000), named | {"repeat": 2, "shadow_size": None}),
+        (("dm_control/walker-walk-v0", ("x.safetensors", "y.safetensors"), 2_000), other | {"shadow_size": 512}),
+        ((tmp_path,), {"shadow_size": 64, "progress": True}),
     ]
     whole = {"frames": 13, "rows": 10, "episodes": 3, "whole": 2, "mean_return": 4.0, "std": 0.0, "score": None}
     assert found == {"data": "a.hdf5", "env_id": "a-v0", **whole}
@@ -130,6 +130,7 @@ def frames(records: int) -> Frames:
         (("empty", "--env-options", "{}"), ConfigError, "is a run.*--env-options is for an environment"),
         (("dm_control/walker-walk-v0", "--pixels", "--env-options", "{}", "--out", "new.h5"), ConfigError, "for rows"),
         (("Pendulum-v1", "--repeat", "2"), ConfigError, "--repeat is for frames: expected --pixels with it"),
+        (("Pendulum-v1", "--shadow-size", "64"), ConfigError, "--shadow-size is for frames"),
         (("Pendulum-v1", "--pixels"), ConfigError, r"frames are written as \.hdf5 or \.h5, got new\.npz"),
         (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "is a run.*--repeat is for an env"),
         (("Pendulum-v1", "--pixels", "--out", "new.h5"), ConfigError, "dm_control suite"),

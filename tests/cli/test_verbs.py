@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -288,6 +289,18 @@ class TestInspect:
             assert text in out
         found = synther("inspect", tmp_path / "f.hdf5", "--json").json
         assert (found["kind"], found["episodes"], found["return"]["mean"]) == ("frames", 2, 5.0)
+        assert (found["return"]["episodes"], found["shadow_size"], found["recorded"]) == ([5, 5], None, {})
+        about = {"mean_return": 7.0, "std_return": 0.5, "whole_episodes": 1, "recorded": '{"seed": 3}'}
+        files.write(replace(frames, shadow_size=64), tmp_path / "f.hdf5", about)
+        out = synther("inspect", tmp_path / "f.hdf5").out
+        for text in (
+            "shadow size     64",
+            "7.0 ± 0.5",
+            "2, 1 of them cut",
+        ):  # of whole episodes, which only who recorded them can tell
+            assert text in out
+        found = synther("inspect", tmp_path / "f.hdf5", "--json").json
+        assert (found["return"]["mean"], found["recorded"]) == (7.0, {"seed": 3})
         (tmp_path / "half.hdf5").write_bytes((tmp_path / "f.hdf5").read_bytes()[:3000])
         code, out, err = synther("inspect", tmp_path / "half.hdf5")
         assert (code, out) == (2, "")

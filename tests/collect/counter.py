@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synther.collect import frames as collect_pixels
+from synther.pixels import recording
 
 from ..here import Here
 
@@ -22,9 +22,9 @@ class Counter:
     starts = 0
     """Episodes that were begun."""
 
-    def __init__(self, env_id: str, *, size: int, repeat: int, backend: str) -> None:
+    def __init__(self, env_id: str, *, size: int, repeat: int, backend: str, shadow_size: int | None) -> None:
         assert (env_id, backend) == (TASK, "chalk")
-        self.size, self.repeat = size, repeat
+        self.size, self.repeat, self.shade = size, repeat, shadow_size or 0
 
     def reset(self, seed: int) -> None:
         type(self).starts += 1
@@ -41,6 +41,7 @@ class Counter:
     def _see(self) -> None:
         self.state = np.array([self.start / 250, self.repeat / 10, self.count / 10], np.float32)
         self.frame = np.full((3, self.size, self.size), self.start + self.count, np.uint8)
+        self.frame[2] = self.shade
 
     def close(self) -> None:
         pass
@@ -58,8 +59,8 @@ def stand_in(patch: pytest.MonkeyPatch) -> type[Counter]:
     class Own(Counter):
         pass
 
-    collect_pixels._env.cache_clear()
-    patch.setattr(collect_pixels, "graphics", lambda: "chalk")
-    patch.setattr(collect_pixels, "Workers", Here)
-    patch.setattr(collect_pixels, "PixelEnv", Own)
+    recording._env.cache_clear()
+    patch.setattr(recording, "graphics", lambda: "chalk")
+    patch.setattr(recording, "Workers", Here)
+    patch.setattr(recording, "PixelEnv", Own)
     return Own

@@ -159,6 +159,17 @@ def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
     assert not np.isin(halves.action[30:], rows.action).any()
 
 
+def test_shares_of_several_policies(here, trained) -> None:
+    _, path = trained
+    rows = roll_out("Pendulum-v1", ("random", path), 500, noise=0.1, seed=2)
+    for share, policy, options in ((rows[:250], "random", {}), (rows[250:], path, {"noise": 0.1})):
+        alone = roll_out("Pendulum-v1", policy, 250, seed=2, **options)
+        assert share.timeout[-1]
+        assert np.array_equal(share.action, alone.action) == (policy == "random")  # the second has other starts
+    with pytest.raises(ConfigError, match="hopper"):
+        roll_out("Pendulum-v1", ("random", "x.npz:hopper/medium"), 50)
+
+
 @pytest.mark.parametrize(
     ("env", "policy", "options", "kind", "says"),
     [
@@ -171,7 +182,9 @@ def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
         ("Pendulum-v1", "AGENT", {"noise": -0.1}, ConfigError, "noise"),
         ("Pendulum-v1", "AGENT", {"seed": -1}, ConfigError, "seed"),
         ("Pendulum-v1", "AGENT", {"steps": 0}, ConfigError, "at least 1"),
-        ("Pendulum-v1", "random", {"noise": 0.1}, ConfigError, "--member and --noise"),
+        ("Pendulum-v1", "random", {"noise": 0.1}, ConfigError, "--noise"),
+        ("Pendulum-v1", "AGENT", {"stochastic": True}, ConfigError, "distribution"),
+        ("Hopper-v4", "ARCHIVE:hopper/medium", {"stochastic": True}, ConfigError, "--stochastic"),
         ("Hopper-v4", "AGENT", {}, DataError, "3 observation columns .* 11"),
         ("Hopper-v4", "ARCHIVE", {}, ConfigError, "hopper/medium"),
         ("Hopper-v4", "ARCHIVE:hopper/best", {}, FormatError, "'hopper/best'.* hopper/medium"),

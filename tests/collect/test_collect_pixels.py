@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,14 +12,20 @@ import torch
 
 from synther import Transitions, write
 from synther.agents.agent import Agent
+from synther.agents.learner import Learner
+from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
+from synther.agents.sac import SACConfig
 from synther.agents.td3_bc import TD3BCConfig
-from synther.collect import frames as collect_pixels
 from synther.collect.frames import record_frames, record_run_frames
 from synther.envs.camera import graphics
+from synther.envs.policies import frozen
 from synther.envs.workers import Workers
 from synther.errors import ConfigError, DataError, FormatError
+from synther.folder import digest_of
+from synther.pixels import recording
 from synther.pixels.frames import Frames
+from synther.pixels.recording import Look
 
 from ..here import Here
 from ..support.online_run import run_folder
@@ -34,7 +40,7 @@ def _in_an_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counter]]:
     yield stand_in(monkeypatch)
-    collect_pixels._env.cache_clear()
+    recording._env.cache_clear()
 
 
 def recorded(decisions: int, **how: Any) -> Frames:
@@ -121,10 +127,72 @@ def test_an_agent_acts(counted):
         record_frames(TASK, str(agent_file(4)), 12)
 
 
+def sac_file(log_std: Literal["clamp", "tanh"] = "clamp") -> tuple[Learner, str]:
+    """An agent that draws its actions, and its file."""
+    config = SACConfig(width=8, batch_size=8, log_std=log_std)
+    learner = Learner(config, [0, 1], 3, [-1.0], [1.0], capacity=9, device=torch.device("cpu"))
+    learner.save(Path("sac.safetensors"))
+    return learner, "sac.safetensors"
+
+
+def test_an_agent_draws_its_actions_as_in_training(counted):
+    learner, path = sac_file()
+    meant, drawn, again = (
+        Frames.concatenate(list(record_frames(TASK, path, 20, size=6, member=1, stochastic=wanted)))
+        for wanted in (False, True, True)
+    )
+    np.testing.assert_array_equal(drawn.action, again.action)
+    assert (drawn.action != meant.action)[~drawn.first].all()
+    seen = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    draws = [np.random.default_rng(7).standard_normal((5, 1), np.float32)] * 2
+    expected = learner.algorithm.explore(torch.from_numpy(seen), torch.from_numpy(np.stack(draws))).detach()
+    actors = frozen(load_policy(path), stochastic=True)
+    found = [actor.act(rows, np.random.default_rng(7)) for actor, rows in zip(actors, seen, strict=True)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_who_cannot_draw(counted):
+    for path in (str(agent_file()), sac_file("tanh")[1]):
+        with pytest.raises(ConfigError, match=f"{path}.*distribution"):
+            record_frames(TASK, path, 12, stochastic=True)
+    with pytest.raises(ConfigError, match="--stochastic"):
+        record_frames(TASK, "random", 12, stochastic=True)
+
+
+@pytest.mark.parametrize("last", [10, 4])
+def test_shares_of_several_policies(counted, last):
+    """Each has a share of its own, with other starts than the others, and a stop anywhere changes nothing."""
+    counted.last = last
+    path = str(agent_file())
+    recorder = record_frames(TASK, ("random", path, path), 47, size=6)
+    made = list(recorder)
+    lengths = [len(episode) - 1 for episode in made]
+    assert sum(lengths) == 47
+    if last == 10:
+        assert lengths == [10, 5, 10, 6, 10, 6]
+        alone = list(record_frames(TASK, "random", 15, size=6))
+        assert all(map(same, made[:2], alone))
+    shown = {int(episode.image[0, 0, 0, 0]) for episode in made}
+    assert len(shown) == len(made), "no start is played twice"
+    assert recorder.identity["policy"][1:] == 2 * [digest_of(Path(path))]
+    for count in range(len(made) + 1):
+        rest = list(recorder.after(lengths[:count]))
+        assert len(rest) == len(made) - count
+        assert all(map(same, rest, made[count:]))
+
+
+def test_a_smaller_shadow_map_is_remembered(counted):
+    plain, small = recorded(5), recorded(5, shadow_size=64)
+    assert (plain.shadow_size, small.shadow_size) == (None, 64)
+    assert (small.image[:, 2] == 64).all()
+
+
 @pytest.mark.parametrize(
     ("given", "how", "says"),
     [
         ((TASK, "random", 0), {}, "steps"),
+        ((TASK, ("random", "random", "random"), 2), {}, "at least 3"),
+        ((TASK, ("random", "guess"), 5), {}, "'guess'"),
         ((TASK, "random", 5), {"repeat": 0}, "repeat"),
         ((TASK, "random", 5), {"seed": -1}, "seed"),
         (("Hopper-v4", "random", 5), {}, "dm_control suite"),
@@ -154,17 +222,18 @@ def states(count: int = 9, env_id: str = TASK, **changed: Any) -> Transitions:
 
 
 def test_a_run_is_drawn_again(counted, monkeypatch):
-    def drawn(env_id, observations, actions, size, backend):
-        assert (env_id, size, backend) == (TASK, 6, "chalk")
+    def drawn(env_id, observations, actions, size, backend, shadow_size):
+        assert (env_id, size, backend, shadow_size) == (TASK, 6, "chalk", 512)
         assert len(observations) == len(actions) + 1
         shown = (observations[:, 0] * 20 + 128).astype(np.uint8)
         return np.broadcast_to(shown[:, None, None, None], (len(shown), 3, size, size)).copy()
 
-    monkeypatch.setattr(collect_pixels, "redraw", drawn)
+    monkeypatch.setattr(recording, "redraw", drawn)
     rows = states()
-    found = Frames.concatenate(list(record_run_frames(run_folder(Path("run"), rows), size=6)))
+    how: dict[str, Any] = {"size": 6, "shadow_size": 512}
+    found = Frames.concatenate(list(record_run_frames(run_folder(Path("run"), rows), **how)))
     assert found.episodes[0].tolist() == [0, 5]
-    assert (found.env_id, found.action_repeat) == (TASK, 1)
+    assert (found.env_id, found.action_repeat, found.shadow_size) == (TASK, 1, 512)
     assert np.flatnonzero(found.discount == 0).tolist() == [4]
     np.testing.assert_array_equal(found.action[~found.first], rows.action)
     np.testing.assert_array_equal(found.reward[~found.first], rows.reward)
@@ -172,9 +241,9 @@ def test_a_run_is_drawn_again(counted, monkeypatch):
         [rows.observation[:4], rows.next_observation[3:4], rows.observation[4:], rows.next_observation[-1:]]
     )
     np.testing.assert_array_equal(found.image[:, 0, 0, 0], (seen[:, 0] * 20 + 128).astype(np.uint8))
-    (last,) = record_run_frames(Path("run"), size=6).after([4])
+    (last,) = record_run_frames(Path("run"), **how).after([4])
     np.testing.assert_array_equal(last.image, found.image[5:])
-    assert list(record_run_frames(Path("run"), size=6).after([4, 5])) == []
+    assert list(record_run_frames(Path("run"), **how).after([4, 5])) == []
 
 
 def test_what_frames_depend_on(counted):
@@ -183,10 +252,11 @@ def test_what_frames_depend_on(counted):
     one = record_frames(TASK, str(path), 12).identity
     path = path.rename("same.safetensors")
     assert record_frames(TASK, str(path), 12, member=0, noise=0.0, processes=3).identity == one
-    others = [record_frames(TASK, str(path), 12, **more).identity for more in ({"member": 1}, {"noise": 0.5})]
+    changes: list[dict[str, Any]] = [{"member": 1}, {"noise": 0.5}, {"shadow_size": 512}]
+    others = [record_frames(TASK, str(path), 12, **more).identity for more in changes]
     others += [record_frames(TASK, policy, 12).identity for policy in ("random", str(agent_file(width=9)))]
     differ = [[name for name in one if one[name] != other[name]] for other in others]
-    assert differ == [["member"], ["noise"], ["policy"], ["policy"]]
+    assert differ == [["member"], ["noise"], ["shadow_size"], ["policy"], ["policy"]]
     rows = record_run_frames(run_folder(Path("run"), states())).identity
     assert record_run_frames(Path("run").rename("moved")).identity == rows
     write(states(reward=np.ones(9, np.float32)), "moved/replay.npz")
@@ -214,10 +284,11 @@ def test_a_task_is_really_drawn(monkeypatch, workers):
         backend = graphics()
     except ConfigError as error:
         pytest.skip(str(error))
-    monkeypatch.setattr(collect_pixels, "Workers", workers)
-    found = Frames.concatenate(list(record_frames(TASK, "random", 3, repeat=500, size=8, seed=4, processes=1)))
+    monkeypatch.setattr(recording, "Workers", workers)
+    how: dict[str, Any] = {"repeat": 500, "size": 8, "shadow_size": 64, "seed": 4, "processes": 1}
+    found = Frames.concatenate(list(record_frames(TASK, "random", 3, **how)))
     assert found.episodes[0].tolist() == [0, 3]
-    env = collect_pixels._env(TASK, backend, 500, 8)
+    env = recording._env(Look(TASK, 500, 8, 64, backend))
     for number, (start, end) in enumerate(zip(*found.episodes, strict=True)):
         env.reset(int(np.random.SeedSequence((2, 4, 0, number)).generate_state(1)[0]))
         np.testing.assert_array_equal(found.image[start], env.frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from synther.collect import frames as collect_pixels
 from synther.collect.frames import frames_target, record_frames, save_frames
 from synther.collect.rows import Summary
 from synther.errors import ConfigError
+from synther.pixels import recording
 from synther.pixels.files import read
 from synther.pixels.formats import hdf5
 from synther.pixels.frames import Frames
@@ -31,7 +33,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Co
     """In an own folder."""
     monkeypatch.chdir(tmp_path)
     yield stand_in(monkeypatch)
-    collect_pixels._env.cache_clear()
+    recording._env.cache_clear()
 
 
 def kept(out: Path = OUT, decisions: int = 43, **how: Any) -> Summary:
@@ -55,9 +57,14 @@ def test_what_is_kept():
     direct = Frames.concatenate(list(record_frames(TASK, "random", 23, size=6)))
     for name in ("image", "action", "reward", "discount", "first", "low", "high"):
         np.testing.assert_array_equal(getattr(stored, name), getattr(direct, name))
-    assert (stored.env_id, stored.action_repeat) == (TASK, 2)
+    assert (stored.env_id, stored.action_repeat, stored.shadow_size) == (TASK, 2, None)
+    about = hdf5.Shard(Path("new/frames.hdf5")).about
+    assert (about["mean_return"], about["std_return"], about["whole_episodes"]) == (found.mean_return, found.std, 2)
+    assert json.loads(about["recorded"]) == record_frames(TASK, "random", 23, size=6).identity
     assert [file.name for file in Path("new").iterdir()] == ["frames.hdf5"]
-    cut = kept(decisions=4)
+    cut = kept(decisions=4, shadow_size=64)
+    assert read(OUT).shadow_size == 64
+    assert set(hdf5.Shard(OUT).about) == {"recorded", "whole_episodes"}
     assert (cut.episodes, cut.whole, cut.mean_return, cut.std) == (1, 0, None, None)
 
 
@@ -141,7 +148,7 @@ def test_parts_that_were_being_removed_are_drawn_again(counted, whole, monkeypat
 
 @pytest.mark.parametrize(
     ("changed", "says"),
-    [({"seed": 1}, "seed"), ({"decisions": 44}, "steps"), ({"repeat": 3, "seed": 1}, "seed .*, repeat")],
+    [({"seed": 1}, "seed"), ({"decisions": 44}, "steps"), ({"repeat": 3, "seed": 1}, "repeat .*, seed")],
     ids=str,
 )
 def test_parts_of_something_else_are_refused(counted, changed, says):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -46,7 +47,11 @@ def frames(*, seed: int = 0, env_id: str | None = ENV_ID, repeat: int | None = 2
 class Wall:
     """In the place of a `PixelEnv`: noise on a wall for three decisions, which pay what the first action is."""
 
-    def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
+    shadows: ClassVar[list[int | None]] = []
+    """Of all walls that were built."""
+
+    def __init__(self, env_id: str, *, size: int, repeat: int, stack: int, shadow_size: int | None = None) -> None:
+        self.shadows.append(shadow_size)
         self.shape, self.repeat, self.low = (3 * stack, size, size), repeat, np.full(ACTIONS, -1.0, np.float32)
 
     def reset(self, seed: int) -> np.ndarray:

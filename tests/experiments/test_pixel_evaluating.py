@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.evaluation import evaluate, why_not
-from synther.experiments.pixels import train_to
+from synther.experiments.evaluation import evaluate, score, why_not
+from synther.experiments.pixels import encode_to, retrain_to, train_to
 from synther.experiments.results import EvalPoint
+from synther.experiments.sources import Stored
 from synther.folder import RunFolder
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
@@ -18,7 +20,7 @@ from synther.pixels.policy import load_pixel_policy
 
 from ..here import Here
 from ..support.watch import Stopped, Watch
-from .seeing import ENV_ID, PLAN, frames
+from .seeing import ENV_ID, PLAN, Wall, frames
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,20 @@ def test_it_becomes_the_result(copied, playing):
     assert result.origin["environment"] == f"{ENV_ID}, 2 episodes of each seed, every action 2 times"
     with RunFolder(copied).lock(), pytest.raises(ConfigError, match="at work in"):
         evaluate(copied, episodes=3, progress=False)
+
+
+def test_worlds_are_drawn_as_the_frames_were(playing, tmp_path):
+    train_to(PLAN, replace(frames(), shadow_size=64), tmp_path / "run", progress=False)
+    evaluate(tmp_path / "run", episodes=1, progress=False)
+    score(tmp_path / "run", episodes=1, progress=False, make_env=Wall)
+    assert Wall.shadows[-1] == 64
+    evaluation._held.cache_clear()
+    Wall.shadows.clear()
+    latents = encode_to(tmp_path / "run", frames(), tmp_path / "latents", shifts=1, progress=False)
+    sources = [Stored(file) for file in latents]
+    retrain_to(PLAN, tmp_path / "run", sources, tmp_path / "heads", features="both", progress=False)
+    evaluate(tmp_path / "heads", episodes=1, progress=False)
+    assert Wall.shadows == [64]
 
 
 def test_stopped_it_goes_on_and_more_episodes_are_only_added(copied, playing, monkeypatch):

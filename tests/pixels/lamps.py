@@ -24,7 +24,7 @@ class Lamps:
     fault = ""
     resets: ClassVar[list[int]] = []
 
-    def __init__(self, env_id: str, *, size: int, repeat: int, stack: int) -> None:
+    def __init__(self, env_id: str, *, size: int, repeat: int, stack: int, shadow_size: int | None = None) -> None:
         self.size, self.repeat, self.stack = size, repeat, stack
         self.high = np.full(2 if self.fault == "actions" else 1, 1.0, np.float32)
         self.low = -self.high

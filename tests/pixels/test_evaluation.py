@@ -118,7 +118,7 @@ def test_episodes_in_a_world_that_is_drawn(policy, monkeypatch):
         pytest.skip(why)
     monkeypatch.setattr(evaluation, "Workers", Here)
     found = dict(play(policy, ENV_ID, [5, 6], episodes=1, repeat=500, done={Place(1, 0)}))
-    evaluation._held(PixelEnv, ENV_ID, 16, 500).close()
+    evaluation._held(PixelEnv, ENV_ID, 16, 500, None).close()
     evaluation._held.cache_clear()
     assert found.keys() == {Place(0, 0)}
     assert found[Place(0, 0)].length == 2

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium.spaces as gym
 import h5py
@@ -50,7 +51,8 @@ def assert_same(one: Frames, other: Frames) -> None:
     for name in ("image", "action", "reward", "discount", "first", "low", "high"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
         assert getattr(one, name).dtype == getattr(other, name).dtype
-    assert (one.env_id, one.action_repeat) == (other.env_id, other.action_repeat)
+    for name in ("env_id", "action_repeat", "shadow_size"):
+        assert getattr(one, name) == getattr(other, name), name
 
 
 def shard(path: Path | str, data: Frames, **changed: object) -> Path:
@@ -105,7 +107,8 @@ def minari_set(data: Frames, observation: gym.Space, entry: str | None = None, l
 
 
 def test_ours_is_read_as_it_was_written():
-    data = replace(frames(40, 7, 2), env_id="dm_control/walker-walk-v0", action_repeat=2, low=np.array([-1, -3]))
+    known: dict[str, Any] = {"env_id": "dm_control/walker-walk-v0", "action_repeat": 2, "shadow_size": 512}
+    data = replace(frames(40, 7, 2), **known, low=np.array([-1, -3]))
     write(data, "a/frames.hdf5")
     assert_same(read("a/frames.hdf5"), data)
     write(frames(3), "plain.h5")

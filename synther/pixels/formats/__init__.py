@@ -32,7 +32,7 @@ class Source(Protocol):
     size: tuple[int, int, int]
     """Channels, height and width of a frame."""
     known: dict[str, Any]
-    """Known values of `env_id`, `action_repeat`, `low` and `high`."""
+    """Known values of `env_id`, `action_repeat`, `shadow_size`, `low` and `high`."""
 
     def blocks(self) -> Iterator[Block]:
         """All records, block by block."""

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +26,36 @@ from synther.schema import checked
 SUFFIXES = (".hdf5", ".h5")
 
 _KEYS = ("observation", "action", "reward", "discount", "step_type")
-_FACTS = ("env_id", "action_repeat", "low", "high")
-"""Attributes of the files that are written here."""
 
 
 class _Facts(TypedDict, total=False):
+    """Attributes of the files that are written here, which are those of `Frames`."""
+
     env_id: str
     action_repeat: int
+    shadow_size: int
     low: list[float]
     high: list[float]
+
+
+class About(TypedDict, total=False):
+    """More attributes, of files that were recorded."""
+
+    recorded: str
+    """How, as JSON: policies, noise, seed and so on."""
+    whole_episodes: int
+    """Episodes that terminated or reached the time limit."""
+    mean_return: float
+    std_return: float
+    """Over whole episodes, if there are any."""
+
+
+class Outcomes(NamedTuple):
+    """Of each episode."""
+
+    decisions: NDArray[np.int64]
+    returns: NDArray[np.float64]
+    terminal: NDArray[np.bool_]
 
 
 _FIRST, _MID, _LAST = 0, 1, 2
@@ -82,8 +103,9 @@ class Shard:
             pictures = file["observation"]
             self.size = frame_size(pictures.shape, pictures.dtype, "observation")
             self.records = len(pictures)
-            facts = {name: attribute(file, name) for name in _FACTS}
-            self.known = _checked({name: value for name, value in facts.items() if value is not None}) or _known(path)
+            self.actions = math.prod(file["action"].shape[1:])
+            self.known = _attributes(file, _Facts) or _known(path)
+            self.about = _attributes(file, About)
 
     def blocks(self) -> Iterator[Block]:
         with opened(self._path) as file:
@@ -96,6 +118,19 @@ class Shard:
                 image = channels_first(pictures[some], self.size)
                 yield Block(image, action[some], reward[some], discount[some], first[some])
                 del image  # before the next is read: it is large
+
+    def outcomes(self) -> Outcomes:
+        """Lengths, returns and ends of the episodes, without reading a frame."""
+        with reading(self._path, "an HDF5 file of frames"), opened(self._path) as file:
+            names = ("reward", "discount", "step_type")
+            reward, discount, step_type = (column(name, file[name][()], self.records) for name in names)
+            first = _firsts(step_type)
+            if not self.records:
+                raise DataError("it has no records: expected an episode at least")
+        starts = np.flatnonzero(first)
+        ends = np.append(starts[1:], self.records)
+        returns = np.add.reduceat(np.where(first, 0.0, reward.astype(np.float64)), starts)
+        return Outcomes(ends - starts - 1, returns, discount[ends - 1] == 0)
 
 
 def _steps(pictures: Any) -> Iterator[slice]:
@@ -125,11 +160,12 @@ def _firsts(step_type: NDArray[Any]) -> NDArray[np.bool_]:
     return first
 
 
-def _checked(facts: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of a file of ours, if they are what we write."""
+def _attributes(file: Any, kind: Any) -> dict[str, Any]:
+    """Those of the attributes in `kind` that a file has, if they are what we write."""
+    facts = {name: attribute(file, name) for name in get_type_hints(kind) if name in file.attrs}
     plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in facts.items()}
-    checked(plain, _Facts, "its attributes")
-    return facts
+    found: dict[str, Any] = checked(plain, kind, "its attributes")
+    return found
 
 
 def _known(path: Path) -> dict[str, Any]:
@@ -141,18 +177,20 @@ def _known(path: Path) -> dict[str, Any]:
     return {}
 
 
-def write(episodes: Iterable[Frames], target: str | os.PathLike[str]) -> None:
+def write(episodes: Iterable[Frames], target: str | os.PathLike[str], about: About) -> None:
     """Write all `episodes` to one file. Each part is freed once it is written."""
     path = Path(target).expanduser()
     with replacing(path) as beside, created(beside) as (file, writing):
         kind = None
         for part in episodes:
-            own = part.env_id, part.action_repeat, part.image.shape[1:], (*part.low,), (*part.high,)
+            seen = part.image.shape[1:], part.shadow_size
+            own = part.env_id, part.action_repeat, *seen, (*part.low,), (*part.high,)
             if kind not in (None, own):
                 raise DataError(f"{path}: the parts of one file must agree, got {own} after {kind}")
             with writing():
                 if kind is None:
                     _prepare(file, part)
+                    file.attrs.update(about)
                 _append(file, part)
             kind = own
         if kind is None:
@@ -160,7 +198,7 @@ def write(episodes: Iterable[Frames], target: str | os.PathLike[str]) -> None:
 
 
 def _prepare(file: Any, part: Frames) -> None:
-    for name in _FACTS:
+    for name in get_type_hints(_Facts):
         if getattr(part, name) is not None:
             value = getattr(part, name)
             file.attrs[name] = str(value) if isinstance(value, str) else value  # h5py does not accept subclasses of str
