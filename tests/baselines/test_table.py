@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -97,10 +99,22 @@ def test_a_share_of_the_rows_loses_no_category(table):
     assert not np.array_equal(few.place, table.take(20, seed=2).place[: len(few)])
 
 
+class Pickling(ThreadPoolExecutor):
+    """In the place of processes, which would have to import PyTorch: only what can be sent there and back."""
+
+    def __init__(self, jobs: int, *, mp_context: object) -> None:
+        super().__init__(jobs)
+
+    def submit(self, function, /, *given):
+        def sent(*given):
+            return pickle.loads(pickle.dumps(function(*given)))
+
+        return super().submit(sent, *pickle.loads(pickle.dumps(given)))
+
+
 def test_other_processes_give_the_same_table(monkeypatch):
-    pool = module.ProcessPoolExecutor
     monkeypatch.setattr(module, "_WORTH_A_PROCESS", 1)
-    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda jobs, **options: pool(1, **options))  # one tells enough
+    monkeypatch.setattr(module, "ProcessPoolExecutor", Pickling)
     rows = replace(mixed(40), action=np.arange(40.0)[:, None], action_space=(Box.uniform(0, 40, 1),))
     here, there = Table.of(rows, jobs=1, seed=3), Table.of(rows, jobs=2, seed=3)
     assert here.columns == there.columns

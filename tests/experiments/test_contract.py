@@ -116,8 +116,8 @@ def same_rows(one: Path, other: Path) -> bool:
 KINDS = {
     "offline": Kind(run_offline, trainings.same, {"seed": 1}, {"updates": 75}, trained=("updates", 45)),
     "online": Kind(run_online, rows_online.same, {"learning_starts": 13}, {"steps": 75}, trained=("steps", 60)),
-    "offline n-step": Kind(run_offline_n_step, trainings.same, {"n_step": 2}, {"updates": 75}),
-    "online n-step": Kind(run_online_n_step, rows_online.same, {"n_step": 2}, {"steps": 75}),
+    "offline n-step": Kind(run_offline_n_step, trainings.same, {"n_step": 2}),
+    "online n-step": Kind(run_online_n_step, rows_online.same, {"n_step": 2}),
     "online_pixels": Kind(
         run_online_pixels, frames_online.same, {"update_every": 1}, {"steps": 30}, Lamps, ("steps", 24)
     ),

@@ -27,7 +27,7 @@ def gaussian() -> tuple[Transitions, np.ndarray]:
 def fitted(gaussian) -> Synthesizer:
     settings = {
         "network": {"width": 64, "depth": 2, "embedding": 32},
-        "fit": {"steps": 800, "learning_rate": 4e-3, "evaluate_every": 500},
+        "fit": {"steps": 500, "learning_rate": 4e-3, "evaluate_every": 250},
         "data": {"scaling": "standard"},
     }
     return Synthesizer("laptop", **settings).fit(gaussian[0], progress=False)
