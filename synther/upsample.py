@@ -114,16 +114,17 @@ def upsample(
     return Upsampled(folder / _MODEL, data, picture, figures, comparison)
 
 
-def announce_fit(model: Synthesizer, rows: int) -> None:
-    """Log what is about to be fitted, how long at most, and where."""
+def announce_fit(model: Synthesizer, rows: int, models: int = 1) -> None:
+    """Log what is about to be fitted, how long at most, and where. `models` is how many like this one."""
     settings, fit = model.settings, model.settings.fit
     size = f"{settings.network.depth} x {settings.network.width}"
     limit = f"{fit.steps:,} steps" + ("" if fit.minutes is None else f" or {fit.minutes:g} minutes")
     threads = torch.get_num_threads()
     cores = f", {threads} thread{'s' * (threads > 1)}" if model.device.type == "cpu" else ""
     where = f"{compute.describe(model.device)} ({model.precision}{cores})"
-    told = name_of(settings), size, f"{rows:,}", limit, fit.batch_for(rows), where
-    log.info("fitting preset %s, a network of %s, on %s rows: at most %s, batches of %d, on %s", *told)
+    several = f"{models} models together, each " if models > 1 else ""
+    told = several, name_of(settings), size, f"{rows:,}", limit, fit.batch_for(rows), where
+    log.info("fitting %spreset %s, a network of %s, on %s rows: at most %s, batches of %d, on %s", *told)
 
 
 def sample_once(

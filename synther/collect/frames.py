@@ -117,7 +117,8 @@ def record_run_frames(
 
 
 def _told(look: Look, processes: int) -> str:
-    return f"{look.size} x {look.size} pixels rendered with {look.backend} in {processes} processes"
+    several = f"{processes} process{'es' * (processes > 1)}"
+    return f"{look.size} x {look.size} pixels rendered with {look.backend} in {several}"
 
 
 def save_frames(recorder: FrameRecorder, out: Path, *, progress: Progress | bool = False) -> Summary:

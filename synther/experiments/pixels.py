@@ -47,6 +47,7 @@ from synther.presets import Settings
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
 from synther.synthesizer.together import fit_models, forget
+from synther.upsample import announce_fit, announce_sampling
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +182,8 @@ def encode_to(
     written.check(described)
     if all(file.exists() for file in files):
         return files
+    told = f"{len(frames):,}", max(shifts, 1), len(seeds), run, compute.describe(compute.pick_device(device)), folder
+    log.info("encoding %s frames, %d times each, with the trunks of %d agents of %s, on %s, to %s", *told)
     # Not in the folder yet: frames or features that do not fit leave none behind.
     how: dict[str, Any] = {"shifts": shifts, "seed": seed, "device": device, "progress": progress}
     latents = encode(run / loop.CHECKPOINT, frames, features=chosen, **how)
@@ -234,6 +237,7 @@ def fit_to(
     under_way = folder.with_name(f"{folder.name}.fit")
     if not folder.exists():
         models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
+        announce_fit(models[0], len(latents[0]), len(models))
         outcomes = fit_models(models, latents, checkpoint=under_way, progress=progress)
         for seed, fitted in zip(seeds, outcomes, strict=True):
             if isinstance(fitted, SyntherError):
@@ -283,7 +287,9 @@ def upsample(
             models = fit_to(folder / "models", latents, seeds, settings, **how, progress=progress)
             for model, file, seed in zip(models, files, seeds, strict=True):
                 if not file.exists():
-                    Synthesizer.load(model, **how).sample_to(file, samples, seed=seed, progress=progress)
+                    fitted = Synthesizer.load(model, **how)
+                    announce_sampling(fitted, fitted.settings.sampler, samples, file)
+                    fitted.sample_to(file, samples, seed=seed, progress=progress)
     return files
 
 

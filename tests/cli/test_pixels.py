@@ -40,15 +40,24 @@ def frames(tmp_path_factory) -> Path:
     return path
 
 
-def test_the_whole_road(run, playing, frames, tiny, tmp_path):
+def test_the_whole_road(run, playing, frames, tiny, tmp_path, caplog):
+    caplog.set_level("INFO", "synther")
     one, latents, made, two = (tmp_path / name for name in ("one", "latents", "synthetic", "two"))
     text = run("train", "drq_bc", frames, "--out", one, "--seeds", 2, *QUICK, *AGENT, "--quiet")
     assert text.startswith("drq_bc on frames: mean ± std")
     assert "after 4 updates" in text
     assert json.loads((one / "run.json").read_text())["agent"]["width"] == 8
-    assert "seed-1" in run("encode", one, frames, "--out", latents, "--device", "cpu", "--json", "--quiet")
-    text = run("upsample", latents, "--out", made, "--samples", 30, "--device", "cpu", *tiny, "--quiet")
+    assert "seed-1" in run("encode", one, frames, "--out", latents, "--device", "cpu", "--json")
+    (start,) = (message for message in caplog.messages if message.startswith("encoding"))
+    for part in ("8 times each", f"2 agents of {one}", "on cpu", f"to {latents}"):
+        assert part in start
+    text = run("upsample", latents, "--out", made, "--samples", 30, "--device", "cpu", *tiny)
     assert text.startswith("synthetic latents of 2 seeds")
+    started = [message for message in caplog.messages if message.startswith(("fitting", "sampling"))]
+    assert [message.split()[:3] for message in started] == [
+        ["fitting", "2", "models"],
+        *2 * [["sampling", "30", "rows"]],
+    ]
     found = json.loads(run("retrain", one, made, "--out", two, *QUICK, "--json", "--quiet"))
     assert (found["updates"], found["folder"]) == (4, str(two))
     assert len(found["arms"]["latents"]["final"]["scores"]) == 2

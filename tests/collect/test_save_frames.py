@@ -48,8 +48,12 @@ def whole(counted) -> bytes:
     return Path("whole.hdf5").read_bytes()
 
 
-def test_what_is_kept():
-    found = kept(Path("new/frames.hdf5"), 23)
+def test_what_is_kept(caplog):
+    caplog.set_level("INFO", "synther")
+    found = kept(Path("new/frames.hdf5"), 23, processes=2)
+    (start,) = caplog.messages
+    for part in ("23 decisions", TASK, "random", "6 x 6 pixels", "2 processes", "to new/frames.hdf5"):
+        assert part in start
     stored = read("new/frames.hdf5")
     assert (found.env_id, found.rows, found.episodes, found.whole, len(stored)) == (TASK, 23, 3, 2, 26)
     assert found.mean_return == pytest.approx(stored.returns()[:2].mean(), rel=1e-6)
