@@ -126,14 +126,8 @@ class Record:
         self._names = [f"seed {seed} of arm {arm!r}" for arm in arms for seed in seeds]
         self._lost: set[str] = set()
         again = schedule.includes(stands)
-        told = (
-            len(self._names),
-            f"{schedule.last:,}",
-            schedule.unit.replace("env_", ""),
-            spec.device,
-            f"{schedule.every:,}",
-            folder,
-        )
+        unit = schedule.unit.replace("env_", "")
+        told = len(self._names), f"{schedule.last:,}", unit, spec.device, f"{schedule.every:,}", folder
         log.info("training %d agents to %s %s on device %s, measured every %s, in %s", *told)
         self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
