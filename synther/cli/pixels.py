@@ -75,6 +75,8 @@ class Encode(options.Output):
     """Whose trunk makes the latents: each its own, or one for both. Default: all trunks. BC has an actor only."""
     shifts: int = 8
     """Random shifts with which each frame is encoded, as rows of their own; 0 for none."""
+    pairs: options.Flag = False
+    """Only latents and actions, which is all that the heads of BC learn from."""
     seed: int = 0
     """Seed of the random shifts."""
     device: str = "auto"
@@ -179,7 +181,7 @@ def _encode(arguments: list[str]) -> None:
     from synther.pixels import files
 
     frames = files.read(chosen.frames, not chosen.quiet)
-    how: dict[str, Any] = {name: getattr(chosen, name) for name in ("features", "shifts", "seed", "device")}
+    how: dict[str, Any] = {name: getattr(chosen, name) for name in ("features", "shifts", "pairs", "seed", "device")}
     written = encode_to(chosen.run, frames, chosen.out, **how, progress=not chosen.quiet)
     facts = {"frames": len(frames), "files": list(map(str, written))}
     figures = [("frames", f"{len(frames):,}"), ("folder", str(chosen.out))]

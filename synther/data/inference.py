@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -105,6 +105,29 @@ def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
     if first is None:
         raise DataError("there are no rows: expected at least one transition")
     return first, seen
+
+
+def are_pairs(rows: RowSource) -> bool:
+    """Whether the rows are no more than pairs of observation and action: all next observations are 0, and no other."""
+    found = False
+    for chunk in rows.chunks(_CHUNK):
+        if chunk.next_observation.any():
+            return False
+        found = found or bool(chunk.observation.any())
+    return found
+
+
+@dataclass(frozen=True)
+class Twice:
+    """Rows with their observations in the place of next observations, so that only those are looked at."""
+
+    rows: RowSource
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def chunks(self, rows: int) -> Iterator[Transitions]:
+        return (replace(chunk, next_observation=chunk.observation) for chunk in self.rows.chunks(rows))
 
 
 def sample(rows: RowSource, limit: int = 1 << 17) -> dict[str, Array]:

@@ -130,10 +130,14 @@ class Layout:
 
         With `spikes`, values that come again and again in a column of real numbers come back exact, and numbers of
         which there are only some come back as one of those. Columns of a few different integers are categories, unless
-        `integers` is "ordered".
+        `integers` is "ordered". Next observations are of the kinds of observations, or constant where all of them are
+        0: rows for behaviour cloning need none.
         """
         if coding not in CODINGS:
             raise ConfigError(f"coding: expected {' or '.join(CODINGS)}, got {coding!r}")
+        are_pairs = inference.are_pairs(rows)
+        if are_pairs:
+            rows = inference.Twice(rows)
         first, seen = inference.profile(rows)
         declared = discrete_spaces(rows, first, {field: bool(found.whole.all()) for field, found in seen.items()})
         observation = inference.observation_kinds(seen["observation"], declared["observation"], coding)
@@ -163,7 +167,7 @@ class Layout:
             observation=observation,
             action=action,
             reward=reward,
-            next_observation=observation,
+            next_observation=(Constant(0.0),) * first.observation.shape[1] if are_pairs else observation,
             terminal=(inference.observed_kind(seen["terminal"], 0),),
             dtypes=tuple(getattr(first, field).dtype.name for field in ROW_FIELDS),
             flat_action=first.action.ndim == 1,
@@ -251,7 +255,7 @@ class Layout:
         """For each column of the matrix that of the same quantity a step later or earlier, or itself."""
         twins = list(range(self.width))
         here, there = ([place for place in self._places if place.field == field] for field in _PAIR)
-        for one, other in zip(here, there, strict=True):
+        for one, other in zip(here, there, strict=False):  # next observations that are all constant are not grouped
             if one.kind.matrix_width == other.kind.matrix_width and not isinstance(other.kind, Drawn):
                 twins[one.matrix], twins[other.matrix] = twins[other.matrix], twins[one.matrix]
         return tuple(twins)

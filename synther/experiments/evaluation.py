@@ -224,10 +224,9 @@ def evaluate(
         log.warning("the frames do not say how often each action was repeated: taken to be %d times (--repeat)", repeat)
     file = folder / POLICY
     with RunFolder(folder).lock(), resolve(progress).phase("evaluate", len(seeds) * episodes) as phase:
-        drawn = {name: about[name] for name in ("shadow_size",) if name in about}  # most frames do not say it
-        identity = key_of({"policy": digest_of(file), "env_id": env_id, "repeat": repeat, **drawn})
-        book = _Book(folder / "episodes.jsonl", identity)
-        how: dict[str, Any] = {"repeat": repeat, **drawn, "workers": workers, "phase": phase, "book": book}
+        drawn = {"repeat": repeat, "shadow_size": about.get("shadow_size")}
+        book = _Book(folder / "episodes.jsonl", key_of({"policy": digest_of(file), "env_id": env_id, **drawn}))
+        how: dict[str, Any] = {**drawn, "workers": workers, "phase": phase, "book": book}
         found = evaluate_pixels(load_pixel_policy(file), env_id, seeds, episodes, **how)
         trained = result_of(folder)
         (arm,) = trained.curves

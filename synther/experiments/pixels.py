@@ -57,8 +57,6 @@ FRAMES, LATENTS = "frames", "latents"
 POLICY = "policy.safetensors"
 _TRAINED = "trained.json"
 _TOLD = ("kind", "seeds", "env_id", "action_repeat", "updates", "precision", "device")
-_WORLD = ("env_id", "action_repeat", "shadow_size")
-"""What evaluations need to know of the frames, as far as they say it."""
 
 _CPU_BYTES = 4 << 30
 _GPU_SHARE = 0.25
@@ -123,9 +121,9 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
         "data": frames.digest(),
         "env_id": spec.env_id or frames.env_id,
         "action_repeat": frames.action_repeat,
+        "shadow_size": frames.shadow_size,
         **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
         "device": device.type,
-        **({} if frames.shadow_size is None else {"shadow_size": frames.shadow_size}),
     }
     run = RunFolder(folder)
     run.check(described)
@@ -163,20 +161,21 @@ def encode_to(
     *,
     features: Features | None = None,
     shifts: int = SHIFTS,
+    pairs: bool = False,
     seed: int = 0,
     device: str = "auto",
     progress: Progress | bool = True,
 ) -> list[Path]:
     """The latents of each seed of the stage one in the folder `run`, in files of `folder`: `seed-0.npz` and so on.
 
-    `features` of None are all that its agents have; `shifts` are those of `encode`.
+    `features` of None are all that its agents have; `shifts` and `pairs` are those of `encode`.
     """
     own = identity(run)
     _check_frames(run, frames)
     chosen = features or ("both" if kind_of(own["agent"]["algorithm"]) is DrQBCConfig else "actor")
     seeds = own["seeds"]
     described = {"kind": "latents", "run": own, "features": chosen, "seed": seed, "frames": frames.digest()}
-    described["shifts"] = shifts
+    described |= {"shifts": shifts, "pairs": pairs or None}
     files = [folder / f"seed-{each}.npz" for each in seeds]
     written = RunFolder(folder)
     written.check(described)
@@ -185,7 +184,7 @@ def encode_to(
     told = f"{len(frames):,}", max(shifts, 1), len(seeds), run, compute.describe(compute.pick_device(device)), folder
     log.info("encoding %s frames, %d times each, with the trunks of %d agents of %s, on %s, to %s", *told)
     # Not in the folder yet: frames or features that do not fit leave none behind.
-    how: dict[str, Any] = {"shifts": shifts, "seed": seed, "device": device, "progress": progress}
+    how: dict[str, Any] = {"shifts": shifts, "pairs": pairs, "seed": seed, "device": device, "progress": progress}
     latents = encode(run / loop.CHECKPOINT, frames, features=chosen, **how)
     with written.work(described, lambda: all(file.exists() for file in files)) as unfinished:
         if unfinished:
@@ -338,7 +337,7 @@ def retrain_to(
         "groups": [group.seeds for group in groups],
         **{name: getattr(spec, name) for name in ("updates", "measure_every", "precision")},
         "device": device.type,
-        **{name: about[name] for name in ("seeds", *_WORLD) if name in about},
+        **{name: about.get(name) for name in ("seeds", "env_id", "action_repeat", "shadow_size")},
     }
     if real:
         described |= {"real": [source.description() for source in real], "ratio": ratio}

@@ -8,6 +8,7 @@ many as in the agent's own training (three in DrQ+BC), and its reward is their d
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import get_args
 
 import numpy as np
@@ -39,6 +40,7 @@ def encode(
     features: Features | None = None,
     seed: int = 0,
     shifts: int = SHIFTS,
+    pairs: bool = False,
     chunk: int = 256,
     device: str = "auto",
     precision: compute.Precision = "float32",
@@ -49,14 +51,17 @@ def encode(
     `source` is an agent or its file. `device` applies to a file; an agent encodes on its own device. `features` selects
     the actor's trunk, the critic's trunk, or both in this order; None is all that the agent has. Each decision is
     encoded `shifts` times, with other random shifts of its frames each time, as in training; 0 encodes it once, without
-    a shift. The shifts depend on `seed` and the member's seed. `chunk` is the number of observations of each member
-    that are encoded at once.
+    a shift. The shifts depend on `seed` and the member's seed. With `pairs`, rows have only latents and actions, which
+    is all that behaviour cloning learns from: rewards and next latents are 0. `chunk` is the number of observations of
+    each member that are encoded at once.
     """
     if isinstance(source, PixelAgentBase):
         encoder = source.pixel_encoder()
     else:
         encoder = load_pixel_encoder(source, compute.pick_device(device))
     names = _names(features, encoder)
+    if pairs and "critic" in encoder.trunks:
+        raise ConfigError("pairs are enough for behaviour cloning alone: this agent has a critic, which needs rewards")
     if chunk < 1 or shifts < 0:
         raise ConfigError(f"expected a chunk of at least 1 and 0 or more shifts, got {chunk} and {shifts}")
     if stacked(frames) != encoder.encoder.frame:
@@ -66,7 +71,7 @@ def encode(
     with compute.working_on(encoder.device, "lower the chunk or encode fewer frames at once"):
         store = FrameStore(frames, encoder.nstep, encoder.discount, encoder.device)
         width, times = len(names) * encoder.trunk(names[0]).features, max(shifts, 1)
-        seen = np.empty((2, len(encoder.seeds), times, len(store), width), np.float32)
+        seen = np.zeros((2, len(encoder.seeds), times, len(store), width), np.float32)
         chosen = compute.pick_precision(precision, encoder.device)
         dtype = compute.working_dtype(chosen)
         with convolving(chosen, encoder.device), resolve(progress).phase("encode", times * len(store)) as phase:
@@ -78,10 +83,13 @@ def encode(
                 for start in range(0, len(store), chunk):
                     some = slice(start, min(start + chunk, len(store)))
                     own = None if moved is None else moved[:, some].to(encoder.device)
-                    for place, encoded in zip(seen, _encoded(encoder, names, store, some, own, dtype), strict=True):
-                        place[:, number, some] = encoded.cpu().numpy()
+                    for place, encoded in enumerate(_encoded(encoder, names, store, some, own, dtype, pairs)):
+                        seen[place, :, number, some] = encoded.cpu().numpy()
                     phase.advance(some.stop - some.start)
     decisions = frames.decisions(encoder.nstep, encoder.discount)
+    if pairs:
+        kept = np.zeros_like(decisions.reward)
+        decisions = decisions._replace(reward=kept, discount=kept + 1, last=decisions.last | (decisions.discount == 0))
     return [_rows(here, there, frames, decisions) for here, there in zip(*seen, strict=True)]
 
 
@@ -103,12 +111,14 @@ def _encoded(
     some: slice,
     shifts: Tensor | None,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Features of the observations and of the next observations, (S, rows, features) each."""
+    pairs: bool,
+) -> Iterator[Tensor]:
+    """Features of the observations and, but for pairs, of the next observations, (S, rows, features) each."""
     picked = torch.arange(some.start, some.stop, device=encoder.device).expand(len(encoder.seeds), -1)
     here, there = (None, None) if shifts is None else torch.split(shifts, 2, -1)
-    seen = encoder.features(store.observations(picked, here, dtype), names)
-    return seen, encoder.features(store.next_observations(picked, there, dtype), names)
+    yield encoder.features(store.observations(picked, here, dtype), names)
+    if not pairs:
+        yield encoder.features(store.next_observations(picked, there, dtype), names)
 
 
 def _rows(here: np.ndarray, there: np.ndarray, frames: Frames, decisions: Decisions) -> Transitions:

@@ -156,10 +156,11 @@ def test_paper(reached, tmp_path):
 def test_pixels(reached, monkeypatch, tmp_path):
     monkeypatch.setattr("synther.pixels.files.read", lambda frames, progress: (frames, progress))
     run, out = tmp_path / "run", tmp_path / "out"
-    words = ("--features", "actor", "--seed", 3, "--device", "cpu", "--quiet")
+    words = ("--features", "actor", "--pairs", "--seed", 3, "--device", "cpu", "--quiet")
     found = reached("synther.experiments.pixels.encode_to", "pixels", "encode", run, "frames", "--out", out, *words)
     assert found.given == (run, ("frames", False), out)
-    assert found.named == {"features": "actor", "shifts": 8, "seed": 3, "device": "cpu", "progress": False}
+    how = {"features": "actor", "shifts": 8, "pairs": True, "seed": 3, "device": "cpu", "progress": False}
+    assert found.named == how
     words = ("--episodes", 4, "--env-id", "dm_control/walker-walk-v0", "--workers", 2, "--repeat", 3)
     found = reached("synther.experiments.evaluation.evaluate", "pixels", "evaluate", run, *words)
     expected = {"episodes": 4, "env_id": "dm_control/walker-walk-v0", "repeat": 3, "workers": 2, "progress": True}

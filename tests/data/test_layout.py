@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,22 @@ def test_every_kind_comes_back_exactly(coding: kinds.Coding):
     for found in (layout, Layout.infer(rows, coding, integers="categorical")):
         changed = found.with_thresholds([*found.thresholds[:-1], 0.3])
         assert Layout.from_json(json.loads(json.dumps(changed.to_json(), allow_nan=False))) == changed
+
+
+def test_rows_without_next_observations():
+    """Those of zeros are left out, and do not change the kinds of observations, also where these are grouped."""
+    whole = everything()
+    rows = replace(whole, next_observation=np.zeros_like(whole.next_observation))
+    layout = Layout.infer(rows, spikes=True)
+    assert (
+        layout.observation == Layout.infer(replace(whole, next_observation=whole.observation), spikes=True).observation
+    )
+    assert layout.next_observation == (Constant(0.0),) * whole.observation.shape[1]
+    assert layout.twins == tuple(range(layout.width))
+    assert layout.unpack(layout.pack(rows)).equals(rows)
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    rows.next_observation[-1, 0] = 1e-3
+    assert Layout.infer(rows).next_observation != layout.next_observation
 
 
 def test_an_unknown_kind_in_json_is_named():

@@ -26,9 +26,10 @@ from synther.pixels.files import frames_of
 from synther.pixels.latents import encode
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
+from synther.synthesizer import Synthesizer
 
 from ..support.watch import Stopped, Watch
-from .seeing import PLAN, PLAN_BC, SETTINGS, files, frames
+from .seeing import ACTIONS, PLAN, PLAN_BC, SETTINGS, files, frames
 from .trainings import logged, same_tensors
 
 LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors", "run.json", "trained.json"]
@@ -132,6 +133,23 @@ class TestLatents:
         features, sources = stored(tmp_path / "latents", identity(tmp_path / "run"))
         heads = retrain_to(PLAN_BC, tmp_path / "run", sources, tmp_path / "two", features=features, progress=False)
         assert heads.updates == PLAN_BC.updates
+
+    def test_latents_and_actions_alone_are_enough_for_behaviour_cloning(self, tmp_path):
+        run, pairs, made = (tmp_path / name for name in ("run", "pairs", "made"))
+        train_to(PLAN_BC, frames(), run, progress=False)
+        encode_to(run, frames(), pairs, shifts=1, pairs=True, device="cpu", progress=False)
+        with pytest.raises(ConfigError, match="pairs"):
+            encode_to(run, frames(), pairs, shifts=1, device="cpu", progress=False)
+        upsample(pairs, made, SETTINGS, 40, device="cpu", progress=False)
+        model = Synthesizer.load(made / "models" / "seed-3.safetensors", device="cpu")
+        assert model.layout.width == 50 + ACTIONS
+        features, sources = stored(made, identity(run))
+        synthetic = sources[0].rows(None, Silent())
+        assert synthetic.observation.std() > 0
+        for field in ("next_observation", "reward", "terminal"):
+            assert not getattr(synthetic, field).any()
+        heads = retrain_to(PLAN_BC, run, sources, tmp_path / "two", features=features, progress=False)
+        assert heads.diverged["latents"] == ()
 
     def test_models_that_were_being_fitted_are_taken_up(self, latents, tmp_path, monkeypatch):
         monkeypatch.setattr(fitting, "SAVE_SECONDS", 0)

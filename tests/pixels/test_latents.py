@@ -57,6 +57,20 @@ def test_without_shifts_a_row_is_what_the_trunks_see(made, tmp_path):
         np.testing.assert_allclose(rows.next_observation[0], rows.observation[3], atol=1e-5)
 
 
+def test_pairs_have_latents_and_actions_alone(made):
+    cloning = agent(CONFIGS["bc"], updates=2)
+    whole, pairs = (encode(cloning, FRAMES, shifts=2, pairs=wanted)[0] for wanted in (False, True))
+    np.testing.assert_array_equal(pairs.observation, whole.observation)
+    np.testing.assert_array_equal(pairs.action, whole.action)
+    assert not pairs.next_observation.any()
+    assert not pairs.reward.any()
+    assert pairs.timeout is not None
+    np.testing.assert_array_equal(pairs.timeout, whole.timeout | whole.terminal)
+    assert Layout.infer(pairs).width == 50 + 2
+    with pytest.raises(ConfigError, match="critic"):
+        encode(made, FRAMES, pairs=True)
+
+
 def test_shifts_are_a_function_of_the_seeds(made, monkeypatch):
     asked = []
     monkeypatch.setattr(latents, "drawn_offsets", lambda *given: asked.append(given) or drawn_offsets(*given))
