@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
-from synther.envs.camera import graphics
+from synther.envs.camera import check_shadow_size, graphics
 from synther.envs.episodes import Key
 from synther.envs.pixels import PixelEnv
 from synther.envs.policies import Policy
@@ -45,6 +45,8 @@ class Look(NamedTuple):
     @classmethod
     def here(cls, env_id: str, repeat: int, size: int, shadow_size: int | None) -> Look:
         """With the graphics library of this machine."""
+        if shadow_size is not None:
+            check_shadow_size(shadow_size)
         return cls(env_id, repeat, size, shadow_size, graphics())
 
     def env(self) -> PixelEnv:

@@ -264,6 +264,8 @@ def test_what_frames_depend_on(counted):
 
 
 def test_runs_that_cannot_be_drawn(counted):
+    with pytest.raises(ConfigError, match="shadow size"):
+        record_run_frames(run_folder(Path("flat"), states()), shadow_size=0)
     whole = states()
     gap = whole.next_observation.copy()
     gap[6] += 1

@@ -116,6 +116,8 @@ def test_what_is_no_task_is_refused():
         PixelEnv("dm_control/lqr-lqr_2_1-v0", backend="chalk")
     with pytest.raises(ConfigError, match="84, 0 and 3"):
         PixelEnv(WALKER, repeat=0)
+    with pytest.raises(ConfigError, match="shadow size"):
+        PixelEnv(WALKER, backend="chalk", shadow_size=0)
     for name in ("dm_control/swimmer-swimmer6-v0", "dm_control/quadruped-walk-v0", "Hopper-v5", None):
         with pytest.raises(DataError, match="cannot be rendered"):
             check_redrawable(name)
