@@ -22,13 +22,16 @@ from synther.synthesizer.together import Task, with_conditions
 
 log = logging.getLogger(__name__)
 
+FEWEST_SAMPLED = 100_000
+"""Rows of a sample, also for a smaller window: scalings found in 10,000 rows cost a nat a row."""
+
 _Seen = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Rows as the network sees them, and how many times as often as others each is drawn."""
 
 
 def sample_of(stored: StoredRows, config: FitConfig, seed: int) -> Sample:
     """Rows that columns, scalings, tables and all that is learned beside the network are found out from."""
-    return stored.sample(min(SAMPLE_ROWS, config.window_rows), seed)
+    return stored.sample(min(SAMPLE_ROWS, max(config.window_rows, FEWEST_SAMPLED)), seed)
 
 
 def with_window(task: Task, stored: StoredRows, sample: Sample, condition: Any, config: FitConfig, seed: int) -> Task:

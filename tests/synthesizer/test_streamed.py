@@ -13,6 +13,7 @@ from synther.data.formats import parquet
 from synther.data.stream import StoredRows, stored_rows
 from synther.errors import ConfigError, DataError
 from synther.relevance import conditional
+from synther.synthesizer import streamed
 
 from ..support.parquet import write_folder
 from ..support.watch import Stopped, Watch
@@ -53,11 +54,10 @@ def test_a_window_learns_what_a_fit_in_memory_does(folder):
         model = Synthesizer("laptop", **{**TINY, "fit": options}).fit(rows, progress=False)
         losses.append(model.measured["held_out"])
         assert (model.record.rows, model.record.steps) == (ROWS, 100)
-    # A window of all rows holds out the same rows and finds the same columns; only the batches are others. Over five
-    # seeds these losses differ by at most 0.2 %, those below by at most 1.6 %.
+    # The same rows are held out and the same columns found; only the batches are others. Over five seeds these losses
+    # differ by at most 0.3 %.
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
-    # With half as many, the columns are known from half of the rows, and others are held out.
-    assert losses[2] == pytest.approx(losses[0], rel=0.04)
+    assert losses[2] == pytest.approx(losses[0], rel=0.02)
 
 
 def test_many_rows_are_streamed_and_told_so(folder, caplog):
@@ -116,7 +116,8 @@ def test_a_table_is_counted_in_the_sample(tmp_path):
     assert np.array_equal(drawn.reward == 1, drawn.observation[:, 0] == 3)
 
 
-def test_rows_with_values_that_the_sample_has_not_are_left_out(tmp_path, caplog):
+def test_rows_with_values_that_the_sample_has_not_are_left_out(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(streamed, "FEWEST_SAMPLED", 100)
     rows = plain(ROWS, terminal=np.arange(ROWS) == 1234)  # which a sample of 100 rows does not hold
     path = write_folder(tmp_path, rows, 600, 150)
     stored = stored_rows(path, 100)
