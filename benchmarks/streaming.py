@@ -102,7 +102,7 @@ def _table(folder: Path, chosen: argparse.Namespace) -> str:
                 f"{mean['held_out']:.4f}",
                 nats,
                 f"{mean['host']:.2f} GB",
-                f"{mean['device']:.2f} GB",
+                f"{mean['device']:.2f} GB" if mean["device"] else "-",
             ]
         )
     header = ["fit", "whole fit", "its steps", "held-out loss", "nats of each seed", "host memory", "GPU memory"]
