@@ -17,7 +17,7 @@ from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.datasets import rollouts
 from synther.envs.making import opened
-from synther.envs.policies import GaussianPolicy
+from synther.envs.policies import LOG_STD, MlpPolicy
 from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels import files
 from synther.pixels.frames import Frames
@@ -237,7 +237,8 @@ def test_ants_follow_a_given_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (found.env_id, found.env_options["continuing_task"]) == ("AntMaze_Medium-v4", False)
     assert (recorded["env_id"], recorded["count"]) == ("AntMaze_Medium-v4", 1_000_000)
     guide = recorded["walker"].guide
-    assert isinstance(guide.reach, GaussianPolicy)
+    assert isinstance(guide.reach, MlpPolicy)
+    assert guide.reach.log_std == LOG_STD  # it draws its actions
     assert guide.reach.layers[0][1].tolist() == list(range(16))
     assert guide.maze.size == 4
     assert not any("r" in row for row in recorded["options"]["maze_map"])  # data starts anywhere
