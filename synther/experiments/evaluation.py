@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ import numpy as np
 from synther.agents import policy
 from synther.collect.rows import check_fits
 from synther.datasets.tasks import EPISODES
-from synther.durable import replacing
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
 from synther.envs.pixels import REPEAT, PixelEnv
@@ -25,9 +23,9 @@ from synther.errors import ConfigError, FormatError
 from synther.experiments.loop import CHECKPOINT
 from synther.experiments.pixels import POLICY, description, result_of
 from synther.experiments.results import EvalPoint, Measurement, Result, episodes_of
-from synther.folder import RunFolder, append_line, digest_of, key_of, read_object, write_object
+from synther.folder import RunFolder, digest_of, key_of, read_object, write_object
 from synther.pixels import evaluation
-from synther.pixels.evaluation import Place, Played
+from synther.pixels.evaluation import Book
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
 from synther.plain import check_env_options
 from synther.progress import Phase, Progress, resolve
@@ -157,7 +155,7 @@ def evaluate_pixels(
     episodes: int,
     *,
     phase: Phase | None = None,
-    book: _Book | None = None,
+    book: Book | None = None,
     **how: Any,
 ) -> Evaluation:
     """Play episodes with every seed of pixel agents, but those that are in the `book`; see `pixels.evaluation.play`."""
@@ -225,7 +223,7 @@ def evaluate(
     file = folder / POLICY
     with RunFolder(folder).lock(), resolve(progress).phase("evaluate", len(seeds) * episodes) as phase:
         drawn = {"repeat": repeat, "shadow_size": about.get("shadow_size")}
-        book = _Book(folder / "episodes.jsonl", key_of({"policy": digest_of(file), "env_id": env_id, **drawn}))
+        book = Book(folder / "episodes.jsonl", key_of({"policy": digest_of(file), "env_id": env_id, **drawn}))
         how: dict[str, Any] = {**drawn, "workers": workers, "phase": phase, "book": book}
         found = evaluate_pixels(load_pixel_policy(file), env_id, seeds, episodes, **how)
         trained = result_of(folder)
@@ -237,39 +235,3 @@ def evaluate(
         result = replace(trained, curves=end.curves, diverged={arm: tuple(sorted(lost))}, origin=origin)
         write_object(folder / "result.json", result.to_json())
     return result
-
-
-class _Book:
-    """The finished episodes of `policy`, one per line. Those of other policies or environments stay where they are."""
-
-    def __init__(self, path: Path, policy: str) -> None:
-        self.path, self.policy = path, policy
-        text = path.read_text() if path.exists() else ""
-        self.played: dict[Place, Played] = {}
-        lines = [(line, _parsed(line)) for line in text.splitlines(keepends=True)]
-        for _, found in lines:
-            if found is not None and found[0] == policy:
-                self.played[found[1]] = found[2]
-        kept = "".join(line for line, found in lines if found is not None)
-        if kept != text:
-            with replacing(path) as beside:
-                beside.write_text(kept)
-
-    def add(self, place: Place, played: Played) -> None:
-        append_line(self.path, _line(self.policy, place, played))
-        self.played[place] = played
-
-
-def _line(policy: str, place: Place, played: Played) -> str:
-    entry = {**place._asdict(), "return": played.total, "length": played.length, "policy": policy}
-    return json.dumps(entry) + "\n"
-
-
-def _parsed(line: str) -> tuple[str, Place, Played] | None:
-    """The policy, and the episode; None where the line was cut or is not ours."""
-    try:
-        found = json.loads(line)
-        place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])
-        return (found["policy"], place, played) if _line(found["policy"], place, played) == line else None
-    except (ValueError, TypeError, KeyError):
-        return None

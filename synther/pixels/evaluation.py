@@ -7,21 +7,25 @@ seed of its member and its index.
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import as_completed
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from synther.cores import cores
+from synther.durable import replacing
 from synther.envs.camera import graphics
 from synther.envs.pixels import PixelEnv, check_drawable
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError, SyntherError
+from synther.folder import append_line
 from synther.pixels.frames import STACK
 from synther.pixels.policy import PixelPolicy
 
@@ -153,3 +157,39 @@ def _played(
         if terminal or timeout:
             return Played(math.fsum(rewards), len(rewards))
     raise DataError(f"{env_id} did not end within {_LONGEST:,} decisions: give it a time limit")
+
+
+class Book:
+    """The finished episodes of `policy`, one per line. Those of other policies or environments stay where they are."""
+
+    def __init__(self, path: Path, policy: str) -> None:
+        self.path, self.policy = path, policy
+        text = path.read_text() if path.exists() else ""
+        self.played: dict[Place, Played] = {}
+        lines = [(line, _parsed(line)) for line in text.splitlines(keepends=True)]
+        for _, found in lines:
+            if found is not None and found[0] == policy:
+                self.played[found[1]] = found[2]
+        kept = "".join(line for line, found in lines if found is not None)
+        if kept != text:
+            with replacing(path) as beside:
+                beside.write_text(kept)
+
+    def add(self, place: Place, played: Played) -> None:
+        append_line(self.path, _line(self.policy, place, played))
+        self.played[place] = played
+
+
+def _line(policy: str, place: Place, played: Played) -> str:
+    entry = {**place._asdict(), "return": played.total, "length": played.length, "policy": policy}
+    return json.dumps(entry) + "\n"
+
+
+def _parsed(line: str) -> tuple[str, Place, Played] | None:
+    """The policy, and the episode; None where the line was cut or is not ours."""
+    try:
+        found = json.loads(line)
+        place, played = Place(found["member"], found["episode"]), Played(found["return"], found["length"])
+        return (found["policy"], place, played) if _line(found["policy"], place, played) == line else None
+    except (ValueError, TypeError, KeyError):
+        return None
