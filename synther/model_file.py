@@ -267,6 +267,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         raise ValueError("its shares of values do not fit its columns")
     if calibration.weights and tuple(map(len, calibration.weights)) != layout.class_counts:
         raise ValueError("its weights of values do not fit its columns")
+    if len(calibration.drawn) not in (0, len(layout.following)):
+        raise ValueError("its numbers for tables do not fit its columns")
     fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
@@ -277,6 +279,8 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         fitted.student = Student.restored(pupil, told("student"), student_start)
         if any(len(own.thresholds) not in flags for own in fitted.student.calibrations.values()):
             raise ValueError("the thresholds of its student do not fit its columns")
+        if any(len(own.drawn) not in (0, len(layout.following)) for own in fitted.student.calibrations.values()):
+            raise ValueError("the numbers of its student for tables do not fit its columns")
     fitted.calibrations[settings.sampler] = calibration
     if settings.sampler.matched:
         fitted.starts[settings.sampler] = start = Start(**groups["start"])

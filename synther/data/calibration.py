@@ -146,6 +146,8 @@ class Calibration:
     """By how much the odds of a terminal row are to be raised over what the generator makes."""
     weights: Weights = ()
     """How likely a row is to be taken for each value of each group of few values; empty where all are alike."""
+    drawn: Weights = ()
+    """Mean and std of the number that decides each value which is drawn from a table: 0 and 1 of a good generator."""
 
     @classmethod
     def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
@@ -167,7 +169,8 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         own = {"thresholds": list(self.thresholds), "terminal_odds": self.terminal_odds}
-        return own | ({"weights": [list(table) for table in self.weights]} if self.weights else {})
+        more = {"weights": self.weights, "drawn": self.drawn}
+        return own | {name: [list(table) for table in tables] for name, tables in more.items() if tables}
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Calibration:
@@ -178,10 +181,14 @@ class Calibration:
         weights = told.get("weights", ())
         if not all(0 < weight < np.inf for table in weights for weight in table):
             raise DataError("weights: expected positive numbers")
-        return cls(thresholds, odds, weights)
+        drawn = told.get("drawn", ())
+        if not all(len(pair) == 2 and np.isfinite(pair).all() and pair[1] > 0 for pair in drawn):
+            raise DataError("drawn: expected a mean and a positive std for each")
+        return cls(thresholds, odds, weights, drawn)
 
 
 class _Entry(TypedDict):
     thresholds: tuple[float, ...]
     terminal_odds: float
     weights: NotRequired[Weights]
+    drawn: NotRequired[Weights]

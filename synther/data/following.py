@@ -58,6 +58,9 @@ class Following:
     """How many values each parent has."""
     shares: tuple[tuple[float, ...], ...]
     """For each combination, the last parent changing fastest."""
+    shift: float = 0.0
+    scale: float = 1.0
+    """Mean and std of the numbers that a generator makes. Those of the real rows are 0 and 1."""
 
     @cached_property
     def _ends(self) -> Matrix:
@@ -84,7 +87,7 @@ class Following:
     def drawn(self, classes: Mapping[int, Classes], numbers: Matrix) -> Classes:
         """The way back, for any numbers (N,)."""
         ends = self._ends[self._cells(classes, len(numbers))]
-        ranks = np.clip(_rank(numbers), 0.0, 1 - _TAIL / 2)
+        ranks = np.clip(_rank((numbers - self.shift) / self.scale), 0.0, 1 - _TAIL / 2)
         found: Classes = (ranks[:, None] >= ends).sum(1)
         return np.asarray(np.minimum(found, ends.shape[1] - 1), np.int64)
 
@@ -97,7 +100,7 @@ class Following:
         wide = {len(shares) for shares in found.shares}
         known = all(0 <= place < places for place in (found.outcome, *found.parents))
         whole = len(found.sizes) == len(found.parents) and math.prod(found.sizes) == len(found.shares)
-        if not (known and whole and len(wide) == 1 and np.isfinite(np.array(found.shares)).all()):
+        if not (known and whole and len(wide) == 1 and np.isfinite(np.array(found.shares)).all() and found.scale > 0):
             raise FormatError("layout.following: expected a share of every value for every combination of parents")
         return found
 

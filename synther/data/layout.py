@@ -267,6 +267,11 @@ class Layout:
         return tuple((place.matrix.start, self.twins[place.matrix.start]) for place in lattice)
 
     @cached_property
+    def drawn_columns(self) -> tuple[int, ...]:
+        """Columns of the matrix whose normal numbers decide what is drawn from tables."""
+        return tuple(self._places[table.outcome].matrix.start for table in self.following)
+
+    @cached_property
     def flag_names(self) -> tuple[str, ...]:
         """The flags: figures of a row of the matrix that are cut at a threshold when it comes back, like terminal."""
         return tuple(name for place in self._places for name in place.kind.flag_labels(place.names))
@@ -300,6 +305,13 @@ class Layout:
             changed[place.field].append(place.kind.with_thresholds(own))
         extra = tuple(replace(each, kinds=tuple(changed[each.key])) for each in self.extra)
         return replace(self, **{field: tuple(changed[field]) for field in ROW_FIELDS}, extra=extra)  # type: ignore[arg-type]
+
+    def with_drawn(self, moments: Sequence[Sequence[float]]) -> Layout:
+        """The same layout for a generator that makes numbers of such a mean and std where tables decide; none: of 0 and
+        1."""
+        pairs = moments or [(0.0, 1.0)] * len(self.following)
+        tables = zip(self.following, pairs, strict=True)
+        return replace(self, following=tuple(replace(table, shift=pair[0], scale=pair[1]) for table, pair in tables))
 
     def pack(self, rows: Transitions) -> Matrix:
         """The matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped.
@@ -340,8 +352,8 @@ class Layout:
         if self.following and sources.keys() >= {*ROW_FIELDS}:
             values = {number: self._values(number, sources) for number in self._counted}
             draw = following.stream()
-            for table in self.following:
-                matrix[:, self._places[table.outcome].matrix.start] = table.spread(values, draw)
+            for table, column in zip(self.following, self.drawn_columns, strict=True):
+                matrix[:, column] = table.spread(values, draw)
         return matrix
 
     @cached_property
@@ -362,8 +374,7 @@ class Layout:
             if number not in outcomes:
                 place = self._places[number]
                 values[number] = _classes(place.kind, place.kind.decode(chunk[:, place.matrix]))
-        for table in self.following:
-            column = self._places[table.outcome].matrix.start
+        for table, column in zip(self.following, self.drawn_columns, strict=True):
             values[table.outcome] = table.drawn(values, chunk[:, column])
             chunk[:, column] = values[table.outcome]
 

@@ -39,6 +39,7 @@ _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # at most, whichever are more
 _THREADS = 4  # that finish drawn rows: a GPU draws a block sooner than one of them finishes it
 _MANY_BLOCKS = 10  # for which it pays to capture what draws them
+_LEAST_STD = 0.05  # of numbers that decide about values: a generator that makes less has not learned anything
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Drawing:
         the generator; they draw rows that were asked for towards no average.
         """
         model = self.model
-        corrected = model.rates or model.shares
+        corrected = model.rates or model.shares or model.layout.following
         if self.settings.data.threshold == "half" or not corrected or model.table is not None:
             return Calibration(model.layout.thresholds)
         if self.config not in model.calibrations:
@@ -100,8 +101,8 @@ class Drawing:
 
     @cached_property
     def layout(self) -> Layout:
-        """The model's, with the thresholds of this sampler."""
-        return self.model.layout.with_thresholds(self.calibration.thresholds)
+        """The model's, with the thresholds of this sampler, and the numbers that it makes for tables."""
+        return _calibrated(self.model.layout, self.calibration)
 
     def decoded(self, matrix: Array) -> Transitions:
         """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""
@@ -200,8 +201,8 @@ class Drawing:
                     phase.advance(block_rows)
                 return Moments.of(torch.cat(drawn)).cpu()
 
-            residuals = self.model.scaler.residuals
-            free = range(self.model.layout.width) if residuals is None else residuals.free
+            residuals, layout = self.model.scaler.residuals, self.model.layout
+            free = range(layout.width) if residuals is None else sorted({*residuals.free, *layout.drawn_columns})
             return match(self.model.moments, generated, free)
 
     def _calibrated(self) -> Calibration:
@@ -213,12 +214,16 @@ class Drawing:
             for matrix in self._finished(_CALIBRATION_SEED, range(blocks), lambda _, matrix: matrix):
                 drawn.append(matrix)
                 phase.advance(block_rows)
-        flags = [model.layout.flags(model.scaler.inverse(matrix)) for matrix in drawn]
-        found = Calibration.fit(model.rates, np.concatenate(flags), model.layout)
+        raw = [model.scaler.inverse(matrix) for matrix in drawn]
+        found = Calibration.fit(model.rates, np.concatenate([model.layout.flags(one) for one in raw]), model.layout)
+        if model.layout.following:
+            numbers = np.concatenate([one[:, list(model.layout.drawn_columns)] for one in raw])
+            moments = zip(numbers.mean(0), np.maximum(numbers.std(0), _LEAST_STD), strict=True)
+            found = replace(found, drawn=tuple((float(mean), float(std)) for mean, std in moments))
         names = model.layout.flag_names
         if "terminal" not in names and not model.shares:
             return found
-        layout, draw = model.layout.with_thresholds(found.thresholds), np.random.default_rng(_CALIBRATION_SEED)
+        layout, draw = _calibrated(model.layout, found), np.random.default_rng(_CALIBRATION_SEED)
         rows = Transitions.concatenate([self._consistent(matrix, layout, draw) for matrix in drawn])
         weight = None
         if model.shares:
@@ -245,3 +250,7 @@ class Drawing:
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
         return STEP_CALLS * fitted_rows / self.config.network_calls / 2
+
+
+def _calibrated(layout: Layout, calibration: Calibration) -> Layout:
+    return layout.with_thresholds(calibration.thresholds).with_drawn(calibration.drawn)
