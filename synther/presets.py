@@ -137,7 +137,7 @@ PRESETS: dict[str, Settings] = {
     "laptop": Settings(
         network=NetworkConfig(width=256, depth=4),
         noise=NoiseConfig(sigma_min=0.005, sigma_max=10),
-        fit=FitConfig(steps=6_000, learning_rate=2e-3, evaluate_every=200, overfit=OVERFIT, checkpoint_every=1_000),
+        fit=FitConfig(steps=4_500, learning_rate=2e-3, evaluate_every=200, overfit=OVERFIT, checkpoint_every=1_000),
         sampler=SamplerConfig(kind="unipc", steps=16, matched=True),
         data=replace(_NEAREST, scaling="quantile", residuals="bent"),
     ),

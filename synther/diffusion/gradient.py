@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from synther import compute
 from synther.diffusion.config import NetworkConfig
 from synther.diffusion.edm import Loss, Problem, squared_error
 from synther.diffusion.networks import DenoisingNetwork, Network
 
-_NARROW, _PART = 512, 128  # columns, and the fewest rows for which a core is asked for help
+_NARROW = 512  # columns
 _ALIGN = 64  # elements: every tensor starts on an address that fast matrix kernels accept
 
 
@@ -139,43 +137,17 @@ class ByHand:
         self._weights, self._into = (
             flat.views(stack[0] if self._alone else stack) for stack in (self.working, self.gradient)
         )
-        self._flat, self._parts = flat, list[tuple[Tensor, dict[str, Tensor]]]()
-        self._pool: ThreadPoolExecutor | None = None
 
     def condition(self, member: int, c_noise: Tensor, given: Tensor | None) -> Tensor:
         return self._networks[member].features(c_noise, given)
 
     def __call__(self, inputs: Tensor, condition: Tensor, target: Tensor) -> Tensor:
         given = (condition[0], inputs[0], target[0]) if self._alone else (condition, inputs, target)
-        parts = self._parts_of(len(given[0]))
-        if parts == 1:
-            return self._written(self._into, *given).view(-1)
-        if self._pool is None:
-            vectors = self.gradient.new_zeros(parts - 1, self._flat.size)
-            self._parts = [(vector, self._flat.views(vector)) for vector in vectors]
-            self._pool = compute.side_by_side(parts - 1)
-        first, *others = zip(*(tensor.chunk(parts) for tensor in given), strict=True)
-        submitted = zip(others, self._parts, strict=True)
-        working = [self._pool.submit(self._written, into, *part) for part, (_, into) in submitted]
-        losses = [self._written(self._into, *first), *(one.result() for one in working)]
-        for vector, _ in self._parts:
-            self.gradient[0].add_(vector)
-        self.gradient.div_(parts)
-        return torch.stack(losses).mean().view(-1)
-
-    def _parts_of(self, rows: int) -> int:
-        """In how many equal parts a batch is divided among the cores of a CPU."""
-        if not self._alone or self.gradient.device.type != "cpu" or not is_narrow(self._networks[0].config):
-            return 1
-        most = min(compute.threads(), rows // _PART)
-        return next((parts for parts in range(most, 1, -1) if rows % parts == 0), 1)
-
-    def _written(self, into: dict[str, Tensor], condition: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
-        return written_out(self._weights, condition, inputs, target, into, skip=self._networks[0].skip)
+        return written_out(self._weights, *given, self._into, skip=self._networks[0].skip).view(-1)
 
 
 def is_narrow(network: object) -> bool:
-    """Whether products are too small to be divided among cores: a batch is divided instead."""
+    """Whether products on a CPU are too small to be divided among threads."""
     return isinstance(network, NetworkConfig) and network.width <= _NARROW
 
 

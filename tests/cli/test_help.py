@@ -47,7 +47,7 @@ def test_the_defaults_shown_are_those_of_the_preset(synther, monkeypatch):
         }
         settings = PRESETS[name]
         assert shown == {
-            "fit.steps": {6_000: "6K", 100_000: "100K"}[settings.fit.steps],
+            "fit.steps": {4_500: "4500", 100_000: "100K"}[settings.fit.steps],
             "network.width": str(settings.network.width),
             "sampler.kind": settings.sampler.kind,
             "sampler.steps": str(settings.sampler.steps),

@@ -191,24 +191,6 @@ def test_by_hand_is_what_autograd_derives(
     assert int(gradient.isnan().sum()) == members * (flat.size - covered)
 
 
-@pytest.mark.parametrize(("batch", "threads"), [(256, 2), (384, 4), (257, 2)])
-def test_a_batch_divided_among_cores_has_the_gradient_of_the_whole(batch, threads):
-    """384 rows are enough for three of the four, and 257 cannot be divided."""
-    torch.manual_seed(0)
-    made, flat, stack = networks(1, 5, NetworkConfig("residual", 16, 2, 8, 3))
-    asked = problem(1, batch, 5)
-    losses, expected = derived(ByHand(made, flat, stack, squared_error, torch.float64), *asked)
-    torch.set_num_threads(threads)
-    try:
-        path = ByHand(made, flat, stack, squared_error, torch.float64)
-        divided = [derived(path, *asked) for _ in range(2)]
-    finally:
-        torch.set_num_threads(1)
-    for found, gradient in divided:  # again, with what the first call has left
-        torch.testing.assert_close(found, losses, rtol=1e-12, atol=0)
-        torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-13, equal_nan=True)
-
-
 def test_autograd_derives_the_loss_itself():
     torch.manual_seed(0)
     made, flat, stack = networks(1, 3, NetworkConfig(width=7, depth=2, embedding=6))
