@@ -28,7 +28,6 @@ from synther.data.residuals import bends, least_squares
 from synther.errors import FormatError
 from synther.schema import checked
 
-Array = NDArray[Any]
 Matrix = NDArray[np.float64]
 Classes = NDArray[np.int64]
 

@@ -120,7 +120,7 @@ class Layout:
     env_options: dict[str, Any] | None = None
     extra: tuple[Extra, ...] = ()
     following: tuple[Following, ...] = ()
-    """Outcomes that are drawn from tables, each after those that it follows from."""
+    """Tables that outcomes are drawn from. The table of an outcome comes after those of its parents."""
 
     @classmethod
     def infer(

@@ -62,8 +62,8 @@ class Window:
         identity: str,
         device: torch.device,
     ) -> None:
-        """`total` is the number of all rows and `identity` by what they are known again; `held_out` (H, D) are none of
-        those that are read."""
+        """`total` is the number of all rows. `identity` tells them from other rows. `read` never gives the rows
+        `held_out` (H, D)."""
         self.held_out, self.total, self.device = held_out, total, device
         self.identity = f"{identity} {pace}"
         self.rows = torch.zeros(pace.rows, columns, device=device)

@@ -101,7 +101,7 @@ def play(
 def draw(
     look: Look, rows: Transitions, spans: Sequence[slice], *, done: Sequence[int], processes: int, progress: Progress
 ) -> Iterator[Frames]:
-    """The episodes of `rows`, which are its `spans`, but for those that are `done`, with every state rendered."""
+    """Render every state of the episodes of `rows`. Each of the `spans` is an episode; the first ones are `done`."""
     given = ((look, rows[span]) for span in spans[len(done) :])
     with Workers(processes) as workers, progress.phase(f"draw {look.env_id}", len(rows), sum(done)) as phase:
         for episode in in_order(workers, _drawn, given):

@@ -204,7 +204,7 @@ class Synthesizer:
         told: Told | None = None,
     ) -> Task:
         """The first of three parts of `fit`: together.py has the second, for one or several models. `told` is what the
-        network is told, where the rows themselves do not show it."""
+        network is told about each row, if the caller knows it already."""
         warn_of_time_limit(rows)
         data = self.settings.data
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()
