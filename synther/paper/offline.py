@@ -331,8 +331,17 @@ REGULARISED: dict[str, tuple[str, dict[str, Any]]] = {
 """What may help agents to learn from few rows, by column: an algorithm and its options."""
 
 
+def _with_generators(count: int, pool: OfflineRun, pools: dict[str, tuple[str, ...]]) -> list[OfflineRun]:
+    """The run with each of so many generators, which `pools` learns about.
+
+    Each generator serves other seeds, so that what it happens to learn is part of the spread.
+    """
+    own = [replace(pool, name=f"{pool.name}-{number + 1}", seed=number * pool.seeds) for number in range(count)]
+    pools[pool.name] = tuple(run.name for run in own)
+    return own
+
+
 def regularisation() -> Experiment:
-    """Each generator serves other seeds, so that what it happens to learn is part of the spread."""
     parts = {"walker2d-mixed": 0.15, "hopper-mixed": 0.15, "halfcheetah-mixed": 1.0}
     runs: list[OfflineRun] = []
     table: Rows = {}
@@ -342,10 +351,32 @@ def regularisation() -> Experiment:
             suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}"
             how: dict[str, Any] = {"agent": options, "fraction": fraction, "seeds": 3}
             pool = replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000)
-            own = [replace(pool, name=f"{pool.name}-{number + 1}", seed=3 * number) for number in range(3)]
-            pools[pool.name] = tuple(run.name for run in own)
             table.setdefault(f"{data} {100 * fraction:g} %", {}).update(cells_of(pool, title=title))
-            runs += own
+            runs += _with_generators(3, pool, pools)
     about = "is it only regularisation? Real rows against SynthER's, with layer norm, dropout, weight decay, ReBRAC"
     contrasts = contrasts_of(REGULARISED)
     return Experiment("regularisation", "", about, tuple(runs), table, contrasts=contrasts, pools=pools)
+
+
+VARIANTS: dict[str, Recipe] = {
+    "best": _BEST,
+    "noise levels 20 to 0.002": Recipe(preset="best", changes={"noise": {"sigma_min": 0.002, "sigma_max": 20.0}}),
+    "fitted on lower noise": Recipe(preset="best", changes={"noise": {"p_mean": -2.0}}),
+    "instant": Recipe(preset="instant"),
+    "paper": Recipe(preset="paper"),
+}
+"""Ways to fit and to draw, by row."""
+
+
+def variants() -> Experiment:
+    runs: list[OfflineRun] = []
+    table: Rows = {}
+    pools: dict[str, tuple[str, ...]] = {}
+    for title, recipe in VARIANTS.items():
+        suffix = f"-{title.replace(' ', '_')}"
+        how: dict[str, Any] = {"fraction": 0.15, "seeds": 4}
+        pool = replace(_run("walker2d-mixed", "td3_bc", SYNTHETIC, recipe, suffix, **how), updates=500_000)
+        table[title] = {"TD3+BC": Cell(pool.name, "synthetic")}
+        runs += _with_generators(4, pool, pools)
+    about = "15 % of walker2d-mixed with TD3+BC: rows of best, of its variants, and of other presets"
+    return Experiment("variants", "", about, tuple(runs), table, pools=pools)
