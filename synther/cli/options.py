@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, make_dataclass
 from decimal import Decimal
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
@@ -192,6 +193,14 @@ def parse_with_agent(
 
     The name of a flag would depend on its default, so agents have none: `--agent.deterministic False`.
     """
+    whole = _with_agent(options, default, hidden)
+    parsed = parse(verb, whole, arguments)
+    return parsed, {one.name: getattr(parsed.config, one.name) for one in fields(parsed.config) if one.init}
+
+
+@cache
+def _with_agent(options: type[Options], default: AgentConfig, hidden: tuple[str, ...]) -> Any:
+    """The options of a verb with those of the agent as their field `config`."""
     kind, hints = type(default), get_type_hints(type(default))
     shown = [option.name for option in fields(kind) if option.init and option.name not in hidden]
     hide = {name: Annotated[hints[name], tyro.conf.Suppress] for name in hints if name not in shown}
@@ -200,11 +209,9 @@ def parse_with_agent(
     values = {name: getattr(default, name) for name in shown}
     annotated = Annotated[config, tyro.conf.FlagConversionOff, tyro.conf.arg(name="agent")]
     group = ("config", annotated, field(default_factory=lambda: config(**values)))
-    whole: Any = make_dataclass(
+    return make_dataclass(
         options.__name__, [group], bases=(options,), frozen=True, namespace={"__doc__": options.__doc__}
     )
-    parsed = parse(verb, whole, arguments)
-    return parsed, {name: getattr(parsed.config, name) for name in shown}
 
 
 def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
