@@ -193,8 +193,8 @@ def parse_with_agent(
 
     The name of a flag would depend on its default, so agents have none: `--agent.deterministic False`.
     """
-    whole = _with_agent(options, default, hidden)
-    parsed = parse(verb, whole, arguments)
+    own: Any = options  # mypy takes the hash of a class for that of its instances
+    parsed = parse(verb, _with_agent(own, default, hidden), arguments)
     return parsed, {one.name: getattr(parsed.config, one.name) for one in fields(parsed.config) if one.init}
 
 
