@@ -117,6 +117,7 @@ def _table(chosen: Paper, command: str) -> None:
     from synther.origin import origin
     from synther.paper import find
     from synther.paper.tables import Table
+    from synther.plots import markdown
 
     wanted = find(chosen.name)
     if not chosen.out.is_dir():
@@ -130,4 +131,7 @@ def _table(chosen: Paper, command: str) -> None:
         return
     for note in found.notes():
         say(f"- {note}")
+    differences = found.differences()
+    for line in markdown.table(differences) if differences else ():
+        say(line)
     print(f"More in {files[0]}")

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
@@ -222,7 +222,7 @@ def latents_in(folder: Path) -> dict[str, Any]:
 
 def fit_to(
     folder: Path,
-    latents: Sequence[Transitions],
+    latents: Iterable[Transitions],
     seeds: Sequence[int],
     settings: Settings,
     *,
@@ -230,14 +230,15 @@ def fit_to(
     precision: compute.Precision = "auto",
     progress: Progress | bool = True,
 ) -> list[Path]:
-    """A model of each seed's latents in `folder`, which appears when all are fitted. They are fitted together, and
-    rounding depends on which ones are."""
+    """A model of each seed's latents in `folder`, which appears when all are fitted; then no latents are read. They are
+    fitted together, and rounding depends on which ones are."""
     files = [folder / f"seed-{seed}.safetensors" for seed in seeds]
     under_way = folder.with_name(f"{folder.name}.fit")
     if not folder.exists():
         models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
-        announce_fit(models[0], len(latents[0]), len(models))
-        outcomes = fit_models(models, latents, checkpoint=under_way, progress=progress)
+        rows = list(latents)
+        announce_fit(models[0], len(rows[0]), len(models))
+        outcomes = fit_models(models, rows, checkpoint=under_way, progress=progress)
         for seed, fitted in zip(seeds, outcomes, strict=True):
             if isinstance(fitted, SyntherError):
                 raise SyntherError(f"the generator of seed {seed}: {fitted}") from fitted

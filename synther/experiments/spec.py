@@ -178,11 +178,11 @@ class ChangeOptions:
     evaluate_every: int | None = None
     """Updates (online: steps) between two evaluations, instead of the experiment's number."""
     samples: int | None = None
-    """Maximum number of synthetic rows of each source."""
+    """Maximum number of synthetic rows of each source; of pixel runs, the number itself."""
     preset: str | None = None
     """How diffusion models are fitted and sampled, instead of the experiment's preset."""
     fit_steps: int | None = None
-    """Maximum number of steps for each fit of a diffusion model."""
+    """Maximum number of steps for each fit of a diffusion model; of pixel runs, the number itself."""
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the options `names` that are not None."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+import numpy as np
 
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError, SyntherError
@@ -33,10 +36,10 @@ from synther.progress import Progress
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.conditions import Relevant
-    from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.sources import Given, Sampled, TrainingData
+    from synther.experiments.sources import TrainingData
     from synther.pixels.agent import PixelConfig
+    from synther.pixels.frames import Frames
 
 
 def _training_of(folder: Path) -> dict[str, Any]:
@@ -365,6 +368,8 @@ Features = Literal["both", "actor", "critic"]
 
 STAGE_ONE = "stage-one"
 """The arm, and the folder, of the agent that was trained on frames."""
+_ENCODED = "encoded"
+"""The folder of latents, while heads are trained on them."""
 
 
 @dataclass(frozen=True)
@@ -379,6 +384,8 @@ class Retraining:
     """Share of synthetic latents in every batch; the others are real."""
     shifts: int = 1
     """Random shifts with which each decision is encoded."""
+    pairs: bool = False
+    """Generate latents and actions alone, which is all that BC learns from."""
 
     def __post_init__(self) -> None:
         check_one_of("features", self.features, get_args(Features))
@@ -386,6 +393,29 @@ class Retraining:
             raise ConfigError(f"expected a ratio in (0, 1] and no negative shifts, got {self.ratio} and {self.shifts}")
         if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
             raise ConfigError("latents are made by diffusion, with a number of samples: got another recipe")
+
+    @property
+    def latents(self) -> str:
+        """Names the latents: arms that have it in common share them."""
+        return f"{self.features}-{self.shifts}{'-pairs' * self.pairs}"
+
+    def shares_models(self, other: Retraining) -> bool:
+        """Whether the models of both are fitted on the same latents in the same way."""
+        if self.recipe is None or other.recipe is None or self.latents != other.latents:
+            return False
+        return self.recipe.settings() == other.recipe.settings()
+
+    def changed(self, changes: ChangeOptions) -> Retraining:
+        """A number of samples or steps is taken as given: each arm has the same, unlike the sources of rows."""
+        if self.recipe is None:
+            return self
+        recipe = self.recipe.changed(replace(changes, samples=None, fit_steps=None))
+        recipe = replace(recipe, **changes.given("samples"))
+        if changes.fit_steps is not None:
+            fit = {**recipe.changes.get("fit", {}), "steps": changes.fit_steps}
+            recipe = replace(recipe, changes={**recipe.changes, "fit": fit})
+            recipe.settings()  # refuses an invalid number
+        return replace(self, recipe=recipe)
 
 
 @dataclass(frozen=True)
@@ -434,10 +464,7 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
     def changed(self, changes: ChangeOptions) -> PixelRun:
         if changes.evaluate_every is not None:
             raise ConfigError(f"{self.name} is evaluated only at its end: leave --evaluate-every out")
-        arms = {
-            name: arm if arm.recipe is None else replace(arm, recipe=arm.recipe.changed(changes))
-            for name, arm in self.arms.items()
-        }
+        arms = {name: arm.changed(changes) for name, arm in self.arms.items()}
         return replace(self, **changes.given("updates", "seeds"), arms=arms)
 
     def execute(self, folder: Path, place: Place, progress: Progress) -> None:
@@ -469,48 +496,58 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
         return folder / "result.json"
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        from synther.experiments.loop import CHECKPOINT
-        from synther.experiments.pixels import is_trained, retrain_to, train_to
-        from synther.experiments.sources import Given
+        from synther.experiments.pixels import train_to
         from synther.pixels import files
-        from synther.pixels.latents import encode
 
         run = replace(self, env_id=self.env_id or f"dm_control/{self.task}-v0", device=place.device)
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
         source = files.frames_of(self.task, self.level, place.data)
         frames = files.read(source, progress)
         # The path of the data folder on this machine is left out of the record.
-        origin = f"frames read from {source.relative_to(place.data) if place.data else source}"
+        origin = f"frames read from {source.relative_to(place.data) if place.data else source}{_earned(frames)}"
         recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
         meant = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
 
         def train(folder: Path, progress: Progress) -> None:
-            one = folder / STAGE_ONE
-            train_to(run, frames, one, progress=progress)
-            how: dict[str, Any] = {"seed": self.seed, "device": place.device, "progress": progress}
-            for arm, retraining in self.arms.items():
-                if not is_trained(folder / arm):
-                    made: dict[str, Any] = {"features": retraining.features, "shifts": retraining.shifts}
-                    latents = encode(one / CHECKPOINT, frames, **made, **how)
-                    sources = run._sources(folder / f"{arm}-models", latents, retraining.recipe, progress)
-                    real = [Given(rows) for rows in latents] if retraining.ratio < 1 else []
-                    mixed: dict[str, Any] = {"real": real, "ratio": retraining.ratio, "features": retraining.features}
-                    retrain_to(run, one, sources, folder / arm, **mixed, progress=progress)
+            train_to(run, frames, folder / STAGE_ONE, progress=progress)
+            for arm in self.arms:
+                run._retrain(arm, frames, folder, progress)
+            shutil.rmtree(folder / _ENCODED, ignore_errors=True)  # large, and soon encoded again
 
         return {"data": origin, "rows": len(frames), "generators": meant}, train
 
-    def _sources(
-        self, folder: Path, latents: list[Transitions], recipe: Recipe | None, progress: Progress
-    ) -> list[Given | Sampled]:
-        from synther.experiments.pixels import fit_to
-        from synther.experiments.sources import Given, Sampled
+    def _retrain(self, arm: str, frames: Frames, folder: Path, progress: Progress) -> None:
+        """Train the heads of an arm. Latents and models, which arms may share, are kept in `folder`."""
+        from synther.data import formats
+        from synther.experiments.pixels import encode_to, fit_to, is_trained, retrain_to
+        from synther.experiments.sources import Sampled, Stored
 
-        if recipe is None:
-            return [Given(rows) for rows in latents]
-        assert recipe.samples is not None
-        models = fit_to(folder, latents, self.all_seeds, recipe.settings(), device=self.device, progress=progress)
+        if is_trained(folder / arm):
+            return
+        own, one = self.arms[arm], folder / STAGE_ONE
+        made: dict[str, Any] = {"features": own.features, "shifts": own.shifts, "pairs": own.pairs}
+        how: dict[str, Any] = {"device": self.device, "progress": progress}
+        latents = encode_to(one, frames, folder / _ENCODED / own.latents, **made, seed=self.seed, **how)
+        real = [Stored(file) for file in latents]
+        if own.recipe is None:
+            retrain_to(self, one, real, folder / arm, features=own.features, progress=progress)
+            return
+        first = next(name for name, other in self.arms.items() if own.shares_models(other))
+        rows = (formats.read(file) for file in latents)
+        models = fit_to(folder / f"{first}-models", rows, self.all_seeds, own.recipe.settings(), **how)
+        assert own.recipe.samples is not None
         seeds = zip(models, self.all_seeds, strict=True)
-        return [Sampled(model, recipe.samples, seed, self.device) for model, seed in seeds]
+        synthetic = [Sampled(model, own.recipe.samples, seed, self.device) for model, seed in seeds]
+        mixed: dict[str, Any] = {"real": real if own.ratio < 1 else [], "ratio": own.ratio, "features": own.features}
+        retrain_to(self, one, synthetic, folder / arm, **mixed, progress=progress)
+
+
+def _earned(frames: Frames) -> str:
+    """What the episodes of the data that are as long as the longest earn, in words."""
+    starts = np.flatnonzero(frames.first)
+    lengths, returns = np.diff([*starts, len(frames)]), np.add.reduceat(frames.reward, starts)
+    whole = returns[lengths == lengths.max()]
+    return f", whose {len(whole):,} whole episodes return {whole.mean():,.1f} ± {whole.std():,.1f}"
 
 
 def _together(found: Mapping[str, Result]) -> Result:

@@ -77,6 +77,10 @@ def _statistics(table: Table) -> Iterator[_Picture]:
         found = {(one.one, one.other): one.improvement for one in table.comparisons}
         departed = any(one.departed for one in table.comparisons)
         yield _Picture(f"{name}-improvement", partial(statistics.plot_improvement, found, title=title), departed)
+    primary = {f"{one.comparison}, {one.row}": one for one in table.paired if one.primary}
+    if primary:
+        plot = partial(statistics.plot_differences, {label: one.difference for label, one in primary.items()})
+        yield _Picture(f"{name}-differences", partial(plot, title=title), any(one.departed for one in primary.values()))
     if table.summary is not None:
         plot = partial(statistics.plot, table.summary.columns, title=title)
         yield _Picture(f"{name}-summary", plot, table.summary.departed)

@@ -12,13 +12,14 @@ from synther.experiments.specs import STAGE_ONE, OfflineRun, PixelRun
 from synther.paper.published import Pair
 
 TITLES = {"td3_bc": "TD3+BC", "iql": "IQL", "edac": "EDAC", "drq_bc": "DrQ+BC", "bc": "BC"}
-ORIGINAL, SYNTHER, HALF, REAL_LATENTS = "original", "SynthER", "50-50", "real latents"
+ORIGINAL, SYNTHER, HALF, REAL_LATENTS, PAIRS = "original", "SynthER", "50-50", "real latents", "SynthER, pairs"
 ARM_TITLES = {
     "real": ORIGINAL,
     STAGE_ONE: ORIGINAL,
     "synthetic": SYNTHER,
     "half": HALF,
     "latents": REAL_LATENTS,
+    "pairs": PAIRS,
     "actor": "actor's features",
     "critic": "critic's features",
     **{name: f"{name} noise" for name in AUGMENTATIONS},
@@ -101,6 +102,10 @@ class Experiment:
     """Notes below the table."""
     pools: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Runs of other seeds that cells show as one, by the name that the cells give."""
+    primary: tuple[Contrast, ...] = ()
+    """Pairs of columns whose runs are compared seed by seed. They answer the question of the experiment."""
+    secondary: tuple[Contrast, ...] = ()
+    """More of these."""
 
     @property
     def columns(self) -> list[str]:

@@ -15,7 +15,7 @@ from synther.experiments.spec import PROVENANCE, RunSpec
 from synther.folder import Difference, differences, read_object
 from synther.paper.experiment import Average, Cell, Experiment, Figure
 from synther.plots.curves import count
-from synther.plots.statistics import Aggregate, Interval, aggregate, improvement
+from synther.plots.statistics import Aggregate, Interval, aggregate, improvement, paired
 from synther.presets import Settings
 
 Shown = Literal["scores", "returns"]
@@ -245,6 +245,54 @@ def comparison(columns: tuple[str, str], experiment: Experiment, found: Mapping[
     iqm = {name: figures.iqm for name, figures in aggregate({"one": one, "other": other}).items()}
     figures = improvement(one, other), iqm["one"], iqm["other"]
     return Comparison(*columns, tasks, seeds, *figures, shared.departed, shared.without)
+
+
+ALL = "all data sets"
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two columns, compared seed by seed: the same seed has the same agent of stage one in both."""
+
+    row: str
+    """Or `ALL`: the mean over the rows that have it."""
+    one: str
+    other: str
+    primary: bool
+    seeds: int
+    """Pairs of runs in all."""
+    difference: Interval
+    """Of scores, with a 95 % interval."""
+    departed: bool = False
+    """Whether one of the runs differs from the experiment's settings."""
+
+    @property
+    def comparison(self) -> str:
+        return f"{self.one} - {self.other}"
+
+    def __str__(self) -> str:
+        value, low, high = self.difference.value, self.difference.low, self.difference.high
+        return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]{'*' * self.departed}"
+
+
+def paired_differences(experiment: Experiment, found: Mapping[str, Finding]) -> list[Paired]:
+    """Of every row that has both columns, with two seeds or more, and of all these rows together."""
+    made = []
+    for contrast in (*experiment.primary, *experiment.secondary):
+        primary, rows, departed = contrast in experiment.primary, [], False
+        for name, row in experiment.table.items():
+            cells = [row[column] for column in contrast if column in row]
+            values = [_values(cell, found) for cell in cells]
+            pairs = zip(*values, strict=False) if len(cells) == 2 else ()
+            own = [one - other for one, other in pairs if one is not None and other is not None]
+            if len(own) >= 2:
+                differs = any(found[cell.run].departed(cell.arm) for cell in cells)
+                made.append(Paired(name, *contrast, primary, len(own), paired([own]), differs))
+                rows.append(own)
+                departed |= differs
+        if len(rows) > 1:
+            made.append(Paired(ALL, *contrast, primary, sum(map(len, rows)), paired(rows), departed))
+    return made
 
 
 def summary(experiment: Experiment, found: Mapping[str, Finding]) -> Summary | None:

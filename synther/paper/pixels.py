@@ -1,12 +1,15 @@
-"""Pixel experiments: the paper's two tables on V-D4RL's frames, and our own on collected frames."""
+"""Pixel experiments: the paper's two tables on V-D4RL's frames, and our own on such frames or recorded ones."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from synther.experiments.spec import Recipe
 from synther.experiments.specs import Features, PixelAlgorithm, PixelRun, Retraining
 from synther.paper.experiment import (
+    HALF,
+    PAIRS,
     REAL_LATENTS,
     SYNTHER,
     TITLES,
@@ -18,26 +21,30 @@ from synther.paper.experiment import (
     rows_by_data,
 )
 from synther.paper.published import REPRESENTATION, VD4RL, VD4RL_AVERAGE
+from synther.presets import LATENTS
 
 ALGORITHMS: tuple[PixelAlgorithm, ...] = ("drq_bc", "bc")
 TASKS = ("walker-walk", "cheetah-run")
 LEVELS = ("mixed", "medium", "medium-expert", "expert")
 
 _PAPERS = Recipe()
-_OURS = Recipe(preset="best", samples=1_000_000, changes={"fit": {"steps": 20_000}})
-_OWN_AGENTS: dict[PixelAlgorithm, dict[str, Any]] = {"drq_bc": {"stddev_updates": 7_000}, "bc": {}}
-"""The exploration noise decays over the same fraction of the training as in V-D4RL."""
+_CHANGES = {part: dict(options) for part, options in LATENTS.items()} | {"fit": {"steps": 50_000}}
+_OURS = Recipe(preset="best", samples=1_000_000, changes=_CHANGES)
+_SHIFTS = 8
 _ALL_FEATURES: dict[PixelAlgorithm, Features] = {"drq_bc": "both", "bc": "actor"}
+_ABLATED = ("cheetah-run", "expert", "drq_bc")
+"""The run with arms of single features, as in the paper's ablation."""
 
 HEAD_UPDATES = "The paper does not say how long heads are retrained; here they get as many updates as stage one."
 OUR_LATENTS = (
     "original: the agents of stage one. Other columns: their heads, retrained on the latents of the data (real "
-    "latents), on synthetic latents (SynthER), or on synthetic latents of the actor's or critic's features alone. "
-    "Scores are return / 10."
+    "latents), on synthetic latents (SynthER), on half of each in every batch (50-50), on synthetic latents and "
+    "actions alone (SynthER, pairs), or on synthetic latents of the actor's or critic's features alone. Each decision "
+    f"is encoded with {_SHIFTS} random shifts. Scores are return / 10."
 )
 OUR_FRAMES = (
-    "The frames were recorded with this project's own state-based agents and are not V-D4RL's, so the paper has no "
-    "comparable figures. Stage one and heads get {updates:,} updates each; V-D4RL uses {theirs:,}."
+    "The frames are those that the notes above name, and not V-D4RL's unless these say so. Stage one and heads get "
+    "{updates:,} updates each; V-D4RL uses {theirs:,}."
 )
 
 
@@ -68,18 +75,30 @@ def representation() -> Experiment:
 
 
 def pixels() -> Experiment:
-    runs = tuple(_own(task, name) for name in ALGORITHMS for task in TASKS)
-    contrasts = (*contrasts_of(ALGORITHMS), *contrasts_of(ALGORITHMS, SYNTHER, REAL_LATENTS))
-    about = "pixel agents on frames collected here: stage one against heads retrained on latents"
+    """Expert data first, where the paper's gain is largest."""
+    runs = tuple(
+        _own(task, level, name)
+        for level in ("expert", "medium-expert", "mixed", "medium")
+        for task in ("cheetah-run", "walker-walk")
+        for name in ("bc", "drq_bc")
+    )
+    primary = contrasts_of(ALGORITHMS, SYNTHER, REAL_LATENTS)
+    secondary = (*contrasts_of(ALGORITHMS), *contrasts_of(ALGORITHMS, HALF, REAL_LATENTS))
+    secondary += contrasts_of(["bc"], PAIRS, REAL_LATENTS)
+    about = "pixel agents: are heads better on synthetic latents than on real ones?"
     remarks = (OUR_LATENTS, OUR_FRAMES.format(updates=runs[0].updates, theirs=PixelRun.updates))
-    more: dict[str, Any] = {"contrasts": contrasts, "bars": "rows", "remarks": remarks}
-    return Experiment("pixels", "", about, runs, rows_by_data(runs), **more)
+    return Experiment(
+        "pixels", "", about, runs, rows_by_data(runs), primary=primary, secondary=secondary, remarks=remarks
+    )
 
 
-def _own(task: str, name: PixelAlgorithm) -> PixelRun:
+def _own(task: str, level: str, name: PixelAlgorithm) -> PixelRun:
     features = _ALL_FEATURES[name]
-    arms = {"latents": Retraining(features), "synthetic": Retraining(features, _OURS)}
-    if name == "drq_bc":  # BC has no critic
-        arms |= {"actor": Retraining("actor", _OURS), "critic": Retraining("critic", _OURS)}
-    how: dict[str, Any] = {"agent": _OWN_AGENTS[name], "updates": 30_000, "seeds": 3, "episodes": 5}
-    return PixelRun(f"{task}-collected-{name}", task, "collected", name, arms, **how)
+    real = Retraining(features, shifts=_SHIFTS)
+    synthetic = replace(real, recipe=_OURS)
+    arms = {"latents": real, "synthetic": synthetic, "half": replace(synthetic, ratio=0.5)}
+    if name == "bc":
+        arms["pairs"] = replace(synthetic, pairs=True)
+    if (task, level, name) == _ABLATED:
+        arms |= {"actor": replace(synthetic, features="actor"), "critic": replace(synthetic, features="critic")}
+    return PixelRun(f"{task}-{level}-{name}-ours", task, level, name, arms, updates=60_000)

@@ -13,7 +13,7 @@ from synther.errors import MissingExtra
 from synther.folder import write_object
 from synther.paper import findings
 from synther.paper.experiment import Experiment
-from synther.paper.findings import Comparison, Entry, Finding, Summary, described
+from synther.paper.findings import Comparison, Entry, Finding, Paired, Summary, described
 from synther.plots import markdown
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,11 @@ RUNS = "runs"
 """The folder of all runs, shared by the experiments."""
 
 _PEAKS = "The best evaluation by mean score, and when it was: an upper bound for early stopping."
+
+_PAIRED = (
+    "Differences between runs of the same seed, and the 95 % interval of their mean by Student's t. Which comparison "
+    "is primary was fixed before any run."
+)
 
 _WIDE = 10
 """A table of more columns than this, and than lines, does not fit the width of a terminal."""
@@ -40,6 +45,7 @@ class Table:
     rows: Entries
     averages: Entries
     comparisons: tuple[Comparison, ...]
+    paired: tuple[Paired, ...]
     summary: Summary | None
     """Only for online experiments with two or more tasks."""
 
@@ -56,7 +62,9 @@ class Table:
             line.name: {column: findings.average(line, column, rows) for column in experiment.columns}
             for line in experiment.averages
         }
-        return cls(experiment, found, shown, rows, averages, *_statistics(experiment, shown))
+        comparisons, over_all = _statistics(experiment, shown)
+        paired = tuple(findings.paired_differences(experiment, shown))
+        return cls(experiment, found, shown, rows, averages, comparisons, paired, over_all)
 
     def lines(self) -> list[list[str]]:
         """The header and the rows as text. A table of many columns is shown on its side."""
@@ -74,6 +82,15 @@ class Table:
             if any(peaks):
                 body.append([name, *(str(peak or "-") for peak in peaks)])
         return _fitting([["best evaluation", *columns], *body]) if body else []
+
+    def differences(self) -> list[list[str]]:
+        """The paired differences: a line for each comparison and data set, primary comparisons first."""
+        header = ["paired difference", "data", "score [95 % interval]", "pairs", "comparison"]
+        body = [
+            [one.comparison, one.row, str(one), str(one.seeds), "primary" if one.primary else "secondary"]
+            for one in self.paired
+        ]
+        return [header, *body] if body else []
 
     def title(self) -> str:
         return f"{self.experiment.about}; {len(self.found)} of {len(self.experiment.jobs)} runs are finished"
@@ -104,6 +121,7 @@ class Table:
             "averages": plain(self.averages),
             "summary": None if self.summary is None else asdict(self.summary),
             "comparisons": [asdict(found) for found in self.comparisons],
+            **({"paired": [asdict(found) for found in self.paired]} if self.paired else {}),
             "notes": self.notes(),
             "runs": runs,
             "unfinished": [job.name for job in self.experiment.jobs if job.name not in self.found],
@@ -112,8 +130,9 @@ class Table:
     def markdown(self, origin: dict[str, str]) -> str:
         notes = [f"- {note}" for note in self.notes()]
         title = f"# {self.experiment.label or self.experiment.name}: {self.experiment.about}"
-        peaks = self.peaks()
+        peaks, differences = self.peaks(), self.differences()
         below = [*markdown.table(peaks), "", _PEAKS, ""] if peaks else []
+        below += [*markdown.table(differences), "", _PAIRED, ""] if differences else []
         return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(self.lines()), "", *notes, "", *below])
 
     def write(self, out: Path, origin: dict[str, str]) -> list[Path]:

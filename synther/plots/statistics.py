@@ -7,8 +7,9 @@ Intervals are percentiles of a stratified bootstrap: the seeds of each task are 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,38 @@ def improvement(
     if first.shape[1] != second.shape[1]:
         raise DataError(f"both must have the same tasks, got {first.shape[1]} and {second.shape[1]} of them")
     return _intervals(_wins, (first, second), samples, seed, confidence)[0]
+
+
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""97.5 % quantiles of Student's t with 1 to 9 degrees of freedom."""
+
+
+def paired(differences: Sequence[ArrayLike]) -> Interval:
+    """The mean over tasks of the mean difference on each, with a 95 % interval by Student's t.
+
+    `differences` has the tasks, and of each task one difference for every pair of runs, at least two. The number of
+    degrees of freedom is Welch's, rounded down.
+    """
+    tasks = [_checked("differences", np.reshape(np.asarray(task, np.float64), (-1, 1)))[:, 0] for task in differences]
+    if not tasks or min(map(len, tasks)) < 2:
+        raise DataError("an interval needs at least one task, and two pairs of runs on each")
+    value = float(np.mean([task.mean() for task in tasks]))
+    parts = np.array([task.var(ddof=1) / len(task) for task in tasks]) / len(tasks) ** 2
+    if not parts.any():
+        return Interval(value, value, value)
+    freedom = parts.sum() ** 2 / sum(part**2 / (len(task) - 1) for part, task in zip(parts, tasks, strict=True))
+    reach = _t95(int(freedom + 1e-9)) * math.sqrt(parts.sum())
+    return Interval(value, value - reach, value + reach)
+
+
+def _t95(freedom: int) -> float:
+    """From the table, or by the expansion of Abramowitz and Stegun, 26.7.5."""
+    if freedom <= len(_T95):
+        return _T95[freedom - 1]
+    z = 1.959964
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def _wins(one: Scores, other: Scores) -> Scores:
@@ -181,6 +214,23 @@ def plot_improvement(
     others.tick_params(length=0, colors=INK)
     for spine in others.spines.values():
         spine.set_visible(False)
+    write(figure, path)
+
+
+def plot_differences(
+    found: Mapping[str, Interval], path: str | os.PathLike[str], *, title: str = "", note: str = ""
+) -> None:
+    """One row per paired difference of scores."""
+    if not found:
+        raise DataError("nothing to draw: no difference was given")
+    figure = blank(8.0, 1.5 + 0.4 * len(found))
+    axes = figure.subplots()
+    _rows(axes, list(found.values()))
+    heading(figure, title)
+    footnote(figure, "line: the mean difference; bar: its 95 % interval over the seeds", note)
+    axes.axvline(0, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_xlabel("difference of scores, higher is better", fontsize=9.5, color=INK)
+    axes.set_yticks(range(len(found)), list(map(plain, found)), fontsize=10)
     write(figure, path)
 
 

@@ -17,7 +17,6 @@ TABLES = [
         for name in ("agents", "fractions", "mixed-eval", "mixed-larger", "mixed-subsample", "regularisation")
     ),
     "online/online-100k",
-    "pixels/pixels",
 ]
 
 

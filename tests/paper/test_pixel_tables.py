@@ -72,14 +72,43 @@ def test_a_preset_that_was_another_then_is_told(out):
     assert any("arms.actor created with an older version of preset paper" in note for note in table.notes())
 
 
-def test_our_own_is_written_with_its_pictures(out):
+def test_our_own_states_paired_differences(out):
+    """Seed by seed, synthetic heads are 2 and 4 above real ones: 3 ± 12.7 with one degree of freedom."""
     wanted = find("pixels")
-    job = wanted.jobs[0]
-    assert isinstance(job, PixelRun)
-    finish(out, job, {arm: 10.0 + place for place, arm in enumerate((STAGE_ONE, *job.arms))})
-    written = Table.of(wanted, out).write(out, {})
-    assert [file.name for file in written[:3]] == ["pixels.md", "pixels.json", "pixels.png"]
-    assert all(file.stat().st_size > 100 for file in written)
+    bc, drq_bc = wanted.jobs[:2]
+    assert isinstance(bc, PixelRun)
+    assert isinstance(drq_bc, PixelRun)
+    seeds = {STAGE_ONE: (0.0, 10.0), "latents": (1.0, 11.0), "synthetic": (3.0, 15.0), "half": (2.0, None)}
+    finish_run(out, bc, bc.updates, seeds, before=None, data="frames read from x", rows=100)
+    seeds = {arm: (10.0, 12.0) for arm in (STAGE_ONE, *drq_bc.arms)}
+    finish_run(out, drq_bc, 7, seeds, before=None, data="frames read from x", rows=100)
+    table = Table.of(wanted, out)
+    found = {(one.comparison, one.primary): str(one) for one in table.paired}
+    assert found == {
+        ("DrQ+BC SynthER - DrQ+BC real latents", True): "+0.0 [+0.0, +0.0]",
+        ("BC SynthER - BC real latents", True): "+3.0 [-9.7, +15.7]",
+        ("DrQ+BC SynthER - DrQ+BC original", False): "+0.0 [+0.0, +0.0]",
+        ("BC SynthER - BC original", False): "+4.0 [-8.7, +16.7]",
+        ("DrQ+BC 50-50 - DrQ+BC real latents", False): "+0.0 [+0.0, +0.0]",
+    }
+    assert all(one.row == "cheetah-run-expert" for one in table.paired)
+    written = table.write(out, {})
+    assert {file.name for file in written} == {"pixels.md", "pixels.json", "pixels-differences.png"}
     text = written[0].read_text()
-    assert "| walker-walk-collected | 10.5 ± 0.5" in text
+    assert (
+        "| BC SynthER - BC real latents         | cheetah-run-expert | +3.0 [-9.7, +15.7]    | 2     | primary" in text
+    )
     assert "(real latents)" in text
+
+
+def test_differences_over_all_data_sets(out):
+    wanted = find("pixels")
+    runs = [job for job in wanted.jobs if isinstance(job, PixelRun) and job.algorithm == "bc"][:2]
+    for run, gain in zip(runs, (2.0, 6.0), strict=True):
+        scores = {"latents": (5.0, 9.0, 7.0), "synthetic": (5.0 + gain, 9.0 + gain, 10.0 + gain)}
+        finish_run(out, run, run.updates, scores, before=None, data="frames read from x", rows=100)
+    (found,) = [one for one in Table.of(wanted, out).paired if one.row == findings.ALL]
+    assert (found.comparison, found.primary, found.seeds) == ("BC SynthER - BC real latents", True, 6)
+    assert found.difference.value == pytest.approx(5.0)
+    # Each mean has a standard error of 1, their mean one of 1 / sqrt(2); Welch's degrees of freedom are 4.
+    assert found.difference.high - found.difference.value == pytest.approx(2.776 / 2**0.5)

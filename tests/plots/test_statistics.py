@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.plots.statistics import Interval, aggregate, improvement, plot, plot_improvement
+from synther.plots.statistics import Interval, aggregate, improvement, paired, plot, plot_improvement
 
 HAND = np.array([[0.0, 50, 120], [20, 70, 160]])
 """Two seeds, three tasks, with the means 10, 60 and 140."""
@@ -148,3 +148,18 @@ def test_nothing_to_draw(tmp_path):
         with pytest.raises(DataError, match="nothing to draw"):
             draw({}, tmp_path / "x.png")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("pairs", [2, 6, 9, 12, 40])
+def test_the_interval_of_a_paired_difference_is_students(pairs):
+    scipy = pytest.importorskip("scipy.stats")
+    drawn = np.random.default_rng(pairs).normal(1.0, 2.0, pairs)
+    found = paired([drawn])
+    low, high = scipy.ttest_1samp(drawn, 0.0).confidence_interval(0.95)
+    np.testing.assert_allclose([found.value, found.low, found.high], [drawn.mean(), low, high], rtol=1e-3)
+
+
+def test_a_paired_difference_needs_two_pairs():
+    for wrong in ([], [[1.0]], [[1.0, 2.0], [3.0]]):
+        with pytest.raises(DataError, match="two pairs"):
+            paired(wrong)
