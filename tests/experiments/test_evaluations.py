@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from synther.agents.agent import ALGORITHMS, Agent
+from synther.agents.agent import Agent
 from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
 from synther.envs import evaluation
@@ -88,21 +88,6 @@ def test_written_down_in_order_and_never_waited_for(tmp_path):
     evaluations.wait(1)
     with pytest.raises(AssertionError, match="it was waited for"):
         evaluations.wait(0)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS.names())
-def test_a_diverged_member_spoils_no_other(name):
-    config = ALGORITHMS.get(name).config_class(width=8, depth=1, batch_size=8)
-    fine, poisoned = agent_of(config), agent_of(config)
-    with torch.no_grad():
-        poisoned.algorithm.actor.weights[0] = np.nan
-    fine.train(21)
-    poisoned.train(21)
-    seen = np.ones((1, 3), np.float32)
-    assert np.isnan(poisoned.act(seen)[0]).all()
-    np.testing.assert_array_equal(poisoned.act(seen)[1], fine.act(seen)[1])
-    assert np.isnan(poisoned.losses()["actor"][0])
-    np.testing.assert_array_equal([v[1] for v in poisoned.losses().values()], [v[1] for v in fine.losses().values()])
 
 
 @pytest.fixture

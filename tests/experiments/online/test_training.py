@@ -212,6 +212,7 @@ def test_a_seed_that_diverges_is_told_and_the_others_go_on(tmp_path, monkeypatch
     [
         ({"env_id": "Nowhere-v0"}, DataError),
         ({"env_options": {"fault": "discrete"}}, ConfigError),
+        ({"env_id": "CartPole-v1"}, ConfigError),
         ({"synthetic": replace(SYNTHETIC, ratio=0.01)}, ConfigError),
         ({"device": "abacus"}, ConfigError),
     ],
@@ -267,47 +268,11 @@ def test_stopped_again_and_again(finished, tmp_path):
     assert same(finished, tmp_path)
 
 
-def test_stopped_after_the_buffer_has_wrapped_around(tmp_path):
-    plan = replace(PLAN, capacity=18)
-    run(tmp_path / "whole", plan)
-    stop(lambda: run(tmp_path / "run", plan), VectorEnv, "step", False, 44)
-    run(tmp_path / "run", plan)
-    assert same(tmp_path / "whole", tmp_path / "run")
-
-
 def test_a_first_fit_that_diverges_leaves_the_seed_without_a_generator(tmp_path, spoil):
     spoil({20: [0]})
     run(tmp_path)
     kept = [(entry["seed"], entry["added"], entry["kept"]) for entry in refreshes(tmp_path)]
     assert kept == [(3, 20, False), (4, 20, True), (3, 40, True), (4, 40, True)]
-
-
-@pytest.mark.parametrize("algorithm", ["simba", "crossq", "td3"])
-def test_other_agents_with_prior_data_and_synthetic_rows_resume(algorithm, tmp_path):
-    plan = replace(PLAN, algorithm=algorithm, agent={**SMALL, "critic_width": 8}, prior="swings", steps=30)
-    plan, prior = replace(plan, n_step=2, synthetic=replace(SYNTHETIC, relevance="td_error")), pendulum.linked()
-    result = train_to(plan, tmp_path / "whole", prior=prior, progress=False)
-    assert result.curves.keys() == {f"{algorithm}_synther"}
-    stop(lambda: train_to(plan, tmp_path / "run", prior=prior, progress=False), VectorEnv, "step", False, 25)
-    train_to(plan, tmp_path / "run", prior=prior, progress=False)
-    assert same(tmp_path / "whole", tmp_path / "run")
-    with pytest.raises(ConfigError, match="prior"):  # other data
-        train_to(replace(plan, steps=45), tmp_path / "run", prior=pendulum.linked(seed=1), progress=False)
-
-
-def test_discrete_actions_with_relevant_synthetic_rows_resume(tmp_path):
-    plan = replace(PLAN, env_id="CartPole-v1", algorithm="dqn", steps=30, n_step=3)
-    plan = replace(plan, synthetic=replace(SYNTHETIC, relevance="reward", relevant=0.5))
-    train_to(plan, tmp_path / "whole", progress=False)
-    rows = read(tmp_path / "whole" / "replay.npz")
-    assert rows.action.ndim == 1
-    assert set(rows.action.tolist()) == {0, 1}
-    stop(lambda: train_to(plan, tmp_path / "run", progress=False), VectorEnv, "step", False, 25)
-    train_to(plan, tmp_path / "run", prior=None, progress=False)
-    assert same(tmp_path / "whole", tmp_path / "run")
-    with pytest.raises(ConfigError, match="discrete"):
-        train_to(replace(plan, algorithm="sac"), tmp_path / "sac", progress=False)
-    assert not (tmp_path / "sac").exists()
 
 
 def test_generators_learn_n_step_rows(tmp_path, monkeypatch):
@@ -343,16 +308,38 @@ def test_stopped_again_and_again_while_evaluations_are_slow(finished, tmp_path, 
     assert same(finished, tmp_path)
 
 
-def test_copies_of_real_rows_in_place_of_synthetic_ones(tmp_path):
-    """The control has no generator, learns from real rows alone, and resumes."""
-    plan = replace(PLAN, synthetic=replace(SYNTHETIC, copies=True))
-    run(tmp_path / "whole", plan)
-    assert not list((tmp_path / "whole").glob("generator-*"))
-    stop(lambda: run(tmp_path / "stopped", plan), VectorEnv, "step", False, 48)
-    run(tmp_path / "stopped", plan)
-    assert same(tmp_path / "whole", tmp_path / "stopped")
-    run(tmp_path / "real", replace(PLAN, synthetic=None))
-    ends = [load_file(tmp_path / name / "checkpoint.safetensors")["actor"] for name in ("whole", "real")]
-    assert not torch.equal(*ends)  # its batches are others
+DISCRETE = {"env_id": "CartPole-v1", "algorithm": "dqn", "steps": 30, "n_step": 3}
+PRIOR = {"algorithm": "simba", "agent": {**SMALL, "critic_width": 8}, "prior": "swings", "steps": 30, "n_step": 2}
+VARIANTS = {
+    "the buffer has wrapped around": ({"capacity": 18}, 44),
+    "copies of real rows": ({"synthetic": replace(SYNTHETIC, copies=True)}, 48),
+    "prior data": ({**PRIOR, "synthetic": replace(SYNTHETIC, relevance="td_error")}, 25),
+    "discrete actions": ({**DISCRETE, "synthetic": replace(SYNTHETIC, relevance="reward", relevant=0.5)}, 25),
+}
+
+
+@pytest.mark.parametrize(("change", "step"), VARIANTS.values(), ids=VARIANTS)
+def test_other_runs_resume(change, step, tmp_path):
+    plan = replace(PLAN, **change)
+    prior = pendulum.linked() if plan.prior else None
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train_to(plan, whole, prior=prior, progress=False)
+    stop(lambda: train_to(plan, stopped, prior=prior, progress=False), VectorEnv, "step", False, step)
+    train_to(plan, stopped, prior=prior, progress=False)
+    assert same(whole, stopped)
+    assert bool(list(whole.glob("generator-*"))) != plan.synthetic.copies
+    actions = read(whole / "replay.npz").action
+    assert (actions.ndim == 1 and set(actions.tolist()) == {0, 1}) == (plan.algorithm == "dqn")
+    if prior:
+        with pytest.raises(ConfigError, match="prior"):  # other data
+            train_to(replace(plan, steps=45), stopped, prior=pendulum.linked(seed=1), progress=False)
+
+
+def test_copies_of_real_rows_are_other_batches(tmp_path):
+    """The control has no generator and learns from real rows alone."""
+    for name, synthetic in (("copies", replace(SYNTHETIC, copies=True)), ("real", None)):
+        run(tmp_path / name, replace(PLAN, synthetic=synthetic, steps=25))
+    ends = [load_file(tmp_path / name / "checkpoint.safetensors")["actor"] for name in ("copies", "real")]
+    assert not torch.equal(*ends)
     with pytest.raises(ConfigError, match="copies"):
         replace(SYNTHETIC, copies=True, relevance="reward")
