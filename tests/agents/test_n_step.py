@@ -112,8 +112,9 @@ def _ends_terminal(rows: np.ndarray, over: np.ndarray, at: int) -> bool:
     return len(left) > 0 and bool(rows[at + left[0], REWARD + 1])
 
 
-@pytest.mark.parametrize("name", ONLINE_AGENTS.names())
-def test_every_online_agent_learns_from_n_step_rows_and_resumes(name, tmp_path):
+@pytest.mark.parametrize("name", ["sac", "simba", "td3", "crossq", "dqn"])
+def test_online_agents_learn_from_n_step_rows_and_resume(name, tmp_path):
+    """The others are SAC with other options."""
     rows, ends = lives(28, 7)
     actions: dict = {"low": LOW, "high": HIGH}
     if name == "dqn":

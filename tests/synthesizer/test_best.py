@@ -100,8 +100,8 @@ def test_the_moments_are_matched(best):
     """Of a sampler that makes rows too wide: thirty steps of Euler's method."""
     model, real = best[0], falling()
     coarse = {"kind": "euler", "steps": 30}
-    matched = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse, matched=True), progress=False)
-    plain = model.sample(10_000, seed=0, sampler=SamplerConfig(**coarse), progress=False)
+    matched = model.sample(5_000, seed=0, sampler=SamplerConfig(**coarse, matched=True), progress=False)
+    plain = model.sample(5_000, seed=0, sampler=SamplerConfig(**coarse), progress=False)
 
     def off(fake: Transitions) -> float:
         return float(np.abs(fake.observation.std(0) / real.observation.std(0) - 1).max())

@@ -152,7 +152,7 @@ def test_starts_come_at_their_real_share_and_at_rest(walks):
     assert np.isfinite(model.log_likelihood(walks[:300], steps=8)).all()
     starts = model.sample(1_000, condition="start", seed=0, progress=False)
     assert (np.abs(starts.observation).max(1) < 0.6).mean() > 0.9
-    none = model.sample(8_000, condition={"start": False}, seed=0, progress=False)
+    none = model.sample(3_000, condition={"start": False}, seed=0, progress=False)
     assert (np.abs(none.observation).max(1) < 0.6).mean() < 0.002
     with pytest.raises(ConfigError, match="start"):
         model.sample(10, condition={"start": 2}, progress=False)

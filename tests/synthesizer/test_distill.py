@@ -121,9 +121,13 @@ def test_half_a_student(written, damage, tmp_path):
 CHANGED = {**QUICK, "distill": {"calls": 2, **SHORT}}
 
 
+@pytest.fixture(scope="module")
+def whole() -> Synthesizer:
+    return Synthesizer("laptop", **CHANGED).fit(made(300), progress=False)
+
+
 @pytest.mark.parametrize("stop", [("fit", 20), ("teach", 512), ("distill", 20)], ids=str)
-def test_a_killed_fit_goes_on_to_the_same_student(stop, tmp_path):
-    whole = Synthesizer("laptop", **CHANGED).fit(made(300), progress=False)
+def test_a_killed_fit_goes_on_to_the_same_student(whole, stop, tmp_path):
     path = tmp_path / "checkpoint"
     with pytest.raises(Stopped):
         Synthesizer("laptop", **CHANGED).fit(made(300), checkpoint=path, progress=Watch(stop))
