@@ -1,87 +1,225 @@
-"""Which generator suits latents: the error, on held-out real rows, of actions cloned from what it makes. One table.
+"""Which generator suits latents: heads that learn from what it makes, on held-out real episodes. One table.
 
-    synther pixels encode runs/stage-one walker.hdf5 --out latents
+    synther pixels encode runs/stage-one cheetah-run-expert.hdf5 --out latents
     python benchmarks/latents.py latents/seed-0.npz      # on the GPU where there is one
     python benchmarks/latents.py latents/seed-0.npz --device cpu --width 256 --depth 4 --steps 3000 --samples 20000
 
-The verdict needs no renderer: heads that clone actions have to find in synthetic rows what the policy did in real ones.
+Neither an environment nor a renderer is needed. A fifth of the episodes is held out, with all shifts of their frames.
+Heads of the agent that encoded the frames are trained on the other real rows, on synthetic rows, and on half of each:
+
+- error of actions: mean squared, over actions in [-1, 1]. At starts: the first decisions of an episode.
+- error of values (DrQ+BC): root mean square difference to the discounted rewards that follow in the episode, over the
+  standard deviation of these. What follows after its end counts as the average reward of the data. Only the first half
+  of each episode is asked about, for which that is little. Their correlation does not depend on scale and offset.
+- spread of outcomes: how far next latents and reward lie from a linear prediction of observation and action, as a
+  multiple of the same on held-out rows. Below 1, outcomes are too certain.
+- starts: the share of rows whose nearest real row is the start of an episode.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from machine import command_line, keep, origin, print_table
+from numpy.typing import NDArray
 
 from synther import Synthesizer, Transitions, preset, read
 from synther.agents.agent import Agent
-from synther.agents.bc import BCConfig
-from synther.agents.rows import Member, Rows
+from synther.agents.critics import min_over_critics, values
+from synther.agents.drq_bc import DrQBC, HeadsConfig
+from synther.agents.rows import Arm, Member, Rows
 from synther.compute import pick_device
+from synther.data.episodes import episode_ends
+from synther.data.spaces import Box
+from synther.experiments.pixels import heads_of, latents_in
 from synther.presets import LATENTS
 
-STANDARD = {"data": {"scaling": "standard"}}
+Array = NDArray[Any]
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper, 32 calls": ("fast", {}),
     "best": ("best", {}),
-    "best, p_mean -1.2": ("best", {"noise": {"p_mean": -1.2}}),
     "best, p_mean -0.4": ("best", {"noise": {"p_mean": -0.4}}),
-    "best, standard scaling": ("best", STANDARD),
+    "best, standard scaling": ("best", {"data": {"scaling": "standard"}}),
     "best, no residuals": ("best", {"data": {"residuals": "none"}}),
     "best, all three": ("best", dict(LATENTS)),
 }
+_MOST = 20_000
+"""Rows that are measured."""
+_NOISY = 0.23
+"""Share of the updates in which the noise of actions falls, as in V-D4RL."""
 
 
-def main() -> None:
+class Split(NamedTuple):
+    """Real rows by episode, and the place of each row in its episode."""
+
+    fitted: Transitions
+    fitted_place: Array
+    held_out: Transitions
+    held_out_place: Array
+    returns: Array
+    """Of the held-out rows: discounted rewards from each row on. NaN where too little of the episode is left."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
-    parser.add_argument("latents", type=Path, help="rows as `synther pixels encode` writes them")
+    parser.add_argument("latents", type=Path, help="a file that `synther pixels encode` wrote")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=20_000, help="of a fit")
-    parser.add_argument("--samples", type=int, default=200_000)
-    parser.add_argument("--updates", type=int, default=5_000, help="of the clones, of which eight are averaged")
+    parser.add_argument("--steps", type=int, default=50_000, help="of a fit")
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--updates", type=int, default=20_000, help="of the heads")
+    parser.add_argument("--seeds", type=int, default=6, help="heads that are averaged")
+    parser.add_argument("--starts", type=int, default=5, help="decisions at the start of an episode")
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS))
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
     device = pick_device(chosen.device)
     head = origin(device)
-    rows = read(chosen.latents)
-    order = np.random.default_rng(0).permutation(len(rows))
-    fitted, held_out = rows[order[len(rows) // 5 :]], rows[order[: len(rows) // 5]]
-    table = [_line("the real rows", fitted, held_out, chosen.updates, device, "-", "-")]
+    about, rows = latents_in(chosen.latents.parent), read(chosen.latents)
+    heads = heads_of(about["run"]["agent"], about["features"])
+    heads = replace(heads, stddev_updates=max(1, round(_NOISY * chosen.updates)))
+    split = split_by_episode(rows, heads, seed=0)
+    train: dict[str, Any] = {"updates": chosen.updates, "seeds": range(chosen.seeds), "starts": chosen.starts}
+    (errors,) = errors_of_heads([split.fitted], heads, split, device, **train)
+    table = [["the real rows", *errors, *figures(split.held_out, split, chosen.starts, device), "-", "-", "-"]]
+    print(" | ".join(table[0]), flush=True)
     shape: dict[str, Any] = {"network": {"width": chosen.width, "depth": chosen.depth}, "fit": {"steps": chosen.steps}}
     for name in chosen.only:
         base, changes = VARIANTS[name]
         began = time.monotonic()
         model = Synthesizer(preset(base, **shape).changed(**changes), device=str(device))
-        model.fit(fitted, progress=False)
-        seconds = f"{time.monotonic() - began:,.0f} s"
+        model.fit(split.fitted, progress=False)
+        loss, seconds = f"{model.measured['held_out']:.4f}", f"{time.monotonic() - began:,.0f} s"
         made = model.sample(chosen.samples, seed=0, progress=False)
-        loss = f"{model.measured['held_out']:.4f}"
-        table.append(_line(name, made, held_out, chosen.updates, device, loss, seconds))
-        print(" | ".join(table[-1]), flush=True)
-    header = ["clones of", "error of actions", "held-out loss of the fit", "fit"]
-    text = print_table(header, table)
-    keep(chosen.out, head, text)
+        own = *figures(made, split, chosen.starts, device), str(len(model.layout.names)), loss, seconds
+        alone, half = errors_of_heads([made, split.fitted], heads, split, device, **train)
+        table += [[name, *alone, *own], [f"{name}, half real", *half, *["-"] * len(own)]]
+        for line in table[-2:]:
+            print(" | ".join(line), flush=True)
+    header = ["heads on", "error of actions", "at starts", "error of values", "correlation", "spread of outcomes"]
+    text = print_table([*header, "starts", "columns", "held-out loss of the fit", "fit"], table)
+    size = f"{len(split.fitted):,} rows to learn from, {len(split.held_out):,} held out."
+    keep(chosen.out, head, size, "", text)
 
 
-def _line(
-    name: str, rows: Transitions, held_out: Transitions, updates: int, device: torch.device, *more: str
-) -> list[str]:
-    return [name, _error(rows, held_out, updates, device), *more]
+def split_by_episode(rows: Transitions, heads: HeadsConfig, *, seed: int) -> Split:
+    """Hold out a fifth of the episodes, at least one. Rows of the same actions are shifts of the same episode."""
+    spans = [slice(*span) for span in pairwise([0, *(np.flatnonzero(episode_ends(rows)) + 1).tolist()])]
+    names = [rows.action[span].tobytes() for span in spans]
+    episodes = sorted(set(names))
+    if len(episodes) < 2:
+        raise SystemExit(f"expected latents of at least two episodes, got {len(episodes)}: encode more frames")
+    drawn = np.random.default_rng(seed).permutation(len(episodes))[: max(1, len(episodes) // 5)]
+    kept_back = {episodes[number] for number in drawn}
+    place = np.concatenate([np.arange(span.stop - span.start) for span in spans])
+    out = np.repeat([name in kept_back for name in names], [span.stop - span.start for span in spans])
+    tail = rows.reward[: len(out)][~out].mean() / (1 - heads.row_discount)
+    returns = np.concatenate([_returns(rows[span], heads, tail) for span in spans])
+    numbers = np.arange(len(out))
+    fitted, held_out = numbers[~out], numbers[out]
+    return Split(rows[fitted], place[fitted], rows[held_out], place[held_out], returns[held_out])
 
 
-def _error(rows: Transitions, held_out: Transitions, updates: int, device: torch.device) -> str:
-    """Mean squared, and how far clones of eight seeds spread."""
-    agent = Agent(BCConfig(), Rows([rows], device=device), [Member(seed) for seed in range(8)])
+def _returns(episode: Transitions, heads: HeadsConfig, tail: float) -> Array:
+    """A row spans `nstep` decisions, and the next row begins one decision later."""
+    found = np.empty(len(episode))
+    for at in reversed(range(len(episode))):
+        later = at + heads.nstep
+        after = found[later] if later < len(episode) else tail
+        found[at] = episode.reward[at] + (0.0 if episode.terminal[at] else heads.row_discount * after)
+    found[len(found) - len(found) // 2 :] = np.nan
+    return found
+
+
+def errors_of_heads(
+    tables: list[Transitions],
+    heads: HeadsConfig,
+    split: Split,
+    device: torch.device,
+    *,
+    updates: int,
+    seeds: Sequence[int],
+    starts: int,
+) -> list[list[str]]:
+    """Of heads on the first table, and of heads on half of the first and half of the second, where there is one."""
+    arms = [Arm(), *([Arm((0, 1), (0.5, 0.5))] if len(tables) > 1 else [])]
+    (space,) = split.fitted.action_space or ()
+    assert isinstance(space, Box)
+    rows = Rows(tables, device=device, low=space.low, high=space.high)
+    agent = Agent(heads, rows, [Member(seed, arm) for arm in arms for seed in seeds])
     agent.train(updates)
-    acted = agent.policy().act(held_out.observation)
-    errors = np.square(acted - held_out.action).mean((1, 2))
-    return f"{errors.mean():.4f} ± {errors.std():.4f}"
+    some = np.linspace(0, len(split.held_out) - 1, min(_MOST, len(split.held_out))).astype(int)
+    held_out, place, returns = split.held_out[some], split.held_out_place[some], split.returns[some]
+    low, high = np.array(space.low), np.array(space.high)
+    seen = agent.algorithm._of_actor if isinstance(agent.algorithm, DrQBC) else slice(None)
+    acted = agent.policy(device).act(held_out.observation[:, seen])
+    wrong = np.square(2 * (acted - held_out.action) / (high - low)).mean(2)  # (members, rows)
+    valued = _values(agent, held_out, low, high)
+    found = []
+    for own in np.split(np.arange(len(agent.members)), len(arms)):
+        errors = [wrong[own].mean(1), wrong[own][:, place < starts].mean(1)]
+        if valued is not None:
+            known = np.isfinite(returns)
+            wanted, got = returns[known], valued[own][:, known]
+            errors.append(np.sqrt(np.square(got - wanted).mean(1)) / wanted.std())
+            errors.append(np.array([np.corrcoef(one, wanted)[0, 1] for one in got]))
+        told = [f"{error.mean():.3f} ± {error.std():.3f}" for error in errors]
+        found.append([*told, *["-"] * (4 - len(told))])
+    return found
+
+
+@torch.no_grad()
+def _values(agent: Agent, rows: Transitions, low: Array, high: Array) -> Array | None:
+    """What the critics of each member give for the rows; None for heads without critics."""
+    own = agent.algorithm
+    if not isinstance(own, DrQBC):
+        return None
+    action = torch.as_tensor(2 * (rows.action - low) / (high - low) - 1, dtype=torch.float32, device=agent.device)
+    seen = torch.as_tensor(rows.observation[:, own._of_critic], dtype=torch.float32, device=agent.device)
+    members = len(agent.members)
+    parts = (
+        min_over_critics(values(own.critics, *(part.expand(members, *part.shape) for part in some)))
+        for some in zip(torch.split(seen, 4_096), torch.split(action, 4_096), strict=True)
+    )
+    return torch.cat(list(parts), 1).cpu().numpy()
+
+
+def figures(rows: Transitions, split: Split, starts: int, device: torch.device) -> Iterator[str]:
+    """Spread of outcomes, and the share of starts."""
+    some = rows[np.linspace(0, len(rows) - 1, min(_MOST, len(rows))).astype(int)]
+    given, outcome = (_matrix(split.fitted, kind, device) for kind in ("given", "outcome"))
+    weights = torch.linalg.lstsq(given, outcome, driver="gels").solution
+
+    def spread(rows: Transitions) -> torch.Tensor:
+        off = _matrix(rows, "outcome", device) - _matrix(rows, "given", device) @ weights
+        return torch.std(off, 0)
+
+    usual = spread(split.held_out)
+    random = usual > 1e-6
+    yield f"{float((spread(some) / usual)[random].median()):.2f}"
+    real = torch.cat([given, outcome], 1)
+    scale = real.std(0)
+    scale[scale < 1e-6] = 1.0
+    own = torch.cat([_matrix(some, kind, device) for kind in ("given", "outcome")], 1) / scale
+    at_start = torch.from_numpy(split.fitted_place < starts).to(device)
+    nearest = torch.cat([torch.cdist(part, real / scale).argmin(1) for part in torch.split(own, 1_024)])
+    yield f"{100 * float(at_start[nearest].float().mean()):.2f} %"
+
+
+def _matrix(rows: Transitions, kind: str, device: torch.device) -> torch.Tensor:
+    if kind == "given":
+        parts = [rows.observation, rows.action, np.ones((len(rows), 1))]
+    else:
+        parts = [rows.reward[:, None], rows.next_observation]
+    return torch.as_tensor(np.concatenate(parts, 1), dtype=torch.float32, device=device)
 
 
 if __name__ == "__main__":

@@ -324,7 +324,7 @@ def retrain_to(
     policy = load_pixel_policy(run / loop.CHECKPOINT, features=features)
     device = compute.pick_device(spec.device)
     groups = _groups(list(zip(sources, *([real] if real else []), strict=True)), seeds, device)
-    heads = _heads_of(about["agent"], features)
+    heads = heads_of(about["agent"], features)
     # The noise of their actions falls over the same share of their updates as in stage one.
     heads = replace(heads, stddev_updates=max(1, round(heads.stddev_updates * spec.updates / about["updates"])))
     if spec.precision == "bf16":  # the products of heads alone are too small to gain from it
@@ -442,7 +442,7 @@ def _train_group(
     return result
 
 
-def _heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
+def heads_of(described: Mapping[str, Any], features: Features) -> PixelConfig:
     """The heads of an agent that a run has described, for latents of these features."""
     kind = kind_of(described["algorithm"])
     heads = kind(**{option.name: described[option.name] for option in fields(kind) if option.init})
