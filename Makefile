@@ -36,22 +36,30 @@ dist: $(VENV)/.full
 	$(BIN)/python -m twine check --strict dist/*
 
 PIXELS := synther-pixels
-UPDATES_cheetah-run := 20
-UPDATES_walker-walk := 1
 STEPS := 100K
+MEDIUM := 30000
 FRAMES := 20K
-# Less of everything, to see that it works: make pixels STEPS=2K FRAMES=600 \
-#   SMALL='--updates 30 --seeds 1 --samples 2K --preset laptop --fit-steps 100'
+# Less of everything, to see that it works: make pixels STEPS=2K MEDIUM=1000 KEEP='--checkpoint-every 1K --keep-every 1K' \
+#   FRAMES=1K SMALL='--updates 30 --seeds 2 --samples 2K --preset laptop --fit-steps 100'
+KEEP := --keep-every 10K
 SMALL :=
 
-pixels: $(VENV)/.full $(foreach task,cheetah-run walker-walk,$(PIXELS)/frames/$(task)-collected.hdf5)
-	$(BIN)/synther paper run pixels --data $(PIXELS)/frames --out $(PIXELS)/paper $(SMALL)
+pixels: $(foreach level,expert medium-expert,$(PIXELS)/frames/cheetah-run-$(level).hdf5)
+	$(BIN)/synther paper run pixels --only cheetah-run-expert cheetah-run-medium-expert \
+	  --data $(PIXELS)/frames --out $(PIXELS)/paper $(SMALL)
 	$(BIN)/synther paper table pixels --out $(PIXELS)/paper
 
-# Agents of states, and what one of them does as frames.
-$(PIXELS)/frames/%-collected.hdf5: | $(VENV)/.full
-	$(BIN)/synther online dm_control/$*-v0 --utd $(UPDATES_$*) --steps $(STEPS) --seeds 3 --out $(PIXELS)/$*
-	$(BIN)/synther collect dm_control/$*-v0 --pixels --policy $(PIXELS)/$*/checkpoint.safetensors --steps $(FRAMES) --out $@
+# An agent of states, and frames of what it does, as V-D4RL defines the levels.
+$(PIXELS)/agent/result.json: | $(VENV)/.full
+	$(BIN)/synther online dm_control/cheetah-run-v0 --utd 20 --synthetic --steps $(STEPS) $(KEEP) --seeds 1 --out $(@D)
+
+$(PIXELS)/frames/cheetah-run-expert.hdf5: $(PIXELS)/agent/result.json
+	$(BIN)/synther collect dm_control/cheetah-run-v0 --pixels --stochastic --steps $(FRAMES) --out $@ \
+	  --policy $(PIXELS)/agent/checkpoint.safetensors
+
+$(PIXELS)/frames/cheetah-run-medium-expert.hdf5: $(PIXELS)/agent/result.json
+	$(BIN)/synther collect dm_control/cheetah-run-v0 --pixels --stochastic --steps $(FRAMES) --out $@ \
+	  --policy $(PIXELS)/agent/kept/$(MEDIUM).safetensors $(PIXELS)/agent/checkpoint.safetensors
 
 clean:
 	rm -rf $(VENV) synther-demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -49,6 +49,8 @@ class Collect(options.Output):
     """With --pixels: how often each action is repeated. Default: 2. --steps counts decisions."""
     shadow_size: int | None = None
     """With --pixels: width of the shadow map. Default: 4,096, as dm_control's. 512 takes half the time."""
+    workers: int | None = None
+    """Processes that play episodes, or render them. Default: all cores."""
 
 
 def collect(arguments: list[str]) -> None:
@@ -75,7 +77,7 @@ def collect(arguments: list[str]) -> None:
 
 def _made(chosen: Collect) -> dict[str, Any]:
     """What decides about the data: the same for the same command."""
-    told = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet")}
+    told = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet", "workers")}
     names = *(name.partition(":")[0] for name in chosen.policy), f"{chosen.source}/replay.npz"
     return told | {"files": [digest_of(Path(name)) for name in names if Path(name).is_file()]}
 
@@ -106,7 +108,8 @@ def _frames(chosen: Collect, target: str | Path) -> dict[str, Any]:
         more = {"repeat": REPEAT if chosen.repeat is None else chosen.repeat, "shadow_size": chosen.shadow_size}
         recorder = _played(chosen, record_frames, **more)
     else:
-        recorder = record_run_frames(run, shadow_size=chosen.shadow_size, progress=not chosen.quiet)
+        how: dict[str, Any] = {"shadow_size": chosen.shadow_size, "processes": chosen.workers}
+        recorder = record_run_frames(run, **how, progress=not chosen.quiet)
     found = save_frames(recorder, Path(target), progress=not chosen.quiet)
     return {"frames": found.rows + found.episodes, **asdict(found)}  # one more than decisions in each episode
 
@@ -133,6 +136,7 @@ def _played(chosen: Collect, play: Callable[..., Any], **more: Any) -> Any:
         noise=chosen.noise,
         stochastic=chosen.stochastic,
         seed=chosen.seed or 0,
+        processes=chosen.workers,
         progress=not chosen.quiet,
         **more,
     )

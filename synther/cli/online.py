@@ -73,6 +73,8 @@ class OnlinePixels(Online):
     """With --synthetic: synthetic latents of each seed."""
     updates_per_refresh: int = 5_000
     """With --synthetic: updates of the heads after each refresh; the latents are dropped afterwards."""
+    shadow_size: int | None = None
+    """Width of the shadow map. Default: 4,096, as dm_control's. 512 takes half the time."""
     learning_starts: int = 2_000
     evaluate_every: int = 10_000
     workers: int | None = None

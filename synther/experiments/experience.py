@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,9 +104,10 @@ class Experience:
 class FrameExperience:
     """Frames of the `seeds` in `folder`; those of the current segment are in memory."""
 
-    def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, env_id: str, repeat: int) -> None:
+    def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, **drawn: Any) -> None:
+        """`drawn` are fields of `Frames`: how they were drawn."""
         self.folder, self.seeds = folder, seeds
-        self._known = {"env_id": env_id, "action_repeat": repeat, "low": envs.low, "high": envs.high}
+        self._known = {**drawn, "low": envs.low, "high": envs.high}
         self._segment: list[list[Records]] = [[] for _ in seeds]
 
     def append(self, records: Records, who: Numbers) -> None:

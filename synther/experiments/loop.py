@@ -9,6 +9,7 @@ the same result.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute
+from synther.durable import replacing
 from synther.envs.evaluation import Evaluation
 from synther.envs.policies import frozen
 from synther.experiments.record import Checkpoints, Record, Schedule, log
@@ -31,6 +33,8 @@ from synther.progress import Phase, Progress
 
 CHECKPOINT = "checkpoint.safetensors"
 """File of the agents in the folder of a run."""
+KEPT = "kept"
+"""Folder of the agents that an online run keeps on its way."""
 
 MOST_UNDER_WAY = 4
 """Evaluations. Each holds a copy of all policies; more would only hide for longer that evaluation is too slow."""
@@ -187,7 +191,7 @@ class Acting(ABC):
     refreshing: Refreshing | Copying | LatentRefreshing | None = None
 
     def __init__(self, spec: OnlineRun, envs: Any, learner: Any, folder: Path) -> None:
-        self.spec, self.envs, self.learner = spec, envs, learner
+        self.spec, self.envs, self.learner, self.folder = spec, envs, learner, folder
         schedule = Schedule(spec.evaluate_every, spec.steps, "env_steps")
         self.record = Record(folder, schedule, self.step, [spec.arm], spec.all_seeds, spec)
         self.clock = self.record.clock
@@ -229,10 +233,18 @@ class Acting(ABC):
     def save(self) -> None:
         """Write a checkpoint, and before it the data that resuming needs."""
 
+    def _keep(self) -> None:
+        """Copy the checkpoint that was just written, or that a stopped run had no time to copy, if it is to stay."""
+        every, kept = self.spec.keep_every, self.folder / KEPT / f"{self.step}.safetensors"
+        if every is not None and self.step % every == 0 and not kept.exists():
+            with replacing(kept) as beside:
+                shutil.copyfile(self.folder / CHECKPOINT, beside)
+
     def train(self, evaluations: Evaluations, progress: Progress) -> Result:
         """Act and learn up to the last step."""
         spec, rate = self.spec, Rate("steps", self.step, self.record)
         if self.step:
+            self._keep()
             if not self.record.has_all(self.step):  # stopped before it was evaluated
                 evaluations.begin(self.learner, self.step)
             self.refresh(progress)
@@ -261,6 +273,7 @@ class Acting(ABC):
         evaluations.wait(1 if self.record.schedule.includes(self.step) else 0)
         with self.clock.counting("checkpoints"):
             self.save()
+            self._keep()
         self.clock.save()
 
     def _one_step(self, end: int) -> None:

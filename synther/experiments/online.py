@@ -101,8 +101,8 @@ def train_to(
 def _environments(spec: OnlineRun, make_env: Callable[..., PixelEnv]) -> Any:
     if not isinstance(spec, OnlinePixelRun):
         return VectorEnv(spec.env_id, spec.all_seeds, options=spec.env_options)
-    how: dict[str, Any] = {"size": spec.size, "repeat": spec.repeat, "processes": spec.workers, "make_env": make_env}
-    return PixelVectorEnv(spec.env_id, spec.all_seeds, **how)
+    how: dict[str, Any] = {"size": spec.size, "repeat": spec.repeat, "shadow_size": spec.shadow_size}
+    return PixelVectorEnv(spec.env_id, spec.all_seeds, **how, processes=spec.workers, make_env=make_env)
 
 
 def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transitions | None) -> Any:
@@ -203,7 +203,8 @@ class PixelActing(Acting):
         make_env: Callable[..., PixelEnv],
     ) -> None:
         self.learner, self.update_every = learner, spec.update_every
-        self.frames = FrameExperience(folder / "frames", spec.all_seeds, envs, spec.env_id, spec.repeat)
+        drawn = {"env_id": spec.env_id, "action_repeat": spec.repeat, "shadow_size": spec.shadow_size}
+        self.frames = FrameExperience(folder / "frames", spec.all_seeds, envs, **drawn)
         self.everybody: Numbers = np.arange(spec.seeds)
         self.checkpoint = folder / CHECKPOINT
         if self.checkpoint.exists():  # the learner and its frames are brought to where it was written
@@ -227,7 +228,8 @@ class PixelActing(Acting):
     def start(self, policies: PixelPolicy, number: int) -> Future[Evaluation]:
         """Evaluate at once: the processes that would play meanwhile draw the environments."""
         spec: Any = self.spec
-        how = {"repeat": spec.repeat, "workers": spec.workers, "make_env": self._make_env}
+        drawn = {"repeat": spec.repeat, "shadow_size": spec.shadow_size}
+        how = {**drawn, "workers": spec.workers, "make_env": self._make_env}
         with self.clock.counting("evaluations"):
             found = evaluate_pixels(policies, spec.env_id, spec.all_seeds, spec.episodes, **how)
         finished: Future[Evaluation] = Future()

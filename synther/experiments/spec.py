@@ -106,6 +106,8 @@ class OnlineOptions(EvaluationOptions):
     """Steps with random actions before the agents start to learn."""
     checkpoint_every: int = 10_000
     """Steps between two checkpoints. All environments are reset at a checkpoint."""
+    keep_every: int | None = None
+    """Also keep the agents of every so many steps, a multiple of the above, as OUT/kept/STEPS.safetensors."""
     episodes: int = 10
     """Episodes that each seed plays in an evaluation."""
 
@@ -189,7 +191,7 @@ class ChangeOptions:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-_LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds"}
+_LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds", "keep_every"}
 """Options that may differ between machines: `run.json` does not contain them."""
 _RARELY_SET = {"prior", "precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
 _RARELY_SET |= {"measure_every", "n_step", "relevance", "relevant", "guidance", "copies"}

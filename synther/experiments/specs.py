@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
+from synther.envs.camera import check_shadow_size
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError, SyntherError
 from synther.experiments.results import Result
@@ -221,8 +222,12 @@ class OnlineRun(OnlineOptions, RunSpec):
 
     def __post_init__(self) -> None:
         check_least(self, utd=1, seed=0, learning_starts=0, steps=1, seeds=1, capacity=1, checkpoint_every=1)
-        check_least(self, evaluate_every=1, episodes=1, workers=1, n_step=1)
+        check_least(self, evaluate_every=1, episodes=1, workers=1, n_step=1, keep_every=1)
         check_env_options(self.env_options or {})
+        if self.keep_every is not None and self.keep_every % self.checkpoint_every:
+            raise ConfigError(
+                f"keep_every must be a multiple of checkpoint_every, {self.checkpoint_every:,}: got {self.keep_every:,}"
+            )
         if self.n_step > min(self.learning_starts + 1, self.segment_after(0)):
             named = "learning_starts, checkpoint_every, refresh_every and steps"
             raise ConfigError(f"n_step is {self.n_step}: {named} must be at least that")
@@ -326,11 +331,15 @@ class OnlinePixelRun(OnlineRun):
     repeat: int = REPEAT
     size: int = SIZE
     """Pixels of a side of the frames."""
+    shadow_size: int | None = None
+    """Width of the shadow map; None is the task's own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_one_of("agent", self.algorithm, ["drq_v2"])
         check_least(self, update_every=1, repeat=1, size=1)
+        if self.shadow_size is not None:
+            check_shadow_size(self.shadow_size)
         nstep = self.config.nstep
         if min(self.learning_starts, self.segment_after(0)) < nstep < self.steps:
             raise ConfigError(
@@ -359,7 +368,7 @@ class OnlinePixelRun(OnlineRun):
         return min(self.capacity, self.steps + self.steps // 20 + len(self.segments_until(self.steps)))
 
     def description(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("update_every", "repeat", "size")}
+        own = {name: getattr(self, name) for name in ("update_every", "repeat", "size", "shadow_size")}
         return {"kind": "online_pixels", **super().description(), **own}
 
 

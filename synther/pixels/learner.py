@@ -108,10 +108,15 @@ class PixelLearner(PixelAgentBase):
 
     @torch.no_grad()
     def take_heads(self, heads: dict[str, Tensor], members: Sequence[int]) -> None:
-        """Replace some members' heads by ones trained elsewhere. Update counts stay, because they drive the noise."""
+        """Replace some members' heads by ones trained elsewhere. Update counts stay, because they drive the noise.
+
+        Their target critics learned from features of the trunk as it is now, so the target trunk becomes that one.
+        """
         for name, tensor in self._heads().items():
             if tensor.dim():
                 tensor[list(members)] = heads[name].to(self.device)
+        own = self.algorithm
+        own.target_critic_trunk.weights[list(members)] = own.critic_trunk.weights[list(members)]
 
     def _heads(self) -> dict[str, Tensor]:
         return {name: part for name, part in self.algorithm.state().items() if name.partition(".")[0] in _HEADS}

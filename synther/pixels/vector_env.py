@@ -72,6 +72,7 @@ class PixelVectorEnv:
         *,
         size: int = SIZE,
         repeat: int = REPEAT,
+        shadow_size: int | None = None,
         processes: int | None = None,
         make_env: Callable[..., PixelEnv] = PixelEnv,
     ) -> None:
@@ -80,7 +81,7 @@ class PixelVectorEnv:
         count = min(len(seeds), cores() if processes is None else processes)
         groups = [tuple(map(int, some)) for some in np.array_split(np.array(seeds), count)]
         self._ends = np.cumsum([len(group) for group in groups])
-        self._shares = [_Share(make_env, env_id, size, repeat, group) for group in groups]
+        self._shares = [_Share(make_env, env_id, size, repeat, shadow_size, group) for group in groups]
         self._stack = ExitStack()
         try:
             # One process per group, so that each request reaches the process that holds these environments.
@@ -124,6 +125,7 @@ class _Share(NamedTuple):
     env_id: str
     size: int
     repeat: int
+    shadow_size: int | None
     seeds: tuple[int, ...]
 
     def envs(self) -> list[tuple[int, PixelEnv]]:
@@ -132,9 +134,11 @@ class _Share(NamedTuple):
 
 
 @cache
-def _held(make_env: Callable[..., PixelEnv], env_id: str, size: int, repeat: int, seed: int) -> PixelEnv:
+def _held(
+    make_env: Callable[..., PixelEnv], env_id: str, size: int, repeat: int, shadow_size: int | None, seed: int
+) -> PixelEnv:
     """The environment of a seed, which stays open until its process ends. It returns single frames."""
-    made = make_env(env_id, size=size, repeat=repeat, stack=1)
+    made = make_env(env_id, size=size, repeat=repeat, stack=1, shadow_size=shadow_size)
     atexit.register(made.close)  # before the graphics library is unloaded
     return made
 

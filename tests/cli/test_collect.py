@@ -49,9 +49,10 @@ def test_options_reach_the_roll_out(run, rows, monkeypatch):
     monkeypatch.setattr("synther.collect.rows.roll_out", kept)
     run("A-v0", "--out", "a.npz")
     agent = ("--policy", "x.safetensors", "y.safetensors", "--member", 2, "--noise", 0.3, "--stochastic")
-    run("A-v0", "--out", "b.npz", "--quiet", "--steps", "2K", *agent, "--seed", 7, "--env-options", '{"g": 1}')
-    named = {"member": None, "noise": None, "stochastic": False}
-    other = {"member": 2, "noise": 0.3, "stochastic": True, "progress": False}
+    more = ("--seed", 7, "--workers", 3, "--env-options", '{"g": 1}')
+    run("A-v0", "--out", "b.npz", "--quiet", "--steps", "2K", *agent, *more)
+    named = {"member": None, "noise": None, "stochastic": False, "processes": None}
+    other = {"member": 2, "noise": 0.3, "stochastic": True, "processes": 3, "progress": False}
     assert asked == [
         (("A-v0", "random", 100_000), named | {"options": None, "seed": 0, "progress": True}),
         (("A-v0", ("x.safetensors", "y.safetensors"), 2_000), other | {"options": {"g": 1}, "seed": 7}),
@@ -90,15 +91,15 @@ def test_frames(run, monkeypatch, tmp_path):
         monkeypatch.setattr(f"synther.collect.frames.{name}", kept)
     found = json.loads(run("dm_control/walker-walk-v0", "--pixels", "--out", "a.hdf5", "--json"))
     agent = ("--policy", "x.safetensors", "y.safetensors", "--member", 2, "--noise", 0.3, "--stochastic")
-    agent += ("--steps", "2K", "--repeat", 4, "--shadow-size", 512, "--seed", 7)
+    agent += ("--steps", "2K", "--repeat", 4, "--shadow-size", 512, "--seed", 7, "--workers", 3)
     text = run("dm_control/walker-walk-v0", "--pixels", "--quiet", "--out", "b.h5", *agent)
     run(tmp_path, "--pixels", "--shadow-size", 64, "--out", "c.hdf5")
-    named = {"member": None, "noise": None, "stochastic": False, "seed": 0, "progress": True}
-    other = {"member": 2, "noise": 0.3, "stochastic": True, "seed": 7, "progress": False, "repeat": 4}
+    named = {"member": None, "noise": None, "stochastic": False, "seed": 0, "processes": None, "progress": True}
+    other = {"member": 2, "noise": 0.3, "stochastic": True, "seed": 7, "processes": 3, "progress": False, "repeat": 4}
     assert asked == [
         (("dm_control/walker-walk-v0", "random", 100_000), named | {"repeat": 2, "shadow_size": None}),
         (("dm_control/walker-walk-v0", ("x.safetensors", "y.safetensors"), 2_000), other | {"shadow_size": 512}),
-        ((tmp_path,), {"shadow_size": 64, "progress": True}),
+        ((tmp_path,), {"shadow_size": 64, "processes": None, "progress": True}),
     ]
     whole = {"frames": 13, "rows": 10, "episodes": 3, "whole": 2, "mean_return": 4.0, "std": 0.0, "score": None}
     assert found == {"data": "a.hdf5", "env_id": "a-v0", **whole}

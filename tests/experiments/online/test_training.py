@@ -71,6 +71,21 @@ def test_what_a_run_leaves_behind(finished):
     assert all(entry["kept"] and entry["held_out"] > 0 for entry in refreshes(finished))
 
 
+def test_agents_are_kept_on_the_way(tmp_path):
+    """Also the ones of a checkpoint that a run was stopped at, before it was copied."""
+    plan = replace(PLAN, synthetic=None, steps=31, keep_every=15)
+    stop(lambda: run(tmp_path / "run", plan), Learner, "save", True, 1)
+    assert not (tmp_path / "run" / "kept").exists()
+    run(tmp_path / "run", plan)
+    assert [file.name for file in sorted((tmp_path / "run" / "kept").iterdir())] == ["15.safetensors", "30.safetensors"]
+    run(tmp_path / "short", replace(plan, steps=15, keep_every=None))
+    seen = np.ones((1, 3))
+    names = "run/kept/15.safetensors", "short/checkpoint.safetensors", "run/kept/30.safetensors"
+    kept, short, later = (load_policy(tmp_path / name).act(seen) for name in names)
+    np.testing.assert_array_equal(kept, short)
+    assert (later != kept).any()
+
+
 def test_rows_are_those_of_the_environment_in_order(finished):
     rows = read(finished / "replay.npz")
     assert (len(rows), rows.env_id) == (110, "Pendulum-v1")

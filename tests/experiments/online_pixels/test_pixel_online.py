@@ -95,7 +95,34 @@ def test_a_refresh_trains_the_heads_and_nothing_else(refreshed, tmp_path, monkey
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     heads = {"actor", "critics", "target_critics"}
     moments = {f"{name}_adam.{kind}" for name in ("actor", "critics") for kind in ("mean", "square")}
-    assert changed == heads | moments
+    assert changed == heads | moments | {"target_critic_trunk"}
+
+
+def test_the_control_spends_the_same_updates_on_real_latents(refreshed, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(refreshing, "Agent", lambda *given, **how: made.append(Agent(*given, **how)) or made[-1])
+    run(tmp_path, replace(PLAN, steps=13, synthetic=replace(SYNTHETIC, copies=True)))
+    (agent,) = made
+    assert [member.arm for member in agent.members] == [Arm((0,), (1.0,), 0), Arm((1,), (1.0,), 1)]
+    assert agent.updates == SYNTHETIC.updates
+    assert not [file for file in files(tmp_path) if "generator" in file]
+    ((before, after),) = refreshed
+    assert not torch.equal(before["actor"], after["actor"])
+
+
+def test_shadows_reach_worlds_evaluations_and_frames(tmp_path, monkeypatch):
+    sizes = []
+
+    class Shaded(Lamps):
+        def __init__(self, *given, shadow_size=None, **how):
+            sizes.append(shadow_size)
+            super().__init__(*given, **how)
+
+    run(tmp_path, replace(PLAN, steps=9, seeds=1, synthetic=None, shadow_size=64), make_env=Shaded)
+    assert sizes == [64, 64]  # the world of the seed, and that of its evaluation
+    assert read(tmp_path / "frames" / "seed-3").shadow_size == 64
+    with pytest.raises(ConfigError, match="shadow size"):
+        replace(PLAN, shadow_size=0)
 
 
 def test_a_seed_without_a_generator_learns_from_real_latents_and_a_diverged_one_not_at_all(
