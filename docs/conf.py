@@ -20,6 +20,8 @@ version = release = synther.__version__
 
 root_doc = "docs/index"
 include_patterns = ["docs/**", "results/**.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+# Sphinx would walk through all their files to find that none of them is included.
+exclude_patterns = [".*", "build", "dist", "synther", "tests", "benchmarks"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 
 html_theme = "furo"

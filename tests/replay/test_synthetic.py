@@ -131,9 +131,9 @@ def late(rows: Transitions) -> np.ndarray:
 
 
 LEARNING = TINY.changed(
-    network={"width": 64, "depth": 2, "embedding": 128},
-    fit={"steps": 600, "evaluate_every": 200, "batch_size": 256},
-    sampler={"steps": 16},
+    network={"width": 32, "depth": 2, "embedding": 32},
+    fit={"steps": 250, "evaluate_every": 250, "batch_size": 128, "learning_rate": 6e-3},
+    sampler={"steps": 8},
 )
 
 

@@ -141,8 +141,9 @@ def walks() -> Transitions:
 
 
 def test_starts_come_at_their_real_share_and_at_rest(walks):
-    longer = {**SETTINGS, "fit": {"steps": 600, "batch_size": 256, "learning_rate": 2e-3}}
-    model = Synthesizer("laptop", **longer).fit(walks, progress=False)
+    network = {"width": 32, "depth": 2, "embedding": 32}
+    longer = {"steps": 600, "batch_size": 256, "learning_rate": 4e-3}
+    model = Synthesizer("laptop", network=network, fit=longer).fit(walks, progress=False)
     assert model.conditions.names == ("start",)
     rows = model.sample(24_000, seed=0, progress=False)
     rest = np.abs(rows.observation).max(1) < 0.6
