@@ -104,8 +104,11 @@ class TestOutputs:
         assert "--out" in answer.err
         assert not out.exists()
 
-    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
-    @pytest.mark.parametrize("name", ["fit", "sample", "collect", "upsample", "train"])
+    @pytest.mark.parametrize(
+        ("name", "number"),
+        [*(("fit", number) for number in (errno.ENOSPC, errno.EROFS, errno.EACCES)),
+         *((name, errno.ENOSPC) for name in ("sample", "collect", "upsample", "train"))],
+    )  # fmt: skip
     def test_a_disk_that_takes_nothing(self, synther, commands, data, tiny, tmp_path, monkeypatch, name, number):
         folder = tmp_path / "place"
         if name == "sample":

@@ -100,7 +100,7 @@ def assert_drawn_alike(ours: Any, theirs: Any, env: Any = None) -> None:
         assert torch.equal(batches[0][name], tensor), name
 
 
-KINDS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("observation", "action", "how"),
     [
         (VECTOR, TORQUE, {}),
@@ -114,19 +114,11 @@ KINDS = pytest.mark.parametrize(
     ],
     ids=["vector", "discrete actions", "matrix of doubles", "discrete observations", "dict", "limits", "memory", "n"],
 )
-
-
-@KINDS
-def test_before_the_first_refresh_batches_are_those_of_their_buffer(observation, action, how):
+def test_batches_are_those_of_their_buffer_and_after_a_refresh_half_new(observation, action, how):
     theirs, ours = pair(observation, action, **how)
     assert isinstance(ours, type(theirs))
     assert_drawn_alike(ours, theirs)
     np.testing.assert_array_equal(ours.rewards, theirs.rewards)  # attributes that others look at
-
-
-@KINDS
-def test_afterwards_half_of_a_batch_is_of_the_same_kind_but_new(observation, action, how):
-    theirs, ours = pair(observation, action, **how)
     ours.refresh()
     assert [refresh.kept for refresh in ours.synthetic.history] == [True]
     batch, real = tensors(ours.sample(70)), tensors(theirs.sample(500))

@@ -130,13 +130,6 @@ def test_a_column_that_begins_to_vary_joins_a_warm_fit():
     assert "terminal" in replay.model.layout.names
 
 
-@pytest.mark.parametrize("gone", [13, 400, 2_500])
-def test_a_row_is_held_out_or_not_however_many_before_it_are_gone(gone):
-    every = held_out_rows(STREAM, np.arange(4_000), 0.1)
-    np.testing.assert_array_equal(held_out_rows(STREAM, np.arange(gone, 4_000), 0.1), every[gone:])
-    np.testing.assert_array_equal(held_out_rows(STREAM, np.arange(gone), 0.1), every[:gone])
-
-
 def test_of_few_rows_some_are_held_out_and_some_are_not():
     few = held_out_rows(STREAM, np.arange(40), 0.2)
     assert 0 < few.sum() < 20

@@ -125,11 +125,10 @@ def test_a_fit_that_learns_its_rows_by_heart_says_so(ending, level, caplog):
     assert ("best weights are kept" in told.message) == (model.measured["held_out"] == losses[0])
 
 
-@pytest.mark.parametrize("default", ["standard", "minmax", "quantile", "none"])
-def test_every_choice_of_scaling_reaches_its_columns(default):
-    scaling = {"default": default, "reward": "quantile", "observation[0]": "none"}
+def test_a_choice_of_scalings_reaches_its_columns():
+    scaling = {"default": "minmax", "reward": "quantile", "observation[0]": "none"}
     model = Synthesizer("laptop", **SHORT, data={"scaling": scaling}).fit(plain(), progress=False)
-    assert model.scaler.kinds == ("none", default, "quantile", default)
+    assert model.scaler.kinds == ("none", "minmax", "quantile", "minmax")
     assert np.isfinite(model.sample(100, seed=0, progress=False).reward).all()
     model = Synthesizer("laptop", **SHORT, data={"scaling": {"rewards": "quantile"}})
     with pytest.raises(ConfigError, match="rewards"):
