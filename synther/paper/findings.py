@@ -71,6 +71,14 @@ class Finding:
         spread = best.spread_of_returns if self.shown == "returns" else best.spread_of_scores
         return None if spread is None else Peak(spread.mean, best.updates)
 
+    def late(self, arm: str) -> MeanStd | None:
+        """The mean over the second half of the evaluations: None if there are fewer than two in it."""
+        curve = () if self.result is None else self.result.curves[arm]
+        half = [getattr(point, self.shown) for point in curve[len(curve) // 2 :]]
+        if len(half) < 2 or None in half:
+            return None
+        return MeanStd.of([None if None in one else float(np.mean(one)) for one in zip(*half, strict=True)])
+
 
 def finished(experiment: Experiment, runs: Path) -> dict[str, Finding]:
     """The finished jobs in the folder `runs`, by name."""
@@ -114,7 +122,7 @@ def _outdated(job: RunSpec, done: Mapping[str, Any], folder: Path) -> Iterator[D
     defaults = Settings().to_json()
     for place, generator, then in job.generators(done, folder):
         # Options that were added later had their default; options that were removed count as a difference.
-        completed = {part: {**options, **then.get(part, {})} for part, options in defaults.items()}
+        completed = {part: {**defaults.get(part, {}), **then.get(part, {})} for part in {**defaults, **then}}
         if any(differences(completed, generator.settings().to_json())):
             yield Difference((*place, generator.preset), OLDER, None)
 
@@ -150,6 +158,8 @@ class Entry:
     departed: bool = False
     """Whether the run differs from the experiment's settings, such as in its number of updates."""
     peak: Peak | None = None
+    late: MeanStd | None = None
+    """Over the second half of the evaluations."""
 
     def __str__(self) -> str:
         nothing = "diverged" if self.diverged else "-"
@@ -167,7 +177,8 @@ def entry(cell: Cell, found: Mapping[str, Finding]) -> Entry:
         return Entry(cell.paper, diverged=len(values), departed=departed)
     std = None if finding.result is None or spread.seeds == 1 else spread.std
     lost = len(values) - spread.seeds
-    return Entry(cell.paper, spread.mean, std, spread.seeds, lost, departed, finding.peak(cell.arm))
+    more = finding.peak(cell.arm), finding.late(cell.arm)
+    return Entry(cell.paper, spread.mean, std, spread.seeds, lost, departed, *more)
 
 
 def average(wanted: Average, column: str, entries: Mapping[str, Mapping[str, Entry]]) -> Entry:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from synther.durable import replacing
 from synther.errors import MissingExtra
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 RUNS = "runs"
 """The folder of all runs, shared by the experiments."""
 
+_LATE = "Mean of the second half of the evaluations, ± standard deviation over the seeds: steadier than the last one."
 _PEAKS = "The best evaluation by mean score, and when it was: an upper bound for early stopping."
 
 _PAIRED = (
@@ -74,14 +75,22 @@ class Table:
         return _fitting([header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)])
 
     def peaks(self) -> list[list[str]]:
-        """The best evaluation of each cell, as `lines`; empty online and where runs were evaluated only once."""
+        """The best evaluation of each cell, as `lines`."""
+        return self._evaluations("best evaluation", "peak")
+
+    def late(self) -> list[list[str]]:
+        """The mean over the second half of the evaluations of each cell, as `lines`."""
+        return self._evaluations("second half", "late")
+
+    def _evaluations(self, title: str, kind: Literal["peak", "late"]) -> list[list[str]]:
+        """Empty online and where runs were evaluated too rarely."""
         columns = [] if self.experiment.is_online else self.experiment.columns
         body = []
         for name, row in self.rows.items():
-            peaks = [row[column].peak if column in row else None for column in columns]
-            if any(peaks):
-                body.append([name, *(str(peak or "-") for peak in peaks)])
-        return _fitting([["best evaluation", *columns], *body]) if body else []
+            shown = [getattr(row[column], kind) if column in row else None for column in columns]
+            if any(shown):
+                body.append([name, *(str(figure or "-") for figure in shown)])
+        return _fitting([[title, *columns], *body]) if body else []
 
     def differences(self) -> list[list[str]]:
         """The paired differences: a line for each comparison and data set, primary comparisons first."""
@@ -130,9 +139,8 @@ class Table:
     def markdown(self, origin: dict[str, str]) -> str:
         notes = [f"- {note}" for note in self.notes()]
         title = f"# {self.experiment.label or self.experiment.name}: {self.experiment.about}"
-        peaks, differences = self.peaks(), self.differences()
-        below = [*markdown.table(peaks), "", _PEAKS, ""] if peaks else []
-        below += [*markdown.table(differences), "", _PAIRED, ""] if differences else []
+        tables = {_LATE: self.late(), _PEAKS: self.peaks(), _PAIRED: self.differences()}
+        below = [line for about, table in tables.items() if table for line in (*markdown.table(table), "", about, "")]
         return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(self.lines()), "", *notes, "", *below])
 
     def write(self, out: Path, origin: dict[str, str]) -> list[Path]:

@@ -14,7 +14,15 @@ RESULTS = Path(__file__).parents[2] / "results"
 TABLES = [
     *(
         f"offline/{name}"
-        for name in ("agents", "fractions", "mixed-eval", "mixed-larger", "mixed-subsample", "regularisation")
+        for name in (
+            "agents",
+            "fractions",
+            "mixed-eval",
+            "mixed-larger",
+            "mixed-subsample",
+            "regularisation",
+            "variants",
+        )
     ),
     "online/online-100k",
 ]

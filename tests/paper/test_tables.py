@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from synther import Transitions, write
+from synther import Transitions, preset, write
 from synther.errors import FormatError, MissingExtra
 from synther.experiments.results import EvalPoint, Result
 from synther.experiments.spec import ChangeOptions, Place, Recipe
@@ -203,7 +204,7 @@ def test_files_and_pictures(out):
     assert content["origin"]["trained on"] == "a machine"
     assert content["rows"]["a"]["original"] == {
         "paper": {"mean": 10.0, "std": 1.0}, "mean": 15.0, "std": 5.0, "seeds": 2, "diverged": 0, "departed": False,
-        "peak": {"mean": 15.0, "updates": 1_000_000},
+        "peak": {"mean": 15.0, "updates": 1_000_000}, "late": None,
     }  # fmt: skip
     assert content["unfinished"] == []
     assert content["runs"]["a"]["seconds"] == 60.0
@@ -220,6 +221,28 @@ def test_where_each_stood_highest_on_its_way(out):
     table.write(out, {})
     written = (out / "example.md").read_text()
     assert "| b               | 100.0 after 500K | 105.0 after 500K |\n\nThe best evaluation" in written
+
+
+def test_the_second_half_of_the_evaluations_says_how_steady_agents_are(out):
+    swings = [(0.0, 0.0), (0.0, 0.0), (90.0, 50.0), (10.0, 70.0)]
+    curve = tuple(EvalPoint(250_000 * (at + 1), scores, scores) for at, scores in enumerate(swings))
+    lost = (*curve[:3], EvalPoint(1_000_000, (None, 70.0), (None, 70.0)))
+    result = Result(1_000_000, 1.0, {"real": curve, "synthetic": lost})
+    write_object(RUNS_OF_IT[0].result(out / RUNS / "a"), result.to_json())
+    table = Table.of(EXAMPLE, out)
+    assert table.late() == [["second half", "original", "SynthER"], ["a", "55.0 ± 5.0", "60.0"]]
+    table.write(out, {})
+    assert "| a           | 55.0 ± 5.0 | 60.0    |\n\nMean of the second half" in (out / "example.md").read_text()
+
+
+def test_a_preset_with_a_student_is_no_older_version(out):
+    run = replace(RUNS_OF_IT[0], sources={"synthetic": Recipe(preset="instant")})
+    wanted = Experiment("one", "", "one run", (run,), {"data": {"SynthER": Cell("a", "synthetic")}})
+    finish(out, run, [1.0, 3.0], [2.0, 2.0])
+    for name, starred in (("instant", False), ("best", True)):
+        described = {"synthetic": {"synthetic": {"settings": preset(name).to_json()}}}
+        write_object(out / RUNS / "a" / "training" / "run.json", described)
+        assert Table.of(wanted, out).rows["data"]["SynthER"].departed == starred
 
 
 def test_nothing_is_finished_yet(tmp_path):
