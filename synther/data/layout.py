@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, NoReturn, NotRequired, TypedDict
+from functools import cached_property
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from synther.data import following, inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding, encode_index
 from synther.data.declared import discrete_spaces
+from synther.data.decoding import Decoder
 from synther.data.following import Following
 from synther.data.inference import Integers
 from synther.data.kinds import (
@@ -55,7 +57,7 @@ _CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache whil
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where one kind sits: columns of its field, columns of the matrix, and their names."""
 
     field: str
@@ -184,29 +186,29 @@ class Layout:
         return {field: getattr(self, field) for field in ROW_FIELDS} | {extra.key: extra.kinds for extra in self.extra}
 
     @cached_property
-    def _places(self) -> tuple[_Place, ...]:
-        places: list[_Place] = []
+    def places(self) -> tuple[Place, ...]:
+        places: list[Place] = []
         column = 0
         for field, own in self._kinds.items():
             names = self._source_names(field)
             source = 0
             for kind in own:
                 end, matrix_end = source + kind.source_width, column + kind.matrix_width
-                places.append(_Place(field, kind, slice(source, end), slice(column, matrix_end), names[source:end]))
+                places.append(Place(field, kind, slice(source, end), slice(column, matrix_end), names[source:end]))
                 source, column = end, matrix_end
         return tuple(places)
 
     @cached_property
-    def _runs(self) -> tuple[_Place, ...]:
+    def _runs(self) -> tuple[Place, ...]:
         """The places, neighbours of one kind as one: kinds of numbers take each of their columns for itself."""
-        runs: list[_Place] = []
-        for place in self._places:
+        runs: list[Place] = []
+        for place in self.places:
             before = runs[-1] if runs else None
             number = place.kind.scaled and place.kind.matrix_width == 1
             if before and number and (place.field, place.kind) == (before.field, before.kind):
                 source = slice(before.source.start, place.source.stop)
                 matrix = slice(before.matrix.start, place.matrix.stop)
-                runs[-1] = _Place(place.field, place.kind, source, matrix, before.names + place.names)
+                runs[-1] = Place(place.field, place.kind, source, matrix, before.names + place.names)
             else:
                 runs.append(place)
         return tuple(runs)
@@ -215,46 +217,48 @@ class Layout:
         flat = {"reward", "terminal", *(extra.key for extra in self.extra if extra.flat)}
         if field in flat or (field == "action" and self.flat_action):
             return (field,)
-        return tuple(f"{field}[{column}]" for column in range(self._source_width(field)))
+        return tuple(f"{field}[{column}]" for column in range(self.field_widths[field]))
 
-    def _source_width(self, field: str) -> int:
-        return sum(kind.source_width for kind in self._kinds[field])
+    @cached_property
+    def field_widths(self) -> dict[str, int]:
+        """How many columns each field and extra column has."""
+        return {field: sum(kind.source_width for kind in own) for field, own in self._kinds.items()}
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """All kinds, in the order of their columns in the matrix."""
-        return tuple(place.kind for place in self._places)
+        return tuple(place.kind for place in self.places)
 
     @property
     def width(self) -> int:
         """Columns of the matrix. It is 0 where every column is constant."""
-        return sum(place.kind.matrix_width for place in self._places)
+        return sum(place.kind.matrix_width for place in self.places)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """One name for each column of the matrix: `observation[3]`, `reward`, `action=2`, `action.bit0`."""
-        return tuple(name for place in self._places for name in place.kind.labels(place.names))
+        return tuple(name for place in self.places for name in place.kind.labels(place.names))
 
     @cached_property
     def source_names(self) -> tuple[str, ...]:
         """One name for each column of the rows, constant ones too."""
-        return tuple(name for place in self._places for name in place.names)
+        return tuple(name for place in self.places for name in place.names)
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
         """Which field each column of the matrix belongs to."""
-        return tuple(place.field for place in self._places for _ in range(place.kind.matrix_width))
+        return tuple(place.field for place in self.places for _ in range(place.kind.matrix_width))
 
     @cached_property
     def scaled_columns(self) -> NDArray[np.bool_]:
         """Which columns of the matrix are to be scaled (D,): not those that hold 0 and 1 or codes."""
-        return np.array([scaled for place in self._places for scaled in place.kind.scaled_columns], bool)
+        return np.array([scaled for place in self.places for scaled in place.kind.scaled_columns], bool)
 
     @cached_property
     def twins(self) -> tuple[int, ...]:
         """For each column of the matrix that of the same quantity a step later or earlier, or itself."""
         twins = list(range(self.width))
-        here, there = ([place for place in self._places if place.field == field] for field in _PAIR)
+        here, there = ([place for place in self.places if place.field == field] for field in _PAIR)
         for one, other in zip(here, there, strict=False):  # next observations that are all constant are not grouped
             if one.kind.matrix_width == other.kind.matrix_width and not isinstance(other.kind, Drawn):
                 twins[one.matrix], twins[other.matrix] = twins[other.matrix], twins[one.matrix]
@@ -263,33 +267,32 @@ class Layout:
     @cached_property
     def steps(self) -> tuple[tuple[int, int], ...]:
         """Columns of the matrix that hold next observations on a lattice, each with that of its last value."""
-        lattice = [p for p in self._places if p.field == _PAIR[1] and isinstance(p.kind, (Levels, Integer))]
+        lattice = [p for p in self.places if p.field == _PAIR[1] and isinstance(p.kind, (Levels, Integer))]
         return tuple((place.matrix.start, self.twins[place.matrix.start]) for place in lattice)
 
     @cached_property
     def drawn_columns(self) -> tuple[int, ...]:
         """Columns of the matrix whose normal numbers decide what is drawn from tables."""
-        return tuple(self._places[table.outcome].matrix.start for table in self.following)
+        return tuple(self.places[table.outcome].matrix.start for table in self.following)
 
     @cached_property
     def flag_names(self) -> tuple[str, ...]:
         """The flags: figures of a row of the matrix that are cut at a threshold when it comes back, like terminal."""
-        return tuple(name for place in self._places for name in place.kind.flag_labels(place.names))
+        return tuple(name for place in self.places for name in place.kind.flag_labels(place.names))
 
     @property
     def thresholds(self) -> tuple[float, ...]:
         """Above which each flag is set."""
-        return tuple(threshold for place in self._places for threshold in place.kind.thresholds)
+        return tuple(threshold for place in self.places for threshold in place.kind.thresholds)
 
     @property
     def lowest_thresholds(self) -> tuple[float, ...]:
         """Below which the threshold of each flag must not be."""
-        return tuple(place.kind.lowest_threshold for place in self._places for _ in place.kind.thresholds)
+        return tuple(place.kind.lowest_threshold for place in self.places for _ in place.kind.thresholds)
 
     def flags(self, matrix: Matrix) -> Matrix:
         """The flags of rows of the matrix, before they are cut: near 0 or near 1. (N, F)"""
-        found = [place.kind.flags(matrix[:, place.matrix]) for place in self._places if place.kind.thresholds]
-        return np.concatenate(found, axis=1) if found else np.empty((len(matrix), 0))
+        return np.asarray(self._decoder.flags(torch.from_numpy(np.ascontiguousarray(matrix.T))).numpy().T)
 
     def with_thresholds(self, thresholds: Sequence[float]) -> Layout:
         """The same layout with another threshold for each flag."""
@@ -300,7 +303,7 @@ class Layout:
                 raise DataError(f"threshold of {name}: expected a finite number, got {threshold}")
         left = iter(map(float, thresholds))
         changed: dict[str, list[Kind]] = {field: [] for field in self._kinds}
-        for place in self._places:
+        for place in self.places:
             own = tuple(next(left) for _ in place.kind.thresholds)
             changed[place.field].append(place.kind.with_thresholds(own))
         extra = tuple(replace(each, kinds=tuple(changed[each.key])) for each in self.extra)
@@ -335,9 +338,9 @@ class Layout:
         """The matrix (N, D) of rows of which only some fields are known. The columns of the others are 0."""
         sources = {field: values.reshape(len(values), -1) for field, values in fields.items()}
         for field, source in sources.items():
-            if source.shape[1] != self._source_width(field):
+            if source.shape[1] != self.field_widths[field]:
                 raise DataError(
-                    f"{field} has {source.shape[1]} columns, the layout {self._source_width(field)}: "
+                    f"{field} has {source.shape[1]} columns, the layout {self.field_widths[field]}: "
                     "expected rows of the kind the layout was made from"
                 )
         count = len(next(iter(sources.values())))
@@ -363,16 +366,16 @@ class Layout:
 
     def _values(self, number: int, sources: Mapping[str, Array]) -> NDArray[np.int64]:
         """Which of its values a discrete place has in each row. (N,)"""
-        place = self._places[number]
+        place = self.places[number]
         return _classes(place.kind, sources[place.field].reshape(len(sources[place.field]), -1)[:, place.source])
 
-    def _draw(self, chunk: Matrix) -> None:
+    def draw(self, chunk: Matrix) -> None:
         """Put the place of what was drawn where rows of the matrix have a normal number for it."""
         outcomes = {table.outcome for table in self.following}
         values = {}
         for number in self._counted:
             if number not in outcomes:
-                place = self._places[number]
+                place = self.places[number]
                 values[number] = _classes(place.kind, place.kind.decode(chunk[:, place.matrix]))
         for table, column in zip(self.following, self.drawn_columns, strict=True):
             values[table.outcome] = table.drawn(values, chunk[:, column])
@@ -385,7 +388,7 @@ class Layout:
         sources = {field: array.reshape(len(some), -1) for field, array in self.columns_from(some).items()}
         numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
         discrete, outcomes = {}, []
-        for number, place in enumerate(self._places):
+        for number, place in enumerate(self.places):
             if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS and _is_small(place.kind):
                 discrete[number] = self._values(number, sources)
                 if place.field in _FOLLOWING:
@@ -393,20 +396,20 @@ class Layout:
             elif place.kind.matrix_width:
                 column = sources[place.field][:, place.source].astype(np.float64)
                 numbers[place.field in ("observation", "action")].append(column)
-        outcomes.sort(key=lambda number: _FOLLOWING.index(self._places[number].field))
-        ends = [number for number in outcomes if self._places[number].field == "terminal"]  # which none may come upon
-        counts = {number: _class_count(self._places[number].kind) for number in discrete}
+        outcomes.sort(key=lambda number: _FOLLOWING.index(self.places[number].field))
+        ends = [number for number in outcomes if self.places[number].field == "terminal"]  # which none may come upon
+        counts = {number: _class_count(self.places[number].kind) for number in discrete}
         given, after = (np.concatenate(numbers[is_given], axis=1) for is_given in (True, False))
         found = following.find(discrete, counts, outcomes, given, after, certain=ends)
         drawn, chosen = {table.outcome for table in found}, {field: list[Kind]() for field in ROW_FIELDS}
-        for number, place in enumerate(self._places):
+        for number, place in enumerate(self.places):
             if place.field in chosen:
                 chosen[place.field].append(Drawn(_class_rows(place.kind)) if number in drawn else place.kind)
         return replace(self, **{field: tuple(own) for field, own in chosen.items()}, following=tuple(found))  # type: ignore[arg-type]
 
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
-        spans = [place.matrix for place in self._places if place.field == field]
+        spans = [place.matrix for place in self.places if place.field == field]
         return [column for span in spans for column in range(span.start, span.stop)]
 
     def fitting(self, rows: Transitions) -> NDArray[np.bool_]:
@@ -418,15 +421,15 @@ class Layout:
                 fits &= ~wrong
         return fits
 
-    def _misfit(self, place: _Place, source: Array) -> NDArray[np.bool_] | None:
-        own = self._dtype(place.field)
+    def _misfit(self, place: Place, source: Array) -> NDArray[np.bool_] | None:
+        own = self.dtype_of(place.field)
         finer = source.dtype.kind == own.kind == "f" and source.itemsize > own.itemsize
         with np.errstate(over="ignore"):
             if isinstance(place.kind, Constant) and finer:  # 0.1 is the constant 0.1, whichever is the coarser one
                 source = source.astype(own)
             return place.kind.misfit(source)
 
-    def _check(self, place: _Place, source: Array, start: int) -> None:
+    def _check(self, place: Place, source: Array, start: int) -> None:
         wrong = self._misfit(place, source)
         if wrong is not None and wrong.any():
             row = int(np.argmax(wrong))
@@ -436,7 +439,7 @@ class Layout:
                 f"expected {place.kind.expected}"
             )
 
-    def _dtype(self, field: str) -> np.dtype[Any]:
+    def dtype_of(self, field: str) -> np.dtype[Any]:
         if field in ROW_FIELDS:
             return np.dtype(self.dtypes[ROW_FIELDS.index(field)])
         return np.dtype(next(extra.dtype for extra in self.extra if extra.key == field))
@@ -445,27 +448,20 @@ class Layout:
         """Rows from any finite matrix (N, D): rounded, clipped and typed like those the layout was made from."""
         if matrix.ndim != 2 or matrix.shape[1] != self.width:
             raise DataError(f"matrix has shape {matrix.shape}: expected (rows, {self.width})")
-        rows = {field: np.empty((len(matrix), self._source_width(field)), self._dtype(field)) for field in self._kinds}
-        for start in range(0, len(matrix), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            chunk = matrix[part].astype(np.float64, copy=False)
-            if not np.isfinite(chunk).all():
-                self._refuse(chunk, start)
-            if self.following:
-                chunk = chunk.copy()
-                self._draw(chunk)
-            for place in self._runs:
-                decoded = place.kind.decode(chunk[:, place.matrix])
-                rows[place.field][part, place.source] = _cast(decoded, self._dtype(place.field), place.kind)
-        return self._as_transitions(rows)
+        return self._decoder(torch.from_numpy(np.ascontiguousarray(matrix))).rows
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        return Decoder(self)
 
     def dressed(self, source: Array) -> Transitions:
         """Rows from all their columns side by side (N, W), in the order of the fields, valid as they are."""
-        ends = np.cumsum([self._source_width(field) for field in self._kinds])[:-1]
+        ends = np.cumsum(list(self.field_widths.values()))[:-1]
         parts = zip(self._kinds, np.split(source, ends, axis=1), strict=True)
-        return self._as_transitions({field: part.astype(self._dtype(field)) for field, part in parts})
+        return self.as_transitions({field: part.astype(self.dtype_of(field)) for field, part in parts})
 
-    def _as_transitions(self, columns: dict[str, Array]) -> Transitions:
+    def as_transitions(self, columns: dict[str, Array]) -> Transitions:
+        """Rows of these arrays (N, W), one for each field and extra column."""
         return Transitions(
             observation=columns["observation"],
             action=columns["action"][:, 0] if self.flat_action else columns["action"],
@@ -479,17 +475,10 @@ class Layout:
             extra={e.name: columns[e.key][:, 0] if e.flat else columns[e.key] for e in self.extra},
         )
 
-    def _refuse(self, chunk: Matrix, start: int) -> NoReturn:
-        row, column = np.argwhere(~np.isfinite(chunk))[0]
-        raise DataError(
-            f"column {column} ({self.names[column]}) of the matrix is {chunk[row, column]} in row {start + row}: "
-            "expected finite numbers; the model that made them has diverged"
-        )
-
     def numbers(self, field: str) -> tuple[Number, ...]:
         """Where the columns of a field are in the matrix, and between which values they lie, if all are numbers."""
         found = []
-        for place in self._places:
+        for place in self.places:
             if place.field != field:
                 continue
             kind = place.kind
@@ -505,8 +494,8 @@ class Layout:
         return tuple(found)
 
     @cached_property
-    def _classed(self) -> tuple[_Place, ...]:
-        few = [place for place in self._places if 2 <= place.kind.class_count <= MOST_CLASSES]
+    def _classed(self) -> tuple[Place, ...]:
+        few = [place for place in self.places if 2 <= place.kind.class_count <= MOST_CLASSES]
         return tuple(place for place in few if place.field in ("observation", "action"))
 
     @property
@@ -523,7 +512,7 @@ class Layout:
         return found
 
     @cached_property
-    def unsettled(self) -> tuple[_Place, ...]:
+    def unsettled(self) -> tuple[Place, ...]:
         """Discrete columns of observation and action."""
         given = [run for run in self._runs if run.field in ("observation", "action") and run.kind.matrix_width]
         return tuple(run for run in given if not isinstance(run.kind, (Continuous, Bounded, Spiked)))
@@ -630,30 +619,3 @@ def _type(name: str) -> str:
     if name not in _TYPES:
         raise FormatError(f"layout: unknown type {name!r}: expected one of {', '.join(_TYPES)}")
     return name
-
-
-def _cast(values: Array, dtype: np.dtype[Any], kind: Kind) -> Array:
-    """`values` in a column's own type, at the type's limits where they lie beyond them."""
-    if values.dtype.kind != "f" or dtype.kind == "b":
-        return values.astype(dtype)
-    if dtype.kind == "f":
-        limit = np.finfo(dtype).max
-        cast = np.clip(values, -float(limit), float(limit)).astype(dtype)
-        return np.clip(cast, *_inside(kind.low, kind.high, dtype)) if isinstance(kind, (Bounded, Spiked)) else cast
-    info = np.iinfo(dtype)
-    high = float(info.max)
-    if int(high) > info.max:  # 2**63 is the float64 nearest to the largest int64
-        high = float(np.nextafter(high, 0.0))
-    return np.clip(values, float(info.min), high).astype(dtype)
-
-
-@lru_cache(maxsize=1024)
-def _inside(low: float, high: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The bounds in `dtype`, rounded inwards: 0.1 as float32 is above 0.1, and a box forgives little."""
-    with np.errstate(over="ignore"):
-        lowest, highest = dtype.type(low), dtype.type(high)
-    if float(lowest) < low:
-        lowest = np.nextafter(lowest, dtype.type(np.inf))
-    if float(highest) > high:
-        highest = np.nextafter(highest, dtype.type(-np.inf))
-    return (lowest, highest) if lowest <= highest else (dtype.type(low), dtype.type(high))

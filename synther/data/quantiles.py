@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from synther.errors import FormatError
 from synther.schema import checked, finite
@@ -63,22 +65,14 @@ class Curve:
         above = (scores[-1] - scores[-1 - reach]) / (values[-1] - values[-1 - reach])
         return float(below), float(above)
 
-    @cached_property
-    def _to_scores(self) -> _Line:
-        values, scores = self._knots
-        return _Line(values, scores, *self.outer)
+    @property
+    def to_scores(self) -> Line:
+        return Line(*self._knots, *self.outer)
 
-    @cached_property
-    def _to_values(self) -> _Line:
-        values, scores = self._knots
+    @property
+    def to_values(self) -> Line:
         below, above = self.outer
-        return _Line(scores, values, 1 / below, 1 / above)
-
-    def forward(self, column: Matrix) -> Matrix:
-        return self._to_scores.follow(column)
-
-    def backward(self, column: Matrix) -> Matrix:
-        return self._to_values.follow(column)
+        return Line(*self._knots[::-1], 1 / below, 1 / above)
 
     def log_slope(self, column: Matrix) -> Matrix:
         """log d score / d value at each value; at a knot, that of the segment above it."""
@@ -114,8 +108,8 @@ def _scores(count: int) -> tuple[Matrix, Matrix]:
     return scores, places
 
 
-class _Line:
-    """A line that is straight between knots (`at`, `to`), and beyond them with the slopes `below` and `above`.
+class Lines:
+    """Lines that are straight between knots and beyond them, followed by a column each, on a device.
 
     To find out between which knots a number lies costs more than all else. So their range is cut into even cells of
     which none holds two knots: a table says how many knots come before a cell, and one comparison whether the number
@@ -123,33 +117,111 @@ class _Line:
     Knots that would take too many cells are searched for.
     """
 
-    def __init__(self, at: Matrix, to: Matrix, below: float, above: float) -> None:
-        self._at, self._next = at, np.append(at, np.nan)  # which no number reaches
-        # What holds where 0, 1, 2, ... knots are at or below a number.
-        self._origin, self._start = np.append(at[0], at), np.append(to[0], to)
-        self._slope = np.concatenate([[below], np.diff(to) / np.diff(at), [above]])
-        self._cells_per_unit, self._before = 0.0, np.empty(0, np.intp)
-        if (at[-1] - at[0]) * 2 < _MOST_CELLS * np.diff(at).min():
-            self._cells_per_unit = 2 / np.diff(at).min()
-            inside = np.bincount(self._cells(at), minlength=int(self._cells(at[-1:])[0]) + 2)
-            self._before = np.cumsum(inside) - inside
+    def __init__(self, lines: Sequence[Line], device: torch.device) -> None:
+        sizes = np.array([len(line.at) + 1 for line in lines])
+        first = np.cumsum(sizes) - sizes  # of what holds where 0, 1, 2, ... knots are at or below a number
+        self._origin, self._start, self._slope = (
+            torch.from_numpy(np.concatenate(parts)).to(device)
+            for parts in zip(*(line.pieces() for line in lines), strict=True)
+        )
+        self._next = torch.from_numpy(np.concatenate([np.append(line.at, np.nan) for line in lines])).to(device)
+        tables = [line.table() for line in lines]
+        tabled = [place for place, table in enumerate(tables) if len(table)]
+        searched = [place for place, table in enumerate(tables) if not len(table)]
+        self._ways: list[tuple[Rows, Callable[[Tensor], Tensor]]] = []
+        if tabled:
+            self._ways.append((row_index(tabled, device), self._looked_up))
+            counts = np.array([len(tables[place]) for place in tabled])
+            before = np.concatenate([tables[place] + first[place] for place in tabled])
+            self._before = torch.from_numpy(before).to(device)
+            self._first_cell = _column(np.cumsum(counts) - counts, device)
+            self._last = _column(counts - 1.0, device)
+            self._zero = torch.zeros((), dtype=torch.float64, device=device)
+            self._low, self._cells = (
+                _column(np.array([getattr(lines[place], name) for place in tabled]), device)
+                for name in ("low", "cells_per_unit")
+            )
+        if searched:
+            self._ways.append((row_index(searched, device), self._searched))
+            widest = int(sizes[searched].max())
+            padded = [np.append(lines[place].at, np.full(widest - len(lines[place].at), np.inf)) for place in searched]
+            self._at = torch.from_numpy(np.stack(padded)).to(device)
+            self._first, self._most = (_column(each[searched], device) for each in (first, sizes - 1))
 
-    def follow(self, x: Matrix) -> Matrix:
-        x = np.ascontiguousarray(x)
-        if len(self._before):
-            passed = self._before.take(self._cells(x), mode="clip")
-            passed += x >= self._next.take(passed)
+    def follow(self, x: Tensor) -> Tensor:
+        """Where the lines lead from `x`, a row of numbers for each. (C, N)"""
+        return self.followed(x)[0]
+
+    def followed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and the slopes there."""
+        if len(self._ways) == 1:
+            passed = self._ways[0][1](x)
         else:
-            passed = np.searchsorted(self._at, x, side="right")
-        y: Matrix = x - self._origin.take(passed)
-        y *= self._slope.take(passed)
-        y += self._start.take(passed)
-        return y
+            passed = torch.empty(x.shape, dtype=torch.int64, device=x.device)
+            for place, find in self._ways:
+                passed[place] = find(x[place])
+        flat = passed.view(-1)
+        origin, start, slope = (
+            each.index_select(0, flat).view(x.shape) for each in (self._origin, self._start, self._slope)
+        )
+        return (x - origin).mul_(slope).add_(start), slope
 
-    def _cells(self, x: Matrix) -> NDArray[np.intp]:
-        """The cell of each number; what is below the first is in it, and what is no number somewhere."""
-        cells: Matrix = x - self._at[0]
-        cells *= self._cells_per_unit
-        np.fmax(cells, 0.0, out=cells)
-        np.fmin(cells, _MOST_CELLS, out=cells)
-        return cells.astype(np.intp)
+    def _looked_up(self, x: Tensor) -> Tensor:
+        cells = (x - self._low).mul_(self._cells)
+        # What is no number is in the first cell: an index beyond the table would end a GPU's work.
+        cells = torch.minimum(torch.fmax(cells, self._zero), self._last)
+        place = cells.to(torch.int64).add_(self._first_cell).view(-1)
+        passed = self._before.index_select(0, place)
+        return passed.add_(x.reshape(-1) >= self._next.index_select(0, passed)).view(x.shape)
+
+    def _searched(self, x: Tensor) -> Tensor:
+        return torch.searchsorted(self._at, x.contiguous(), right=True).minimum(self._most).add_(self._first)
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Knots (`at`, `to`), between which it is straight, and its slopes `below` and `above` them."""
+
+    at: Matrix
+    to: Matrix
+    below: float
+    above: float
+
+    @property
+    def low(self) -> float:
+        return float(self.at[0])
+
+    @cached_property
+    def cells_per_unit(self) -> float:
+        """Cells of which none holds two knots; 0 where they would be too many."""
+        closest = np.diff(self.at).min()
+        return float(2 / closest) if (self.at[-1] - self.at[0]) * 2 < _MOST_CELLS * closest else 0.0
+
+    def pieces(self) -> tuple[Matrix, Matrix, Matrix]:
+        """Origin, start and slope of the line where 0, 1, 2, ... knots are at or below a number."""
+        slope = np.concatenate([[self.below], np.diff(self.to) / np.diff(self.at), [self.above]])
+        return np.append(self.at[0], self.at), np.append(self.to[0], self.to), slope
+
+    def table(self) -> NDArray[np.int64]:
+        """How many knots come before each cell; empty where there are no cells."""
+        if not self.cells_per_unit:
+            return np.empty(0, np.int64)
+        cells = ((self.at - self.at[0]) * self.cells_per_unit).astype(np.int64)
+        inside = np.bincount(cells, minlength=int(cells[-1]) + 2)
+        return np.cumsum(inside) - inside
+
+
+Rows = slice | Tensor
+"""Some rows of a tensor."""
+
+
+def row_index(places: Sequence[int], device: torch.device) -> Rows:
+    """These rows of a tensor: a slice, which is not copied, where they are neighbours."""
+    first = places[0] if places else 0
+    if list(places) == list(range(first, first + len(places))):
+        return slice(first, first + len(places))
+    return torch.tensor(places, device=device)
+
+
+def _column(values: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(device)[:, None]

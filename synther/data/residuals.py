@@ -22,8 +22,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from synther.data.quantiles import row_index
 from synther.schema import checked
 
 Matrix = NDArray[np.float64]
@@ -186,10 +189,6 @@ class Residuals:
         """1 minus the weights of earlier outcomes, (K, K): residuals are outcomes @ this, less what is given."""
         return np.asarray(np.eye(len(self.outcomes)) - np.array(self.weights).T[-len(self.outcomes) :])
 
-    @cached_property
-    def _own_inverse(self) -> Matrix:
-        return np.asarray(np.linalg.inv(self._own), np.float64)
-
     def _explained(self, rows: Matrix) -> Matrix:
         """What the given columns tell about the outcomes. (N, K)"""
         return _product(_bent(rows[:, list(self.given)], self.knots), self._direct)
@@ -204,11 +203,7 @@ class Residuals:
 
     def put_back(self, rows: Matrix) -> None:
         """The reverse of `take_out`."""
-        for column, twin, ratio, shift, scale in self.steps:
-            rows[:, column] = rows[:, column] * scale + shift + ratio * rows[:, twin]
-        if self.outcomes:
-            residual = rows[:, list(self.outcomes)] * np.array(self.scale) + np.array(self.shift)
-            rows[:, list(self.outcomes)] = _product(residual + self._explained(rows), self._own_inverse)
+        Restorer(self, torch.device("cpu"))(torch.from_numpy(rows).t())
 
     def moved(self, known: Sequence[int], to: Sequence[int] | None = None) -> Residuals:
         """The same regression for a matrix whose column `to[i]` (i itself, if none is given) is what `known[i]` was."""
@@ -230,6 +225,37 @@ class Residuals:
         return found
 
 
+class Restorer:
+    """Outcomes from their residuals, in rows that lie by columns, (D, N), on a device."""
+
+    def __init__(self, residuals: Residuals, device: torch.device) -> None:
+        def tensor(values: Any) -> Tensor:
+            return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
+
+        self._steps = residuals.steps
+        self._given, self._outcomes = (row_index(each, device) for each in (residuals.given, residuals.outcomes))
+        self._has_outcomes = bool(residuals.outcomes)
+        if not self._has_outcomes:
+            return
+        self._shift, self._scale = tensor(residuals.shift)[:, None], tensor(residuals.scale)[:, None]
+        self._direct, self._back = tensor(residuals._direct.T), tensor(np.linalg.inv(residuals._own).T)
+        self._knots = tensor([knot for _, knots in residuals.knots for knot in knots])[:, None]
+        bent = [place for place, knots in residuals.knots for _ in knots]
+        self._bent = torch.tensor(bent, dtype=torch.int64, device=device)
+
+    def __call__(self, columns: Tensor) -> None:
+        """Replace the residuals in `columns`."""
+        for column, twin, ratio, shift, scale in self._steps:
+            columns[column] = columns[column] * scale + shift + ratio * columns[twin]
+        if self._has_outcomes:
+            inputs = columns[self._given]
+            if len(self._bent):
+                hinges = inputs.index_select(0, self._bent).sub_(self._knots).clamp_(min=0.0)
+                inputs = torch.cat([inputs, hinges])
+            residual = (columns[self._outcomes] * self._scale).add_(self._shift)
+            columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
+
+
 def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
     """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
     `narrow`. (G, K)"""
@@ -241,8 +267,6 @@ def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
 
 def _product(first: Matrix, second: Matrix) -> Matrix:
     """first @ second, by PyTorch: where two cores are busy, NumPy's product takes fifty times as long."""
-    import torch
-
     return np.asarray(torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy())
 
 

@@ -17,22 +17,24 @@ reach the matrix, so that a column of tiny variance is not squashed into nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from synther.cores import cores
-from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
-from synther.data.quantiles import Curve
-from synther.data.residuals import Regression, Residuals
+from synther.data.quantiles import Curve, Lines, row_index
+from synther.data.residuals import Regression, Residuals, Restorer
 from synther.data.transitions import ROW_FIELDS
 from synther.errors import ConfigError, DataError, FormatError
 from synther.schema import checked, finite
+
+if TYPE_CHECKING:
+    from synther.data.layout import Layout
 
 Array = NDArray[Any]
 Matrix = NDArray[np.float64]
@@ -41,7 +43,7 @@ SCALINGS = ("none", "standard", "minmax", "quantile", "blend")
 _BLOCK = 1 << 14
 _SAMPLED = 1 << 26  # values, of all columns together, that quantiles and regressions are taken from,
 _SAMPLED_ROWS = 1 << 18  # in at most so many rows
-_LONG = 1 << 12  # rows for which threads pay
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -130,25 +132,24 @@ class Scaler:
         scaled /= self._scale
         if self.residuals is not None:
             self.residuals.take_out(scaled)
-        _bend(scaled, self.curves)
+        if self.curves:
+            lines = Lines([curve.to_scores for _, curve in self.curves], _CPU)
+            curved = [column for column, _ in self.curves]
+            for start in range(0, len(scaled), _BLOCK):
+                part = slice(start, start + _BLOCK)
+                columns = torch.from_numpy(np.ascontiguousarray(scaled[part, curved].T))
+                scaled[part, curved] = lines.follow(columns).numpy().T
         return scaled
 
     def inverse(self, matrix: Array, settle: Callable[[Matrix], None] | None = None) -> Matrix:
         """Scaled (N, D) to raw (N, D). `settle` may change what raw rows give before outcomes follow from it."""
         self._check_width(matrix)
-        raw = np.array(matrix, np.float64)
-        for column, curve in self.curves:
-            raw[:, column] = curve.backward(raw[:, column])
-        if self.residuals is not None:
-            if settle is not None:
-                given = list(self.residuals.given)
-                settled = raw * self._scale + self._shift
-                settle(settled)
-                raw[:, given] = (settled[:, given] - self._shift[given]) / self._scale[given]
-            self.residuals.put_back(raw)
-        raw *= self._scale
-        raw += self._shift
-        return raw
+        columns = torch.from_numpy(np.array(matrix.T, np.float64, order="C"))
+        return np.asarray(self._unscaler(columns, settle).numpy().T)
+
+    @cached_property
+    def _unscaler(self) -> Unscaler:
+        return Unscaler(self, _CPU)
 
     def log_slope(self, matrix: Array) -> Matrix:
         """Sum over columns of log |d scaled / d raw| at raw rows (N, D): what the scaling adds to a likelihood (N,)."""
@@ -192,29 +193,39 @@ class Scaler:
         return cls(told["kinds"], told["shift"], told["scale"], curves, residuals)
 
 
+class Unscaler:
+    """The way back from scaled to raw rows, which lie by columns, (D, N), on a device."""
+
+    def __init__(self, scaler: Scaler, device: torch.device) -> None:
+        self._shift, self._scale = (
+            torch.tensor(each, dtype=torch.float64, device=device)[:, None] for each in (scaler.shift, scaler.scale)
+        )
+        curved = [column for column, _ in scaler.curves]
+        self._curved = row_index(curved, device)
+        self._lines = Lines([curve.to_values for _, curve in scaler.curves], device) if curved else None
+        self._restore = None if scaler.residuals is None else Restorer(scaler.residuals, device)
+        self._given = row_index(() if scaler.residuals is None else scaler.residuals.given, device)
+
+    def __call__(self, columns: Tensor, settle: Callable[[Matrix], None] | None = None) -> Tensor:
+        """Raw columns; these hold something else afterwards. `settle` takes rows (N, D) in main memory."""
+        if self._lines is not None:
+            columns[self._curved] = self._lines.follow(columns[self._curved])
+        if self._restore is not None:
+            if settle is not None:
+                settled = columns * self._scale + self._shift
+                settle(settled.numpy().T)
+                given = self._given
+                columns[given] = (settled[given] - self._shift[given]) / self._scale[given]
+            self._restore(columns)
+        return columns.mul_(self._scale).add_(self._shift)
+
+
 class _Entry(TypedDict):
     kinds: tuple[str, ...]
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     curves: dict[str, Any]
     residuals: Any
-
-
-def _bend(matrix: Matrix, curves: Sequence[tuple[int, Curve]]) -> None:
-    """Let columns follow their curves, side by side where they are long: NumPy lets other threads work meanwhile."""
-
-    def follow(entry: tuple[int, Curve]) -> None:
-        column, curve = entry
-        matrix[:, column] = curve.forward(matrix[:, column])
-
-    threads = min(cores(), len(curves)) if len(matrix) >= _LONG else 1
-    if threads <= 1:
-        for entry in curves:
-            follow(entry)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(follow, curves):
-            pass
 
 
 def _check_kinds(kinds: Iterable[str]) -> None:

@@ -7,12 +7,15 @@ the limits from the real rows, and takes the generated row at its word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
@@ -28,7 +31,7 @@ MOST_OTHERS = 50_000
 TRUSTED = 0.9
 """Precision and recall of the rarer answer, on held-out real rows, from which a tree may decide."""
 
-_FEATURES = ("observation", "action", "reward", "next_observation")
+FEATURES = ("observation", "action", "reward", "next_observation")
 
 
 @dataclass(frozen=True)
@@ -63,19 +66,15 @@ class TerminationTree:
         grow(np.arange(len(features)), 0)
         return cls(*zip(*nodes, strict=True))
 
+    @cached_property
+    def used(self) -> tuple[int, ...]:
+        """The features that it asks about."""
+        return tuple(sorted({feature for feature in self.feature if feature >= 0}))
+
     def decide(self, rows: Transitions) -> NDArray[np.bool_]:
         """Which rows are terminal. (N,)"""
-        used = sorted({feature for feature in self.feature if feature >= 0})
-        place = np.array([used.index(feature) if feature >= 0 else -1 for feature in self.feature])
-        values = _features(rows, used)
-        cut, below, above = np.array(self.cut), np.array(self.below), np.array(self.above)
-        node = np.zeros(len(rows), np.intp)
-        asked = np.arange(len(rows)) if used else np.arange(0)
-        while len(asked):
-            at = node[asked]
-            node[asked] = np.where(values[asked, place[at]] > cut[at], above[at], below[at])
-            asked = asked[place[node[asked]] >= 0]
-        return np.array(self.terminal)[node]
+        values = torch.from_numpy(_features(rows, self.used).T)
+        return np.asarray(Decision(self, torch.device("cpu"))(values).numpy())
 
     def to_json(self) -> dict[str, Any]:
         names = ("feature", "cut", "below", "above", "terminal")
@@ -91,6 +90,35 @@ class TerminationTree:
             if tree.feature[node] >= 0 and not all(node < child < nodes for child in children):  # else it never ends
                 raise FormatError(f"a tree: node {node} has the children {children}: expected later nodes")
         return tree
+
+
+class Decision:
+    """A tree on a device. All rows go down it side by side, as far as its deepest leaf."""
+
+    def __init__(self, tree: TerminationTree, device: torch.device) -> None:
+        nodes = range(len(tree.feature))
+        is_leaf = [feature < 0 for feature in tree.feature]
+        place = [0 if is_leaf[node] else tree.used.index(tree.feature[node]) for node in nodes]
+        below, above = (  # a leaf leads to itself
+            [node if is_leaf[node] else children[node] for node in nodes] for children in (tree.below, tree.above)
+        )
+        depth = [0 for _ in nodes]
+        for node in nodes:
+            for child in {below[node], above[node]} - {node}:
+                depth[child] = depth[node] + 1
+        self._depth = max(depth)
+        self._place, self._terminal = torch.tensor(place, device=device), torch.tensor(tree.terminal, device=device)
+        self._below, self._above = (torch.tensor(each, device=device)[:, None] for each in (below, above))
+        self._cut = torch.tensor(tree.cut, dtype=torch.float64, device=device)[:, None]
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """The answers to rows whose features that the tree uses are `values` (U, N). (N,)"""
+        node = torch.zeros(1, values.shape[1], dtype=torch.int64, device=values.device)
+        if self._depth:
+            following = torch.where(values[self._place] > self._cut, self._above, self._below)
+            for _ in range(self._depth):
+                node = following.gather(0, node)
+        return self._terminal[node[0]]
 
 
 def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> TerminationTree | None:
@@ -131,16 +159,17 @@ class UsualReward:
         tree = learn(_unpaid(rows), truth=rows.reward != rows.reward.dtype.type(reward))
         return None if tree is None else cls(reward, tree)
 
-    def consistent(self, rows: Transitions, draw: np.random.Generator) -> Transitions:
-        """`rows`, those whose reward contradicts the rest of the row replaced by others that the tree judges alike."""
-        told, found = self.tree.decide(_unpaid(rows)), rows.reward != rows.reward.dtype.type(self.reward)
+    def consistent(self, rows: Transitions, unusual: NDArray[np.bool_], draw: np.random.Generator) -> NDArray[np.int64]:
+        """Which of the `rows` to take: those whose reward contradicts the tree, which calls some `unusual` (N,), are
+        replaced by others that it judges alike. (N,)"""
+        found = rows.reward != rows.reward.dtype.type(self.reward)
         taken = np.arange(len(rows))
         for answer in (False, True):
-            wrong = np.flatnonzero((told == answer) & (found != answer))
-            right = np.flatnonzero((told == answer) & (found == answer))
+            wrong = np.flatnonzero((unusual == answer) & (found != answer))
+            right = np.flatnonzero((unusual == answer) & (found == answer))
             if len(right):
                 taken[wrong] = draw.choice(right, len(wrong))
-        return rows[taken]
+        return taken
 
     def to_json(self) -> dict[str, Any]:
         return {"reward": self.reward, "tree": self.tree.to_json()}
@@ -160,9 +189,9 @@ def _unpaid(rows: Transitions) -> Transitions:
     return replace(rows, reward=np.zeros_like(rows.reward))
 
 
-def _features(rows: Transitions, columns: list[int] | None = None) -> Array:
+def _features(rows: Transitions, columns: Sequence[int] | None = None) -> Array:
     """Observation, action, reward and next observation side by side (N, F), or some `columns` of them."""
-    parts = [getattr(rows, field).reshape(len(rows), -1) for field in _FEATURES]
+    parts = [getattr(rows, field).reshape(len(rows), -1) for field in FEATURES]
     if columns is None:
         return np.concatenate(parts, axis=1)
     values = np.empty((len(rows), len(columns)))

@@ -5,7 +5,7 @@ The rows are therefore the same whichever process draws a block, in whatever ord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -140,42 +140,48 @@ class BlockSampler:
     def draw(self, seed: int, block: int) -> Tensor:
         return self._draw(seed, block, self._solved)
 
-    def drawn(self, seed: int, blocks: Iterable[int], finish: Callable[[int, Tensor], T]) -> Iterator[T]:
-        """What `finish` makes of the number and the rows of each block, in order. Cores of a CPU share the blocks."""
+    def drawn(self, seed: int, blocks: range, finish: Callable[[int, Tensor], T], together: int = 1) -> Iterator[T]:
+        """What `finish` makes of the number and the rows of each block, in order, or of so many blocks `together`, of
+        which it gets the first number. Cores of a CPU share the work."""
 
-        def finished(block: int) -> T:
+        def finished(first: int) -> T:
             alone = copy(self)
             alone._source = torch.Generator(self.device)
-            return finish(block, alone.draw(seed, block))
+            some = [alone.draw(seed, block) for block in range(first, min(first + together, blocks.stop))]
+            return finish(first, some[0] if len(some) == 1 else torch.cat(some))
 
+        firsts = range(blocks.start, blocks.stop, together)
         # A guide is a user's function, which need not bear threads.
-        return map(finished, blocks) if self.guide is not None else compute.spread(finished, blocks, self.device)
+        return map(finished, firsts) if self.guide is not None else compute.spread(finished, firsts, self.device)
 
     @property
     def may_be_captured(self) -> bool:
         """Whether blocks are drawn by work of our own that is the same for each."""
         return self.known is None and self.guide is None
 
-    def captured(self) -> Callable[[int, int], Tensor]:
-        """`draw` with the thousand operations of a block captured as one. Capturing takes the time of a few blocks.
+    def captured(self, finish: Callable[[Tensor], Tensor] = torch.clone) -> Callable[[int, int], Tensor]:
+        """What `finish` makes of `draw`, with the thousand operations of a block captured as one. Capturing takes the
+        time of a few blocks.
 
         A GPU then need not wait for Python, which other threads keep busy.
         """
         start = torch.zeros(self.block_rows, self.columns, device=self.device, dtype=torch.float32)
-        rows, given = torch.zeros_like(start), self._given(0, 0)
+        given = self._given(0, 0)
+        with self._working():
+            made = finish(start)
 
         def solve() -> None:
-            rows.copy_(self._solved(start, given))
+            made.copy_(finish(self._solved(start, given)))
 
         with self._working():
-            run = compute.capture(solve, self.device, [rows], [self._source])
+            run = compute.capture(solve, self.device, [made], [self._source])
 
         def solved(x: Tensor, asked: Tensor | None) -> Tensor:
             start.copy_(x)
             if given is not None and asked is not None:
                 given.copy_(asked)
             run()
-            return rows.clone()  # the next block overwrites them
+            return made.clone()  # the next block overwrites it
 
         return partial(self._draw, solved=solved)
 

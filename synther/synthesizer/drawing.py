@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
@@ -13,11 +13,13 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from synther import compute
 from synther.conditions import Asking
 from synther.cores import cores
 from synther.data.calibration import Calibration, class_weights, rebalanced, resampled
+from synther.data.decoding import Decoded, Decoder
 from synther.data.layout import Layout
 from synther.data.transitions import Transitions
 from synther.diffusion.blocks import BlockSampler, Guided, Known, Like
@@ -39,6 +41,7 @@ _MATCHING_BLOCKS = 32  # but no more than a CPU can make in minutes
 _CALIBRATION_ROWS, _CALIBRATION_BLOCKS = 65_536, 16  # at most, whichever are more
 _THREADS = 4  # that finish drawn rows: a GPU draws a block sooner than one of them finishes it
 _MANY_BLOCKS = 10  # for which it pays to capture what draws them
+_DECODED_TOGETHER = 8  # blocks of a CPU: less Python for each
 _LEAST_STD = 0.05  # of numbers that decide about values: a generator that makes less has not learned anything
 
 
@@ -104,20 +107,25 @@ class Drawing:
         """The model's, with the thresholds of this sampler, and the numbers that it makes for tables."""
         return _calibrated(self.model.layout, self.calibration)
 
+    @cached_property
+    def decoder(self) -> Decoder:
+        return self._decoder(self.layout)
+
+    def _decoder(self, layout: Layout) -> Decoder:
+        model, usual = self.model, self.model.usual_reward
+        unusual = None if usual is None else usual.tree
+        return Decoder(layout, model.scaler, model.ending, unusual, self.sampler.device)
+
     def decoded(self, matrix: Array) -> Transitions:
         """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""
-        return self._decoded(matrix, self.layout)
+        return self.decoder(torch.from_numpy(np.ascontiguousarray(matrix))).rows
 
-    def _decoded(self, matrix: Array, layout: Layout) -> Transitions:
-        rows = layout.unpack(self.model.scaler.inverse(matrix, layout.settle if layout.unsettled else None))
-        if self.model.ending is not None:
-            rows.terminal[:] = self.model.ending.decide(rows)
-        return rows
-
-    def _consistent(self, matrix: Array, layout: Layout, draw: np.random.Generator) -> Transitions:
-        """What the network makes as rows whose rewards do not contradict the rest of them."""
-        rows = self._decoded(matrix, layout)
-        return rows if self.model.usual_reward is None else self.model.usual_reward.consistent(rows, draw)
+    def _consistent(self, decoded: Decoded, draw: np.random.Generator) -> NDArray[np.int64]:
+        """Which rows to take so that rewards do not contradict the rest of them."""
+        rows, unusual = decoded.rows, decoded.unusual
+        if unusual is None or self.model.usual_reward is None:
+            return np.arange(len(rows))
+        return self.model.usual_reward.consistent(rows, unusual, draw)
 
     def blocks(self, count: int, seed: int, first: int = 0) -> Iterator[Transitions]:
         """The blocks from number `first` on that make up `count` rows, the last one cut."""
@@ -130,41 +138,52 @@ class Drawing:
         def drawn(block: int) -> np.random.Generator:
             return np.random.default_rng([_REBALANCING, seed, block])
 
-        def finish(block: int, matrix: Array) -> Transitions:
-            if in_order:  # none takes another's place
-                return self._decoded(matrix, self.layout)[: count - block * block_rows]
-            draw = drawn(block)
-            rows = self._consistent(matrix, self.layout, draw)
-            if weighed:
-                rows = rows[resampled(self.calibration.row_weights(self.layout.classes(rows)), draw)]
-            return rows[rebalanced(rows.terminal, odds, draw)[: count - block * block_rows]]
+        def finish(block: int, decoded: Decoded) -> Transitions:
+            draw, rows = drawn(block), decoded.rows
+            taken = np.arange(len(rows))
+            if not in_order:  # where none takes another's place
+                taken = self._consistent(decoded, draw)
+                if weighed:
+                    weight = self.calibration.row_weights(self.layout.classes(rows)[taken])
+                    taken = taken[resampled(weight, draw)]
+                taken = taken[rebalanced(rows.terminal[taken], odds, draw)]
+            return rows[taken[: count - block * block_rows]]  # a copy: theirs is the memory of the next block
 
         table, layout = self.model.table, self.layout
         if table is not None:
             return (table.draw(min(block_rows, count - b * block_rows), layout, drawn(b)) for b in wanted)
         return self._finished(seed, wanted, finish)
 
-    def _finished(self, seed: int, blocks: range, finish: Callable[[int, Array], T]) -> Iterator[T]:
-        """What `finish` makes of each block's number and matrix, in order; meanwhile the next ones are drawn."""
-        sampler = self.sampler
+    def _finished(self, seed: int, blocks: range, finish: Callable[[int, Decoded], T]) -> Iterator[T]:
+        """What `finish` makes of each block's number and rows, in order; meanwhile the next ones are drawn."""
+        sampler, decoder = self.sampler, self.decoder
+        size, many = sampler.block_rows, blocks.stop - blocks.start  # for which len() may have no number
         if sampler.device.type == "cpu":
-            # By columns, as all that finishes them goes through them.
-            yield from sampler.drawn(seed, blocks, lambda block, rows: finish(block, rows.t().contiguous().numpy().T))
+
+            def finished_some(first: int, matrix: Tensor) -> list[T]:
+                decoded, places = decoder(matrix), range(0, len(matrix), size)
+                return [finish(first + place // size, decoded.part(place, place + size)) for place in places]
+
+            together = _DECODED_TOGETHER if many >= _MANY_BLOCKS * _DECODED_TOGETHER else 1
+            for some in sampler.drawn(seed, blocks, finished_some, together):
+                yield from some
             return
+        pack = decoder.packed if decoder.device == sampler.device else torch.clone
 
         def finished(block: int, fetched: Callable[[], Array]) -> T:
-            return finish(block, fetched().T)
+            arrived = fetched()
+            if pack is torch.clone:
+                return finish(block, decoder(torch.from_numpy(arrived)))
+            return finish(block, decoder.rows(arrived, size))
 
         # Before there are threads, which must leave the device alone while work is captured.
-        many = blocks.stop - blocks.start >= _MANY_BLOCKS  # for which len() may have no number
-        captured = many and sampler.device.type == "cuda" and sampler.may_be_captured
-        draw = sampler.captured() if captured else sampler.draw
+        captured = many >= _MANY_BLOCKS and sampler.device.type == "cuda" and sampler.may_be_captured
+        draw = sampler.captured(pack) if captured else lambda seed, block: pack(sampler.draw(seed, block))
         threads = min(cores(), _THREADS)
-        with ThreadPoolExecutor(threads) as pool:
+        with compute.side_by_side(threads) as pool:
             waiting: deque[Future[T]] = deque()
             for block in blocks:
-                drawn = compute.fetch(draw(seed, block).t().contiguous())
-                waiting.append(pool.submit(partial(finished, block, drawn)))
+                waiting.append(pool.submit(partial(finished, block, compute.fetch(draw(seed, block)))))
                 if len(waiting) > threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -211,23 +230,28 @@ class Drawing:
         blocks = max(1, round(self._calibration_rows() / block_rows))
         drawn = []
         with self.progress.phase("calibrate", blocks * block_rows) as phase:
-            for matrix in self._finished(_CALIBRATION_SEED, range(blocks), lambda _, matrix: matrix):
+            for matrix in self.sampler.drawn(_CALIBRATION_SEED, range(blocks), lambda _, matrix: matrix):
                 drawn.append(matrix)
                 phase.advance(block_rows)
-        raw = [model.scaler.inverse(matrix) for matrix in drawn]
-        found = Calibration.fit(model.rates, np.concatenate([model.layout.flags(one) for one in raw]), model.layout)
+        decoder, flags, numbers = self._decoder(model.layout), [], []
+        for matrix in drawn:
+            raw = decoder.raw(matrix)
+            flags.append(decoder.flags(raw).t().cpu().numpy())
+            numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
+        found = Calibration.fit(model.rates, np.concatenate(flags), model.layout)
         if model.layout.following:
-            numbers = np.concatenate([one[:, list(model.layout.drawn_columns)] for one in raw])
-            moments = zip(numbers.mean(0), np.maximum(numbers.std(0), _LEAST_STD), strict=True)
+            every = np.concatenate(numbers)
+            moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
             found = replace(found, drawn=tuple((float(mean), float(std)) for mean, std in moments))
         names = model.layout.flag_names
         if "terminal" not in names and not model.shares:
             return found
-        layout, draw = _calibrated(model.layout, found), np.random.default_rng(_CALIBRATION_SEED)
-        rows = Transitions.concatenate([self._consistent(matrix, layout, draw) for matrix in drawn])
+        decoder, draw = self._decoder(_calibrated(model.layout, found)), np.random.default_rng(_CALIBRATION_SEED)
+        made = map(decoder, drawn)
+        rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
         weight = None
         if model.shares:
-            classes = layout.classes(rows)
+            classes = decoder.layout.classes(rows)
             found = replace(found, weights=class_weights(model.shares, model.record.rows, classes))
             weight = found.row_weights(classes)
         if "terminal" not in names:

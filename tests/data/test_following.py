@@ -41,7 +41,7 @@ def inferred(rows: Transitions) -> Layout:
 
 def drawn_names(layout: Layout) -> dict[str, set[str]]:
     """Each outcome that is drawn from a table, and what it follows from."""
-    names = [place.names[0] for place in layout._places]
+    names = [place.names[0] for place in layout.places]
     return {names[table.outcome]: {names[parent] for parent in table.parents} for table in layout.following}
 
 

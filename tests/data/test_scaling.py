@@ -8,6 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -15,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from synther.data import scaling
 from synther.data.layout import Layout
 from synther.data.moments import Moments, RowSample
-from synther.data.quantiles import _Line
+from synther.data.quantiles import Line, Lines
 from synther.data.scaling import SCALINGS, Scaler, resolve_kinds
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -294,26 +295,44 @@ def around(at: np.ndarray) -> np.ndarray:
     return np.concatenate([at, np.nextafter(at, -np.inf), np.nextafter(at, np.inf), spread])
 
 
+def rising(at: np.ndarray) -> np.ndarray:
+    return np.cumsum(np.random.default_rng(1).exponential(size=len(at)))
+
+
 @pytest.mark.parametrize(
     ("at", "table"), [(EVEN, True), (FAR, False), (CLOSE, False), (TWO, True)], ids=["even", "far", "close", "two"]
 )
 def test_a_line_is_straight_between_knots_and_beyond_them(at, table):
-    to = np.cumsum(np.random.default_rng(1).exponential(size=len(at)))
-    line, x = _Line(at, to, 0.5, 3.0), around(at)
-    assert bool(len(line._before)) == table
-    np.testing.assert_allclose(line.follow(x), expected(x, at, to, 0.5, 3.0), rtol=1e-14, atol=1e-14 * to[-1])
-    np.testing.assert_array_equal(line.follow(at), to)
-    every_other = np.stack([x, -x], axis=1)[:, 0]  # as a column of a matrix lies
-    np.testing.assert_array_equal(line.follow(every_other), line.follow(x))
-    np.testing.assert_array_equal(line.follow(np.array([np.inf, -np.inf, np.nan])), [np.inf, -np.inf, np.nan])
+    line, x = Line(at, rising(at), 0.5, 3.0), around(at)
+    assert bool(len(line.table())) == table
+    lines = Lines([line], torch.device("cpu"))
+
+    def follow(x: np.ndarray) -> np.ndarray:
+        return lines.follow(torch.from_numpy(x)[None])[0].numpy()
+
+    np.testing.assert_allclose(follow(x), expected(x, at, line.to, 0.5, 3.0), rtol=1e-14, atol=1e-14 * line.to[-1])
+    np.testing.assert_array_equal(follow(at), line.to)
+    np.testing.assert_array_equal(follow(np.array([np.inf, -np.inf, np.nan])), [np.inf, -np.inf, np.nan])
+
+
+def test_lines_side_by_side_are_those_of_each_alone():
+    lines = [Line(at, rising(at), 0.5, 3.0) for at in (EVEN, FAR, TWO, CLOSE)]
+    x = np.random.default_rng(0).normal(scale=3, size=(4, 500))
+    x[:, 0] = np.nan
+    together = Lines(lines, torch.device("cpu")).follow(torch.from_numpy(x))
+    for line, row, found in zip(lines, x, together, strict=True):
+        alone = Lines([line], torch.device("cpu")).follow(torch.from_numpy(row)[None])
+        np.testing.assert_array_equal(found.numpy(), alone[0].numpy())
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=40, unique=True), st.floats(0.1, 1.0))
 def test_a_table_finds_what_a_search_finds(knots, gap):
     at = np.cumsum(np.abs(knots) + gap) - 500
-    line, x = _Line(at, np.arange(len(at), dtype=float), 1.0, 1.0), around(at)
-    assert len(line._before)
-    found = line.follow(x)
-    line._before = np.empty(0, np.intp)
-    np.testing.assert_array_equal(found, line.follow(x))
+    line = Line(at, np.arange(len(at), dtype=float), 1.0, 1.0)
+    assert len(line.table())
+    searched = Line(line.at, line.to, 1.0, 1.0)
+    searched.__dict__["cells_per_unit"] = 0.0
+    x = torch.from_numpy(around(at))[None]
+    found, expected = (Lines([each], torch.device("cpu")).follow(x) for each in (line, searched))
+    assert torch.equal(found, expected)

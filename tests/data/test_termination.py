@@ -125,7 +125,7 @@ def test_the_usual_reward_is_where_the_real_rows_have_it():
     assert usual.reward == -1.0
     assert set(usual.tree.feature) == {-1, 4}
     generated = paid_rows(5_000, wrong=0.2)
-    better = usual.consistent(generated, np.random.default_rng(0))
+    better = generated[usual.consistent(generated, usual.tree.decide(generated), np.random.default_rng(0))]
     assert len(better) == 5_000
     beyond = better.next_observation[:, 0] > 1
     assert np.mean((better.reward != -1.0) == beyond) > 0.995
@@ -142,7 +142,8 @@ def test_rows_without_a_contradiction_or_without_a_right_row_stay_as_they_are():
     rows = paid_rows(1_000)
     clear = rows[np.abs(rows.next_observation[:, 0] - 1) > 0.05]
     for given in (clear, replace(rows, reward=np.full(1_000, -1.0))):
-        assert usual.consistent(given, np.random.default_rng(0)).equals(given)
+        taken = usual.consistent(given, usual.tree.decide(given), np.random.default_rng(0))
+        assert np.array_equal(taken, np.arange(len(given)))
 
 
 def test_a_reward_that_nothing_but_itself_explains_is_left_to_the_network():

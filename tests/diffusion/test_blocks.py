@@ -142,7 +142,10 @@ def test_cores_that_share_blocks_draw_the_same_rows(kind):
     torch.set_num_threads(3)
     try:
         drawn = list(one.drawn(7, range(1, 8), lambda block, rows: (block, rows)))
+        pairs = list(one.drawn(7, range(1, 8), lambda block, rows: (block, rows), together=2))
     finally:
         torch.set_num_threads(1)
+    assert [block for block, _ in pairs] == [1, 3, 5, 7]
+    assert torch.equal(torch.cat([rows for _, rows in pairs]), torch.cat(expected))
     assert [block for block, _ in drawn] == list(range(1, 8))
     assert all(torch.equal(rows, wanted) for (_, rows), wanted in zip(drawn, expected, strict=True))

@@ -8,6 +8,8 @@ import torch
 
 from synther import Synthesizer, Transitions, compute
 from synther.conditions import top
+from synther.data.decoding import Decoder
+from synther.errors import DataError
 from synther.guides import policy_guide, value_guide
 from synther.progress import Silent
 from synther.relevance import curiosity
@@ -71,6 +73,29 @@ def test_curiosity_is_that_of_a_cpu(real):
 @pytest.fixture(scope="module")
 def model(real) -> Synthesizer:
     return Synthesizer("laptop", device="cuda", **SETTINGS).fit(real, progress=False)
+
+
+def test_rows_are_decoded_where_they_are_drawn(model):
+    """The first block of many is captured with its decoding, one alone is not; a CPU decodes the same matrix alike."""
+    drawing = model._drawing(None, Silent()).ready()
+    assert drawing.decoder.device.type == "cuda"
+    matrix = drawing.sampler.draw(3, 0)
+    on_cpu = Decoder(drawing.layout, model.scaler, model.ending)(matrix.cpu()).rows
+    alone = model.sample(len(matrix), seed=3, progress=False)
+    many = model.sample(12 * len(matrix), seed=3, progress=False)
+    for name, values in on_cpu.arrays().items():
+        # bf16 decides the first digits of a captured block too. Rebalanced rows are others, on a CPU none are.
+        assert np.isclose(alone.arrays()[name], values, rtol=1e-5, atol=1e-5).mean() > 0.99
+        assert np.isclose(many.arrays()[name][: len(matrix)], values, rtol=0.05, atol=0.05).mean() > 0.99
+    assert np.unique(many.observation).size > 11 * len(matrix)  # no block is another's memory
+
+
+def test_a_model_that_has_diverged_is_refused(real):
+    model = Synthesizer("laptop", device="cuda", **SETTINGS).fit(real, progress=False)
+    with torch.no_grad():
+        model.network.row_out.bias.fill_(torch.nan)
+    with pytest.raises(DataError, match="diverged"):
+        model.sample(1_000, seed=0, progress=False)
 
 
 def test_what_follows_given_observations_and_actions(model, real):

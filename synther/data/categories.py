@@ -1,0 +1,263 @@
+"""Columns that hold values without an order between them: categories, and rows of values that come as wholes."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.codes import CODINGS, Coding, code_width, decode_index, encode_index
+from synther.data.kind import Array, Kind, Matrix
+from synther.errors import DataError
+
+_WIDEST = 1_000_000
+
+
+@final
+@dataclass(frozen=True)
+class Categorical(Kind):
+    """One column of integers `start`, ..., `start + size - 1` without an order between them."""
+
+    size: int
+    start: int = 0
+    coding: Coding = "onehot"
+
+    def __post_init__(self) -> None:
+        _check_code("Categorical", self.size, self.coding)
+
+    @property
+    def matrix_width(self) -> int:
+        return code_width(self.size, self.coding)
+
+    @property
+    def expected(self) -> str:
+        return f"an integer from {self.start} to {self.start + self.size - 1}"
+
+    def misfit(self, source: Array) -> NDArray[np.bool_]:
+        value = source[:, 0]
+        return np.asarray((value < self.start) | (value > self.start + self.size - 1) | (value != np.rint(value)))
+
+    @property
+    def class_count(self) -> int:
+        return self.size
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = source[:, 0].astype(np.int64) - self.start
+        return found
+
+    def encode(self, source: Array) -> Matrix:
+        return encode_index(self.classes(source), self.size, self.coding)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return decode_index(matrix, self.size, self.coding)[:, None] + self.start
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if self.coding == "bits":
+            return _bit_labels(names[0], self.matrix_width)
+        return tuple(f"{names[0]}={self.start + value}" for value in range(self.size))
+
+
+@final
+@dataclass(frozen=True)
+class OneHot(Kind):
+    """`size` columns of which exactly one is 1: a discrete observation, flattened.
+
+    Columns that are never 1 come back as they were: only the places in `seen` are modelled (all of them where it is
+    empty).
+    """
+
+    size: int
+    coding: Coding = "onehot"
+    seen: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not len(self.seen) <= self.size <= _WIDEST:
+            raise DataError(f"OneHot: expected at most {_WIDEST:,} columns, got size {self.size}")
+        if self.seen and not 0 <= min(self.seen) <= max(self.seen) < self.size:
+            raise DataError(f"OneHot: expected places of {self.size} columns")
+        _check_code("OneHot", len(self._places), self.coding)
+
+    @property
+    def _places(self) -> NDArray[np.int64]:
+        return np.array(self.seen if self.seen else range(self.size), np.int64)
+
+    @property
+    def source_width(self) -> int:
+        return self.size
+
+    @property
+    def matrix_width(self) -> int:
+        return code_width(len(self._places), self.coding)
+
+    @property
+    def expected(self) -> str:
+        known = f", the 1 where it has been seen ({len(self.seen)} places)" if self.seen else ""
+        return f"one 1 and otherwise 0 in {self.size} columns{known}"
+
+    def misfit(self, source: Array) -> NDArray[np.bool_]:
+        ones = source == 1
+        strange = (ones.sum(1) != 1) | ~(ones | (source == 0)).all(1)
+        return np.asarray(strange | ~np.isin(source.argmax(1), self._places))
+
+    @property
+    def class_count(self) -> int:
+        return len(self._places)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = np.searchsorted(self._places, source.argmax(1))
+        return found
+
+    def encode(self, source: Array) -> Matrix:
+        return encode_index(self.classes(source), self.class_count, self.coding)
+
+    def decode(self, matrix: Matrix) -> Array:
+        places = self._places
+        rows = np.zeros((len(matrix), self.size))
+        rows[np.arange(len(matrix)), places[decode_index(matrix, len(places), self.coding)]] = 1
+        return rows
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if self.coding == "bits":
+            return _bit_labels(names[0], self.matrix_width)
+        return tuple(names[place] for place in self._places)
+
+
+@final
+@dataclass(frozen=True)
+class Codebook(Kind):
+    """Columns that together hold one of a few rows of values, without an order between them.
+
+    A grid world's observation may have 147 columns and only 48 different values. Generated column by column, hardly any
+    of them would exist; as one of 48 all do.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+    """The rows that were seen, in increasing order."""
+    coding: Coding = "onehot"
+
+    def __post_init__(self) -> None:
+        _check_code("Codebook", len(self.rows), self.coding)
+
+    @property
+    def source_width(self) -> int:
+        return len(self.rows[0])
+
+    @property
+    def matrix_width(self) -> int:
+        return code_width(len(self.rows), self.coding)
+
+    @property
+    def expected(self) -> str:
+        return f"one of the {len(self.rows)} rows of values that the layout was made from"
+
+    @cached_property
+    def _book(self) -> Matrix:
+        return np.array(self.rows, np.float64)
+
+    @cached_property
+    def _index(self) -> tuple[Array, NDArray[np.int64]]:
+        """The rows as keys in increasing order, and their places in the book."""
+        keys = as_keys(self._book)
+        order = np.argsort(keys)
+        return keys[order], order
+
+    def _places(self, source: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The place of each row in the book, and whether it is there."""
+        keys, order = self._index
+        asked = as_keys(source.astype(np.float64))
+        found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+        return order[found], keys[found] == asked
+
+    def misfit(self, source: Array) -> NDArray[np.bool_]:
+        return ~self._places(source)[1]
+
+    @property
+    def class_count(self) -> int:
+        return len(self.rows)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        return self._places(source)[0]
+
+    def encode(self, source: Array) -> Matrix:
+        return encode_index(self.classes(source), self.class_count, self.coding)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return self._book[decode_index(matrix, len(self.rows), self.coding)]
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if self.coding == "bits":
+            return _bit_labels(names[0], self.matrix_width)
+        if self.source_width == 1:
+            return tuple(f"{names[0]}={row[0]:.17g}" for row in self.rows)  # whole numbers, up to 2**53
+        field = names[0].partition("[")[0]
+        return tuple(f"{field}#{zlib.crc32(row.tobytes()):08x}" for row in self._book)
+
+
+@final
+@dataclass(frozen=True)
+class Drawn(Kind):
+    """Columns that hold one of a few rows of values, which follows from other columns: see following.py.
+
+    Its one column of the matrix has the place of the row here, which the layout turns into a normal number.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+    """In increasing order."""
+
+    def __post_init__(self) -> None:
+        _check_code("Drawn", len(self.rows), "onehot")
+
+    @property
+    def source_width(self) -> int:
+        return len(self.rows[0])
+
+    @property
+    def expected(self) -> str:
+        return self._book.expected
+
+    @cached_property
+    def _book(self) -> Codebook:
+        return Codebook(self.rows)
+
+    def misfit(self, source: Array) -> NDArray[np.bool_] | None:
+        return None if self.source_width == 1 else self._book.misfit(source)  # the nearest number will do
+
+    @property
+    def class_count(self) -> int:
+        return len(self.rows)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        if self.source_width > 1:
+            return self._book.classes(source)
+        values = np.array(self.rows)[:, 0]
+        return np.searchsorted(values[:-1] + np.diff(values) / 2, source[:, 0].astype(np.float64))
+
+    def encode(self, source: Array) -> Matrix:
+        return self.classes(source)[:, None].astype(np.float64)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.array(self.rows)[np.clip(np.rint(matrix[:, 0]), 0, len(self.rows) - 1).astype(np.int64)]
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return (f"{names[0]}.drawn",)
+
+
+def as_keys(rows: Array) -> Array:
+    """Rows (N, W) of float64 as (N,) of bytes, which can be sorted and compared as wholes."""
+    plain = np.ascontiguousarray(rows + 0.0)  # -0.0 is 0.0
+    return plain.view(np.dtype((np.void, plain.itemsize * plain.shape[1])))[:, 0]
+
+
+def _check_code(name: str, size: int, coding: str) -> None:
+    if size < 2:
+        raise DataError(f"{name}: expected at least two values, got size {size}; one value is a Constant")
+    if coding not in CODINGS:
+        raise DataError(f"{name}: expected a coding of {', '.join(CODINGS)}, got {coding!r}")
+
+
+def _bit_labels(name: str, bits: int) -> tuple[str, ...]:
+    return tuple(f"{name}.bit{bit}" for bit in reversed(range(bits)))

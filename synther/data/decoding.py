@@ -1,0 +1,354 @@
+"""Rows from what a network makes, on the device where it was made.
+
+Everything here is tensors that lie by columns, (D, N), in float64. All columns of real numbers are decoded together,
+and so are all flags. Rows leave as bytes, all their fields in one piece, so that one copy brings them to main memory.
+
+Other kinds have tables of values and are decoded in main memory (`Kind.decode`). The decoder of rows with such a column
+is on the CPU, wherever the network is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from synther.data.kind import Array, Kind, Matrix
+from synther.data.numbers import Number, Numbers
+from synther.data.quantiles import row_index
+from synther.data.scaling import Scaler, Unscaler
+from synther.data.termination import FEATURES, Decision, TerminationTree
+from synther.data.values import Binary, Constant
+from synther.errors import DataError
+
+if TYPE_CHECKING:
+    from synther.data.layout import Layout, Place
+    from synther.data.transitions import Transitions
+
+_CHUNK = 1 << 14  # rows that a CPU decodes at a time: a few dozen columns of these stay in its cache
+_ALIGNED = 16  # bytes at which the array of a field begins
+_ANYWHERE = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+"""Types that PyTorch has on every device."""
+_UNUSUAL = "unusual"  # beside the fields
+
+Fields = dict[str, Tensor]
+"""Of each field its columns. (N, W)"""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Rows in main memory."""
+
+    rows: Transitions
+    unusual: NDArray[np.bool_] | None
+    """Which of them should have another reward than the usual one, where somebody knows. (N,)"""
+
+    def part(self, start: int, end: int) -> Decoded:
+        if (start, end) == (0, len(self.rows)):
+            return self
+        return Decoded(self.rows[start:end], None if self.unusual is None else self.unusual[start:end])
+
+
+class Decoder:
+    """From a matrix to rows: unscaled, rounded, clipped and typed like those that the layout was made from."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        scaler: Scaler | None = None,
+        ending: TerminationTree | None = None,
+        unusual: TerminationTree | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        """`ending` decides about terminals, `unusual` about rewards other than the usual one. Without a scaler, the
+        matrix is that of the layout itself."""
+        types = {layout.dtype_of(field).name for field in layout.field_widths}
+        device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
+        self.layout, self.device = layout, device
+        self._unscale = None if scaler is None else Unscaler(scaler, device)
+        self._settle = layout.settle if layout.unsettled else None
+        self._parts = _parts(layout, device)
+        flagged = [number for part in self._parts for number in part.flag_places]
+        self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
+        self._ending = None if ending is None else _Judge(ending, layout, device)
+        self._unusual = None if unusual is None else _Judge(unusual, layout, device)
+        shapes = [(field, width, layout.dtype_of(field)) for field, width in layout.field_widths.items()]
+        self._shapes = shapes if unusual is None else [*shapes, (_UNUSUAL, 1, np.dtype(bool))]
+
+    def __call__(self, matrix: Tensor) -> Decoded:
+        """The rows of a matrix (N, D)."""
+        return self.rows(self.packed(matrix.to(self.device)).cpu().numpy(), len(matrix))
+
+    def raw(self, matrix: Tensor) -> Tensor:
+        """Columns (D, N) of the layout's matrix, from rows (N, D) of what a network makes."""
+        return self._raw(matrix.to(self.device), None)
+
+    def _raw(self, matrix: Tensor, settle: Callable[[Matrix], None] | None) -> Tensor:
+        columns = torch.empty(matrix.shape[::-1], dtype=torch.float64, device=self.device).copy_(matrix.t())
+        return columns if self._unscale is None else self._unscale(columns, settle)
+
+    def flags(self, raw: Tensor) -> Tensor:
+        """The flags of raw columns (D, N), in the layout's order, before any cut. (F, N)"""
+        return torch.cat([raw[:0], *(part.flags(raw) for part in self._parts)])[self._flag_order]
+
+    def packed(self, matrix: Tensor) -> Tensor:
+        """The rows of a matrix (N, D) on the decoder's device, as bytes that `rows` knows how to read."""
+        count = len(matrix)
+        memory = torch.empty(self._spans(count)[-1], dtype=torch.uint8, device=self.device)
+        fields = self._fields(memory, count)
+        if self.device.type != "cpu":
+            raw = self._raw(matrix, None)
+            memory[0] = raw.isfinite().all()
+            self._fill(fields, raw)
+            return memory
+        memory[0] = 1
+        for start in range(0, count, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            raw = self._raw(matrix[part], self._settle)
+            self._check_finite(raw, start)
+            self._fill(fields if count <= _CHUNK else {name: each[part] for name, each in fields.items()}, raw)
+        return memory
+
+    def _fill(self, fields: Fields, raw: Tensor) -> None:
+        for part in self._parts:
+            part.decode(raw, fields)
+        if self._ending is not None:
+            fields["terminal"][:, 0] = self._ending(fields)
+        if self._unusual is not None:
+            fields[_UNUSUAL][:, 0] = self._unusual(fields)
+
+    def rows(self, memory: NDArray[np.uint8], count: int) -> Decoded:
+        """So many rows, from their bytes in main memory, which they keep in use."""
+        if not memory[0]:
+            raise DataError("expected finite numbers from the model, and some are not: it has diverged, fit it again")
+        arrays = {
+            field: memory[start : start + count * width * dtype.itemsize].view(dtype).reshape(count, width)
+            for (field, width, dtype), start in zip(self._shapes, self._spans(count), strict=False)
+        }
+        unusual = arrays.pop(_UNUSUAL, None)
+        return Decoded(self.layout.as_transitions(arrays), None if unusual is None else unusual[:, 0])
+
+    def _check_finite(self, raw: Tensor, start: int) -> None:
+        if bool(raw.isfinite().all()):
+            return
+        column, row = np.argwhere(~np.isfinite(raw.numpy()))[0]
+        raise DataError(
+            f"column {column} ({self.layout.names[column]}) of the matrix is {raw[column, row]} in row {start + row}: "
+            "expected finite numbers; the model that made them has diverged"
+        )
+
+    def _spans(self, count: int) -> list[int]:
+        """Where the arrays of the fields begin, and where the last one ends. The first byte says if all are finite."""
+        spans = [_ALIGNED]
+        for _, width, dtype in self._shapes:
+            spans.append(spans[-1] + -(-count * width * dtype.itemsize // _ALIGNED) * _ALIGNED)
+        return spans
+
+    def _fields(self, memory: Tensor, count: int) -> Fields:
+        fields = {}
+        for (field, width, dtype), start in zip(self._shapes, self._spans(count), strict=False):
+            own = memory[start : start + count * width * dtype.itemsize]
+            fields[field] = own.view(getattr(torch, dtype.name)).view(count, width)
+        return fields
+
+
+def _is_plain(layout: Layout) -> bool:
+    """Whether rows can be decoded on any device."""
+    return not layout.unsettled and all(isinstance(kind, (Number, Binary, Constant)) for kind in layout.kinds)
+
+
+class _Part:
+    """Columns of some kinds."""
+
+    def __init__(self, places: Sequence[tuple[int, Place]]) -> None:
+        self.flag_places = [number for number, place in places for _ in place.kind.thresholds]
+        """Of each flag, the number of its place in the layout."""
+
+    def flags(self, raw: Tensor) -> Tensor:
+        return raw[:0]
+
+    def decode(self, raw: Tensor, fields: Fields) -> None:
+        """Put what raw columns (D, N) hold into the columns of the fields."""
+        raise NotImplementedError
+
+
+class _NumberPart(_Part):
+    """All columns of real numbers."""
+
+    def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
+        super().__init__(places)
+        kinds: Any = [place.kind for _, place in places]
+        self._numbers = Numbers(kinds, [place.matrix.start for _, place in places], device)
+        self._targets = _targets([place for _, place in places], layout, device)
+
+    def flags(self, raw: Tensor) -> Tensor:
+        return self._numbers.flags(raw)
+
+    def decode(self, raw: Tensor, fields: Fields) -> None:
+        numbers = self._numbers(raw)
+        for target in self._targets:
+            target.put(numbers, fields)
+
+
+class _FlagPart(_Part):
+    """All columns of two values."""
+
+    def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
+        super().__init__(places)
+        kinds: Any = [place.kind for _, place in places]
+        self._rows = row_index([place.matrix.start for _, place in places], device)
+        self._threshold, self._low, self._high = (
+            torch.tensor([getattr(kind, name) for kind in kinds], dtype=torch.float64, device=device)[:, None]
+            for name in ("threshold", "low", "high")
+        )
+        self._targets = _targets([place for _, place in places], layout, device)
+
+    def flags(self, raw: Tensor) -> Tensor:
+        return raw[self._rows]
+
+    def decode(self, raw: Tensor, fields: Fields) -> None:
+        values = torch.where(raw[self._rows] > self._threshold, self._high, self._low)
+        for target in self._targets:
+            target.put(values, fields)
+
+
+class _ConstantPart(_Part):
+    def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
+        super().__init__(places)
+        self._values = []
+        for target in _targets([place for _, place in places], layout, device):
+            values = [place.kind.value for _, place in places[target.group]]  # type: ignore[attr-defined]
+            typed = np.array([np.array(value).astype(layout.dtype_of(target.field)) for value in values])
+            self._values.append((target, torch.from_numpy(typed).to(device)))
+
+    def decode(self, raw: Tensor, fields: Fields) -> None:
+        for target, values in self._values:
+            fields[target.field][:, target.source] = values
+
+
+class _TablePart(_Part):
+    """All other columns, which are decoded in main memory."""
+
+    def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
+        super().__init__(places)
+        self._places, self._layout = [place for _, place in places], layout
+
+    def decode(self, raw: Tensor, fields: Fields) -> None:
+        matrix = raw.numpy().T
+        if self._layout.following:
+            matrix = matrix.copy(order="F")
+            self._layout.draw(matrix)
+        for place in self._places:
+            decoded, own = place.kind.decode(matrix[:, place.matrix]), fields[place.field].numpy()
+            own[:, place.source] = _cast(decoded, own.dtype)
+
+
+def _parts(layout: Layout, device: torch.device) -> list[_Part]:
+    groups: dict[type[_Part], list[tuple[int, Place]]] = {}
+    for number, place in enumerate(layout.places):
+        owner = next((part for kind, part in _OWNERS.items() if isinstance(place.kind, kind)), _TablePart)
+        groups.setdefault(owner, []).append((number, place))
+    return [part(places, layout, device) for part, places in groups.items()]  # type: ignore[call-arg]
+
+
+_OWNERS: dict[type[Kind], type[_Part]] = {Number: _NumberPart, Binary: _FlagPart, Constant: _ConstantPart}
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Neighbouring columns of a field, and which of the columns that are decoded together they are."""
+
+    field: str
+    source: slice
+    group: slice
+    whole: tuple[float, float] | None
+    """What the type of the field can hold, where it is one of whole numbers."""
+    rounded: tuple[Tensor, Tensor] | None
+    """Bounds of the columns in that type, where it is a coarser one than float64."""
+
+    def put(self, values: Tensor, fields: Fields) -> None:
+        target, values = fields[self.field], values[self.group]
+        if self.whole is not None:
+            values = values.clamp(*self.whole)
+        if self.rounded is not None:
+            values = values.to(target.dtype).clamp_(*self.rounded)
+        target[:, self.source] = values.t()
+
+
+def _targets(places: Sequence[Place], layout: Layout, device: torch.device) -> list[_Target]:
+    targets, start = [], 0
+    for end in range(1, len(places) + 1):
+        first, last = places[start], places[end - 1]
+        following = places[end] if end < len(places) else None
+        if following is not None and (following.field, following.source.start) == (last.field, last.source.stop):
+            continue
+        dtype = layout.dtype_of(first.field)
+        whole = _limits(dtype.name) if dtype.kind in "iu" else None
+        rounded = _bounds([place.kind for place in places[start:end]], dtype, device)
+        source = slice(first.source.start, last.source.stop)
+        targets.append(_Target(first.field, source, slice(start, end), whole, rounded))
+        start = end
+    return targets
+
+
+def _bounds(kinds: Sequence[Kind], dtype: np.dtype[Any], device: torch.device) -> tuple[Tensor, Tensor] | None:
+    numbers = [kind for kind in kinds if isinstance(kind, Number)]
+    if dtype.kind != "f" or dtype == np.float64 or not numbers:
+        return None
+    pairs = np.clip(
+        np.array([_inside(*kind.bounds, dtype) for kind in numbers], dtype), *map(dtype.type, _limits(dtype.name))
+    )
+    low, high = torch.from_numpy(pairs).to(device).unbind(1)
+    return low[:, None], high[:, None]
+
+
+@lru_cache(maxsize=1024)
+def _inside(low: float, high: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The bounds in `dtype`, rounded inwards: 0.1 as float32 is above 0.1, and a box forgives little."""
+    with np.errstate(over="ignore"):
+        lowest, highest = dtype.type(low), dtype.type(high)
+    if float(lowest) < low:
+        lowest = np.nextafter(lowest, dtype.type(np.inf))
+    if float(highest) > high:
+        highest = np.nextafter(highest, dtype.type(-np.inf))
+    return (lowest, highest) if lowest <= highest else (dtype.type(low), dtype.type(high))
+
+
+def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Values in the type of a field, at its limits where they lie beyond them."""
+    if values.dtype.kind != "f" or dtype.kind == "b":
+        return values.astype(dtype)
+    return np.clip(values, *_limits(dtype.name)).astype(dtype)
+
+
+@lru_cache(maxsize=32)
+def _limits(dtype: str) -> tuple[float, float]:
+    """The lowest and the highest float64 that a type holds."""
+    if np.dtype(dtype).kind == "f":
+        return -float(np.finfo(dtype).max), float(np.finfo(dtype).max)
+    info = np.iinfo(dtype)
+    high = float(info.max)
+    if int(high) > info.max:  # 2**63 is the float64 nearest to the largest int64
+        high = math.nextafter(high, 0.0)
+    return float(info.min), high
+
+
+class _Judge:
+    """A tree that is asked about the fields of rows."""
+
+    def __init__(self, tree: TerminationTree, layout: Layout, device: torch.device) -> None:
+        self._decide = Decision(tree, device)
+        every = [(field, column) for field in FEATURES for column in range(layout.field_widths[field])]
+        self._asked = [every[feature] for feature in tree.used]
+
+    def __call__(self, fields: Fields) -> Tensor:
+        """The tree's answers. (N,)"""
+        asked = [fields[field][:, column].double() for field, column in self._asked]
+        return self._decide(torch.stack(asked) if asked else fields["reward"].new_empty((0, len(fields["reward"]))))

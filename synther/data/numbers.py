@@ -1,0 +1,227 @@
+"""Columns of real numbers, of which all are decoded together, on any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from synther.data.kind import Array, Kind, Matrix
+from synther.data.quantiles import row_index
+
+_CPU = torch.device("cpu")
+
+
+class Number(Kind):
+    """Real numbers. Abstract."""
+
+    scaled: ClassVar[bool] = True
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return -math.inf, math.inf
+
+    def encode(self, source: Array) -> Matrix:
+        return source.astype(np.float64)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.asarray(self._alone(_by_columns(matrix)).numpy().T)
+
+    @cached_property
+    def _alone(self) -> Numbers:
+        return Numbers([self], [0], _CPU)
+
+
+@final
+@dataclass(frozen=True)
+class Continuous(Number):
+    """Any real number."""
+
+
+@final
+@dataclass(frozen=True)
+class Bounded(Number):
+    """Real numbers of a box: what leaves it is clipped. A side without a bound is infinite.
+
+    NOTE[paper]: the reference never clips, and 3 % of its actions leave the box.
+    """
+
+    low: float
+    high: float
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.high
+
+
+@final
+@dataclass(frozen=True)
+class Spiked(Number):
+    """Real numbers from `low` to `high` of which some come again and again: a clipped velocity, a reward of exactly 0.
+
+    A smooth generator scatters such a value to both sides. So a spike at an end of the range is moved out by `gap`, and
+    what is generated near there is that value again. A spike inside the range has a matrix column of its own, 1 where
+    the number is that spike and else 0. Thresholds are set so that each spike comes as often as in the real rows.
+
+    NOTE[paper]: the reference treats them as any other number; half of the values of a spike then come out on its
+    wrong side, which is what its worst columns lose.
+    """
+
+    lowest_threshold: ClassVar[float] = -1.0
+    low: float
+    high: float
+    spikes: tuple[float, ...]
+    """In increasing order."""
+    gap: float
+    cuts: tuple[float, ...] = ()
+    """The threshold of each spike, from 0 (at the end of the range) to 1; one half where none are given."""
+
+    def __post_init__(self) -> None:
+        if not self.cuts:
+            object.__setattr__(self, "cuts", (0.5,) * len(self.spikes))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    @property
+    def inner(self) -> tuple[float, ...]:
+        return tuple(spike for spike in self.spikes if self.low < spike < self.high)
+
+    @property
+    def matrix_width(self) -> int:
+        return 1 + len(self.inner)
+
+    @property
+    def scaled_columns(self) -> tuple[bool, ...]:
+        return (True, *(False for _ in self.inner))
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        return self.cuts
+
+    def with_thresholds(self, thresholds: tuple[float, ...]) -> Spiked:
+        return replace(self, cuts=thresholds)
+
+    def flags(self, matrix: Matrix) -> Matrix:
+        """The flags of the spikes in rows (N, matrix_width): (N, F)."""
+        return np.asarray(self._alone.flags(_by_columns(matrix)).numpy().T)
+
+    def encode(self, source: Array) -> Matrix:
+        value = source.astype(np.float64)
+        moved = value.copy()
+        if self.low in self.spikes:
+            moved -= self.gap * (value == self.low)
+        if self.high in self.spikes:
+            moved += self.gap * (value == self.high)
+        return np.concatenate([moved, value == np.array(self.inner)], axis=1)
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return (names[0], *(f"{names[0]}={spike!r}" for spike in self.inner))
+
+    def flag_labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{names[0]}={spike!r}" for spike in self.spikes)
+
+
+class Numbers:
+    """Columns of numbers, decoded together."""
+
+    def __init__(self, kinds: Sequence[Number], starts: Sequence[int], device: torch.device) -> None:
+        """`starts` are their first columns in the matrix."""
+        self._rows = row_index(starts, device)
+        bounds = torch.tensor([kind.bounds for kind in kinds], dtype=torch.float64, device=device)
+        self._low, self._high = bounds[:, :1], bounds[:, 1:]
+        spiked = [place for place, kind in enumerate(kinds) if isinstance(kind, Spiked)]
+        self._spiked, self._spikes = None, None
+        if spiked:
+            self._spiked = row_index(spiked, device)
+            own: list[Any] = [kinds[place] for place in spiked]
+            self._spikes = _Spikes(own, [starts[place] for place in spiked], device)
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        """Numbers (C, N) of columns (D, N) of the matrix."""
+        numbers = matrix[self._rows].clamp(self._low, self._high)
+        if self._spikes is not None:
+            numbers[self._spiked] = self._spikes.decoded(matrix)
+        return numbers
+
+    def flags(self, matrix: Tensor) -> Tensor:
+        """The flags of the spikes, column by column, before any cut. (F, N)"""
+        return matrix[:0] if self._spikes is None else self._spikes.flags(matrix)
+
+
+class _Spikes:
+    """Columns of numbers with spikes, decoded together."""
+
+    def __init__(self, kinds: Sequence[Spiked], starts: Sequence[int], device: torch.device) -> None:
+        def column(values: Sequence[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+
+        self._rows = row_index(starts, device)
+        self._low, self._high, self._gap = (
+            column([getattr(kind, name) for kind in kinds]) for name in ("low", "high", "gap")
+        )
+        self._margin = 1e-6 * self._gap  # the range may have no end
+        # A spike is in the slot of the lower end, in one of those inside the range, or in that of the upper end.
+        most = max(len(kind.inner) for kind in kinds)
+        slots = [_slots(kind, most) for kind in kinds]
+        self._at, self._cuts = (
+            [column([slot[number][part] for slot in slots]) for number in range(most + 2)] for part in (0, 1)
+        )
+        self._low_end = column([kind.low if kind.low in kind.spikes else -math.inf for kind in kinds])
+        self._high_end = column([kind.high if kind.high in kind.spikes else math.inf for kind in kinds])
+        pairs = list(zip(kinds, starts, strict=True))
+        self._inner = [
+            row_index([start + min(number + 1, len(kind.inner)) for kind, start in pairs], device)
+            for number in range(most)
+        ]
+        taken = [(place, number) for place, slot in enumerate(slots) for number in range(most + 2) if slot[number][2]]
+        self._flagged = tuple(torch.tensor(each, device=device) for each in zip(*taken, strict=True))
+
+    def decoded(self, matrix: Tensor) -> Tensor:
+        value = matrix[self._rows]
+        # What lies in the gap and is no spike is folded back into the range.
+        low, high, margin = self._low_end, self._high_end, self._margin
+        number = torch.where(value <= low, torch.maximum(2 * low - value, low + margin), value)
+        number = torch.where(number >= high, torch.minimum(2 * high - number, high - margin), number)
+        number = number.clamp(self._low, self._high)
+        # Of several spikes whose flags are above their cuts, the one that is furthest above.
+        highest = torch.zeros_like(number)
+        for at, cut, flag in zip(self._at, self._cuts, self._each_flag(matrix, value), strict=True):
+            above = flag - cut
+            number = torch.where(above > highest, at, number)
+            highest = torch.maximum(highest, above)
+        return number
+
+    def flags(self, matrix: Tensor) -> Tensor:
+        """Those of the spikes, column by column, in increasing order. (F, N)"""
+        place, slot = self._flagged
+        return torch.stack(list(self._each_flag(matrix, matrix[self._rows])), dim=1)[place, slot]
+
+    def _each_flag(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
+        """The flags of each slot. (C, N)"""
+        yield (self._low - value) / self._gap
+        for at, inner in zip(self._at[1:-1], self._inner, strict=True):
+            # Where too few or too many flags are set, the rows that are nearest to the spike are the ones.
+            far = (value - at).abs() / (4 * self._gap)
+            yield torch.where(matrix[inner] > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
+        yield (value - self._high) / self._gap
+
+
+def _slots(kind: Spiked, inner: int) -> list[tuple[float, float, bool]]:
+    """Spike, cut, and whether there is one, in each slot. Nothing is above an infinite cut."""
+    cuts = dict(zip(kind.spikes, kind.cuts, strict=True))
+    nothing = (0.0, math.inf, False)
+    inside = [(spike, cuts[spike], True) for spike in kind.inner]
+    ends = [(end, cuts[end], True) if end in cuts else nothing for end in (kind.low, kind.high)]
+    return [ends[0], *inside, *[nothing] * (inner - len(inside)), ends[1]]
+
+
+def _by_columns(matrix: Matrix) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(matrix.T, np.float64))

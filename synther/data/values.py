@@ -1,0 +1,118 @@
+"""Columns that hold one value, two, whole numbers, or some numbers with an order between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.kind import Array, Kind, Matrix
+
+
+@final
+@dataclass(frozen=True)
+class Constant(Kind):
+    """The same value in every row: not modelled, and returned exactly (integers above 2**53 too)."""
+
+    value: int | float
+
+    @property
+    def matrix_width(self) -> int:
+        return 0
+
+    @property
+    def expected(self) -> str:
+        return f"{self.value!r}, the only value of the rows the layout was made from"
+
+    def misfit(self, source: Array) -> NDArray[np.bool_]:
+        return np.asarray(source[:, 0] != self.value)
+
+    def encode(self, source: Array) -> Matrix:
+        return np.empty((len(source), 0))
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.full((len(matrix), 1), self.value)
+
+    def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return ()
+
+
+@final
+@dataclass(frozen=True)
+class Levels(Kind):
+    """Real numbers of which there are only some, such as multiples of 0.1: what is generated becomes the nearest."""
+
+    scaled: ClassVar[bool] = True
+    values: tuple[float, ...]
+    """In increasing order, at least two."""
+
+    def encode(self, source: Array) -> Matrix:
+        return source.astype(np.float64)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.array(self.values)[self._nearest(matrix)]
+
+    def _nearest(self, numbers: Array) -> NDArray[np.int64]:
+        values = np.array(self.values)
+        return np.searchsorted(values[:-1] + np.diff(values) / 2, numbers)
+
+    @property
+    def class_count(self) -> int:
+        return len(self.values)
+
+    def classes(self, source: Array) -> NDArray[np.int64]:
+        return self._nearest(source[:, 0])
+
+
+@final
+@dataclass(frozen=True)
+class Integer(Kind):
+    """Whole numbers with an order between them: rounded and clipped.
+
+    NOTE[paper]: the reference rounds nothing but terminals.
+    """
+
+    scaled: ClassVar[bool] = True
+    low: float
+    high: float
+
+    def encode(self, source: Array) -> Matrix:
+        return source.astype(np.float64)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.clip(np.rint(matrix), self.low, self.high)
+
+
+@final
+@dataclass(frozen=True)
+class Binary(Kind):
+    """Two values, 0 and 1 in the matrix and left unscaled, as the paper leaves terminals."""
+
+    low: float = 0.0
+    high: float = 1.0
+    threshold: float = 0.5
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        return (self.threshold,)
+
+    def flag_labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        return names
+
+    def with_thresholds(self, thresholds: tuple[float, ...]) -> Binary:
+        return replace(self, threshold=thresholds[0])
+
+    @property
+    def expected(self) -> str:
+        return f"{self.low:g} or {self.high:g}"
+
+    def misfit(self, source: Array) -> NDArray[np.bool_]:
+        return np.asarray((source[:, 0] != self.low) & (source[:, 0] != self.high))
+
+    def encode(self, source: Array) -> Matrix:
+        return np.asarray(source == self.high, np.float64)
+
+    def decode(self, matrix: Matrix) -> Array:
+        return np.where(matrix > self.threshold, self.high, self.low)

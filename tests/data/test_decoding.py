@@ -1,0 +1,122 @@
+"""Rows from what a network makes: on any device the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from synther.data import decoding
+from synther.data.decoding import Decoder
+from synther.data.numbers import Spiked
+from synther.data.preparing import Prepared, prepare
+from synther.data.termination import TerminationTree
+from synther.data.transitions import Transitions
+from synther.errors import DataError
+
+CPU = torch.device("cpu")
+ENDING = TerminationTree(
+    (1, -1, 7, -1, -1), (0.5, 0, 0.2, 0, 0), (1, -1, 3, -1, -1), (2, -1, 4, -1, -1), (0, 0, 0, 0, 1)
+)
+"""Whether the second observation is above 0.5 and the next first one above 0.2."""
+UNUSUAL = TerminationTree((0, -1, -1), (0.0, 0, 0), (1, -1, -1), (2, -1, -1), (False, False, True))
+
+
+def rows(count: int = 12_000, dtype: type = np.float32) -> Transitions:
+    """Real numbers: smooth, clipped at both ends or one, with a spike inside their range, constant. And a flag."""
+    random = np.random.default_rng(0)
+    smooth, clipped, spiked = random.normal(size=(3, count))
+    spiked = np.where(random.random(count) < 0.2, 0.0, np.maximum(spiked, -1))
+    here = np.stack([smooth, clipped.clip(-1, 1), spiked, np.full(count, 2.5)], 1)
+    action = random.uniform(-1, 1, (count, 2)).clip(-0.9, 1)
+    there = np.stack([smooth + 0.1 * action[:, 0], (clipped + action[:, 1]).clip(-1, 1), spiked, here[:, 3]], 1)
+    reward = np.sin(2 * smooth) + 0.1 * random.normal(size=count)
+    made = (here.astype(dtype), action.astype(dtype), reward, there.astype(dtype), random.random(count) < 0.1)
+    return Transitions(*made, extra={"discount": random.choice([0.0, 0.99], count)})
+
+
+def prepared(scaling: str = "quantile", residuals: str = "bent", dtype: type = np.float32) -> Prepared:
+    return prepare(rows(dtype=dtype), scaling, "onehot", True, residuals=residuals)
+
+
+def noisy(found: Prepared, noise: float = 0.5) -> torch.Tensor:
+    """What a poor network might make."""
+    eps = np.random.default_rng(1).normal(size=found.matrix.shape)
+    return torch.from_numpy((found.matrix + noise * eps).astype(np.float32))
+
+
+def test_rows_are_the_same_however_many_are_decoded_at_a_time(monkeypatch):
+    found = prepared()
+    decoder = Decoder(found.layout, found.scaler, ENDING, UNUSUAL)
+    matrix = noisy(found)
+    whole = decoder(matrix)
+    monkeypatch.setattr(decoding, "_CHUNK", 1_000)
+    pieces = [decoder(part) for part in matrix.split(1_500)]
+    assert Transitions.concatenate([piece.rows for piece in pieces]).equals(whole.rows)
+    assert np.array_equal(np.concatenate([piece.unusual for piece in pieces]), whole.unusual)
+
+
+def test_trees_are_asked_about_rows_as_they_come_out():
+    found = prepared()
+    made = Decoder(found.layout, found.scaler, ENDING, UNUSUAL)(noisy(found))
+    here, there = made.rows.observation, made.rows.next_observation
+    assert sum(isinstance(kind, Spiked) for kind in found.layout.kinds) >= 5
+    assert np.array_equal(made.rows.terminal, (here[:, 1] > 0.5) & (there[:, 0] > 0.2))
+    assert np.array_equal(made.unusual, here[:, 0] > 0)
+    assert Decoder(found.layout, found.scaler)(noisy(found)).unusual is None
+
+
+def test_rows_with_tables_of_values_are_decoded_in_main_memory():
+    elsewhere = torch.device("meta")
+    real = rows()
+    for action, place in (
+        (real.action, "meta"),
+        (np.arange(len(real)) % 5, "cpu"),
+        (real.terminal[:, None] * 1, "cpu"),
+    ):
+        found = prepare(
+            Transitions(real.observation, action, real.reward, real.next_observation), "standard", "onehot", True
+        )
+        assert Decoder(found.layout, found.scaler, device=elsewhere).device.type == place
+
+
+def test_nothing_leaves_the_device_while_rows_are_decoded():
+    """Tensors of `meta` have no values that could be looked at."""
+    found = prepared()
+    here, elsewhere = (Decoder(found.layout, found.scaler, ENDING, UNUSUAL, torch.device(x)) for x in ("cpu", "meta"))
+    matrix = noisy(found)
+    assert elsewhere.packed(matrix.to("meta")).shape == here.packed(matrix).shape
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("scaling", "residuals"), [("quantile", "bent"), ("blend", "linear"), ("standard", "none"), ("minmax", "none")]
+)
+def test_a_gpu_decodes_as_a_cpu(scaling, residuals, dtype):
+    found = prepared(scaling, residuals, dtype)
+    cpu, gpu = (Decoder(found.layout, found.scaler, ENDING, UNUSUAL, torch.device(name)) for name in ("cpu", "cuda"))
+    assert gpu.device.type == "cuda"
+    for noise in (0.0, 0.5, 5.0):
+        matrix = noisy(found, noise)
+        expected, made = cpu(matrix), gpu(matrix)
+        for name, array in expected.rows.arrays().items():
+            other = made.rows.arrays()[name]
+            assert other.dtype == array.dtype
+            rounding = max(1e-10, 2 * np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0
+            np.testing.assert_allclose(other, array, rtol=rounding, atol=rounding)
+        assert np.array_equal(expected.unusual, made.unusual)
+        flags = [decoder.flags(decoder.raw(matrix)).cpu() for decoder in (cpu, gpu)]
+        torch.testing.assert_close(*flags, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.cuda
+def test_what_is_no_number_is_refused_and_leaves_the_gpu_working():
+    found = prepared()
+    decoder, matrix = Decoder(found.layout, found.scaler, device=torch.device("cuda")), noisy(found)
+    for wrong in (np.nan, np.inf, -np.inf):
+        broken = matrix.clone()
+        broken[7, 3] = wrong
+        with pytest.raises(DataError, match="diverged"):
+            decoder(broken)
+    assert decoder(matrix).rows.equals(decoder(matrix).rows)
