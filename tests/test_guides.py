@@ -60,7 +60,8 @@ def exact() -> Exact:
 
 @pytest.fixture(scope="module")
 def model() -> Synthesizer:
-    short = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 800, "batch_size": 256}}
+    network = {"width": 64, "depth": 2, "embedding": 32}
+    short = {"network": network, "fit": {"steps": 600, "batch_size": 256, "learning_rate": 2e-3}}
     return Synthesizer("laptop", **short).fit(world(6_000), progress=False)
 
 
