@@ -18,6 +18,7 @@ from synther.baselines.mbpo import MBPO
 from synther.baselines.search import search
 from synther.baselines.table import Table
 from synther.baselines.tabular import CONFIGS, Config, Tabular, config_of, to_json
+from synther.conditions import Relevant
 from synther.data import formats
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
@@ -53,6 +54,8 @@ class Plan:
     device: str = "auto"
     precision: compute.Precision = "auto"
     seed: int = 0
+    relevant: Relevant | None = None
+    """What the diffusion model is asked for, if not for all rows alike."""
 
     def __post_init__(self) -> None:
         check_count(self.samples)
@@ -99,7 +102,8 @@ class Maker:
         if name in (*NOISE, "mbpo"):
             return {}
         if name == "diffusion":
-            return {"settings": plan.settings.to_json(), "precision": self._unfitted().precision}
+            asked = {} if plan.relevant is None else {"relevant": asdict(plan.relevant)}
+            return {"settings": plan.settings.to_json(), "precision": self._unfitted().precision, **asked}
         chosen = {"trials": plan.trials, "epochs": plan.epochs}
         return {**chosen, "trial_epochs": plan.trial_epochs, "trial_rows": plan.trial_rows} if plan.trials else chosen
 
@@ -128,7 +132,13 @@ class Maker:
 
     def diffusion(self, folder: Path) -> Synthesizer:
         """The model in `folder`, which is fitted first if it does not exist."""
-        return fit_to(folder / "model.safetensors", self.real, self._unfitted(), self.progress)
+        condition = () if self.plan.relevant is None else (self.plan.relevant.relevance,)
+        return fit_to(folder / "model.safetensors", self.real, self._unfitted(), self.progress, condition)
+
+    def drawn(self, model: Synthesizer) -> Transitions:
+        """The rows that the diffusion model is asked for."""
+        asked = {} if self.plan.relevant is None else self.plan.relevant.asked()
+        return model.sample(self.plan.samples, seed=self.plan.seed, progress=self.progress, **asked)
 
     def _unfitted(self) -> Synthesizer:
         plan = self.plan
@@ -136,7 +146,7 @@ class Maker:
 
     def _from_diffusion(self, folder: Path) -> tuple[Transitions, Fitted]:
         model = self.diffusion(folder)
-        made = model.sample(self.plan.samples, seed=self.plan.seed, progress=self.progress)
+        made = self.drawn(model)
         parameters = sum(weight.numel() for weight in model.network.parameters())
         return made, Fitted(model.record.seconds, parameters, self.plan.settings.to_json())
 

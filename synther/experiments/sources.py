@@ -166,15 +166,17 @@ class Generated:
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
         maker = Maker(self.real, self.plan, progress)
         wanted = {"data": fingerprint(self.real), **self.description()}
-        if self.generator == "diffusion":  # one model for any number of rows
+        if self.generator == "diffusion":  # one model for any number of rows, and for any share and guidance
             del wanted["samples"]
+            if "relevant" in wanted:
+                wanted["relevant"] = wanted["relevant"]["relevance"]
         folder = self.store / key_of(wanted)
         with owned(folder.with_suffix(".lock"), patience=math.inf):
             RunFolder(folder).claim(wanted)
             if self.generator != "diffusion":
                 return maker.rows(self.generator, folder)[0]
             model = maker.diffusion(folder)
-        return model.sample(self.plan.samples, seed=self.plan.seed, progress=progress)
+        return maker.drawn(model)
 
 
 @dataclass(frozen=True)

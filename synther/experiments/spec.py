@@ -8,6 +8,7 @@ extends the first.
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from synther import schema
 from synther.baselines.augmentation import AUGMENTATIONS
+from synther.errors import ConfigError
 from synther.folder import Growth, RunFolder, read_object, same, write_object
 from synther.plain import check_least, check_one_of
 from synther.presets import PRESETS, Settings
 from synther.progress import Progress
 
 if TYPE_CHECKING:
+    from synther.conditions import Relevant
     from synther.data.transitions import Transitions
     from synther.datasets import Dataset
     from synther.engines import Outcome
@@ -113,7 +116,43 @@ class OnlineOptions(EvaluationOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RefreshOptions:
+class GuidanceOptions:
+    """Which rows to ask a generator for, where not all are alike."""
+
+    relevance: str | None = None
+    """With --synthetic: make rows like the most relevant real ones, by reward, return, curiosity or td_error."""
+    relevant: float = 0.25
+    """With --relevance: the share of the real rows that count as relevant."""
+    guidance: float = 2.0
+    """With --relevance: 1 is as in the relevant rows, more exaggerates."""
+
+    def wanted(self) -> Relevant | None:
+        if self.relevance is None:
+            return None
+        from synther.conditions import Relevant
+
+        return Relevant(self.relevance, self.relevant, self.guidance)
+
+    def check_guidance(self, known: Sequence[str]) -> None:
+        """Refuse what no model can be asked for."""
+        right = self.relevance in (None, *known) and 0 < self.relevant < 1 and 0 <= self.guidance < math.inf
+        if not right:  # says what is wrong, and imports PyTorch, for which a list of experiments need not wait
+            self.wanted()
+
+
+def used(options: Any) -> Any:
+    """Options without those of guidance where nothing is asked for: earlier versions did not have them."""
+    if not isinstance(options, dict):
+        return options
+    unused = _GUIDANCE if options.get("relevance", "") is None else ()
+    return {name: used(value) for name, value in options.items() if name not in unused}
+
+
+_GUIDANCE = ("relevance", "relevant", "guidance")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshOptions(GuidanceOptions):
     """How often generators are fitted on the experience so far, and how their rows are used."""
 
     ratio: float = 0.5
@@ -124,12 +163,6 @@ class RefreshOptions:
     """warm: from the weights of the previous fit, with early stopping. scratch: as in the paper."""
     copies: bool = False
     """With --synthetic: real rows drawn again in place of generated ones, as a control of what a generator adds."""
-    relevance: str | None = None
-    """With --synthetic: make rows like the most relevant real ones, by reward, return, curiosity or td_error."""
-    relevant: float = 0.25
-    """With --relevance: the share of the real rows that count as relevant."""
-    guidance: float = 2.0
-    """With --relevance: 1 is as in the relevant rows, more exaggerates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +227,7 @@ class ChangeOptions:
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds", "keep_every"}
 """Options that may differ between machines: `run.json` does not contain them."""
 _RARELY_SET = {"prior", "precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
-_RARELY_SET |= {"measure_every", "n_step", "relevance", "relevant", "guidance", "copies"}
+_RARELY_SET |= {"measure_every", "n_step", "copies"}
 """Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 
 
@@ -224,7 +257,7 @@ class RunSpec(ABC):
         rarely = {option.name: option.default for option in fields(self) if option.name in _RARELY_SET}  # type: ignore[arg-type]
         return {
             name: value
-            for name, value in asdict(self).items()  # type: ignore[call-overload]
+            for name, value in used(asdict(self)).items()  # type: ignore[call-overload]
             if name not in _LOCAL and (name not in rarely or value != rarely[name])
         }
 
@@ -317,8 +350,11 @@ class Generator:
         return replace(own, changes={**self.changes, "fit": {**self.changes.get("fit", {}), "steps": most}})
 
 
+_OFFLINE_RELEVANCE = ("reward", "return", "curiosity")
+
+
 @dataclass(frozen=True)
-class Recipe(Generator):
+class Recipe(GuidanceOptions, Generator):
     """A source of synthetic rows."""
 
     generator: str = "diffusion"
@@ -332,6 +368,9 @@ class Recipe(Generator):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, samples=1, most=1)
+        self.check_guidance(_OFFLINE_RELEVANCE)
+        if self.relevance is not None and self.generator != "diffusion":
+            raise ConfigError(f"only diffusion models can be asked for relevant rows, got generator {self.generator!r}")
 
     def changed(self, changes: ChangeOptions) -> Recipe:
         own, asked = self, changes.samples
@@ -346,5 +385,6 @@ class Recipe(Generator):
         samples = min(len(real), self.most or len(real)) if self.samples is None else self.samples
         if self.generator in AUGMENTATIONS:
             return Augmented(self.generator, real, samples, seed)
-        plan = generators.Plan(self.settings(), samples, self.trials, device=place.device, seed=seed)
+        how: Any = {"device": place.device, "seed": seed, "relevant": self.wanted()}
+        plan = generators.Plan(self.settings(), samples, self.trials, **how)
         return Generated(self.generator, real, plan, place.store)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +28,7 @@ from synther.experiments.spec import (
     RunSpec,
     SeedOptions,
     Training,
+    used,
 )
 from synther.folder import Growth, RunFolder, read_object, write_object
 from synther.plain import check_env_options, check_least, check_one_of, with_options
@@ -36,7 +36,6 @@ from synther.progress import Progress
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
-    from synther.conditions import Relevant
     from synther.datasets import Dataset
     from synther.experiments.sources import TrainingData
     from synther.pixels.agent import PixelConfig
@@ -148,19 +147,9 @@ class Synthetic(RefreshOptions, Generator):
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
         if self.copies and self.relevance is not None:
             raise ConfigError("copies are of all real rows: leave --relevance or --copies out")
-        known = self.relevance in (None, *_RELEVANCE) and 0 < self.relevant < 1 and 0 <= self.guidance < math.inf
-        if not known:  # says what is wrong, and imports PyTorch, for which a list of experiments need not wait
-            self.wanted()
+        self.check_guidance(_RELEVANCE)
         if self.settings().fit.minutes is not None:
             raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
-
-    def wanted(self) -> Relevant | None:
-        """Which rows are asked for, where not all are alike."""
-        if self.relevance is None:
-            return None
-        from synther.conditions import Relevant
-
-        return Relevant(self.relevance, self.relevant, self.guidance)
 
     def changed(self, changes: ChangeOptions) -> Self:
         most = self.samples if changes.samples is None else min(changes.samples, self.samples)
@@ -172,9 +161,7 @@ class Synthetic(RefreshOptions, Generator):
         return {"settings": self.settings().to_json(), **own}
 
     def to_json(self) -> dict[str, Any]:
-        unused = {"relevance", "relevant", "guidance"} if self.relevance is None else set()
-        unused |= set() if self.copies else {"copies"}
-        return {name: value for name, value in asdict(self).items() if name not in unused}
+        return {name: value for name, value in used(asdict(self)).items() if name != "copies" or self.copies}
 
 
 @dataclass(frozen=True)

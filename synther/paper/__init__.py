@@ -12,7 +12,8 @@ _ALL = (
     pixels.vd4rl, pixels.representation,
     offline.agents, offline.mixed_subsample, offline.mixed_eval, offline.mixed_larger, offline.fractions,
     online.online_first, online.online_100k, online.online_200k, pixels.pixels,
-    offline.regularisation, offline.variants, online.regularisation_online, online.guided,
+    offline.regularisation, offline.variants, offline.guided_offline,
+    online.regularisation_online, online.guided,
 )  # fmt: skip
 """The paper's in its order, then our own."""
 

@@ -380,3 +380,38 @@ def variants() -> Experiment:
         runs += _with_generators(4, pool, pools)
     about = "15 % of walker2d-mixed with TD3+BC: rows of best, of its variants, and of other presets"
     return Experiment("variants", "", about, tuple(runs), table, pools=pools)
+
+
+ASKED: dict[str, Recipe] = {
+    SYNTHER: _BEST,
+    "no guidance": Recipe(preset="best", relevance="reward", guidance=0.0),
+    "reward": Recipe(preset="best", relevance="reward", guidance=1.0),
+    "reward, guidance 2": Recipe(preset="best", relevance="reward"),
+    "return": Recipe(preset="best", relevance="return", guidance=1.0),
+    "return, guidance 2": Recipe(preset="best", relevance="return"),
+}
+"""What generators are asked for, by column. The second has the network of the others, and is asked for nothing."""
+
+
+def guided_offline() -> Experiment:
+    """Rows of a part of the data are no whole episodes, so that their returns are not known."""
+    runs: list[OfflineRun] = []
+    table: Rows = {}
+    parts: dict[str, dict[str, float]] = {"walker2d-mixed": {"fraction": 0.15}, "hopper-mixed": {}}
+    for data, how in parts.items():
+        titles = [title for title in ASKED if "fraction" not in how or ASKED[title].relevance != "return"]
+        arms: Arms = {title: {title: 1.0} for title in titles}
+        sources = {title: ASKED[title] for title in titles}
+        for algorithm in FIRST_TWO:
+            run = replace(_run(data, algorithm, REAL, None, "-guided", **how), updates=500_000)
+            runs.append(replace(run, arms=arms, sources=sources))
+            columns = {f"{TITLES[algorithm]} {title}": Cell(runs[-1].name, title) for title in titles}
+            table.setdefault(f"{data} {100 * how['fraction']:g} %" if how else data, {}).update(columns)
+    about = "rows like the quarter with the highest reward or return, against all rows alike: TD3+BC and IQL"
+    contrasts = tuple(
+        (f"{TITLES[algorithm]} {title}", f"{TITLES[algorithm]} {SYNTHER}")
+        for algorithm in FIRST_TWO
+        for title in ASKED
+        if title != SYNTHER
+    )
+    return Experiment("guided-offline", "", about, tuple(runs), table, contrasts=contrasts)

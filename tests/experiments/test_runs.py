@@ -55,8 +55,21 @@ def read(path: Path) -> dict:
     return json.loads(path.read_text())
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"relevance": "luck"}, {"relevance": "reward", "relevant": 0.0}, {"relevance": "reward", "generator": "tvae"}],
+    ids=str,
+)
+def test_sources_that_nobody_can_ask_for(wrong):
+    with pytest.raises(ConfigError):
+        Recipe(**wrong)
+
+
 def test_to_json_and_back():
     assert OfflineRun.from_json(json.loads(json.dumps(RUN.to_json()))) == RUN
+    asked = replace(RUN, sources={"synthetic": Recipe(relevance="reward", guidance=1.0)})
+    assert OfflineRun.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    assert "guidance" not in RUN.to_json()["sources"]["synthetic"]  # as in runs of earlier versions
     assert pickle.loads(pickle.dumps(RUN)) == RUN
     for wrong in ("colour", "seeds"):
         with pytest.raises(FormatError, match=wrong):

@@ -11,6 +11,7 @@ import pytest
 
 from synther import Synthesizer
 from synther.compare.generators import Plan
+from synther.conditions import Relevant
 from synther.data.episodes import n_step_rows
 from synther.data.spaces import Box, Discrete
 from synther.datasets import Dataset
@@ -116,6 +117,18 @@ def test_a_generator_is_fitted_once_for_all_who_ask(tmp_path, monkeypatch):
     for other in ({"real": swings(seed=1)}, {"seed": 1}, {"settings": TINY.changed(fit={"steps": 10})}):
         assert not rows_of(generated(tmp_path, **other)).equals(first)
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_one_model_serves_whoever_asks_by_the_same_number(tmp_path, monkeypatch):
+    plain = rows_of(generated(tmp_path))
+    best = rows_of(generated(tmp_path, relevant=Relevant("reward", 0.25)))
+    monkeypatch.setattr(Synthesizer, "fit", pytest.fail)
+    everyone = rows_of(generated(tmp_path, relevant=Relevant("reward", 0.5, guidance=0.0)))
+    assert not best.equals(plain)
+    assert not best.equals(everyone)
+    assert len(list(tmp_path.iterdir())) == 2
+    told = [generated(tmp_path, relevant=Relevant("reward", share)).description() for share in (0.25, 0.5)]
+    assert told[0] != told[1]
 
 
 def test_a_fit_that_was_killed_goes_on(tmp_path, monkeypatch):
