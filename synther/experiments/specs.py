@@ -389,15 +389,19 @@ class Retraining:
             raise ConfigError(f"expected a ratio in (0, 1] and no negative shifts, got {self.ratio} and {self.shifts}")
         if self.recipe is not None and (self.recipe.generator != "diffusion" or self.recipe.samples is None):
             raise ConfigError("latents are made by diffusion, with a number of samples: got another recipe")
+        if self.pairs and self.features != "actor":
+            raise ConfigError(f"pairs are enough for the heads of BC, which has actor features: got {self.features}")
 
     @property
     def latents(self) -> str:
         """Names the latents: arms that have it in common share them."""
-        return f"{self.features}-{self.shifts}{'-pairs' * self.pairs}"
+        return f"{self.features}-{self.shifts}"
 
     def shares_models(self, other: Retraining) -> bool:
         """Whether the models of both are fitted on the same latents in the same way."""
-        if self.recipe is None or other.recipe is None or self.latents != other.latents:
+        if self.recipe is None or other.recipe is None:
+            return False
+        if (self.latents, self.pairs) != (other.latents, other.pairs):
             return False
         return self.recipe.settings() == other.recipe.settings()
 
@@ -517,11 +521,12 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
         from synther.data import formats
         from synther.experiments.pixels import encode_to, fit_to, is_trained, retrain_to
         from synther.experiments.sources import Sampled, Stored
+        from synther.pixels.latents import pairs_of
 
         if is_trained(folder / arm):
             return
         own, one = self.arms[arm], folder / STAGE_ONE
-        made: dict[str, Any] = {"features": own.features, "shifts": own.shifts, "pairs": own.pairs}
+        made: dict[str, Any] = {"features": own.features, "shifts": own.shifts}
         how: dict[str, Any] = {"device": self.device, "progress": progress}
         latents = encode_to(one, frames, folder / _ENCODED / own.latents, **made, seed=self.seed, **how)
         real = [Stored(file) for file in latents]
@@ -530,6 +535,7 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
             return
         first = next(name for name, other in self.arms.items() if own.shares_models(other))
         rows = (formats.read(file) for file in latents)
+        rows = (pairs_of(some) for some in rows) if own.pairs else rows
         models = fit_to(folder / f"{first}-models", rows, self.all_seeds, own.recipe.settings(), **how)
         assert own.recipe.samples is not None
         seeds = zip(models, self.all_seeds, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -87,10 +88,16 @@ def encode(
                         seen[place, :, number, some] = encoded.cpu().numpy()
                     phase.advance(some.stop - some.start)
     decisions = frames.decisions(encoder.nstep, encoder.discount)
-    if pairs:
-        kept = np.zeros_like(decisions.reward)
-        decisions = decisions._replace(reward=kept, discount=kept + 1, last=decisions.last | (decisions.discount == 0))
-    return [_rows(here, there, frames, decisions) for here, there in zip(*seen, strict=True)]
+    found = [_rows(here, there, frames, decisions) for here, there in zip(*seen, strict=True)]
+    return [pairs_of(rows) for rows in found] if pairs else found
+
+
+def pairs_of(rows: Transitions) -> Transitions:
+    """The latents and actions of `rows` alone: rewards and next latents are 0. Episodes end where they did."""
+    assert rows.timeout is not None
+    nothing, timeout = np.zeros_like(rows.reward), rows.timeout | rows.terminal
+    following = np.zeros_like(rows.next_observation)
+    return replace(rows, reward=nothing, next_observation=following, terminal=nothing > 0, timeout=timeout)
 
 
 def _names(features: Features | None, encoder: PixelEncoder) -> list[TrunkName]:

@@ -109,6 +109,7 @@ def test_it_is_plain_data():
         (RUN, {"arms": {STAGE_ONE: Retraining()}}),
         (Retraining(), {"features": "pixels"}),
         (Retraining(), {"recipe": Recipe("additive")}),
+        (Retraining(), {"pairs": True}),
     ],
     ids=str,
 )
