@@ -2,20 +2,26 @@
 
     python benchmarks/speed.py                   # the GPU where there is one, else the CPU
     python benchmarks/speed.py --device cpu      # growth with rows, columns and width on this CPU
+    python benchmarks/speed.py --decoding        # only the last table: sampling with and without decoding
 
 On a GPU: the paper's network (6 x 1024) on 300K rows of 42 columns, 100K steps of batch 256 and 1024, and 1M rows with
 the samplers of `paper` and `fast`. The reference's figures and the bound by arithmetic are those of an H200.
 On a CPU: the demo, then the preset `laptop` varied in one quantity at a time, on random rows (steps and samples are
 extrapolated from some).
+On both, last: how long rows of a robot (17 observations, 6 actions, some at their limits) take to be drawn, to be
+decoded (block by block, until each is in main memory; on one core of a CPU), and both as `sample` does it.
 """
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -23,11 +29,13 @@ import torch
 from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, preset
-from synther.compute import Precision, pick_device, synchronize
+from synther.compute import Precision, one_thread, pick_device, synchronize
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.fit import fit
 from synther.diffusion.networks import Network
+from synther.progress import Silent
+from synther.synthesizer.drawing import Drawing
 
 _FITS: tuple[tuple[int, Precision, str, str], ...] = (
     (256, "bf16", "692 s", "7 s"),
@@ -43,12 +51,14 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--steps", type=int, default=100_000, help="steps of the GPU fits")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows sampled on the GPU")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows sampled on the GPU, and decoded")
+    parser.add_argument("--decoding", action="store_true", help="only the table of sampling with and without decoding")
     chosen = parser.parse_args()
     device = pick_device(chosen.device)
-    head = origin(device)
-    table = _gpu(device, chosen.steps, chosen.rows) if device.type == "cuda" else _cpu(device)
-    keep(chosen.out, head, table)
+    head, tables = origin(device), []
+    if not chosen.decoding:
+        tables = [_gpu(device, chosen.steps, chosen.rows) if device.type == "cuda" else _cpu(device), ""]
+    keep(chosen.out, head, *tables, _decoding(device, chosen.rows))
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
@@ -105,6 +115,55 @@ def _rows(count: int, observations: int, actions: int) -> Transitions:
     here, there = (draw.standard_normal((count, observations), np.float32) for _ in range(2))
     action = draw.uniform(-1, 1, (count, actions)).astype(np.float32)
     return Transitions(here, action, draw.standard_normal(count, np.float32), there, draw.random(count) < 0.01)
+
+
+def _robot(count: int) -> Transitions:
+    """Positions, velocities that are clipped at 10, actions that are clipped at 1. A fall ends an episode."""
+    draw = np.random.default_rng(0)
+    position, velocity = draw.normal(0, 0.3, (count, 8)), draw.normal(0, 5, (count, 9)).clip(-10, 10)
+    action = draw.normal(size=(count, 6)).clip(-1, 1)
+    after = (0.8 * velocity + draw.normal(size=(count, 9))).clip(-10, 10)
+    after[:, 3:] = (after[:, 3:] + action).clip(-10, 10)
+    moved = position + 0.01 * after[:, 1:]
+    here, there = np.concatenate([position, velocity], 1), np.concatenate([moved, after], 1)
+    reward = after[:, 0] - 0.001 * (action**2).sum(1)
+    f32 = np.float32
+    return Transitions(here.astype(f32), action.astype(f32), reward.astype(f32), there.astype(f32), moved[:, 0] < -0.5)
+
+
+def _decoding(device: torch.device, rows: int) -> str:
+    name, steps = ("best", 200) if device.type == "cuda" else ("laptop", 100)
+    model = Synthesizer(name, device=str(device), fit={"steps": steps}).fit(_robot(100_000), progress=False)
+    model.distill(2, steps=steps // 2, rows=20_000, progress=False)
+    columns = ["work", "drawn", "decoded", "`sample`", "peak on the GPU", "peak in main memory"]
+    table = []
+    for sampler in ("teacher", "distilled"):
+        drawing = model._drawing(sampler, Silent()).ready()
+        work = (
+            f"{rows:,} rows, `{name}`, {drawing.config.network_calls} calls, decoded on {drawing.decoder.device.type}"
+        )
+        table.append([work, *_apart(drawing, partial(model.sample, rows, sampler=sampler, progress=False), rows)])
+    return print_table(columns, table)
+
+
+def _apart(drawing: Drawing, sample: Callable[[], object], rows: int) -> list[str]:
+    """Seconds of drawing, of decoding and of both, and the peaks of memory."""
+    sampler, decoder = drawing.sampler, drawing.decoder
+    device, blocks, matrix = sampler.device, range(-(-rows // sampler.block_rows)), sampler.draw(0, 0)
+    on_gpu = device.type == "cuda"
+    draw = sampler.captured() if on_gpu else sampler.draw
+    if on_gpu:
+        sample()  # loads the libraries and kernels
+        torch.cuda.reset_peak_memory_stats(device)
+        drawn = _timed(lambda: deque((draw(0, block) for block in blocks), 0), device)
+    else:
+        drawn = _timed(lambda: deque(sampler.drawn(0, blocks, lambda *_: None), 0), device)
+    with nullcontext() if on_gpu else one_thread():
+        decoded = _timed(lambda: deque((decoder(matrix) for _ in blocks), 0), device)
+    sampled = _timed(sample, device)
+    gpu = torch.cuda.max_memory_allocated(device) / 2**30 if on_gpu else 0.0
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return [*(f"{each:.3f} s" for each in (drawn, decoded, sampled)), f"{gpu:.1f} GiB", f"{memory:.1f} GiB"]
 
 
 def _cpu(device: torch.device) -> str:
