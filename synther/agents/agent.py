@@ -11,12 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from synther import compute
 from synther.agents import policy
 from synther.agents.algorithm import AgentConfig, Algorithm, Noise, Shape, n_step_config
 from synther.agents.bc import BC
 from synther.agents.cql import CQL
+from synther.agents.critics import td_errors
 from synther.agents.drq_bc import DrQBC
 from synther.agents.drq_v2 import DrQv2
 from synther.agents.edac import EDAC
@@ -42,6 +44,7 @@ ALGORITHMS: Registry[type[Algorithm]] = Registry(
 HEADS: dict[str, type[Algorithm]] = {"drq_bc": DrQBC, "drq_v2": DrQv2, "noisy_bc": NoisyBC}
 """Heads of pixel agents. They are trained on features (latents) and are not meant for other observations."""
 
+_MOST_HELD_OUT = 1 << 14
 _ROUND_UPDATES = 20  # enough to hide the cost of drawing random numbers member by member
 
 
@@ -50,7 +53,8 @@ class Agent(Rounds):
 
     Training runs on the device of the rows. With precision `auto`, a GPU multiplies in tf32. `n_step` is the number of
     steps in each row (see `synther.data.episodes.n_step_rows`): targets bootstrap with `discount ** n_step`.
-    Rows with an extra column `discount` bootstrap with that, and need no `n_step`.
+    Rows with an extra column `discount` bootstrap with that, and need no `n_step`. `held_out` is the number of a table
+    that no member draws from: `losses` then has the critics' TD error in its rows.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Agent(Rounds):
         *,
         precision: Literal["auto", "float32", "tf32"] = "auto",
         n_step: int = 1,
+        held_out: int | None = None,
     ) -> None:
         self.name, kind = _algorithm_of(config)
         if not members:
@@ -75,7 +80,27 @@ class Agent(Rounds):
         algorithm = kind(n_step_config(kind, config, n_step), shape)
         scales = _scales(config, rows, self.members)
         self._policy = Policy(algorithm.actor, _first(scales, algorithm.actor), algorithm.squash, algorithm.log_std)
-        super().__init__(algorithm, _Round(algorithm, rows, self.members, config.batch_size, scales), rows.device)
+        self._batches = _Round(algorithm, rows, self.members, config.batch_size, scales)
+        super().__init__(algorithm, self._batches, rows.device)
+        if held_out is not None:
+            check_critics(self.name, algorithm)
+        self._held_out = held_out
+
+    def losses(self) -> dict[str, NDArray[np.float32]]:
+        own = super().losses()
+        return own if self._held_out is None else own | {"held_out_td_error": self._held_out_errors(self._held_out)}
+
+    @torch.no_grad()
+    def _held_out_errors(self, table: int) -> NDArray[np.float32]:
+        """Each member's mean TD error in the rows of a table. (S,)"""
+        first, count = self.rows.starts[table], min(self.rows.lengths[table], _MOST_HELD_OUT)
+        rows = self._batches.scaled(self.rows.matrix[first : first + count].repeat(len(self.members), 1, 1))
+        discount = getattr(self.config, "discount", 1.0) ** self.n_step
+        with self._working():
+            errors = td_errors(self.algorithm, self.rows.batch(rows), discount)
+        assert errors is not None  # there are critics
+        found: NDArray[np.float32] = errors.mean(1).cpu().numpy()
+        return found
 
     def act(self, observations: ArrayLike) -> NDArray[np.float32]:
         """Actions (S, n, A) within their bounds, for observations (S, n, O), or (n, O) shared by all members.
@@ -120,6 +145,12 @@ class Agent(Rounds):
             yield
 
 
+def check_critics(name: str, algorithm: Algorithm) -> None:
+    """Refuse to measure TD errors of an algorithm that has none."""
+    if getattr(algorithm, "critics", None) is None:
+        raise ConfigError(f"held-out rows measure the TD error of critics, and {name} has none: leave --holdout out")
+
+
 def _algorithm_of(config: AgentConfig) -> tuple[str, type[Algorithm]]:
     """The algorithm whose options `config` is, and its name."""
     for name, kind in (*HEADS.items(), *ALGORITHMS.items()):
@@ -149,6 +180,10 @@ class _Round:
         picked = (self._starts + self._drawn.random % self._lengths).transpose(0, 1)  # (updates, S, B)
         torch.index_select(self.rows.matrix, 0, picked.flatten(), out=self._rows.view(-1, self.rows.width))
         self._rows.sub_(self._shift).div_(self._scale)
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """Rows (S, B, width) as the networks see them."""
+        return (rows - self._shift) / self._scale
 
     def run(self, first: int, last: int) -> None:
         """Run the updates from `first` up to, but not including, `last`."""

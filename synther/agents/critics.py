@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch.autograd.function import once_differentiable
 
 from synther.agents.rows import Batch
 from synther.agents.stacked import Networks
+
+if TYPE_CHECKING:
+    from synther.agents.algorithm import Algorithm
 
 
 def values(critics: Networks, observation: Tensor, action: Tensor) -> Tensor:
@@ -37,6 +40,27 @@ def squared_errors(predicted: Tensor, target: Tensor) -> Tensor:
         raise ValueError(f"expected (S, E, B) against (S, B), got {tuple(predicted.shape)}, {tuple(target.shape)}")
     result: Tensor = _SquaredErrors.apply(predicted, target)  # type: ignore[no-untyped-call]
     return result
+
+
+def td_errors(algorithm: Algorithm, batch: Batch, discount: float) -> Tensor | None:
+    """How far the critics are from their one-step target, (S, B). None where the algorithm has no critics of pairs.
+
+    The target takes the policy's action without noise, and no entropy is added.
+    """
+    critics: Networks | None = getattr(algorithm, "critics", None)
+    if critics is None:
+        return None
+    target: Networks = getattr(algorithm, "target_critics", critics)
+    action = algorithm.explore(batch.next_observation, torch.zeros_like(batch.action))
+    then = torch.cat([batch.next_observation, action], -1)
+    expected = backup(batch, _lowest(target(then, training=False)), discount)
+    return (expected - _lowest(critics(batch.pair, training=False))).abs()
+
+
+def _lowest(values: Tensor) -> Tensor:
+    """The lowest value that the critics of an ensemble give, (S, E, B, 1) to (S, B), or the value of a single one."""
+    values = values.squeeze(-1)
+    return values.amin(1) if values.dim() == 3 else values
 
 
 class _SquaredErrors(torch.autograd.Function):

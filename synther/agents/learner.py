@@ -22,7 +22,7 @@ from torch import Tensor
 from synther import compute
 from synther.agents import policy
 from synther.agents.algorithm import Algorithm, Noise, OnlineConfig, Shape, n_step_config
-from synther.agents.critics import backup
+from synther.agents.critics import td_errors
 from synther.agents.crossq import CrossQ, CrossQConfig
 from synther.agents.dqn import DQN, DQNConfig
 from synther.agents.policy import Policy, Scales
@@ -207,26 +207,19 @@ class Learner:
 
     @torch.no_grad()
     def td_errors(self, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float64]]:
-        """How far each member's critics are from their one-step target in rows of its own: (N, width) to (N,).
-
-        The target takes the policy's action without noise, and no entropy is added.
-        """
-        critics = getattr(self.algorithm, "critics", None)
-        if critics is None or self.choices is not None:
-            raise ConfigError(f"relevance td_error: the critics of {self.name} cannot tell it, use another relevance")
-        target = getattr(self.algorithm, "target_critics", critics)
+        """How far each member's critics are from their one-step target in rows of its own: (N, width) to (N,)."""
         discount = self.config.discount**self.n_step
         most = max(map(len, rows))
         found = np.zeros((len(rows), most))
         for start in range(0, most, _JUDGED):
             # Members may have different numbers of rows: what is missing is filled up, and cut afterwards.
             taken = [own[np.arange(start, min(start + _JUDGED, most)).clip(max=len(own) - 1)] for own in rows]
-            batch = self._batch(np.stack(taken))
-            action = self.algorithm.explore(batch.next_observation, torch.zeros_like(batch.action))
-            then = torch.cat([batch.next_observation, action], -1)
-            error = backup(batch, _lowest(target(then, training=False)), discount)
-            error -= _lowest(critics(batch.pair, training=False))
-            found[:, start : start + error.shape[1]] = error.abs().double().cpu().numpy()
+            error = None if self.choices else td_errors(self.algorithm, self._batch(np.stack(taken)), discount)
+            if error is None:
+                raise ConfigError(
+                    f"relevance td_error: the critics of {self.name} cannot tell it, use another relevance"
+                )
+            found[:, start : start + error.shape[1]] = error.double().cpu().numpy()
         return [errors[: len(own)] for errors, own in zip(found, rows, strict=True)]
 
     def _batch(self, rows: NDArray[np.float32]) -> Batch:
@@ -401,12 +394,6 @@ class _Actor:
         if self.norm is not None:
             observation = (observation - self.norm.mean.unsqueeze(1)) / self.norm.std.unsqueeze(1)
         self._action.copy_(self.algorithm.explore(observation, noise).squeeze(1))
-
-
-def _lowest(values: Tensor) -> Tensor:
-    """Of one critic (S, B, 1) or of several (S, E, B, 1): (S, B)."""
-    values = values.squeeze(-1)
-    return values.amin(1) if values.dim() == 3 else values
 
 
 class _Draws:

@@ -32,13 +32,13 @@ def answer(
         table(header, rows, title)
 
 
-def standing(name: str, found: EvalPoint | None, unit: str) -> list[tuple[str, str]]:
+def standing(name: str, found: EvalPoint | None, unit: str, after: str = "after") -> list[tuple[str, str]]:
     """Rows with the score and the return of an evaluation; `unit` is updates or steps."""
     if found is None:
         return []
     spreads = {"score": found.spread_of_scores, "return": found.spread_of_returns}
     return [
-        (f"{name} {kind}", f"{spread} after {found.updates:,} {unit}")
+        (f"{name} {kind}", f"{spread} {after} {found.updates:,} {unit}")
         for kind, spread in spreads.items()
         if spread is not None
     ]
@@ -50,6 +50,7 @@ def of_run(
     """Rows about the result of a run; `missing` is shown if it has no evaluation."""
     final, best = result.final(arm), result.best(arm) if len(result.curves[arm]) > 1 else None
     rows = [*standing("final", final, unit), *standing("best", best, unit)]
+    rows += standing("stopped early", result.stopped(arm), unit, "by the held-out TD error, after at most")
     if final is None:
         rows.append(("evaluation", missing))
     if result.diverged[arm]:

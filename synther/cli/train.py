@@ -54,6 +54,7 @@ def train(arguments: list[str]) -> None:
     _check(chosen)
     asked = options.build(OfflineRun, chosen, agent=agent)  # refuses wrong options before data is read
     from synther import datasets
+    from synther.data.episodes import hold_out
     from synther.experiments.offline import train_to
     from synther.experiments.sources import TrainingData
 
@@ -63,7 +64,8 @@ def train(arguments: list[str]) -> None:
     rows = dataset.rows_for(chosen.algorithm)
     rows = replace(rows, env_id=dataset.env_id, env_options=dataset.env_options or rows.env_options)
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
-    material = TrainingData.mixed(real, _source(chosen, real, dataset), chosen.ratio)
+    real, held_out = (real, None) if not chosen.holdout else hold_out(real, chosen.holdout, chosen.data_seed)
+    material = replace(TrainingData.mixed(real, _source(chosen, real, dataset), chosen.ratio), held_out=held_out)
     result = train_to(asked.on(dataset), material, chosen.out, progress=not chosen.quiet)
     (arm,) = result.curves
     facts = {"algorithm": chosen.algorithm, "arm": arm, **result.to_json(), "folder": str(chosen.out)}

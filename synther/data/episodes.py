@@ -21,6 +21,8 @@ _CHUNK_ROWS = 1 << 16
 _LINKED = 0.5
 """Share of the rows inside episodes that must link to the row after them. Shuffled rows link almost nowhere."""
 
+_FEWEST_HELD_OUT = 5  # episodes
+
 
 def episode_ids(rows: Transitions) -> NDArray[np.int64] | None:
     """The episode number of every row (N,), counted from 0, or None where the episodes are not known.
@@ -52,6 +54,20 @@ def episode_spans(rows: Transitions) -> Iterator[slice]:
         row = int(np.argmax(broken))
         raise DataError(f"row {row} ends in another state than row {row + 1} starts in: expected whole episodes")
     yield from (slice(start, stop) for start, stop in pairwise([0, *stops.tolist()]))
+
+
+def hold_out(rows: Transitions, share: float, seed: int) -> tuple[Transitions, Transitions]:
+    """All rows but a share, and that share: whole episodes where there are enough, because their rows are alike."""
+    ids = episode_ids(rows)
+    if ids is None or ids[-1] + 1 < _FEWEST_HELD_OUT / share:
+        ids = np.arange(len(rows))
+    order = np.random.default_rng([17, seed]).permutation(ids[-1] + 1)
+    lengths = np.bincount(ids)[order]
+    chosen = order[np.cumsum(lengths) - lengths < share * len(rows)]
+    held_out = np.isin(ids, chosen)
+    if held_out.all():
+        raise DataError(f"a share of {share:g} of {len(rows)} rows leaves none to learn from: hold out fewer")
+    return rows[~held_out], rows[held_out]
 
 
 def n_step_rows(rows: Transitions, n: int, discount: float = 0.99, *, whole: bool = False) -> Transitions:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from synther import compute, trackers
-from synther.agents.agent import ALGORITHMS, Agent
+from synther.agents.agent import ALGORITHMS, Agent, check_critics
 from synther.agents.algorithm import Shape, n_step_config
 from synther.agents.rounds import precision_for
 from synther.agents.rows import Member, Rows
@@ -65,7 +65,9 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     algorithm, n = ALGORITHMS.get(spec.algorithm), spec.n_step
     sizes = material.real.observation.shape[1], material.real.action.shape[1]
     one = n_step_config(algorithm, config, n)
-    algorithm(one, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # likewise networks that do not fit
+    tried = algorithm(one, Shape(*sizes, (spec.seed,), torch.device("cpu")))  # likewise networks that do not fit
+    if material.held_out is not None:
+        check_critics(spec.algorithm, tried)
     trackers.check(spec.tensorboard, spec.wandb)
     described = {
         "algorithm": spec.algorithm,
@@ -84,7 +86,8 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
             more = {"next_actions": algorithm.needs_next_action, "discount": _own_discount(tables, config)}
             rows = _rows_of(tables, material.names, bounds, device, **more)
             members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
-            agent = Agent(config, rows, members, precision=spec.precision, n_step=n)
+            held_out = None if material.held_out is None else len(tables) - 1
+            agent = Agent(config, rows, members, precision=spec.precision, n_step=n, held_out=held_out)
             how: dict[str, Any] = {"episodes": spec.episodes, "workers": spec.workers, "options": spec.env_options}
             seeds = [member.seed for member in members]
             with nullcontext() if env_id is None else Evaluator(env_id, seeds, **how) as evaluator:

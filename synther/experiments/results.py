@@ -24,6 +24,9 @@ Episodes = list[list[float] | None]
 Unit = Literal["updates", "env_steps"]
 """Unit of time in the files of a run: online runs count steps of the environment."""
 
+_HELD_OUT = "held_out_td_error"
+"""What agents call the TD error in held-out rows, among their losses."""
+
 _Value = TypeVar("_Value")
 
 
@@ -152,6 +155,8 @@ class EvalPoint:
     """The mean over episodes for each seed. None if it has diverged: it is excluded from the spreads."""
     scores: tuple[float | None, ...] | None
     """The same, normalised, where a reference is known."""
+    held_out: tuple[float | None, ...] | None = None
+    """Each seed's TD error in rows that none learns from, where there are such rows."""
 
     @property
     def diverged(self) -> int:
@@ -173,6 +178,8 @@ class EvalPoint:
         spreads = {"return": self.spread_of_returns, "score": self.spread_of_scores}
         plain = {name: None if spread is None else asdict(spread) for name, spread in spreads.items()}
         own = asdict(self)
+        if self.held_out is None:  # as in results of earlier versions
+            del own["held_out"]
         return {unit: own.pop("updates"), **own, **plain, "diverged": self.diverged}
 
 
@@ -224,13 +231,33 @@ class Result:
 
         return max(self.curves[arm], key=rank, default=None)
 
+    def stopped(self, arm: str) -> EvalPoint | None:
+        """Each seed where its TD error in held-out rows was least, as early stopping would have it.
+
+        None without held-out rows. `updates` are those of the seed that is stopped last.
+        """
+        curve = [point for point in self.curves[arm] if point.held_out is not None]
+        if not curve:
+            return None
+        errors = np.array([point.held_out for point in curve], np.float64)  # None is nan
+        chosen = [curve[int(np.argmin(np.where(np.isnan(own), np.inf, own)))] for own in errors.T]
+        seeds = list(enumerate(chosen))
+        scores = tuple(None if point.scores is None else point.scores[seed] for seed, point in seeds)
+        return EvalPoint(
+            max(point.updates for point in chosen),
+            tuple(point.returns[seed] for seed, point in seeds),
+            None if curve[0].scores is None else scores,
+            tuple(point.held_out[seed] if point.held_out else None for seed, point in seeds),
+        )
+
     def to_json(self) -> dict[str, Any]:
         arms = {}
         for arm, curve in self.curves.items():
-            final, best = self.final(arm), self.best(arm)
+            final, best, stopped = self.final(arm), self.best(arm), self.stopped(arm)
             arms[arm] = {
                 "final": None if final is None else final.to_json(self.unit),
                 "best": None if best is None else best.to_json(self.unit),
+                **({} if stopped is None else {"stopped": stopped.to_json(self.unit)}),
                 "curve": [point.to_json(self.unit) for point in curve],
             }
         told = {self.unit: self.updates, "seconds": self.seconds, "seconds_of": self.seconds_of}
@@ -276,7 +303,8 @@ class _Content(TypedDict):
 def _renamed(curve: list[dict[str, Any]], unit: Unit) -> list[dict[str, Any]]:
     """Points as `EvalPoint` has them, which calls any unit updates."""
     return [
-        {"updates": point.get(unit), **{name: point.get(name) for name in ("returns", "scores")}} for point in curve
+        {"updates": point.get(unit), **{name: point.get(name) for name in ("returns", "scores", "held_out")}}
+        for point in curve
     ]
 
 
@@ -287,10 +315,14 @@ def _joined(curves: Sequence[Sequence[EvalPoint]]) -> tuple[EvalPoint, ...]:
     for updates in sorted(set.intersection(*map(set, times))):
         points = [found[updates] for found in times]
         returns = tuple(one for point in points for one in point.returns)
-        scores = [point.scores for point in points if point.scores is not None]
-        known = tuple(one for own in scores for one in own) if len(scores) == len(points) else None
-        joined.append(EvalPoint(updates, returns, known))
+        joined.append(EvalPoint(updates, returns, _of_all(points, "scores"), _of_all(points, "held_out")))
     return tuple(joined)
+
+
+def _of_all(points: Sequence[EvalPoint], name: str) -> tuple[float | None, ...] | None:
+    """The numbers of all seeds, if all points have them."""
+    parts = [getattr(point, name) for point in points]
+    return None if None in parts else tuple(one for own in parts for one in own)
 
 
 def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[EvalPoint, ...]:
@@ -298,6 +330,7 @@ def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -
     for found in measurements:
         returns, scores = found.mean_returns, found.mean_scores
         if returns is not None:
-            own = None if scores is None else tuple(by_arm(scores, arms)[arm])
-            curve.append(EvalPoint(found.updates, tuple(by_arm(returns, arms)[arm]), own))
+            held_out = found.losses.get(_HELD_OUT)
+            known = [None if part is None else tuple(by_arm(part, arms)[arm]) for part in (scores, held_out)]
+            curve.append(EvalPoint(found.updates, tuple(by_arm(returns, arms)[arm]), *known))
     return tuple(curve)

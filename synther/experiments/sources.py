@@ -210,6 +210,8 @@ class TrainingData:
     others: dict[str, Source] = field(default_factory=dict)
     arms: dict[str, dict[str, float]] = field(default_factory=lambda: {REAL: {REAL: 1.0}})
     """For each arm, the share of every batch that comes from each kind of rows."""
+    held_out: Transitions | None = None
+    """Real rows that no arm learns from, in which the critics' TD error is measured."""
 
     def __post_init__(self) -> None:
         space = self.real.action_space or ()
@@ -241,13 +243,15 @@ class TrainingData:
         """The same data as n-step rows, from which generators learn too."""
         if n == 1:
             return self
+        if self.held_out is not None:
+            raise ConfigError("holdout measures one-step TD errors: leave --holdout or --n-step out")
         real = n_step_rows(self.real, n, discount, whole=True)
         return replace(self, real=real, others={name: _made_from(real, one) for name, one in self.others.items()})
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the `tables`, in the same order."""
-        return (REAL, *self.others)
+        return (REAL, *self.others, *([] if self.held_out is None else ["held out"]))
 
     def agent_arms(self) -> list[Arm]:
         """The arms, with the indices of their `tables`."""
@@ -256,11 +260,13 @@ class TrainingData:
 
     def tables(self, folder: Path, progress: Progress) -> list[Transitions]:
         """The real rows and those of all sources, which may keep files in `folder`."""
-        return [self.real, *(source.rows(folder / f"{name}.npz", progress) for name, source in self.others.items())]
+        made = [source.rows(folder / f"{name}.npz", progress) for name, source in self.others.items()]
+        return [self.real, *made, *([] if self.held_out is None else [self.held_out])]
 
     def description(self) -> dict[str, Any]:
         others = {name: source.description() for name, source in self.others.items()}
-        return {"data": fingerprint(self.real), "synthetic": others, "arms": self.arms}
+        described = {"data": fingerprint(self.real), "synthetic": others, "arms": self.arms}
+        return described if self.held_out is None else described | {"held_out": fingerprint(self.held_out)}
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,8 @@ class OfflineOptions(EvaluationOptions):
     """Episodes of each seed and evaluation. Default: 10, in mazes 100."""
     fraction: float | None = None
     """Use a random fraction of the real rows."""
+    holdout: float = 0.0
+    """Hold out this share of the real rows, and tell what the critics' TD error in them would have stopped early."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +229,7 @@ class ChangeOptions:
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds", "keep_every"}
 """Options that may differ between machines: `run.json` does not contain them."""
 _RARELY_SET = {"prior", "precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
-_RARELY_SET |= {"measure_every", "n_step", "copies"}
+_RARELY_SET |= {"measure_every", "n_step", "copies", "holdout"}
 """Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 
 

@@ -70,6 +70,10 @@ class OfflineRun(OfflineOptions, RunSpec):
 
     def __post_init__(self) -> None:
         check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1, n_step=1)
+        if not 0 <= self.holdout < 1:
+            raise ConfigError(
+                f"holdout, the share of the real rows that no agent learns from, must lie in [0, 1), got {self.holdout}"
+            )
         check_env_options(self.env_options or {})
 
     @property
@@ -119,13 +123,16 @@ class OfflineRun(OfflineOptions, RunSpec):
 
     def _material(self, dataset: Dataset, place: Place) -> TrainingData:
         """Generators are fitted on the rows of the data, so that algorithms share them. Rewards change after that."""
+        from synther.data.episodes import hold_out
         from synther.experiments.sources import Rewarded, TrainingData
 
         rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
+        rows, held_out = (rows, None) if not self.holdout else hold_out(rows, self.holdout, self.seed)
         others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}
         if self.algorithm in dataset.rewards:
             others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
-        return TrainingData(dataset.rows_for(self.algorithm, rows), others, self.arms)
+        unseen = None if held_out is None else dataset.rows_for(self.algorithm, held_out)
+        return TrainingData(dataset.rows_for(self.algorithm, rows), others, self.arms, unseen)
 
 
 _RELEVANCE = ("reward", "return", "curiosity", "td_error")

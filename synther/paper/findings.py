@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from synther.experiments.results import MeanStd, Result
+from synther.experiments.results import EvalPoint, MeanStd, Result
 from synther.experiments.spec import PROVENANCE, RunSpec
 from synther.folder import Difference, differences, read_object
 from synther.paper.experiment import Average, Cell, Experiment, Figure
@@ -22,6 +22,8 @@ Shown = Literal["scores", "returns"]
 Values = dict[str, tuple[float | None, ...]]
 """For each arm, one number per seed; None if the seed diverged."""
 
+STOPPED = " stopped early"
+"""After the name of an arm: each seed where its TD error in held-out rows was least."""
 OLDER = "an older version"
 """Marks a difference in a preset's settings."""
 
@@ -54,6 +56,7 @@ class Finding:
 
     def departed(self, arm: str) -> bool:
         """Whether a difference affects the arm: one in a source affects only arms that use the source."""
+        arm = arm.removesuffix(STOPPED)
         concerned = {"sources": self.sources.get(arm, set()), "arms": {arm}}
         places = [departure.place for departure in self.departures]
         return any(len(place) < 2 or place[1] in concerned.get(place[0], place) for place in places)
@@ -63,9 +66,12 @@ class Finding:
         """Final scores, with which tasks are aggregated."""
         return self.values if self.result is None else _finals(self.result, "scores")
 
+    def _curve(self, arm: str) -> tuple[EvalPoint, ...]:
+        return () if self.result is None else self.result.curves.get(arm, ())
+
     def peak(self, arm: str) -> Peak | None:
         """None if the arm was evaluated only once."""
-        best = None if self.result is None or len(self.result.curves[arm]) < 2 else self.result.best(arm)
+        best = None if len(self._curve(arm)) < 2 or self.result is None else self.result.best(arm)
         if best is None:
             return None
         spread = best.spread_of_returns if self.shown == "returns" else best.spread_of_scores
@@ -73,7 +79,7 @@ class Finding:
 
     def late(self, arm: str) -> MeanStd | None:
         """The mean over the second half of the evaluations: None if there are fewer than two in it."""
-        curve = () if self.result is None else self.result.curves[arm]
+        curve = self._curve(arm)
         half = [getattr(point, self.shown) for point in curve[len(curve) // 2 :]]
         if len(half) < 2 or None in half:
             return None
@@ -129,7 +135,10 @@ def _outdated(job: RunSpec, done: Mapping[str, Any], folder: Path) -> Iterator[D
 
 def _finals(result: Result, shown: Shown) -> Values:
     """Scores are known only for environments with reference returns."""
-    finals = {arm: getattr(curve[-1], shown) for arm, curve in result.curves.items() if curve}
+    points = {arm: curve[-1] for arm, curve in result.curves.items() if curve}
+    stopped = {f"{arm}{STOPPED}": result.stopped(arm) for arm in points}
+    points |= {name: point for name, point in stopped.items() if point is not None}
+    finals = {arm: getattr(point, shown) for arm, point in points.items()}
     return {arm: values for arm, values in finals.items() if values is not None}
 
 

@@ -29,6 +29,7 @@ from synther.paper.experiment import (
     contrasts_of,
     rows_by_data,
 )
+from synther.paper.findings import STOPPED
 from synther.paper.published import AVERAGES, FULL_EVAL, LARGER, LOCOMOTION, MAZES, Pair
 from synther.progress import Progress
 
@@ -321,8 +322,9 @@ def fractions() -> Experiment:
     return Experiment("fractions", "", about, tuple(runs.values()), table, **more, remarks=(D4RL_FIGURE,))
 
 
+PLAIN = "TD3+BC"
 REGULARISED: dict[str, tuple[str, dict[str, Any]]] = {
-    "TD3+BC": ("td3_bc", {}),
+    PLAIN: ("td3_bc", {}),
     "layer norm": ("td3_bc", {"critic_network": "layer_norm"}),
     "dropout": ("td3_bc", {"dropout": 0.1}),
     "weight decay": ("td3_bc", {"weight_decay": 0.01}),
@@ -351,10 +353,18 @@ def regularisation() -> Experiment:
             suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}"
             how: dict[str, Any] = {"agent": options, "fraction": fraction, "seeds": 3}
             pool = replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000)
-            table.setdefault(f"{data} {100 * fraction:g} %", {}).update(cells_of(pool, title=title))
+            row = table.setdefault(f"{data} {100 * fraction:g} %", {})
+            row |= cells_of(pool, title=title)
             runs += _with_generators(3, pool, pools)
+            if title == PLAIN:
+                held = replace(pool, name=f"{pool.name}-holdout", holdout=0.1)
+                row |= {
+                    f"early stopping {kind}": Cell(held.name, f"{arm}{STOPPED}")
+                    for kind, arm in ((ORIGINAL, "real"), (SYNTHER, "synthetic"))
+                }
+                runs += _with_generators(3, held, pools)
     about = "is it only regularisation? Real rows against SynthER's, with layer norm, dropout, weight decay, ReBRAC"
-    contrasts = contrasts_of(REGULARISED)
+    contrasts = contrasts_of([*REGULARISED, "early stopping"])
     return Experiment("regularisation", "", about, tuple(runs), table, contrasts=contrasts, pools=pools)
 
 

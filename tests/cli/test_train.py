@@ -118,6 +118,12 @@ def test_bad_input(refused, data, tmp_path, options, text):
     assert text in refused("train", "td3_bc", data, "--out", tmp_path / "run", *options)
 
 
+def test_held_out_rows_stop_agents_early_in_hindsight(train, tmp_path):
+    command = ("td3_bc", "hopper-sac", "--fraction", "0.05", "--out", tmp_path / "run", "--episodes", "1", *QUICK)
+    code, text, _ = train(*command, "--holdout", "0.2")
+    assert (code, "stopped early score" in text) == (0, True)
+
+
 def test_n_step_targets(train, refused, tmp_path):
     command = ("td3_bc", "hopper-sac", "--no-evaluate", *QUICK, "--out", tmp_path / "run", "--n-step", "3")
     assert train(*command).code == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synther.data.episodes import episode_ids, n_step_rows, with_next_actions
+from synther.data.episodes import episode_ids, hold_out, n_step_rows, with_next_actions
 from synther.data.time_limits import time_limit_of, warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
@@ -99,6 +99,24 @@ def test_n_step_rows_are_those_of_a_loop(n, seed) -> None:
     np.testing.assert_array_equal(made.next_observation, rows.next_observation[last])
     np.testing.assert_array_equal(made.terminal, rows.terminal[last])
     assert made.timeout is None
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["episodes", "shuffled"])
+def test_held_out_rows_are_whole_episodes_where_these_are_known(known: bool) -> None:
+    rows = episodes(*[7] * 60)
+    if not known:
+        rows = rows[np.random.default_rng(1).permutation(len(rows))]
+    kept, held_out = hold_out(rows, 0.1, seed=3)
+    assert len(held_out) == 42
+    both = np.concatenate([kept.reward, held_out.reward])
+    np.testing.assert_array_equal(np.sort(both), np.sort(rows.reward))
+    if known:
+        ids = numbered(*[7] * 60)[np.isin(rows.reward, held_out.reward)]
+        assert len(np.unique(ids)) == 6
+    assert hold_out(rows, 0.1, seed=3)[1].equals(held_out)
+    assert not hold_out(rows, 0.1, seed=4)[1].equals(held_out)
+    with pytest.raises(DataError, match="leaves none"):
+        hold_out(rows[:1], 0.5, seed=0)
 
 
 def test_n_step_rows_by_hand() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from synther.envs.evaluation import Evaluation
 from synther.errors import ConfigError
-from synther.experiments.results import Log, MeanStd, Measurement, Result
+from synther.experiments.results import EvalPoint, Log, MeanStd, Measurement, Result
 
 
 def measured(updates: int, returns: list[list[float] | None] | None = None) -> Measurement:
@@ -114,6 +115,18 @@ def test_final_best_and_curve(result):
     assert Result.from_json(plain) == result
     assert plain["arms"]["a"]["best"]["score"] == {"mean": 60, "std": 20, "seeds": 2}
     assert [standing["updates"] for standing in plain["arms"]["a"]["curve"]] == [5, 10, 12]
+
+
+def test_each_seed_is_stopped_where_its_held_out_error_is_least(result):
+    errors = {5: (3.0, 1.0), 10: (None, 2.0), 12: (2.0, 2.0)}
+    curve = tuple(replace(point, held_out=errors[point.updates]) for point in result.curves["a"])
+    told = replace(result, curves={**result.curves, "a": curve})
+    assert told.stopped("a") == EvalPoint(12, (2, 3), (20, 30), (2.0, 1.0))
+    assert told.stopped("b") is None
+    plain = json.loads(json.dumps(told.to_json()))
+    assert Result.from_json(plain) == told
+    assert plain["arms"]["a"]["stopped"]["returns"] == [2, 3]
+    assert Result.joined([told, told]).stopped("a").returns == (2, 3, 2, 3)
 
 
 def test_diverged_seeds_are_left_out_and_counted():

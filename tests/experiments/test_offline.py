@@ -65,6 +65,40 @@ def test_n_step_rows_are_trained_on_with_the_discount_of_n_steps(tmp_path, quick
     assert (described["n_step"], described["agent"]["discount"]) == (3, 0.99)
 
 
+def test_held_out_rows_tell_the_td_error_of_the_critics(tmp_path, quick):
+    held_out = swings(7, seed=5)
+    told = run(tmp_path / "run", material=TrainingData(swings(), held_out=held_out))
+    plain = run(tmp_path / "plain")
+    assert told.final("real").returns == plain.final("real").returns  # nobody learns from them
+    rows = offline.Rows([swings(), held_out], device=torch.device("cpu"), low=[-2.0], high=[2.0])
+    agent = offline.Agent(SMALL, rows, [offline.Member(0), offline.Member(1)])
+    agent.train(45)
+    seen, then = ((part - agent.policy().scales.mean[0].numpy()) / agent.policy().scales.std[0].numpy()
+                  for part in (held_out.observation, held_out.next_observation))  # fmt: skip
+
+    def lowest(critics, state, action, member):
+        pair = torch.from_numpy(np.hstack([state, action / 2]).astype(np.float32)).repeat(2, 1, 1)
+        return critics(pair)[member, :, :, 0].amin(0).detach().numpy()
+
+    for member, found in enumerate(told.final("real").held_out):
+        action = agent.act(held_out.next_observation)[member]
+        expected = lowest(agent.algorithm.target_critics, then, action, member)
+        expected = held_out.reward + SMALL.discount * ~held_out.terminal * expected
+        errors = np.abs(expected - lowest(agent.algorithm.critics, seen, held_out.action, member))
+        assert found == pytest.approx(errors.mean(), rel=1e-4)
+    assert told.stopped("real").held_out == tuple(min(own) for own in zip(
+        *(point.held_out for point in told.curves["real"]), strict=True))  # fmt: skip
+
+
+def test_held_out_rows_need_critics_and_single_steps(tmp_path, quick):
+    material = TrainingData(linked(), held_out=linked(20, seed=1))
+    for changes, option in (({"algorithm": "bc"}, "TD error"), ({"n_step": 2}, "--holdout")):
+        with pytest.raises(ConfigError, match=option):
+            run(tmp_path / "run", replace(PLAN, **changes), material)
+    with pytest.raises(ConfigError, match="holdout"):
+        replace(PLAN, holdout=1.0)
+
+
 def test_same_seed_same_result_and_others_differ(done, tmp_path):
     run(tmp_path / "again", replace(PLAN, workers=3, checkpoint_seconds=1e9))
     assert same(done, tmp_path / "again")

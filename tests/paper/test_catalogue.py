@@ -12,6 +12,7 @@ from synther.errors import ConfigError
 from synther.experiments.specs import STAGE_ONE, OfflineRun, OnlineRun, PixelRun
 from synther.paper import EXPERIMENTS, find, published
 from synther.paper.experiment import Experiment
+from synther.paper.findings import STOPPED
 from synther.presets import PRESETS
 
 ALL = pytest.mark.parametrize("wanted", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
@@ -47,7 +48,10 @@ def test_the_table_shows_arms_that_are_trained_and_all_else_names_what_it_has(wa
     sizes = {job.name: {"numbers", "parameters", "ratio"} for job in wanted.jobs if not hasattr(job, "seeds")}
     for row in wanted.table.values():
         for cell in row.values():
-            assert cell.arm in (arms | sizes)[cell.run]
+            assert cell.arm.removesuffix(STOPPED) in (arms | sizes)[cell.run]
+    held_out = {job.name for job in wanted.jobs if isinstance(job, OfflineRun) and job.holdout}
+    stopped = {cell.run for row in wanted.table.values() for cell in row.values() if cell.arm.endswith(STOPPED)}
+    assert {run for name in stopped for run in wanted.pools.get(name, (name,))} == held_out
     shown = {(cell.run, cell.arm) for row in wanted.table.values() for cell in row.values()}
     assert {run for run, _ in shown} == arms.keys() | sizes.keys()
     columns = set(wanted.columns)

@@ -245,6 +245,14 @@ def test_a_preset_with_a_student_is_no_older_version(out):
         assert Table.of(wanted, out).rows["data"]["SynthER"].departed == starred
 
 
+def test_a_cell_of_agents_that_are_stopped_early(out):
+    curve = tuple(EvalPoint(at, (score,) * 2, (score,) * 2, (at / 1e6,) * 2) for at, score in ((1, 7.0), (2, 5.0)))
+    write_object(RUNS_OF_IT[0].result(out / RUNS / "a"), Result(2, 1.0, {"real": curve, "synthetic": curve}).to_json())
+    cells = {"last": Cell("a", "real"), "stopped": Cell("a", f"real{findings.STOPPED}")}
+    table = Table.of(Experiment("one", "", "one run", RUNS_OF_IT[:1], {"data": cells}), out)
+    assert table.lines()[1] == ["data", "5.0 ± 0.0", "7.0 ± 0.0"]
+
+
 def test_nothing_is_finished_yet(tmp_path):
     table = Table.of(EXAMPLE, tmp_path)
     assert table.peaks() == []
