@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from synther.data.layout import Layout
-from synther.data.quantiles import Curve
+from synther.data.quantiles import Lines
 from synther.data.scaling import Scaler
 from synther.diffusion.edm import posterior_covariance
 from synther.errors import ConfigError, DataError
@@ -179,7 +179,8 @@ class View:
     def __init__(self, layout: Layout, scaler: Scaler, covariance: Tensor, device: torch.device) -> None:
         self.numbers = {field: layout.numbers(field) for field in ("observation", "action")}
         self.shift, self.scale = (torch.tensor(each, device=device) for each in (scaler.shift, scaler.scale))
-        self.curves = {column: _Bend.of(curve, device) for column, curve in scaler.curves}
+        self._to_values = {column: Lines([curve.to_values], device) for column, curve in scaler.curves}
+        self._to_scores = {column: Lines([curve.to_scores], device) for column, curve in scaler.curves}
         self._covariance = covariance.to(device)
 
     def observation(self, scaled: Tensor) -> Tensor:
@@ -201,8 +202,8 @@ class View:
     def _number(self, scaled: Tensor, column: int) -> tuple[Tensor, Tensor]:
         """A column of scaled rows in its own units, and by how much it changes with the scaled one. (N,)"""
         value, slope = scaled[:, column], torch.ones_like(scaled[:, column])
-        if column in self.curves:
-            value, slope = self.curves[column].backward(value)
+        if column in self._to_values:
+            value, slope = (each[0] for each in self._to_values[column].followed(value.double()[None]))
         return (value * self.scale[column] + self.shift[column]).to(scaled), (slope * self.scale[column]).to(scaled)
 
     def add_gradient(self, slope: Tensor, scaled: Tensor, field: str, gradient: Tensor) -> None:
@@ -225,8 +226,8 @@ class View:
             assert column is not None
             value = (raw[:, place].clamp(number.low, number.high) - self.shift[column]) / self.scale[column]
             slope = torch.ones_like(value)
-            if column in self.curves:
-                value, slope = self.curves[column].forward(value)
+            if column in self._to_scores:
+                value, slope = (each[0] for each in self._to_scores[column].followed(value.double()[None]))
             columns.append(column)
             values.append(value.to(raw))
             slopes.append((slope / self.scale[column]).to(raw))
@@ -235,36 +236,3 @@ class View:
     def covariance(self, sigma: float) -> Tensor:
         """Of rows that are known up to noise `sigma`, if they were normal. (D, D)"""
         return posterior_covariance(self._covariance, sigma).float()
-
-
-@dataclass(frozen=True)
-class _Bend:
-    """A curve between values and scores, for tensors."""
-
-    values: Tensor
-    scores: Tensor
-
-    @classmethod
-    def of(cls, curve: Curve, device: torch.device) -> _Bend:
-        below, above = curve.outer
-        values, scores = (torch.tensor(each, dtype=torch.float64) for each in (curve.values, curve.scores))
-        ends = [(values[:1] - 1, scores[:1] - below), (values[-1:] + 1, scores[-1:] + above)]
-        values, scores = (
-            torch.cat([low, mid, high]) for low, mid, high in zip(ends[0], (values, scores), ends[1], strict=True)
-        )
-        return cls(values.to(device), scores.to(device))
-
-    def forward(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores, and their slopes."""
-        return _followed(values, self.values, self.scores)
-
-    def backward(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Values, and their slopes."""
-        return _followed(scores, self.scores, self.values)
-
-
-def _followed(x: Tensor, at: Tensor, to: Tensor) -> tuple[Tensor, Tensor]:
-    """A line that is straight between the knots, and goes on beyond them."""
-    place = torch.searchsorted(at, x.detach().to(at).contiguous()).clamp(1, len(at) - 1)
-    slope = (to[place] - to[place - 1]) / (at[place] - at[place - 1])
-    return to[place - 1] + slope * (x - at[place - 1]), slope
