@@ -16,17 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from synther.data import following, inference, kinds, spaces
-from synther.data.codes import CODINGS, Coding, encode_index
+from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
-from synther.data.following import Following
+from synther.data.following import Following, class_count, classes_of
 from synther.data.inference import Integers
 from synther.data.kinds import (
     Array,
-    Binary,
     Bounded,
-    Categorical,
-    Codebook,
     Constant,
     Continuous,
     Drawn,
@@ -34,7 +31,6 @@ from synther.data.kinds import (
     Kind,
     Levels,
     Matrix,
-    OneHot,
     Spiked,
 )
 from synther.data.spaces import Space
@@ -353,7 +349,7 @@ class Layout:
                     self._check(place, source, start)
                     matrix[part, place.matrix] = place.kind.encode(source)
         if self.following and sources.keys() >= {*ROW_FIELDS}:
-            values = {number: self._values(number, sources) for number in self._counted}
+            values = {number: self.values(number, sources) for number in self._counted}
             draw = following.stream()
             for table, column in zip(self.following, self.drawn_columns, strict=True):
                 matrix[:, column] = table.spread(values, draw)
@@ -364,10 +360,10 @@ class Layout:
         """The places that outcomes are drawn for, or follow from."""
         return tuple(sorted({place for table in self.following for place in (table.outcome, *table.parents)}))
 
-    def _values(self, number: int, sources: Mapping[str, Array]) -> NDArray[np.int64]:
+    def values(self, number: int, sources: Mapping[str, Array]) -> NDArray[np.int64]:
         """Which of its values a discrete place has in each row. (N,)"""
         place = self.places[number]
-        return _classes(place.kind, sources[place.field].reshape(len(sources[place.field]), -1)[:, place.source])
+        return classes_of(place.kind, sources[place.field].reshape(len(sources[place.field]), -1)[:, place.source])
 
     def draw(self, chunk: Matrix) -> None:
         """Put the place of what was drawn where rows of the matrix have a normal number for it."""
@@ -376,36 +372,10 @@ class Layout:
         for number in self._counted:
             if number not in outcomes:
                 place = self.places[number]
-                values[number] = _classes(place.kind, place.kind.decode(chunk[:, place.matrix]))
+                values[number] = classes_of(place.kind, place.kind.decode(chunk[:, place.matrix]))
         for table, column in zip(self.following, self.drawn_columns, strict=True):
             values[table.outcome] = table.drawn(values, chunk[:, column])
             chunk[:, column] = values[table.outcome]
-
-    def with_tables(self, rows: Transitions) -> Layout:
-        """The same layout with discrete outcomes drawn from tables, where `rows` show that they follow from discrete
-        columns alone."""
-        some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
-        sources = {field: array.reshape(len(some), -1) for field, array in self.columns_from(some).items()}
-        numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
-        discrete, outcomes = {}, []
-        for number, place in enumerate(self.places):
-            if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS and _is_small(place.kind):
-                discrete[number] = self._values(number, sources)
-                if place.field in _FOLLOWING:
-                    outcomes.append(number)
-            elif place.kind.matrix_width:
-                column = sources[place.field][:, place.source].astype(np.float64)
-                numbers[place.field in ("observation", "action")].append(column)
-        outcomes.sort(key=lambda number: _FOLLOWING.index(self.places[number].field))
-        ends = [number for number in outcomes if self.places[number].field == "terminal"]  # which none may come upon
-        counts = {number: _class_count(self.places[number].kind) for number in discrete}
-        given, after = (np.concatenate(numbers[is_given], axis=1) for is_given in (True, False))
-        found = following.find(discrete, counts, outcomes, given, after, certain=ends)
-        drawn, chosen = {table.outcome for table in found}, {field: list[Kind]() for field in ROW_FIELDS}
-        for number, place in enumerate(self.places):
-            if place.field in chosen:
-                chosen[place.field].append(Drawn(_class_rows(place.kind)) if number in drawn else place.kind)
-        return replace(self, **{field: tuple(own) for field, own in chosen.items()}, following=tuple(found))  # type: ignore[arg-type]
 
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
@@ -581,37 +551,10 @@ def _tables(entries: Sequence[Any], every: Sequence[Kind]) -> tuple[Following, .
     if sorted(table.outcome for table in tables) != drawn:
         raise FormatError("layout.following: expected a table for each column that is drawn from one")
     for table in tables:
-        sizes = [_class_count(every[parent]) for parent in table.parents]
+        sizes = [class_count(every[parent]) for parent in table.parents]
         if len(table.shares[0]) != every[table.outcome].class_count or sizes != list(table.sizes):
             raise FormatError("layout.following: expected a share of each value that the columns have")
     return tables
-
-
-_DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
-_FOLLOWING = ("next_observation", "reward", "terminal")  # each may follow from those before it
-_SAMPLED = 1 << 17  # rows that tables are counted in
-
-
-def _class_count(kind: Kind) -> int:
-    return 2 if isinstance(kind, Binary) else kind.class_count
-
-
-def _is_small(kind: Kind) -> bool:
-    return 2 <= _class_count(kind) <= following.MOST_VALUES
-
-
-def _classes(kind: Kind, source: Array) -> NDArray[np.int64]:
-    return (source[:, 0] == kind.high).astype(np.int64) if isinstance(kind, Binary) else kind.classes(source)
-
-
-def _class_rows(kind: Kind) -> tuple[tuple[float, ...], ...]:
-    """The values that the classes stand for."""
-    if isinstance(kind, Binary):
-        return (kind.low,), (kind.high,)
-    if isinstance(kind, Levels):
-        return tuple((value,) for value in kind.values)
-    codes = kind.decode(encode_index(np.arange(kind.class_count), kind.class_count, "onehot"))
-    return tuple(map(tuple, codes.astype(np.float64).tolist()))
 
 
 def _type(name: str) -> str:

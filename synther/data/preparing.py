@@ -14,6 +14,7 @@ from synther.data.inference import Integers
 from synther.data.layout import Layout
 from synther.data.residuals import Regression
 from synther.data.scaling import Scaler, resolve_kinds
+from synther.data.tables import with_tables
 from synther.data.transitions import Transitions
 from synther.errors import DataError
 
@@ -51,7 +52,7 @@ def prepare(
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
     if counted:
-        layout = layout.with_tables(rows)
+        layout = with_tables(layout, rows)
     packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
     given, outcomes = (
         [column for column, field in enumerate(layout.fields) if residuals != "none" and field in fields]

@@ -10,6 +10,7 @@ import pytest
 from synther import Synthesizer, Transitions
 from synther.data.kinds import Drawn
 from synther.data.layout import Layout
+from synther.data.tables import with_tables
 from synther.errors import FormatError
 
 SLIP = 0.2
@@ -36,7 +37,7 @@ def world(rows: int = 20_000, seed: int = 0) -> Transitions:
 
 
 def inferred(rows: Transitions) -> Layout:
-    return Layout.infer(rows, spikes=True).with_tables(rows)
+    return with_tables(Layout.infer(rows, spikes=True), rows)
 
 
 def drawn_names(layout: Layout) -> dict[str, set[str]]:

@@ -1,0 +1,202 @@
+"""Which discrete outcomes follow from a few discrete columns alone, so that tables can stand for them (following.py).
+
+An outcome that other columns have a part in stays as it is: one that real numbers explain (a leg that touches the
+ground), or that explains real numbers, whose share in it the tables would hide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synther.data.following import Classes, Following, class_count, class_rows
+from synther.data.kinds import Array, Binary, Categorical, Codebook, Drawn, Kind, Levels, Matrix, OneHot
+from synther.data.layout import Layout
+from synther.data.residuals import bends, least_squares
+from synther.data.transitions import ROW_FIELDS, Transitions
+
+MOST_VALUES = 64
+"""Of a column, or group of columns, that is counted."""
+_MOST_PARENTS = 3
+_MOST_SHARES = 1 << 15  # of a table,
+_ROWS_PER_CELL = 5  # and rows for each combination of what an outcome follows from
+_FEWEST_ROWS = 1_000
+_EXPLAINED = 0.02  # share of variance that real numbers may explain of what a table leaves open,
+_EXPLAINS = 0.005  # and that this may explain of real numbers
+_ERRORS, _SHIFT = 6.0, 0.25  # standard errors, and stds, by which real numbers may be others beside a value
+_CERTAIN = 0.05  # share of an outcome's variance that is left to chance
+_SAMPLED = 1 << 17  # rows that tables are counted in
+_DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
+_FOLLOWING = ("next_observation", "reward", "terminal")  # each may follow from those before it
+
+
+def with_tables(layout: Layout, rows: Transitions) -> Layout:
+    """The same layout with discrete outcomes drawn from tables, where `rows` show that they follow from discrete
+    columns alone."""
+    some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
+    sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
+    numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
+    discrete, outcomes = {}, []
+    for number, place in enumerate(layout.places):
+        is_small = 2 <= class_count(place.kind) <= MOST_VALUES
+        if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS and is_small:
+            discrete[number] = layout.values(number, sources)
+            if place.field in _FOLLOWING:
+                outcomes.append(number)
+        elif place.kind.matrix_width:
+            column = sources[place.field][:, place.source].astype(np.float64)
+            numbers[place.field in ("observation", "action")].append(column)
+    outcomes.sort(key=lambda number: _FOLLOWING.index(layout.places[number].field))
+    ends = [number for number in outcomes if layout.places[number].field == "terminal"]  # which none may come upon
+    counts = {number: class_count(layout.places[number].kind) for number in discrete}
+    given, after = (np.concatenate(numbers[is_given], axis=1) for is_given in (True, False))
+    found = find(discrete, counts, outcomes, given, after, certain=ends)
+    drawn, chosen = {table.outcome for table in found}, {field: list[Kind]() for field in ROW_FIELDS}
+    for number, place in enumerate(layout.places):
+        if place.field in chosen:
+            chosen[place.field].append(Drawn(class_rows(place.kind)) if number in drawn else place.kind)
+    return replace(layout, **{field: tuple(own) for field, own in chosen.items()}, following=tuple(found))  # type: ignore[arg-type]
+
+
+def find(
+    discrete: Mapping[int, Classes],
+    counts: Mapping[int, int],
+    outcomes: Sequence[int],
+    given: Matrix,
+    after: Matrix,
+    certain: Sequence[int] = (),
+) -> list[Following]:
+    """Tables for those of the `outcomes` that follow from discrete columns alone.
+
+    `discrete` has the values of each discrete place in some rows, `counts` how many values it has. `given` (N, G) are
+    the real numbers of observation and action, `after` (N, A) those of reward and next observation. Outcomes that must
+    be `certain` have no table that leaves much to chance.
+    """
+    if len(after) < _FEWEST_ROWS:
+        return []
+    given, after = _standard(given), _standard(after)
+    earlier = [place for place in discrete if place not in outcomes]
+    found: list[Following] = []
+    open_ended: list[Matrix] = []
+    for outcome in outcomes:
+        table = _counted(outcome, earlier, discrete, counts)
+        left = _left(table, discrete)
+        chance = left.var(0).sum() / np.eye(counts[outcome])[discrete[outcome]].var(0).sum()
+        is_chance = outcome in certain and chance > _CERTAIN
+        if is_chance or _explained(given, left) > _EXPLAINED or _go_with(given, left):
+            open_ended.append(np.eye(counts[outcome])[discrete[outcome]])
+        else:
+            found.append(table)
+        earlier.append(outcome)
+    others = _standard(np.concatenate([after, *open_ended], axis=1))
+    others = _standard(others - _told(given, others))
+    return [
+        table
+        for table in found
+        if _explains(table, discrete, others) <= _EXPLAINS and not _go_with(others, _left(table, discrete))
+    ]
+
+
+def _counted(
+    outcome: int, earlier: Sequence[int], discrete: Mapping[int, Classes], counts: Mapping[int, int]
+) -> Following:
+    """The table with the parents that are worth their number: by the Bayesian information criterion."""
+    values, size = discrete[outcome], counts[outcome]
+    cells, parents = np.zeros(len(values), np.int64), list[int]()
+    best = _criterion(cells, values, size)
+    while len(parents) < _MOST_PARENTS:
+        most = min(len(values) // _ROWS_PER_CELL, _MOST_SHARES // size)
+        tried = []
+        for parent in earlier:
+            total = math.prod(counts[one] for one in (*parents, parent))
+            if parent not in parents and total <= most:
+                tried.append((_criterion(cells * counts[parent] + discrete[parent], values, size), parent))
+        if not tried or min(tried)[0] >= best:
+            break
+        best, chosen = min(tried)
+        parents.append(chosen)
+        cells = cells * counts[chosen] + discrete[chosen]
+    sizes = tuple(counts[parent] for parent in parents)
+    joint = np.bincount(cells * size + values, minlength=math.prod(sizes) * size).reshape(-1, size).astype(np.float64)
+    overall = np.bincount(values, minlength=size) / len(values)
+    seen = joint.sum(1, keepdims=True)
+    shares = np.where(seen > 0, joint / np.maximum(seen, 1), overall)  # a combination never seen: as in all rows
+    return Following(outcome, tuple(parents), sizes, tuple(map(tuple, shares.tolist())))
+
+
+def _criterion(cells: Classes, values: Classes, size: int) -> float:
+    """Nats that the values cost where the cells are known, and half a logarithm of the rows for each share."""
+    _, joint = np.unique(cells * size + values, return_counts=True)
+    _, alone = np.unique(cells, return_counts=True)
+    nats = float((alone * np.log(alone)).sum() - (joint * np.log(joint)).sum())
+    return nats + 0.5 * math.log(len(values)) * (len(joint) - len(alone))
+
+
+def _left(table: Following, discrete: Mapping[int, Classes]) -> Matrix:
+    """Which value each row has, less the share that the table gives it. (N, K)"""
+    values = discrete[table.outcome]
+    shares = np.array(table.shares)[table.cells(discrete, len(values))]
+    return np.asarray(np.eye(shares.shape[1])[values] - shares)
+
+
+def _explained(given: Matrix, left: Matrix) -> float:
+    """The largest share of a column's variance that a line, or a bent line, in real numbers explains."""
+    left = left[:, left.std(0) > 1e-3]
+    if not given.shape[1] or not left.shape[1]:
+        return 0.0
+    half = np.arange(len(given)) % 2 == 0
+    told = left[half].mean(0) + (given[~half] - given[half].mean(0)) @ least_squares(given[half], left[half])
+    gain = 1 - ((left[~half] - told) ** 2).mean(0) / np.maximum(left[~half].var(0), 1e-12)
+    return 1.0 if bends(given, left) else float(gain.max())
+
+
+def _go_with(columns: Matrix, left: Matrix) -> bool:
+    """Whether columns of std 1, or how far they are from their mean, are others where a value comes unexpectedly.
+
+    A value in a thousand rows explains little of anybody's variance, even if it comes beyond some line alone.
+    """
+    left = left[:, left.std(0) > 1e-6]
+    columns = np.concatenate([columns, _standard(np.abs(columns))], axis=1)
+    size = (left**2).sum(0)[:, None]
+    together = left.T @ columns
+    return bool(((np.abs(together) > _ERRORS * np.sqrt(size)) & (np.abs(together) > _SHIFT * size)).any())
+
+
+def _explains(table: Following, discrete: Mapping[int, Classes], others: Matrix) -> float:
+    """The largest share of the variance of `others`, within a cell of the table, that the outcome explains."""
+    values, size = discrete[table.outcome], len(table.shares[0])
+    cells = table.cells(discrete, len(values))
+    half = np.arange(len(values)) % 2 == 0
+    largest = 0.0
+    for column in others.T:
+        rest = column - _group_means(cells, column, half)
+        told = _group_means(cells * size + values, rest, half)
+        variance = rest[~half].var()
+        if variance > 1e-6:
+            largest = max(largest, float(1 - ((rest - told)[~half] ** 2).mean() / variance))
+    return largest
+
+
+def _group_means(groups: Classes, values: Matrix, fitted: NDArray[np.bool_]) -> Matrix:
+    """For each row the mean of its group, taken from the rows `fitted`; 0 for a group of fewer than five."""
+    count = int(groups.max()) + 1
+    seen = np.bincount(groups[fitted], minlength=count)
+    totals = np.bincount(groups[fitted], weights=values[fitted], minlength=count)
+    means = np.where(seen >= _ROWS_PER_CELL, totals / np.maximum(seen, 1), 0.0)
+    return np.asarray(means[groups])
+
+
+def _told(given: Matrix, others: Matrix) -> Matrix:
+    """What a line in real numbers tells about others."""
+    return np.asarray(given @ least_squares(given, others)) if given.shape[1] else np.zeros_like(others)
+
+
+def _standard(columns: Matrix) -> Matrix:
+    """Those that vary, with mean 0 and std 1."""
+    std = columns.std(0)
+    varies = std > 1e-12 * np.maximum(np.abs(columns).max(0, initial=0.0), 1e-300)
+    return np.asarray((columns[:, varies] - columns[:, varies].mean(0)) / std[varies])
