@@ -305,7 +305,8 @@ class OnlineRun(OnlineOptions, RunSpec):
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         trained = _training_of(folder)
         if trained and done["synthetic"] is not None:
-            yield ("synthetic",), Synthetic(**done["synthetic"]), trained["upsampling"]["settings"]
+            kind = Synthetic if self.synthetic is None else type(self.synthetic)
+            yield ("synthetic",), kind(**done["synthetic"]), trained["upsampling"]["settings"]
 
 
 @dataclass(frozen=True)

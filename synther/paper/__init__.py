@@ -11,7 +11,7 @@ _ALL = (
     offline.network, offline.antmaze, offline.mixture, offline.compression, offline.rliable, online.online,
     pixels.vd4rl, pixels.representation,
     offline.agents, offline.mixed_subsample, offline.mixed_eval, offline.mixed_larger, offline.fractions,
-    online.online_first, online.online_100k, online.online_200k, pixels.pixels,
+    online.online_first, online.online_100k, online.online_200k, pixels.pixels, pixels.pixels_online,
     offline.regularisation, offline.variants, offline.guided_offline,
     online.regularisation_online, online.guided,
 )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from synther.experiments.spec import Recipe
-from synther.experiments.specs import Features, PixelAlgorithm, PixelRun, Retraining
+from synther.experiments.specs import Features, OnlinePixelRun, PixelAlgorithm, PixelRun, Retraining, SyntheticLatents
 from synther.paper.experiment import (
     HALF,
     PAIRS,
@@ -28,13 +28,14 @@ TASKS = ("walker-walk", "cheetah-run")
 LEVELS = ("mixed", "medium", "medium-expert", "expert")
 
 _PAPERS = Recipe()
-_CHANGES = {part: dict(options) for part, options in LATENTS.items()} | {"fit": {"steps": 50_000}}
-_OURS = Recipe(preset="best", samples=1_000_000, changes=_CHANGES)
+_LATENTS = {part: dict(options) for part, options in LATENTS.items()}
+_OURS = Recipe(preset="best", samples=1_000_000, changes={**_LATENTS, "fit": {"steps": 50_000}})
 _SHIFTS = 8
 _ALL_FEATURES: dict[PixelAlgorithm, Features] = {"drq_bc": "both", "bc": "actor"}
 _ABLATED = ("cheetah-run", "expert", "drq_bc")
 """The run with arms of single features, as in the paper's ablation."""
 
+REAL_HEADS = "DrQ-v2 + real latents"
 HEAD_UPDATES = "The paper does not say how long heads are retrained; here they get as many updates as stage one."
 OUR_LATENTS = (
     "original: the agents of stage one. Other columns: their heads, retrained on the latents of the data (real "
@@ -90,6 +91,24 @@ def pixels() -> Experiment:
     return Experiment(
         "pixels", "", about, runs, rows_by_data(runs), primary=primary, secondary=secondary, remarks=remarks
     )
+
+
+def pixels_online() -> Experiment:
+    """An easy task of DrQ-v2's, long enough for the plain agent to learn it. All runs of it render with less shadow."""
+    task, steps, plain = "cartpole-swingup", 60_000, "DrQ-v2"
+    made = SyntheticLatents(changes=_LATENTS)
+    ways = {plain: None, f"{plain} + SynthER": made, REAL_HEADS: replace(made, copies=True)}
+    names = {plain: "drq_v2", f"{plain} + SynthER": "drq_v2-synther", REAL_HEADS: "drq_v2-copies"}
+    how: dict[str, Any] = {"agent": {"stddev_updates": 50_000}, "steps": steps, "seeds": 3, "shadow_size": 512}
+    runs = {
+        title: OnlinePixelRun(f"{task}-{steps // 1000}k-{names[title]}", f"dm_control/{task}-v0", synthetic=way, **how)
+        for title, way in ways.items()
+    }
+    table = {task: {title: Cell(run.name, run.arm) for title, run in runs.items()}}
+    about = "DrQ-v2 from pixels: synthetic latents against the same updates of the heads on real ones, and plain"
+    primary, secondary = ((f"{plain} + SynthER", REAL_HEADS),), ((f"{plain} + SynthER", plain), (REAL_HEADS, plain))
+    jobs = tuple(runs.values())
+    return Experiment("pixels-online", "", about, jobs, table, primary=primary, secondary=secondary)
 
 
 def _own(task: str, level: str, name: PixelAlgorithm) -> PixelRun:

@@ -164,7 +164,9 @@ class Table:
                 f"{_either(updates)} {when}."
             )
         if self.experiment.is_online:
-            yield "A step is one decision in the environment of each seed; no action is repeated."
+            repeats = sorted({getattr(job, "repeat", 1) for job in self.experiment.jobs})
+            taken = "no action is repeated" if repeats == [1] else f"every action is taken {_either(repeats)} times"
+            yield f"A step is one decision in the environment of each seed; {taken}."
         if any(cell.paper for row in self.experiment.table.values() for cell in row.values()):
             yield "In brackets: the paper's figure."
 

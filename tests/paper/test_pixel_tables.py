@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from synther.experiments.spec import ChangeOptions
-from synther.experiments.specs import STAGE_ONE, PixelRun
+from synther.experiments.specs import STAGE_ONE, OnlinePixelRun, PixelRun
 from synther.folder import read_object, write_object
 from synther.paper import find, findings
 from synther.paper.tables import RUNS, Table
@@ -112,3 +113,19 @@ def test_differences_over_all_data_sets(out):
     assert found.difference.value == pytest.approx(5.0)
     # Each mean has a standard error of 1, their mean one of 1 / sqrt(2); Welch's degrees of freedom are 4.
     assert found.difference.high - found.difference.value == pytest.approx(2.776 / 2**0.5)
+
+
+def test_online_the_control_has_the_same_updates_of_heads(out):
+    wanted = find("pixels-online")
+    plain, made, control = wanted.jobs
+    for run, scores in zip((plain, made, control), ((1.0, 2.0), (5.0, 8.0), (3.0, 4.0)), strict=True):
+        assert isinstance(run, OnlinePixelRun)
+        finish_run(out, run, run.steps, {run.arm: scores})
+    assert isinstance(made, OnlinePixelRun)
+    assert isinstance(control, OnlinePixelRun)
+    assert made.synthetic is not None
+    assert replace(made, name=control.name, synthetic=replace(made.synthetic, copies=True)) == control
+    table = Table.of(wanted, out)
+    (primary,) = [one for one in table.paired if one.primary]
+    assert (primary.comparison, primary.difference.value) == ("DrQ-v2 + SynthER - DrQ-v2 + real latents", 3.0)
+    assert any("every action is taken 2 times" in note for note in table.notes())
