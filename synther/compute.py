@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar
 from threading import Barrier, Lock
 from typing import Any, Literal, TypeVar, get_args
 
@@ -113,26 +112,16 @@ def _found_precision() -> str:
         ) from None
 
 
-_outside: ContextVar[int | None] = ContextVar("_outside", default=None)
-
-
-def threads() -> int:
-    """How many threads PyTorch was given, also inside `one_thread`."""
-    return _outside.get() or torch.get_num_threads()
-
-
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Torch on one thread. Products of small or of tall and narrow matrices are many times slower on several, which
     wait for each other at every product, and on one they are summed in one order, whatever the machine."""
     before = torch.get_num_threads()
-    token = _outside.set(threads())
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        _outside.reset(token)
 
 
 def side_by_side(count: int) -> ThreadPoolExecutor:
@@ -157,7 +146,7 @@ def side_by_side(count: int) -> ThreadPoolExecutor:
 
 def spread(function: Callable[[T], U], items: Iterable[T], device: torch.device) -> Iterator[U]:
     """`function` of each item, in order. The cores of a CPU share the items."""
-    count = threads() if device.type == "cpu" else 1
+    count = torch.get_num_threads() if device.type == "cpu" else 1
     return in_turn(function, items, count) if count > 1 else map(function, items)
 
 

@@ -24,6 +24,7 @@ from synther.data.formats import parquet
 from synther.data.stream import StoredRows, stored_rows
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, SamplerConfig
+from synther.diffusion.gradient import is_narrow
 from synther.durable import check_folder, check_writable, partial_folder
 from synther.errors import ConfigError, FormatError
 from synther.folder import ANOTHER, RunFolder, digest_of, only_writer, write_object, written_once
@@ -119,7 +120,7 @@ def announce_fit(model: Synthesizer, rows: int, models: int = 1) -> None:
     settings, fit = model.settings, model.settings.fit
     size = f"{settings.network.depth} x {settings.network.width}"
     limit = f"{fit.steps:,} steps" + ("" if fit.minutes is None else f" or {fit.minutes:g} minutes")
-    threads = torch.get_num_threads()
+    threads = 1 if is_narrow(settings.network) else torch.get_num_threads()
     cores = f", {threads} thread{'s' * (threads > 1)}" if model.device.type == "cpu" else ""
     where = f"{compute.describe(model.device)} ({model.precision}{cores})"
     several = f"{models} models together, each " if models > 1 else ""
