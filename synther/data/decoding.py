@@ -23,7 +23,7 @@ from torch import Tensor
 from synther.data.kind import Array, Kind, Matrix
 from synther.data.numbers import Number, Numbers
 from synther.data.quantiles import row_index
-from synther.data.scaling import Scaler, Unscaler
+from synther.data.scaling import Scaler
 from synther.data.termination import FEATURES, Decision, TerminationTree
 from synther.data.values import Binary, Constant
 from synther.errors import DataError
@@ -66,14 +66,17 @@ class Decoder:
         ending: TerminationTree | None = None,
         unusual: TerminationTree | None = None,
         device: torch.device | None = None,
+        drawn: Sequence[Sequence[float]] = (),
     ) -> None:
         """`ending` decides about terminals, `unusual` about rewards other than the usual one. Without a scaler, the
-        matrix is that of the layout itself."""
+        matrix is that of the layout itself. `drawn` are mean and std of the numbers that a generator makes for each
+        table of the layout; none: 0 and 1."""
         types = {layout.dtype_of(field).name for field in layout.field_widths}
         device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
         self.layout, self.device = layout, device
-        self._unscale = None if scaler is None else Unscaler(scaler, device)
+        self._unscale = None if scaler is None else scaler.unscaler(device)
         self._settle = layout.settle if layout.unsettled else None
+        self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
@@ -113,6 +116,8 @@ class Decoder:
             part = slice(start, start + _CHUNK)
             raw = self._raw(matrix[part], self._settle)
             self._check_finite(raw, start)
+            for column, (mean, std) in self._drawn:
+                raw[column] = (raw[column] - mean) / std
             self._fill(fields if count <= _CHUNK else {name: each[part] for name, each in fields.items()}, raw)
         return memory
 

@@ -48,9 +48,6 @@ class Following:
     """How many values each parent has."""
     shares: tuple[tuple[float, ...], ...]
     """For each combination, the last parent changing fastest."""
-    shift: float = 0.0
-    scale: float = 1.0
-    """Mean and std of the numbers that a generator makes. Those of the real rows are 0 and 1."""
 
     @cached_property
     def _ends(self) -> Matrix:
@@ -76,9 +73,9 @@ class Following:
         return _normal(low + (high - low) * draw.random(len(values)))
 
     def drawn(self, classes: Mapping[int, Classes], numbers: Matrix) -> Classes:
-        """The way back, for any numbers (N,)."""
+        """The way back, for any numbers (N,). Of the real rows, these have mean 0 and std 1."""
         ends = self._ends[self.cells(classes, len(numbers))]
-        ranks = np.clip(_rank((numbers - self.shift) / self.scale), 0.0, 1 - _TAIL / 2)
+        ranks = np.clip(_rank(numbers), 0.0, 1 - _TAIL / 2)
         found: Classes = (ranks[:, None] >= ends).sum(1)
         return np.asarray(np.minimum(found, ends.shape[1] - 1), np.int64)
 
@@ -87,11 +84,13 @@ class Following:
 
     @classmethod
     def from_json(cls, entry: Any, places: int) -> Following:
+        if isinstance(entry, dict):  # earlier files say 0 and 1 here, what calibrations correct
+            entry = {name: value for name, value in entry.items() if name not in ("shift", "scale")}
         found: Following = checked(entry, cls, "layout.following")
         wide = {len(shares) for shares in found.shares}
         known = all(0 <= place < places for place in (found.outcome, *found.parents))
         whole = len(found.sizes) == len(found.parents) and math.prod(found.sizes) == len(found.shares)
-        if not (known and whole and len(wide) == 1 and np.isfinite(np.array(found.shares)).all() and found.scale > 0):
+        if not (known and whole and len(wide) == 1 and np.isfinite(np.array(found.shares)).all()):
             raise FormatError("layout.following: expected a share of every value for every combination of parents")
         return found
 

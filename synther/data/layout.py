@@ -305,13 +305,6 @@ class Layout:
         extra = tuple(replace(each, kinds=tuple(changed[each.key])) for each in self.extra)
         return replace(self, **{field: tuple(changed[field]) for field in ROW_FIELDS}, extra=extra)  # type: ignore[arg-type]
 
-    def with_drawn(self, moments: Sequence[Sequence[float]]) -> Layout:
-        """The same layout for a generator that makes numbers of such a mean and std where tables decide; none: of 0 and
-        1."""
-        pairs = moments or [(0.0, 1.0)] * len(self.following)
-        tables = zip(self.following, pairs, strict=True)
-        return replace(self, following=tuple(replace(table, shift=pair[0], scale=pair[1]) for table, pair in tables))
-
     def pack(self, rows: Transitions) -> Matrix:
         """The matrix (N, D) of `rows`, which must fit this layout. Nothing is scaled or clipped.
 

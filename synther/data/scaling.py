@@ -145,11 +145,17 @@ class Scaler:
         """Scaled (N, D) to raw (N, D). `settle` may change what raw rows give before outcomes follow from it."""
         self._check_width(matrix)
         columns = torch.from_numpy(np.array(matrix.T, np.float64, order="C"))
-        return np.asarray(self._unscaler(columns, settle).numpy().T)
+        return np.asarray(self.unscaler(_CPU)(columns, settle).numpy().T)
+
+    def unscaler(self, device: torch.device) -> Unscaler:
+        """What undoes it on a device; made once."""
+        if device not in self._unscalers:
+            self._unscalers[device] = Unscaler(self, device)
+        return self._unscalers[device]
 
     @cached_property
-    def _unscaler(self) -> Unscaler:
-        return Unscaler(self, _CPU)
+    def _unscalers(self) -> dict[torch.device, Unscaler]:
+        return {}
 
     def log_slope(self, matrix: Array) -> Matrix:
         """Sum over columns of log |d scaled / d raw| at raw rows (N, D): what the scaling adds to a likelihood (N,)."""

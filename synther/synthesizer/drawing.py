@@ -104,17 +104,17 @@ class Drawing:
 
     @cached_property
     def layout(self) -> Layout:
-        """The model's, with the thresholds of this sampler, and the numbers that it makes for tables."""
-        return _calibrated(self.model.layout, self.calibration)
+        """The model's, with the thresholds of this sampler."""
+        return self.model.layout.with_thresholds(self.calibration.thresholds)
 
     @cached_property
     def decoder(self) -> Decoder:
-        return self._decoder(self.layout)
+        return self._decoder(self.calibration)
 
-    def _decoder(self, layout: Layout) -> Decoder:
+    def _decoder(self, calibration: Calibration) -> Decoder:
         model, usual = self.model, self.model.usual_reward
-        unusual = None if usual is None else usual.tree
-        return Decoder(layout, model.scaler, model.ending, unusual, self.sampler.device)
+        layout, unusual = model.layout.with_thresholds(calibration.thresholds), None if usual is None else usual.tree
+        return Decoder(layout, model.scaler, model.ending, unusual, self.sampler.device, calibration.drawn)
 
     def decoded(self, matrix: Array) -> Transitions:
         """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""
@@ -233,7 +233,7 @@ class Drawing:
             for matrix in self.sampler.drawn(_CALIBRATION_SEED, range(blocks), lambda _, matrix: matrix):
                 drawn.append(matrix)
                 phase.advance(block_rows)
-        decoder, flags, numbers = self._decoder(model.layout), [], []
+        decoder, flags, numbers = self._decoder(Calibration(model.layout.thresholds)), [], []
         for matrix in drawn:
             raw = decoder.raw(matrix)
             flags.append(decoder.flags(raw).t().cpu().numpy())
@@ -246,7 +246,7 @@ class Drawing:
         names = model.layout.flag_names
         if "terminal" not in names and not model.shares:
             return found
-        decoder, draw = self._decoder(_calibrated(model.layout, found)), np.random.default_rng(_CALIBRATION_SEED)
+        decoder, draw = self._decoder(found), np.random.default_rng(_CALIBRATION_SEED)
         made = map(decoder, drawn)
         rows = Transitions.concatenate([one.rows[self._consistent(one, draw)] for one in made])
         weight = None
@@ -274,7 +274,3 @@ class Drawing:
         record = self.model.record
         fitted_rows = record.steps * self.settings.fit.batch_for(record.rows)
         return STEP_CALLS * fitted_rows / self.config.network_calls / 2
-
-
-def _calibrated(layout: Layout, calibration: Calibration) -> Layout:
-    return layout.with_thresholds(calibration.thresholds).with_drawn(calibration.drawn)

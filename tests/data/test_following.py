@@ -151,6 +151,8 @@ def test_few_rows_have_no_tables():
 def test_tables_are_kept_in_a_file_and_others_are_refused(layout):
     told = json.loads(json.dumps(layout.to_json()))
     assert Layout.from_json(told) == layout
+    earlier = {**told, "following": [{**table, "shift": 0.0, "scale": 1.0} for table in told["following"]]}
+    assert Layout.from_json(earlier) == layout
     assert sum(isinstance(kind, Drawn) for kind in layout.kinds) == 5
     without = {key: value for key, value in told.items() if key != "following"}
     first = told["following"][0]
