@@ -29,7 +29,8 @@ import torch
 from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions, preset
-from synther.compute import Precision, one_thread, pick_device, synchronize
+from synther.compute import Precision, fetch, one_thread, pick_device, synchronize
+from synther.data.decoding import Decoded, Decoder
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import FitConfig, NetworkConfig, NoiseConfig, SamplerConfig
 from synther.diffusion.fit import fit
@@ -159,11 +160,15 @@ def _apart(drawing: Drawing, sample: Callable[[], object], rows: int) -> list[st
     else:
         drawn = _timed(lambda: deque(sampler.drawn(0, blocks, lambda *_: None), 0), device)
     with nullcontext() if on_gpu else one_thread():
-        decoded = _timed(lambda: deque((decoder(matrix) for _ in blocks), 0), device)
+        decoded = _timed(lambda: deque((_decode(decoder, matrix) for _ in blocks), 0), device)
     sampled = _timed(sample, device)
     gpu = torch.cuda.max_memory_allocated(device) / 2**30 if on_gpu else 0.0
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return [*(f"{each:.3f} s" for each in (drawn, decoded, sampled)), f"{gpu:.1f} GiB", f"{memory:.1f} GiB"]
+
+
+def _decode(decoder: Decoder, matrix: torch.Tensor) -> Decoded:
+    return decoder.rows(fetch(decoder.packed(matrix.to(decoder.device)))(), len(matrix))
 
 
 def _cpu(device: torch.device) -> str:
