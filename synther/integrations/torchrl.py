@@ -55,6 +55,8 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
     """
 
     synthetic: SyntheticRows
+    _is_known = False
+    """Whether the first steps have been checked."""
 
     def __init__(self, *, action_spec: Any = None, action_key: str = "action", **options: Any) -> None:
         check_options(options, *_THEIRS)
@@ -74,6 +76,23 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
                 f"{type(self.sampler).__name__} draws steps that follow each other, which synthetic ones do not: "
                 "expected RandomSampler, SamplerWithoutReplacement or PrioritizedSampler"
             )
+
+    def add(self, data: TensorDictBase) -> int:
+        place: int = super().add(data)
+        self._check_first()
+        return place
+
+    def extend(self, *given: Any, **how: Any) -> Tensor:
+        places: Tensor = super().extend(*given, **how)
+        self._check_first()
+        return places
+
+    def _check_first(self) -> None:
+        """The first steps tell what all will be: those that no generator can learn are refused now, not at a refresh
+        much later."""
+        if not self._is_known and self.synthetic.mixture.ratio > 0 and len(self):
+            _Form.of(self._stored()[0], self._action_key, self.priority_key)
+            self._is_known = True
 
     def refresh(self) -> None:
         """Fit on the stored steps and generate synthetic ones now, or start to do so in the background."""

@@ -351,10 +351,14 @@ def test_steps_that_cannot_be_modelled_are_refused():
         *((steps().exclude(key), "roll-out") for key in ("action", ("next", "reward"), ("next", "terminated"))),
         (steps().exclude("observation"), "next"),
     ):
-        ours = buffer(refresh_every=10)
-        ours.extend(given.exclude(("next", "done")) if given is not several else given)
+        given = given.exclude(("next", "done")) if given is not several else given
         with pytest.raises(DataError, match=said):
-            ours.sample()
+            buffer(refresh_every=10_000).extend(given)
+        with pytest.raises(DataError, match=said):
+            buffer(refresh_every=10_000).add(given[0])
+    never = buffer(ratio=0.0)
+    never.extend(image)
+    assert never.sample()["observation"].shape[1:] == (3, 8, 8)
 
 
 def test_rows_of_several_steps_keep_their_number():
