@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix
-from synther.data.numbers import Number, Numbers
+from synther.data.numbers import Numbers, Real
 from synther.data.quantiles import row_index
 from synther.data.scaling import Scaler
 from synther.data.termination import FEATURES, Decision, TerminationTree
@@ -166,7 +166,7 @@ class Decoder:
 
 def _is_plain(layout: Layout) -> bool:
     """Whether rows can be decoded on any device."""
-    return not layout.unsettled and all(isinstance(kind, (Number, Binary, Constant)) for kind in layout.kinds)
+    return not layout.unsettled and all(isinstance(kind, (Real, Binary, Constant)) for kind in layout.kinds)
 
 
 class _Part:
@@ -184,7 +184,7 @@ class _Part:
         raise NotImplementedError
 
 
-class _NumberPart(_Part):
+class _RealPart(_Part):
     """All columns of real numbers."""
 
     def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
@@ -263,7 +263,7 @@ def _parts(layout: Layout, device: torch.device) -> list[_Part]:
     return [part(places, layout, device) for part, places in groups.items()]  # type: ignore[call-arg]
 
 
-_OWNERS: dict[type[Kind], type[_Part]] = {Number: _NumberPart, Binary: _FlagPart, Constant: _ConstantPart}
+_OWNERS: dict[type[Kind], type[_Part]] = {Real: _RealPart, Binary: _FlagPart, Constant: _ConstantPart}
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def _targets(places: Sequence[Place], layout: Layout, device: torch.device) -> l
 
 
 def _bounds(kinds: Sequence[Kind], dtype: np.dtype[Any], device: torch.device) -> tuple[Tensor, Tensor] | None:
-    numbers = [kind for kind in kinds if isinstance(kind, Number)]
+    numbers = [kind for kind in kinds if isinstance(kind, Real)]
     if dtype.kind != "f" or dtype == np.float64 or not numbers:
         return None
     pairs = np.clip(

@@ -7,15 +7,31 @@ from typing import Any
 
 from synther.data.categories import Categorical, Codebook, Drawn, OneHot, as_keys
 from synther.data.kind import Array, Kind, Matrix
-from synther.data.numbers import Bounded, Continuous, Number, Spiked
+from synther.data.numbers import Bounded, Continuous, Real, Spiked
 from synther.data.spaces import number_from_json, number_to_json
 from synther.data.values import Binary, Constant, Integer, Levels
 from synther.errors import FormatError
 from synther.schema import checked
 
 __all__ = [
-    "Array", "Binary", "Bounded", "Categorical", "Codebook", "Constant", "Continuous", "Drawn", "Integer", "Kind",
-    "Levels", "Matrix", "Number", "OneHot", "Spiked", "as_keys", "from_json", "to_json",
+    "Array",
+    "Binary",
+    "Bounded",
+    "Categorical",
+    "Codebook",
+    "Constant",
+    "Continuous",
+    "Drawn",
+    "Integer",
+    "Kind",
+    "Levels",
+    "Matrix",
+    "OneHot",
+    "Real",
+    "Spiked",
+    "as_keys",
+    "from_json",
+    "to_json",
 ]  # fmt: skip
 
 _KINDS: dict[str, type[Kind]] = {

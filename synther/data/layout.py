@@ -21,18 +21,7 @@ from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
 from synther.data.following import Following, class_count, classes_of
 from synther.data.inference import Integers
-from synther.data.kinds import (
-    Array,
-    Bounded,
-    Constant,
-    Continuous,
-    Drawn,
-    Integer,
-    Kind,
-    Levels,
-    Matrix,
-    Spiked,
-)
+from synther.data.kinds import Array, Constant, Drawn, Integer, Kind, Levels, Matrix, Real
 from synther.data.spaces import Space
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
 from synther.errors import ConfigError, DataError, FormatError
@@ -448,9 +437,9 @@ class Layout:
             if isinstance(kind, Constant):
                 value = float(kind.value)
                 found.append(Number(None, value, value))
-            elif isinstance(kind, Bounded | Spiked):
-                found.append(Number(place.matrix.start, kind.low, kind.high))
-            elif isinstance(kind, Continuous | Integer | Levels):
+            elif isinstance(kind, Real):
+                found.append(Number(place.matrix.start, *kind.bounds))
+            elif isinstance(kind, Integer | Levels):
                 found.append(Number(place.matrix.start, -math.inf, math.inf))
             else:
                 raise ConfigError(f"expected numbers: {place.names[0]} has values without an order")
@@ -478,7 +467,7 @@ class Layout:
     def unsettled(self) -> tuple[Place, ...]:
         """Discrete columns of observation and action."""
         given = [run for run in self._runs if run.field in ("observation", "action") and run.kind.matrix_width]
-        return tuple(run for run in given if not isinstance(run.kind, (Continuous, Bounded, Spiked)))
+        return tuple(run for run in given if not isinstance(run.kind, Real))
 
     def settle(self, matrix: Matrix) -> None:
         """Replace discrete observations and actions in rows of the matrix by what they will be as rows: valid codes,

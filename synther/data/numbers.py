@@ -18,7 +18,7 @@ from synther.data.quantiles import row_index
 _CPU = torch.device("cpu")
 
 
-class Number(Kind):
+class Real(Kind):
     """Real numbers. Abstract."""
 
     scaled: ClassVar[bool] = True
@@ -40,13 +40,13 @@ class Number(Kind):
 
 @final
 @dataclass(frozen=True)
-class Continuous(Number):
+class Continuous(Real):
     """Any real number."""
 
 
 @final
 @dataclass(frozen=True)
-class Bounded(Number):
+class Bounded(Real):
     """Real numbers of a box: what leaves it is clipped. A side without a bound is infinite.
 
     NOTE[paper]: the reference never clips, and 3 % of its actions leave the box.
@@ -62,7 +62,7 @@ class Bounded(Number):
 
 @final
 @dataclass(frozen=True)
-class Spiked(Number):
+class Spiked(Real):
     """Real numbers from `low` to `high` of which some come again and again: a clipped velocity, a reward of exactly 0.
 
     A smooth generator scatters such a value to both sides. So a spike at an end of the range is moved out by `gap`, and
@@ -132,7 +132,7 @@ class Spiked(Number):
 class Numbers:
     """Columns of numbers, decoded together."""
 
-    def __init__(self, kinds: Sequence[Number], starts: Sequence[int], device: torch.device) -> None:
+    def __init__(self, kinds: Sequence[Real], starts: Sequence[int], device: torch.device) -> None:
         """`starts` are their first columns in the matrix."""
         self._rows = row_index(starts, device)
         bounds = torch.tensor([kind.bounds for kind in kinds], dtype=torch.float64, device=device)
