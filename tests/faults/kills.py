@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -214,7 +215,8 @@ class Server:
             try:
                 os.killpg(group, signal.SIGKILL)
             except ProcessLookupError:  # over in this moment, or not yet a group of its own
-                os.kill(group, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(group, signal.SIGKILL)
         code = int(self._process.stdout.readline())
         return code, time.monotonic() - began
 
@@ -236,8 +238,10 @@ class Server:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.wait(60)
+        self._process.stdout.close()
 
 
 def inputs(server: Server, folder: Path) -> None:
