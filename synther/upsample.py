@@ -32,8 +32,9 @@ from synther.locks import owned
 from synther.presets import name_of
 from synther.progress import Progress
 from synther.relevance.consistency import check_keep
-from synther.synthesizer import PREVIEW_ROWS, Synthesizer, student_checkpoint
+from synther.synthesizer import Synthesizer, student_checkpoint
 from synther.synthesizer.shards import Workers
+from synther.synthesizer.single_file import PREVIEW_ROWS
 
 log = logging.getLogger(__name__)
 

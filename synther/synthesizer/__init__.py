@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -26,7 +26,6 @@ from synther.data.layout import Layout
 from synther.data.preparing import prepare
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
-from synther.data.spool import Spool, Unspooled
 from synther.data.stream import StoredRows, stored_rows
 from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
@@ -39,10 +38,8 @@ from synther.diffusion.fit import Diverged, FitResult, has_overfit, keeps_best
 from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
-from synther.durable import partial_folder
 from synther.engines import check_workers
 from synther.errors import ConfigError, DataError
-from synther.folder import only_writer
 from synther.guides import Gradient, Guide, gradient_guide
 from synther.model_file import FitRecord, Fitted, Student
 from synther.plain import whole_seed
@@ -52,13 +49,11 @@ from synther.relevance.dynamics import Ensemble
 from synther.synthesizer.drawing import Drawing, Wishes
 from synther.synthesizer.picking import Choice, Picking, Relabel
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
+from synther.synthesizer.single_file import PREVIEW_ROWS, write_file
 from synther.synthesizer.streamed import sample_of, with_window
 from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
 
 log = logging.getLogger(__name__)
-
-_SHARD_BLOCKS = 16
-PREVIEW_ROWS = 100_000
 
 Sampler = SamplerConfig | Mapping[str, Any] | str
 """Another than the model's own: whole, some options in which it differs, such as {"steps": 32}, or its kind. "teacher"
@@ -571,15 +566,13 @@ class Synthesizer:
         picking = self._picking(sampler, progress, **asked, keep=keep)
         if into_folder:
             shards = Shards.of(final.resolve(), count, seed, picking)
-            with unfinished(shards, _identity(picking, count, seed) | {"file_blocks": shards.blocks}) as is_unfinished:
+            with unfinished(shards, picking.identity(count, seed) | {"file_blocks": shards.blocks}) as is_unfinished:
                 if is_unfinished and alone:
                     shards.write(range(len(shards)), picking, self._dressed, progress)
                 elif is_unfinished:
                     self._write_with(workers, shards, picking, asked, progress)
             return formats.read(shards.file(0))[:PREVIEW_ROWS]
-        with only_writer(partial_folder(final)):
-            spool = Spool(partial_folder(final), _identity(picking, count, seed))
-            return self._spooled(final, spool, picking, progress)
+        return write_file(final, count, seed, picking, self._dressed, progress)
 
     def _picking(
         self,
@@ -622,27 +615,6 @@ class Synthesizer:
     ) -> None:
         """In a worker: write some of the files."""
         shards.write(numbers, self._picking(sampler, progress, **asked), self._dressed, progress)
-
-    def _spooled(self, final: Path, spool: Spool, picking: Picking, progress: Progress) -> Transitions:
-        """Gather the rows that the spool has not yet, write them all to `final`, and return the first of them."""
-        count, seed = spool.identity["count"], spool.identity["seed"]
-        if spool.count:
-            log.info("going on after %d rows in %s", len(spool), spool.folder)
-        gathered: list[Transitions] = []
-        with progress.phase("sample", count, len(spool)) as phase:
-            for block in picking.blocks(count, seed, spool.count * _SHARD_BLOCKS, len(spool)):
-                gathered.append(block)
-                phase.advance(len(block))
-                if len(gathered) == _SHARD_BLOCKS:
-                    spool.append(Transitions.concatenate(gathered))
-                    gathered = []
-        if gathered:
-            spool.append(Transitions.concatenate(gathered))
-        with progress.phase("write", count) as phase:
-            rows = Unspooled(spool, self._dressed, phase.advance, keep=PREVIEW_ROWS)
-            formats.write(rows, final)
-        spool.remove()
-        return rows.first()
 
     def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
         """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
@@ -720,25 +692,6 @@ class Synthesizer:
 def student_checkpoint(checkpoint: Path) -> Path:
     """Where `fit` keeps the state of a student, beside its own checkpoint."""
     return checkpoint.with_name(f"{checkpoint.name}-student")
-
-
-def _identity(picking: Picking, count: int, seed: int) -> dict[str, Any]:
-    """What makes the rows what they are."""
-    drawing = picking.drawing
-    identity = {
-        "model": drawing.model.digest(),
-        "calibration": drawing.calibration.to_json(),
-        "sampler": asdict(drawing.config),
-        "precision": drawing.sampler.precision,
-        "block_rows": drawing.sampler.block_rows,
-        "seed": seed,
-        "count": count,
-    }
-    if drawing.wishes.asking is not None:
-        identity["asked"] = drawing.wishes.asking.to_json()
-    if not picking.choice.is_plain:
-        identity["choice"] = picking.choice.to_json()
-    return identity
 
 
 def _shares(layout: Layout, rows: Transitions) -> Weights:

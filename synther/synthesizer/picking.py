@@ -7,7 +7,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -93,6 +93,24 @@ class Picking:
     def __init__(self, drawing: Drawing, choice: Choice) -> None:
         self.drawing, self.choice = drawing, choice
         self.discarded = Discarded()
+
+    def identity(self, count: int, seed: int) -> dict[str, Any]:
+        """What makes so many rows what they are."""
+        drawing = self.drawing
+        identity = {
+            "model": drawing.model.digest(),
+            "calibration": drawing.calibration.to_json(),
+            "sampler": asdict(drawing.config),
+            "precision": drawing.sampler.precision,
+            "block_rows": drawing.sampler.block_rows,
+            "seed": seed,
+            "count": count,
+        }
+        if drawing.wishes.asking is not None:
+            identity["asked"] = drawing.wishes.asking.to_json()
+        if not self.choice.is_plain:
+            identity["choice"] = self.choice.to_json()
+        return identity
 
     def blocks(self, count: int, seed: int, first: int = 0, have: int = 0) -> Iterator[Transitions]:
         """What is kept of each block from number `first` on, until it makes `count` rows with the `have` that were kept

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import synther.synthesizer
 from synther import read
 from synther.experiments import record
 from synther.experiments.sources import TrainingData
+from synther.synthesizer import single_file
 from synther.upsample import upsample
 
 from .. import small_job
@@ -48,7 +48,7 @@ def lives(work: Callable[[], object]) -> int:
 @pytest.fixture
 def killed(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(record, "_CHECKPOINT_SHARE", float("inf"))
-    monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", 1)
+    monkeypatch.setattr(single_file, "SPOOLED_BLOCKS", 1)
     monkeypatch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))
     folder, slow = tmp_path / "killed", Slow(0.02)
     importlib.import_module("torch.utils.tensorboard")  # once, not in every life

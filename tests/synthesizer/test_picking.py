@@ -7,11 +7,10 @@ import logging
 import numpy as np
 import pytest
 
-import synther.synthesizer
 from synther import Synthesizer, compute, read
 from synther.errors import ConfigError, DataError
 from synther.relevance import conditional
-from synther.synthesizer import picking
+from synther.synthesizer import picking, single_file
 
 from ..support.watch import Stopped, Watch
 from .rows import QUICK, made
@@ -25,7 +24,7 @@ def soon():
         patch.setattr(conditional, "FEWEST_STEPS", 20)
         patch.setattr(conditional, "MOST_STEPS", 20)
         patch.setattr(compute, "block_rows", lambda device: BLOCK)
-        patch.setattr(synther.synthesizer, "_SHARD_BLOCKS", SHARD)
+        patch.setattr(single_file, "SPOOLED_BLOCKS", SHARD)
         patch.setattr(picking, "PILOT_ROWS", 512)
         yield
 

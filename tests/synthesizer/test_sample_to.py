@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-import synther.synthesizer
 from synther import Synthesizer, compute, read
 from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
+from synther.synthesizer import single_file
 
 from ..slow import Slow, killed
 from ..support.watch import Stopped, Watch
@@ -35,7 +35,7 @@ def quick_saved(quick, tmp_path_factory) -> Path:
 def small_blocks(monkeypatch, drawn_blocks) -> list[int]:
     """Blocks and shards of a few rows; the numbers of the blocks that are drawn."""
     monkeypatch.setattr(compute, "block_rows", lambda device: BLOCK)
-    monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", SHARD)
+    monkeypatch.setattr(single_file, "SPOOLED_BLOCKS", SHARD)
     return drawn_blocks
 
 
@@ -57,7 +57,7 @@ def test_the_file_holds_the_rows_of_sample(quick, small_blocks, suffix, count, t
     ("suffix", "preview"), [(".npz", 1), (".npz", BLOCK * SHARD), (".npz", 300), (".hdf5", 300), (".parquet", 300)]
 )
 def test_the_first_rows_come_back(quick, small_blocks, suffix, preview, tmp_path, monkeypatch):
-    monkeypatch.setattr(synther.synthesizer, "PREVIEW_ROWS", preview)
+    monkeypatch.setattr(single_file, "PREVIEW_ROWS", preview)
     first = quick.sample_to(tmp_path / f"x{suffix}", COUNT, progress=False)
     assert first.equals(quick.sample(preview, seed=0, progress=False))
 
@@ -126,8 +126,8 @@ def test_the_same_model_from_a_file_goes_on(quick, quick_saved, small_blocks, tm
 
 def test_memory_does_not_grow_with_the_rows(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(compute, "block_rows", lambda device: 512)
-    monkeypatch.setattr(synther.synthesizer, "_SHARD_BLOCKS", SHARD)
-    monkeypatch.setattr(synther.synthesizer, "PREVIEW_ROWS", 100)
+    monkeypatch.setattr(single_file, "SPOOLED_BLOCKS", SHARD)
+    monkeypatch.setattr(single_file, "PREVIEW_ROWS", 100)
     rows = torch.randn(512, quick.layout.width, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(BlockSampler, "draw", lambda self, seed, block: rows)
 
