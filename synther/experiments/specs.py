@@ -309,6 +309,10 @@ class OnlineRun(OnlineOptions, RunSpec):
             yield ("synthetic",), kind(**done["synthetic"]), trained["upsampling"]["settings"]
 
 
+_LONG = 1_000
+"""Steps, of which no agent learns from so many at a time. To find out how many it is imports PyTorch."""
+
+
 @dataclass(frozen=True)
 class OnlinePixelRun(OnlineRun):
     """One training of pixel agents. The defaults are DrQ-v2's.
@@ -335,8 +339,9 @@ class OnlinePixelRun(OnlineRun):
         check_least(self, update_every=1, repeat=1, size=1)
         if self.shadow_size is not None:
             check_shadow_size(self.shadow_size)
-        nstep = self.config.nstep
-        if min(self.learning_starts, self.segment_after(0)) < nstep < self.steps:
+        shortest = min(self.learning_starts, self.segment_after(0))
+        is_asked = shortest < _LONG or "nstep" in self.agent
+        if is_asked and shortest < (nstep := self.config.nstep) < self.steps:
             raise ConfigError(
                 f"agents learn from {nstep} steps at a time (agent.nstep): learning_starts, "
                 "checkpoint_every and refresh_every must be at least that"

@@ -25,6 +25,9 @@ ARM_TITLES = {
     **{name: f"{name} noise" for name in AUGMENTATIONS},
 }
 
+STOPPED = " stopped early"
+"""After the name of an arm: each seed where its TD error in held-out rows was least."""
+
 
 @dataclass(frozen=True)
 class Figure:

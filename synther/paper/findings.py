@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from synther.experiments.results import EvalPoint, MeanStd, Result
 from synther.experiments.spec import PROVENANCE, RunSpec
 from synther.folder import Difference, differences, read_object
-from synther.paper.experiment import Average, Cell, Experiment, Figure
+from synther.paper.experiment import STOPPED, Average, Cell, Experiment, Figure
 from synther.plots.curves import count
 from synther.plots.statistics import Aggregate, Interval, aggregate, improvement, paired
 from synther.presets import Settings
@@ -22,8 +22,6 @@ Shown = Literal["scores", "returns"]
 Values = dict[str, tuple[float | None, ...]]
 """For each arm, one number per seed; None if the seed diverged."""
 
-STOPPED = " stopped early"
-"""After the name of an arm: each seed where its TD error in held-out rows was least."""
 OLDER = "an older version"
 """Marks a difference in a preset's settings."""
 

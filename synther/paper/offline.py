@@ -16,6 +16,7 @@ from synther.paper.experiment import (
     ARM_TITLES,
     HALF,
     ORIGINAL,
+    STOPPED,
     SYNTHER,
     TITLES,
     Average,
@@ -29,7 +30,6 @@ from synther.paper.experiment import (
     contrasts_of,
     rows_by_data,
 )
-from synther.paper.findings import STOPPED
 from synther.paper.published import AVERAGES, FULL_EVAL, LARGER, LOCOMOTION, MAZES, Pair
 from synther.progress import Progress
 

@@ -11,8 +11,7 @@ from synther.agents.agent import ALGORITHMS
 from synther.errors import ConfigError
 from synther.experiments.specs import STAGE_ONE, OfflineRun, OnlineRun, PixelRun
 from synther.paper import EXPERIMENTS, find, published
-from synther.paper.experiment import Experiment
-from synther.paper.findings import STOPPED
+from synther.paper.experiment import STOPPED, Experiment
 from synther.presets import PRESETS
 
 ALL = pytest.mark.parametrize("wanted", EXPERIMENTS.values(), ids=list(EXPERIMENTS))

@@ -16,7 +16,7 @@ from synther.experiments.spec import ChangeOptions, Place, Recipe
 from synther.experiments.specs import OfflineRun
 from synther.folder import write_object
 from synther.paper import findings
-from synther.paper.experiment import Average, Cell, Experiment, Figure, Lines
+from synther.paper.experiment import STOPPED, Average, Cell, Experiment, Figure, Lines
 from synther.paper.findings import Entry, average
 from synther.paper.offline import Sizes
 from synther.paper.tables import RUNS, Table
@@ -248,7 +248,7 @@ def test_a_preset_with_a_student_is_no_older_version(out):
 def test_a_cell_of_agents_that_are_stopped_early(out):
     curve = tuple(EvalPoint(at, (score,) * 2, (score,) * 2, (at / 1e6,) * 2) for at, score in ((1, 7.0), (2, 5.0)))
     write_object(RUNS_OF_IT[0].result(out / RUNS / "a"), Result(2, 1.0, {"real": curve, "synthetic": curve}).to_json())
-    cells = {"last": Cell("a", "real"), "stopped": Cell("a", f"real{findings.STOPPED}")}
+    cells = {"last": Cell("a", "real"), "stopped": Cell("a", f"real{STOPPED}")}
     table = Table.of(Experiment("one", "", "one run", RUNS_OF_IT[:1], {"data": cells}), out)
     assert table.lines()[1] == ["data", "5.0 ± 0.0", "7.0 ± 0.0"]
 
