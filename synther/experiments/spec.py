@@ -98,7 +98,7 @@ class OfflineOptions(EvaluationOptions):
     fraction: float | None = None
     """Use a random fraction of the real rows."""
     holdout: float = 0.0
-    """Hold out this share of the real rows, and tell what the critics' TD error in them would have stopped early."""
+    """Keep this share of the real rows from the agents, and tell what early stopping by the TD error in it reaches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,6 +371,8 @@ class Recipe(GuidanceOptions, Generator):
         super().__post_init__()
         check_least(self, samples=1, most=1)
         self.check_guidance(_OFFLINE_RELEVANCE)
+        if self.relevance == "td_error":
+            raise ConfigError("relevance td_error is that of agents in training: offline, choose another one")
         if self.relevance is not None and self.generator != "diffusion":
             raise ConfigError(f"only diffusion models can be asked for relevant rows, got generator {self.generator!r}")
 

@@ -57,7 +57,12 @@ def read(path: Path) -> dict:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"relevance": "luck"}, {"relevance": "reward", "relevant": 0.0}, {"relevance": "reward", "generator": "tvae"}],
+    [
+        {"relevance": "luck"},
+        {"relevance": "td_error"},
+        {"relevance": "reward", "relevant": 0.0},
+        {"relevance": "reward", "generator": "tvae"},
+    ],
     ids=str,
 )
 def test_sources_that_nobody_can_ask_for(wrong):
