@@ -207,6 +207,8 @@ def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
         _check_type(key, kind.value_type if _is_vector(kind) else kind)
     for group in range(about.num_row_groups):
         row_group = about.row_group(group)
+        if row_group.num_columns != about.num_columns:  # PyArrow would end the process at a column that is not there
+            raise FormatError(f"row group {group} has {row_group.num_columns} columns, the file {about.num_columns}")
         for place in range(row_group.num_columns):
             column = row_group.column(place)
             if column.path_in_schema.partition(".")[0] in wanted:
