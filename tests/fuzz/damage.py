@@ -155,7 +155,8 @@ def hdf5(path: Path, draw: Draw) -> None:
         del file[name]
         if how == "array":
             made = array(draw)
-            file[name] = made if made.dtype.kind not in "UM" else made.astype("S")
+            is_text = made.dtype.kind in "UM"
+            file[name] = np.char.encode(made.astype(str), "utf-8", "replace") if is_text else made
         elif how == "group":
             file.create_group(f"{name}/inner")
         elif how == "text":
