@@ -149,7 +149,7 @@ def hdf5(path: Path, draw: Draw) -> None:
             else:
                 try:
                     file.attrs[key] = told if isinstance(told, (int, float, bool)) else json.dumps(told)
-                except OverflowError:
+                except (OverflowError, TypeError):  # a number that HDF5 has no type for
                     file.attrs[key] = array(draw).astype("f4", casting="unsafe") if draw(st.booleans()) else "x"
             return
         del file[name]
