@@ -21,6 +21,7 @@ from synther.plots.curves import INK, SCORE, blank, footnote, heading, plain, ti
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 
@@ -197,17 +198,10 @@ def plot_improvement(
     improvements: Mapping[tuple[str, str], Interval], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
     """One row per comparison: the probability that the left method is better than the right one."""
-    if not improvements:
-        raise DataError("nothing to draw: no comparison was given")
-    figure = blank(6.4, 1.5 + 0.4 * len(improvements))
-    axes = figure.subplots()
-    _rows(axes, list(improvements.values()))
-    heading(figure, title)
+    figure, axes = _compared(list(improvements.values()), [left for left, _ in improvements], 0.5, 6.4, title)
     footnote(figure, _KEY, note)
     axes.set_xlim(-0.02, 1.02)  # a line at certainty is not cut in half
-    axes.axvline(0.5, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlabel("probability that the left is better than the right", fontsize=9.5, color=INK)
-    axes.set_yticks(range(len(improvements)), [plain(left) for left, _ in improvements], fontsize=10)
     others = axes.twinx()
     others.set_ylim(axes.get_ylim())
     others.set_yticks(range(len(improvements)), [plain(right) for _, right in improvements], fontsize=10)
@@ -221,17 +215,23 @@ def plot_differences(
     found: Mapping[str, Interval], path: str | os.PathLike[str], *, title: str = "", note: str = ""
 ) -> None:
     """One row per paired difference of scores."""
-    if not found:
-        raise DataError("nothing to draw: no difference was given")
-    figure = blank(8.0, 1.5 + 0.4 * len(found))
-    axes = figure.subplots()
-    _rows(axes, list(found.values()))
-    heading(figure, title)
+    figure, axes = _compared(list(found.values()), list(found), 0.0, 8.0, title)
     footnote(figure, "line: the mean difference; bar: its 95 % interval over the seeds", note)
-    axes.axvline(0, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_xlabel("difference of scores, higher is better", fontsize=9.5, color=INK)
-    axes.set_yticks(range(len(found)), list(map(plain, found)), fontsize=10)
     write(figure, path)
+
+
+def _compared(found: list[Interval], names: list[str], equal: float, width: float, title: str) -> tuple[Figure, Axes]:
+    """One row per comparison, and a line where both sides are equal."""
+    if not found:
+        raise DataError("nothing to draw: no comparison was given")
+    figure = blank(width, 1.5 + 0.4 * len(found))
+    axes = figure.subplots()
+    _rows(axes, found)
+    heading(figure, title)
+    axes.axvline(equal, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_yticks(range(len(found)), list(map(plain, names)), fontsize=10)
+    return figure, axes
 
 
 def _rows(axes: Axes, found: list[Interval]) -> None:
