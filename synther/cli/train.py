@@ -64,7 +64,7 @@ def train(arguments: list[str]) -> None:
     rows = dataset.rows_for(chosen.algorithm)
     rows = replace(rows, env_id=dataset.env_id, env_options=dataset.env_options or rows.env_options)
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)
-    real, held_out = (real, None) if not chosen.holdout else hold_out(real, chosen.holdout, chosen.data_seed)
+    real, held_out = hold_out(real, chosen.holdout, chosen.data_seed)
     material = replace(TrainingData.mixed(real, _source(chosen, real, dataset), chosen.ratio), held_out=held_out)
     result = train_to(asked.on(dataset), material, chosen.out, progress=not chosen.quiet)
     (arm,) = result.curves

@@ -56,8 +56,11 @@ def episode_spans(rows: Transitions) -> Iterator[slice]:
     yield from (slice(start, stop) for start, stop in pairwise([0, *stops.tolist()]))
 
 
-def hold_out(rows: Transitions, share: float, seed: int) -> tuple[Transitions, Transitions]:
-    """All rows but a share, and that share: whole episodes where there are enough, because their rows are alike."""
+def hold_out(rows: Transitions, share: float, seed: int) -> tuple[Transitions, Transitions | None]:
+    """All rows but a share, and that share (None if it is 0): whole episodes where there are enough of them, because
+    the rows of an episode are alike."""
+    if share == 0:
+        return rows, None
     ids = episode_ids(rows)
     if ids is None or ids[-1] + 1 < _FEWEST_HELD_OUT / share:
         ids = np.arange(len(rows))

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-import numpy as np
-
 from synther.envs.camera import check_shadow_size
 from synther.envs.pixels import REPEAT, SIZE
 from synther.errors import ConfigError, SyntherError
@@ -127,7 +125,7 @@ class OfflineRun(OfflineOptions, RunSpec):
         from synther.experiments.sources import Rewarded, TrainingData
 
         rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
-        rows, held_out = (rows, None) if not self.holdout else hold_out(rows, self.holdout, self.seed)
+        rows, held_out = hold_out(rows, self.holdout, self.seed)
         others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}
         if self.algorithm in dataset.rewards:
             others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
@@ -559,9 +557,9 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
 
 def _earned(frames: Frames) -> str:
     """What the episodes of the data that are as long as the longest earn, in words."""
-    starts = np.flatnonzero(frames.first)
-    lengths, returns = np.diff([*starts, len(frames)]), np.add.reduceat(frames.reward, starts)
-    whole = returns[lengths == lengths.max()]
+    starts, ends = frames.episodes
+    lengths = ends - starts
+    whole = frames.returns()[lengths == lengths.max()]
     return f", whose {len(whole):,} whole episodes return {whole.mean():,.1f} ± {whole.std():,.1f}"
 
 
