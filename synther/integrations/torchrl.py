@@ -88,10 +88,9 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         return places
 
     def _check_first(self) -> None:
-        """The first steps tell what all will be: those that no generator can learn are refused now, not at a refresh
-        much later."""
+        """Refuse steps that no generator can learn when the first are added, and not much later at a refresh."""
         if not self._is_known and self.synthetic.mixture.ratio > 0 and len(self):
-            _Form.of(self._stored()[0], self._action_key, self.priority_key)
+            _Form.of(self._steps_at(np.arange(1)), self._action_key, self.priority_key)
             self._is_known = True
 
     def refresh(self) -> None:
@@ -196,6 +195,9 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
         places = np.arange(len(self))
         if self.write_count > len(self):
             places = np.roll(places, -(self.write_count % len(self)))
+        return self._steps_at(places), places
+
+    def _steps_at(self, places: NDArray[np.int64]) -> TensorDictBase:
         steps = self.storage.get(torch.from_numpy(places))
         if isinstance(steps, list):
             steps = torch.stack(steps)
@@ -204,7 +206,7 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
                 f"the storage holds steps of shape {tuple(steps.batch_size[1:])}: expected single steps; extend the "
                 "buffer with data.reshape(-1)"
             )
-        return steps, places
+        return steps
 
 
 @dataclass(frozen=True)
