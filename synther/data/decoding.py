@@ -57,7 +57,7 @@ class Decoded:
 
 
 class Decoder:
-    """From a matrix to rows: unscaled, rounded, clipped and typed like those that the layout was made from."""
+    """Turns a matrix into rows with the scale, the bounds and the types of those that the layout was made from."""
 
     def __init__(
         self,

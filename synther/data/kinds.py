@@ -1,4 +1,4 @@
-"""The kinds of columns, and how they are told in a file."""
+"""All kinds of columns, and how files describe them."""
 
 from __future__ import annotations
 

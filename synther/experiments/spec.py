@@ -142,15 +142,15 @@ class GuidanceOptions:
             self.wanted()
 
 
+_GUIDANCE = ("relevance", "relevant", "guidance")
+
+
 def used(options: Any) -> Any:
     """Options without those of guidance where nothing is asked for: earlier versions did not have them."""
     if not isinstance(options, dict):
         return options
     unused = _GUIDANCE if options.get("relevance", "") is None else ()
     return {name: used(value) for name, value in options.items() if name not in unused}
-
-
-_GUIDANCE = ("relevance", "relevant", "guidance")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ OUR_LATENTS = (
     f"is encoded with {_SHIFTS} random shifts. Scores are return / 10."
 )
 OUR_FRAMES = (
-    "The frames are those that the notes above name, and not V-D4RL's unless these say so. Stage one and heads get "
+    "The notes above name the frames. They are V-D4RL's only where the notes say so. Stage one and heads get "
     "{updates:,} updates each; V-D4RL uses {theirs:,}."
 )
 

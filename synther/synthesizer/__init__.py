@@ -198,8 +198,8 @@ class Synthesizer:
         condition: Any = None,
         told: Told | None = None,
     ) -> Task:
-        """The first of three parts of `fit`: together.py has the second, for one or several models. `told` is what the
-        network is told about each row, if the caller knows it already."""
+        """The first of three parts of `fit`: together.py has the second, for one or several models. A caller that has
+        computed the conditions of the rows already gives them as `told`."""
         warn_of_time_limit(rows)
         data = self.settings.data
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()

@@ -69,7 +69,7 @@ def test_held_out_rows_tell_the_td_error_of_the_critics(tmp_path, quick):
     held_out = swings(7, seed=5)
     told = run(tmp_path / "run", material=TrainingData(swings(), held_out=held_out))
     plain = run(tmp_path / "plain")
-    assert told.final("real").returns == plain.final("real").returns  # nobody learns from them
+    assert told.final("real").returns == plain.final("real").returns  # agents do not learn from held-out rows
     rows = offline.Rows([swings(), held_out], device=torch.device("cpu"), low=[-2.0], high=[2.0])
     agent = offline.Agent(SMALL, rows, [offline.Member(0), offline.Member(1)])
     agent.train(45)
