@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from synther.data.layout import Layout
+from synther.data.layout import Layout, Number, Place
 from synther.data.quantiles import Lines
 from synther.data.scaling import Scaler
 from synther.diffusion.edm import posterior_covariance
@@ -174,10 +174,17 @@ def _checked(name: str, found: object, like: Tensor) -> Tensor:
 
 
 class View:
-    """Observations and actions of scaled rows, in their own units."""
+    """Observations and actions of scaled rows, in their own units.
+
+    Categories and flags of observations are shown as the most likely value. A gradient in them has no effect.
+    """
 
     def __init__(self, layout: Layout, scaler: Scaler, covariance: Tensor, device: torch.device) -> None:
-        self.numbers = {field: layout.numbers(field) for field in ("observation", "action")}
+        self.actions = layout.numbers("action")
+        self.shown: dict[str, tuple[Number | Place, ...]] = {
+            "observation": layout.shown("observation"),
+            "action": self.actions,
+        }
         self.shift, self.scale = (torch.tensor(each, device=device) for each in (scaler.shift, scaler.scale))
         self._to_values = {column: Lines([curve.to_values], device) for column, curve in scaler.curves}
         self._to_scores = {column: Lines([curve.to_scores], device) for column, curve in scaler.curves}
@@ -191,13 +198,20 @@ class View:
 
     def _raw(self, scaled: Tensor, field: str) -> Tensor:
         columns = []
-        for number in self.numbers[field]:
-            if number.column is None:
-                columns.append(torch.full_like(scaled[:, 0], number.low))
+        for one in self.shown[field]:
+            if isinstance(one, Place):
+                columns.append(self._decoded(scaled, one))
+            elif one.column is None:
+                columns.append(torch.full_like(scaled[:, :1], one.low))
             else:
-                value, _ = self._number(scaled, number.column)
-                columns.append(value.clamp(number.low, number.high))
-        return torch.stack(columns, dim=1)
+                value, _ = self._number(scaled, one.column)
+                columns.append(value.clamp(one.low, one.high)[:, None])
+        return torch.cat(columns, dim=1)
+
+    def _decoded(self, scaled: Tensor, place: Place) -> Tensor:
+        """The most likely values of columns without an order. (N, W)"""
+        raw = [self._number(scaled, column)[0] for column in range(place.matrix.start, place.matrix.stop)]
+        return torch.from_numpy(place.kind.decode(torch.stack(raw, dim=1).double().cpu().numpy())).to(scaled)
 
     def _number(self, scaled: Tensor, column: int) -> tuple[Tensor, Tensor]:
         """A column of scaled rows in its own units, and by how much it changes with the scaled one. (N,)"""
@@ -208,20 +222,22 @@ class View:
 
     def add_gradient(self, slope: Tensor, scaled: Tensor, field: str, gradient: Tensor) -> None:
         """Add a gradient in a field's own units to that in the scaled rows."""
-        for number, given in zip(self.numbers[field], gradient.unbind(1), strict=True):
-            if number.column is not None:
-                slope[:, number.column] += given * self._number(scaled, number.column)[1]
+        place = 0
+        for one in self.shown[field]:
+            if isinstance(one, Number) and one.column is not None:
+                slope[:, one.column] += gradient[:, place] * self._number(scaled, one.column)[1]
+            place += one.kind.source_width if isinstance(one, Place) else 1
 
     @cached_property
     def actions_there(self) -> list[int]:
         """Which actions the network generates: those that are not the same in all rows."""
-        return [place for place, number in enumerate(self.numbers["action"]) if number.column is not None]
+        return [place for place, number in enumerate(self.actions) if number.column is not None]
 
     def scaled_actions(self, raw: Tensor) -> tuple[list[int], Tensor, Tensor]:
         """The columns of the matrix that hold actions, actions (N, A) in its units, and the slopes of these."""
         columns, values, slopes = [], [], []
         for place in self.actions_there:
-            number = self.numbers["action"][place]
+            number = self.actions[place]
             column = number.column
             assert column is not None
             value = (raw[:, place].clamp(number.low, number.high) - self.shift[column]) / self.scale[column]

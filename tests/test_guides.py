@@ -195,3 +195,24 @@ def test_actions_without_an_order_cannot_be_guided():
     fitted = Synthesizer("laptop", **small).fit(discrete, progress=False)
     with pytest.raises(ConfigError, match="action"):
         fitted.sample(10, guide=lambda s, a: a, progress=False)
+
+
+def test_observations_without_an_order_can_be_seen_by_guides():
+    draw, count = np.random.default_rng(0), 4_000
+    task = np.eye(3)[draw.integers(0, 3, count)]
+    speed, action = draw.normal(size=(2, count))
+    s, later = np.column_stack([task, speed]), np.column_stack([task, speed + 0.1 * action])
+    real = Transitions(s, action[:, None], action, later, np.zeros(count, bool))
+    small = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 500, "batch_size": 256, "learning_rate": 2e-3}}
+    fitted = Synthesizer("laptop", **small).fit(real, progress=False)
+    assert fitted.layout.following  # the next task is drawn from a table
+
+    wanted = torch.tensor([-2.0, 0.0, 2.0])
+    guide = policy_guide(lambda s: (s[:, :3] @ wanted)[:, None])
+    rows = fitted.sample(1_000, seed=0, guide=guide, progress=False)
+    assert np.array_equal(rows.observation[:, :3], rows.next_observation[:, :3])
+    assert rows.observation[:, :3].mean(0) == pytest.approx(1 / 3, abs=0.08)
+    assert np.abs(rows.action[:, 0] - rows.observation[:, :3] @ wanted.numpy()).mean() < 0.2
+
+    pushed = fitted.sample(1_000, seed=0, guide=lambda s, a: (s, torch.ones_like(a)), progress=False)
+    assert pushed.action.mean() > 0.5

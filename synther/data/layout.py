@@ -427,22 +427,17 @@ class Layout:
             extra={e.name: columns[e.key][:, 0] if e.flat else columns[e.key] for e in self.extra},
         )
 
+    def shown(self, field: str) -> tuple[Number | Place, ...]:
+        """Where the numbers of a field are in the matrix, and the places of its values without an order."""
+        return tuple(_number(place) or place for place in self.places if place.field == field)
+
     def numbers(self, field: str) -> tuple[Number, ...]:
         """Where the columns of a field are in the matrix, and between which values they lie, if all are numbers."""
         found = []
-        for place in self.places:
-            if place.field != field:
-                continue
-            kind = place.kind
-            if isinstance(kind, Constant):
-                value = float(kind.value)
-                found.append(Number(None, value, value))
-            elif isinstance(kind, Real):
-                found.append(Number(place.matrix.start, *kind.bounds))
-            elif isinstance(kind, Integer | Levels):
-                found.append(Number(place.matrix.start, -math.inf, math.inf))
-            else:
-                raise ConfigError(f"expected numbers: {place.names[0]} has values without an order")
+        for one in self.shown(field):
+            if isinstance(one, Place):
+                raise ConfigError(f"expected numbers: {one.names[0]} has values without an order")
+            found.append(one)
         return tuple(found)
 
     @cached_property
@@ -537,6 +532,15 @@ def _tables(entries: Sequence[Any], every: Sequence[Kind]) -> tuple[Following, .
         if len(table.shares[0]) != every[table.outcome].class_count or sizes != list(table.sizes):
             raise FormatError("layout.following: expected a share of each value that the columns have")
     return tables
+
+
+def _number(place: Place) -> Number | None:
+    kind = place.kind
+    if isinstance(kind, Constant):
+        return Number(None, float(kind.value), float(kind.value))
+    if isinstance(kind, Real):
+        return Number(place.matrix.start, *kind.bounds)
+    return Number(place.matrix.start, -math.inf, math.inf) if isinstance(kind, Integer | Levels) else None
 
 
 def _type(name: str) -> str:
