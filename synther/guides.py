@@ -50,8 +50,9 @@ def policy_guide(policy: Policy | Any, strength: float = 1.0, *, std: float | No
     """Towards the actions of a policy: from 0, those of the data, to 1, those of the policy.
 
     `policy(observations)` returns a tensor of actions, or their mean and standard deviation. It may also be an agent
-    with a method `act` or `predict`, as those of this package and of Stable-Baselines3. `std` is the standard deviation
-    where the policy returns actions alone, by default 0: exactly its actions.
+    with a method `act` or `predict`, as those of Stable-Baselines3, or the policy of a saved agent (`load_policy`).
+    `std` is the standard deviation of actions. By default it is the policy's own, and 0 where that returns actions
+    alone: exactly these.
 
     Policy-guided diffusion (Jackson et al. 2024) multiplies the density of the data by that of the policy, which makes
     actions less random than either. Here the network's expectation is mixed with the policy's own, so that at strength
@@ -147,7 +148,8 @@ class _PolicyGuide:
     def moved(self, x: Tensor, denoised: Tensor, sigma: float, view: View) -> Tensor:
         action = view.action(denoised)
         found = _called(self.policy, view.observation(denoised))
-        mean, std = found if isinstance(found, tuple) else (found, torch.full_like(action, self.std or 0.0))
+        mean, std = found if isinstance(found, tuple) else (found, torch.zeros_like(action))
+        std = std if self.std is None else torch.full_like(action, self.std)
         mean, std = (_checked(name, each, action) for name, each in (("action", mean), ("std", std)))
         columns, wanted, slope = view.scaled_actions(mean)
         variance = (std[:, view.actions_there] * slope).square()

@@ -88,15 +88,51 @@ class Policy:
         if x.dim() not in (2, 3) or x.shape[-1] != size or (x.dim() == 3 and len(x) != members):
             wanted = f"({members}, n, {size}), (n, {size}) or ({size},)"
             raise DataError(f"expected observations of shape {wanted}, got {tuple(x.shape)}")
-        s = self.scales
-        x = (x.to(s.mean.device).expand(members, -1, -1) - s.mean.unsqueeze(1)) / s.std.unsqueeze(1)
-        output = self.actor(x, training=False)
+        return self._actions(x.to(self.scales.mean.device).expand(members, -1, -1))[0].cpu().numpy()
+
+    @torch.no_grad()
+    def __call__(self, observations: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Actions (N, A) for observations (N, O), or their mean and std where the policy draws them.
+
+        The members take turns: member k acts in the rows k, S + k, 2 S + k and so on.
+        """
+        members, size = self.scales.mean.shape
+        if observations.dim() != 2 or observations.shape[1] != size or self.squash == "argmax":
+            acts = "discrete actions" if self.squash == "argmax" else f"{len(self.scales.low)} action columns"
+            raise DataError(
+                f"expected rows as those that the agent learned from, of {size} observation columns and {acts}, "
+                f"got observations of shape {tuple(observations.shape)}"
+            )
+        count = len(observations)
+        padded = torch.cat([observations, observations[:1].expand(-count % members, -1)])
+        turns = padded.to(self.scales.mean).view(-1, members, size).transpose(0, 1)
+        found = [each.transpose(0, 1).flatten(0, 1)[:count].to(observations) for each in self._actions(turns)]
+        return found[0] if len(found) == 1 else (found[0], found[1])
+
+    def check_sizes(self, observation: int, action: int) -> None:
+        """Refuse rows with other columns than those that the agent learned from."""
+        own = self.scales.mean.shape[1], len(self.scales.low)
         if self.squash == "argmax":
-            return (s.low + output.argmax(-1, keepdim=True)).cpu().numpy()
-        output = output[..., : len(s.low)]
+            raise DataError("the agent has discrete actions, and rows can be guided only to continuous ones")
+        if own != (observation, action):
+            raise DataError(
+                f"the agent has {own[0]} observation and {own[1]} action columns, the rows {observation} and {action}: "
+                "choose an agent of the same environment"
+            )
+
+    def _actions(self, x: Tensor) -> list[Tensor]:
+        """Actions (S, n, A) for observations (S, n, O), and their std where the policy draws them."""
+        s = self.scales
+        output = self.actor((x - s.mean.unsqueeze(1)) / s.std.unsqueeze(1), training=False)
+        if self.squash == "argmax":
+            return [s.low + output.argmax(-1, keepdim=True)]
+        output, others = output[..., : len(s.low)], output[..., len(s.low) :]
         action = output.tanh() if self.squash == "tanh" else output.clamp(-1, 1)
-        scaled = torch.lerp(s.low, s.high, 0.5 * (action + 1))
-        return scaled.clamp(s.low, s.high).cpu().numpy()
+        scaled = torch.lerp(s.low, s.high, 0.5 * (action + 1)).clamp(s.low, s.high)
+        if self.log_std is None:
+            return [scaled]
+        # A draw is squashed after the noise is added: its std shrinks with the slope there.
+        return [scaled, 0.5 * (s.high - s.low) * (1 - action.square()) * others.clamp(*self.log_std).exp()]
 
     def copy(self, device: torch.device) -> Policy:
         """A copy of the current policy on `device`."""

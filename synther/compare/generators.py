@@ -23,6 +23,7 @@ from synther.data import formats
 from synther.data.checks import check_count
 from synther.data.transitions import Transitions
 from synther.folder import read_object, write_object
+from synther.guides import Guide
 from synther.plain import check_least
 from synther.presets import Settings
 from synther.progress import Progress
@@ -135,10 +136,10 @@ class Maker:
         condition = () if self.plan.relevant is None else (self.plan.relevant.relevance,)
         return fit_to(folder / "model.safetensors", self.real, self._unfitted(), self.progress, condition)
 
-    def drawn(self, model: Synthesizer) -> Transitions:
+    def drawn(self, model: Synthesizer, guide: Guide | None = None) -> Transitions:
         """The rows that the diffusion model is asked for."""
         asked = {} if self.plan.relevant is None else self.plan.relevant.asked()
-        return model.sample(self.plan.samples, seed=self.plan.seed, progress=self.progress, **asked)
+        return model.sample(self.plan.samples, seed=self.plan.seed, guide=guide, progress=self.progress, **asked)
 
     def _unfitted(self) -> Synthesizer:
         plan = self.plan

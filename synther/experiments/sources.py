@@ -22,6 +22,7 @@ from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.datasets import Dataset
 from synther.errors import ConfigError, DataError
 from synther.folder import RunFolder, digest_of, key_of
+from synther.guides import Guide
 from synther.locks import owned
 from synther.plain import check_one_of, whole_seed
 from synther.progress import Progress, Silent
@@ -163,7 +164,8 @@ class Generated:
         options = Maker(self.real, self.plan, Silent()).description(self.generator)
         return {"generator": self.generator, "samples": self.plan.samples, "seed": self.plan.seed, **options}
 
-    def rows(self, file: Path | None, progress: Progress) -> Transitions:
+    def rows(self, file: Path | None, progress: Progress, guide: Guide | None = None) -> Transitions:
+        """The rows; those of a diffusion model can have a guide."""
         maker = Maker(self.real, self.plan, progress)
         wanted = {"data": fingerprint(self.real), **self.description()}
         if self.generator == "diffusion":  # one model for any number of rows, and for any share and guidance
@@ -176,7 +178,7 @@ class Generated:
             if self.generator != "diffusion":
                 return maker.rows(self.generator, folder)[0]
             model = maker.diffusion(folder)
-        return maker.drawn(model)
+        return maker.drawn(model, guide)
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,7 @@ def used(options: Any) -> Any:
     if not isinstance(options, dict):
         return options
     unused = _GUIDANCE if options.get("relevance", "") is None else ()
+    unused = (*unused, "policy") if options.get("policy", "") is None else unused
     return {name: used(value) for name, value in options.items() if name not in unused}
 
 
@@ -356,6 +357,34 @@ _OFFLINE_RELEVANCE = ("reward", "return", "curiosity")
 
 
 @dataclass(frozen=True)
+class PolicyGuidance:
+    """Rows with the actions of agents like those of the run, which are trained first (Jackson et al. 2024)."""
+
+    strength: float = 1.0
+    """From 0, the actions of the data, to 1, those of the agents."""
+    std: float = 0.1
+    """Standard deviation of actions about those of the agents. The default is TD3's noise for exploration."""
+    updates: int = 500_000
+    """Of the agents that are trained first."""
+    seeds: int = 4
+    """Number of these agents. Each has the same share of the rows."""
+    learns_from: Literal["real", "synthetic"] = "synthetic"
+    """The rows that these agents learn from; synthetic ones are those of the same recipe, without guidance."""
+
+    def __post_init__(self) -> None:
+        check_least(self, updates=1, seeds=1)
+        check_one_of("learns_from", self.learns_from, ("real", "synthetic"))
+        if not 0 <= self.strength <= 1:
+            raise ConfigError(f"the strength of policy guidance must lie in [0, 1], got {self.strength}")
+        if not 0 <= self.std < math.inf:
+            raise ConfigError(f"the std of policy guidance must be a finite number of at least 0, got {self.std}")
+
+    def changed(self, changes: ChangeOptions) -> PolicyGuidance:
+        fewer = {name: min(value, getattr(self, name)) for name, value in changes.given("updates", "seeds").items()}
+        return replace(self, **fewer)
+
+
+@dataclass(frozen=True)
 class Recipe(GuidanceOptions, Generator):
     """A source of synthetic rows."""
 
@@ -366,6 +395,8 @@ class Recipe(GuidanceOptions, Generator):
     most: int | None = None
     trials: int = 0
     """Number of settings of TVAE and CTGAN that are tried beside their defaults."""
+    policy: PolicyGuidance | None = None
+    """None draws the actions of the data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -375,11 +406,15 @@ class Recipe(GuidanceOptions, Generator):
             raise ConfigError("relevance td_error is that of agents in training: offline, choose another one")
         if self.relevance is not None and self.generator != "diffusion":
             raise ConfigError(f"only diffusion models can be asked for relevant rows, got generator {self.generator!r}")
+        if self.policy is not None and self.generator != "diffusion":
+            raise ConfigError(f"only diffusion models can be guided by a policy, got generator {self.generator!r}")
 
     def changed(self, changes: ChangeOptions) -> Recipe:
         own, asked = self, changes.samples
         if asked is not None:
             own = replace(self, most=asked) if self.samples is None else replace(self, samples=min(asked, self.samples))
+        if self.policy is not None:
+            own = replace(own, policy=self.policy.changed(changes))
         return own.with_preset(changes) if self.generator == "diffusion" else own
 
     def source(self, real: Transitions, place: Place, seed: int) -> Source:

@@ -21,6 +21,7 @@ from synther.experiments.spec import (
     OnlineOptions,
     PixelOptions,
     Place,
+    PolicyGuidance,
     Recipe,
     RefreshOptions,
     RunSpec,
@@ -31,11 +32,13 @@ from synther.experiments.spec import (
 from synther.folder import Growth, RunFolder, read_object, write_object
 from synther.plain import check_env_options, check_least, check_one_of, with_options
 from synther.progress import Progress
+from synther.schema import checked
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
+    from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.sources import TrainingData
+    from synther.experiments.sources import Source, TrainingData
     from synther.pixels.agent import PixelConfig
     from synther.pixels.frames import Frames
 
@@ -117,7 +120,7 @@ class OfflineRun(OfflineOptions, RunSpec):
         trained = _training_of(folder)
         for name, recipe in done["sources"].items() if trained else ():
             if recipe["generator"] == "diffusion":
-                yield ("sources", name), Recipe(**recipe), trained["synthetic"][name]["settings"]
+                yield ("sources", name), checked(recipe, Recipe, name), trained["synthetic"][name]["settings"]
 
     def _material(self, dataset: Dataset, place: Place) -> TrainingData:
         """Generators are fitted on the rows of the data, so that algorithms share them. Rewards change after that."""
@@ -127,10 +130,30 @@ class OfflineRun(OfflineOptions, RunSpec):
         rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
         rows, held_out = hold_out(rows, self.holdout, self.seed)
         others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}
+        own = dataset.rows_for(self.algorithm, rows)
+        for name, recipe in self.sources.items():
+            if recipe.policy is not None:
+                others[name] = self._guided(recipe.policy, others[name], own, dataset, place)
         if self.algorithm in dataset.rewards:
             others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
         unseen = None if held_out is None else dataset.rows_for(self.algorithm, held_out)
-        return TrainingData(dataset.rows_for(self.algorithm, rows), others, self.arms, unseen)
+        return TrainingData(own, others, self.arms, unseen)
+
+    def _guided(
+        self, policy: PolicyGuidance, source: Source, real: Transitions, dataset: Dataset, place: Place
+    ) -> Source:
+        """The rows of a source with the actions of agents that are trained first, on `real` rows or on those of it."""
+        from synther.experiments.policy_rows import FIRST_SEED, PolicyRows
+        from synther.experiments.sources import Generated, Rewarded, TrainingData
+
+        assert isinstance(source, Generated)
+        learned = TrainingData(real)
+        if policy.learns_from == "synthetic":
+            rewarded = Rewarded(source, dataset, self.algorithm) if self.algorithm in dataset.rewards else source
+            learned = TrainingData.mixed(real, rewarded)
+        first: dict[str, Any] = {"seed": FIRST_SEED + self.seed, "seeds": policy.seeds, "updates": policy.updates}
+        first |= {"evaluate": False, "device": place.device, "tensorboard": "off"}
+        return PolicyRows(source, replace(self.on(dataset), **first), learned, policy.strength, policy.std)
 
 
 _RELEVANCE = ("reward", "return", "curiosity", "td_error")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from synther.baselines.augmentation import AUGMENTATIONS
-from synther.experiments.spec import Place, Recipe, RunSpec, Training
+from synther.experiments.spec import Place, PolicyGuidance, Recipe, RunSpec, Training
 from synther.experiments.specs import OfflineRun
 from synther.folder import write_object
 from synther.paper import published
@@ -399,8 +399,11 @@ ASKED: dict[str, Recipe] = {
     "reward, guidance 2": Recipe(preset="best", relevance="reward"),
     "return": Recipe(preset="best", relevance="return", guidance=1.0),
     "return, guidance 2": Recipe(preset="best", relevance="return"),
+    "policy": Recipe(preset="best", policy=PolicyGuidance()),
+    "policy, strength 0.5": Recipe(preset="best", policy=PolicyGuidance(strength=0.5)),
 }
-"""What generators are asked for, by column. The second has the network of the others, and is asked for nothing."""
+"""What generators are asked for, by column. The second has the network of the next four, and is asked for nothing.
+Policies are those of agents like the others, which have learned from SynthER's plain rows."""
 
 
 def guided_offline() -> Experiment:
@@ -417,7 +420,7 @@ def guided_offline() -> Experiment:
             runs.append(replace(run, arms=arms, sources=sources))
             columns = {f"{TITLES[algorithm]} {title}": Cell(runs[-1].name, title) for title in titles}
             table.setdefault(f"{data} {100 * how['fraction']:g} %" if how else data, {}).update(columns)
-    about = "rows like the quarter with the highest reward or return, against all rows alike: TD3+BC and IQL"
+    about = "rows of high reward, of high return or of a policy, against all rows alike: TD3+BC and IQL"
     contrasts = tuple(
         (f"{TITLES[algorithm]} {title}", f"{TITLES[algorithm]} {SYNTHER}")
         for algorithm in FIRST_TWO
