@@ -7,6 +7,7 @@ the limits from the real rows, and takes the generated row at its word.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,6 +31,9 @@ MOST_OTHERS = 50_000
 """Rows that are not terminal among those a tree is fitted on; each then counts for several."""
 TRUSTED = 0.9
 """Precision and recall of the rarer answer, on held-out real rows, from which a tree may decide."""
+
+_MOST_ENDS, _NEIGHBOURS = 2_000, 5  # that tell the price of a terminal
+_COMPARED = 256  # of them at a time
 
 FEATURES = ("observation", "action", "reward", "next_observation")
 
@@ -70,6 +74,9 @@ class TerminationTree:
     def used(self) -> tuple[int, ...]:
         """The features that it asks about."""
         return tuple(sorted({feature for feature in self.feature if feature >= 0}))
+
+    def asks_for_reward(self, rows: Transitions) -> bool:
+        return sum(_widths(rows)[: FEATURES.index("reward")]) in self.used
 
     def decide(self, rows: Transitions) -> NDArray[np.bool_]:
         """Which rows are terminal. (N,)"""
@@ -145,6 +152,39 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     return TerminationTree.fit(features, terminal, weight)
 
 
+def terminal_reward(rows: Transitions, tree: TerminationTree, seed: int = 0) -> float:
+    """How much more reward a terminal row has than a row that is like it in everything else.
+
+    Rows next to each other on both sides of a limit tell: the half of the terminal rows that is nearest to others, and
+    these others, by a regression on all columns and their squares. 0 where a terminal has no price of its own, or not
+    the same one in all rows, and where the tree asks for the reward: there the terminal follows from that.
+    """
+    ends, others = np.flatnonzero(rows.terminal), np.flatnonzero(~rows.terminal)
+    draw = np.random.default_rng([seed, len(rows)])
+    ends, others = draw.permutation(ends)[:_MOST_ENDS], draw.permutation(others)[:MOST_OTHERS]
+    needed, most = 4 * sum(_widths(rows)), len(ends) * (1 + _NEIGHBOURS)
+    if tree.asks_for_reward(rows) or min(len(ends), len(others)) < 10 * FEWEST or most < needed:
+        return 0.0
+    chosen = rows[np.concatenate([ends, others])]
+    values = torch.from_numpy(_features(_unpaid(chosen)).astype(np.float64))
+    values = (values - values.mean(0)) / values.std(0)
+    values = values[:, values.isfinite().all(0)]  # what never changes tells nothing
+    pieces = torch.split(values[: len(ends)], _COMPARED)
+    found = [torch.cdist(some, values[len(ends) :]).topk(_NEIGHBOURS, largest=False) for some in pieces]
+    distance, neighbour = (torch.cat(parts) for parts in zip(*found, strict=True))
+    nearest = distance[:, 0].argsort()[: len(ends) // 2]
+    used = torch.cat([nearest, len(ends) + torch.from_numpy(np.unique(neighbour[nearest].numpy()))])
+    if len(used) < needed:
+        return 0.0
+    is_end, own = used < len(ends), values[used]
+    known = torch.cat([own, own.square(), torch.ones(len(used), 1), is_end[:, None]], dim=1)
+    reward = torch.from_numpy(chosen.reward.astype(np.float64))[used]
+    weights = torch.linalg.lstsq(known, reward[:, None], driver="gelsd").solution[:, 0]
+    price, error = float(weights[-1]), (reward - known @ weights).square()
+    spread = float(torch.stack([error[is_end].mean(), error[~is_end].mean()]).max().sqrt())
+    return price if spread < abs(price) / 2 else 0.0
+
+
 @dataclass(frozen=True)
 class UsualReward:
     """When a row has the reward that comes again and again: as thresholds on the rest of the row decide."""
@@ -187,6 +227,10 @@ class _Entry(TypedDict):
 
 def _unpaid(rows: Transitions) -> Transitions:
     return replace(rows, reward=np.zeros_like(rows.reward))
+
+
+def _widths(rows: Transitions) -> list[int]:
+    return [math.prod(getattr(rows, field).shape[1:]) for field in FEATURES]
 
 
 def _features(rows: Transitions, columns: Sequence[int] | None = None) -> Array:

@@ -212,7 +212,7 @@ class Synthesizer:
             told = tell(rows, condition, first_rows(rows) if data.starts else None)
         weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
-        ending = learn_ending(rows) if data.terminals == "decided" else None
+        ending = learn_ending(rows, prepared.layout) if data.terminals == "decided" else None
         usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None
         # A table of rows knows no conditions.
         table = RowTable.fit(rows, prepared.layout) if counted and not told.conditions.scales else None
@@ -247,7 +247,7 @@ class Synthesizer:
         rows, prepared = task.rows, task.prepared
         where, data = compute.describe(self.device), fingerprint(task.all_rows)
         record = FitRecord(len(task.all_rows), result.steps, result.seconds, where, self.seed, data, result.history)
-        ending = None if task.ending is None else task.ending.result()
+        ending, price = (None, 0.0) if task.ending is None else task.ending.result()
         if ending is None and task.ending is not None and rows.terminal.any():
             log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
@@ -255,7 +255,7 @@ class Synthesizer:
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
             prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual,
-            task.table, told, _shares(prepared.layout, rows),
+            task.table, told, _shares(prepared.layout, rows), price,
         )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(TEACHER, progress).ready()

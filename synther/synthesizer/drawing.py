@@ -114,7 +114,8 @@ class Drawing:
     def _decoder(self, calibration: Calibration) -> Decoder:
         model, usual = self.model, self.model.usual_reward
         layout, unusual = model.layout.with_thresholds(calibration.thresholds), None if usual is None else usual.tree
-        return Decoder(layout, model.scaler, model.ending, unusual, self.sampler.device, calibration.drawn)
+        device, price = self.sampler.device, model.terminal_reward
+        return Decoder(layout, model.scaler, model.ending, unusual, device, calibration.drawn, price)
 
     def decoded(self, matrix: Array) -> Transitions:
         """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from synther.conditions import Told
 from synther.data import termination
+from synther.data.decoding import can_be_priced
 from synther.data.kinds import Binary, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
@@ -38,6 +39,10 @@ TABLE_STEPS = 100
 """Steps of a fit, at most, where rows are drawn from a table instead."""
 
 
+Ending = tuple[termination.TerminationTree | None, float]
+"""What decides about terminals, and how much more reward these have."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What one network is fitted on, and what is learned beside it."""
@@ -48,7 +53,7 @@ class Task:
     """The prepared rows where the fit takes place."""
     start: Network | None
     held_out: torch.Tensor | None
-    ending: Future[termination.TerminationTree | None] | None
+    ending: Future[Ending] | None
     """What is to decide about terminals, where that was asked for."""
     usual_reward: Future[termination.UsualReward | None] | None = None
     """What is to decide which rows have the reward that comes again and again, likewise."""
@@ -75,9 +80,15 @@ class Task:
         return config if self.table is None else replace(config, steps=min(config.steps, TABLE_STEPS))
 
 
-def learn_ending(rows: Transitions) -> Future[termination.TerminationTree | None]:
+def learn_ending(rows: Transitions, layout: Layout) -> Future[Ending]:
     """Begin to learn when episodes end, in a thread: it takes nothing but rows, and a GPU is busy with the network."""
-    return _begun(partial(termination.learn, rows))
+
+    def learn() -> Ending:
+        tree = termination.learn(rows)
+        price = 0.0 if tree is None or not can_be_priced(layout) else termination.terminal_reward(rows, tree)
+        return tree, price
+
+    return _begun(learn)
 
 
 def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.UsualReward | None] | None:

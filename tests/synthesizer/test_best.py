@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,13 +36,16 @@ def falling(rows: int = 4_000, explained: bool = True) -> Transitions:
     )
 
 
+def small() -> Synthesizer:
+    fit = {"steps": 1_000, "learning_rate": 4e-3, "evaluate_every": 500}
+    network = {"width": 64, "depth": 2, "embedding": 16}
+    return Synthesizer("laptop", network=network, fit=fit, sampler=SAMPLER, data=DATA)
+
+
 @pytest.fixture(scope="module")
 def best() -> tuple[Synthesizer, Watch]:
     watch = Watch()
-    fit = {"steps": 1_000, "learning_rate": 4e-3, "evaluate_every": 500}
-    network = {"width": 64, "depth": 2, "embedding": 16}
-    model = Synthesizer("laptop", network=network, fit=fit, sampler=SAMPLER, data=DATA)
-    return model.fit(falling(), progress=watch), watch
+    return small().fit(falling(), progress=watch), watch
 
 
 def test_clipped_speeds_come_back_exactly_clipped(best):
@@ -61,6 +65,23 @@ def test_terminals_are_where_the_limit_is_learned_from_the_rows_alone(best):
     fake = best[0].sample(4_000, seed=0, progress=False)
     assert np.mean(fake.terminal == (fake.next_observation[:, 0] < 0)) > 0.995
     assert fake.terminal.mean() == pytest.approx(falling().terminal.mean(), rel=0.2)
+
+
+def test_terminal_rows_have_the_reward_of_terminal_rows():
+    """Also where a network that was fitted for a moment makes a flag which the limits overrule."""
+    real = falling()
+    paid = 2 * real.action[:, 0] - 2 * real.terminal + np.random.default_rng(1).normal(0, 0.1, len(real))
+    real = replace(real, reward=paid.astype(np.float32))
+    model = small().fit(real, progress=False)
+    assert model._model.terminal_reward == pytest.approx(-2, abs=0.05)
+    fake = model.sample(20_000, seed=0, progress=False)
+
+    def off(rows: Transitions) -> float:
+        return float(np.mean((rows.reward - 2 * rows.action[:, 0])[rows.terminal]))
+
+    assert off(fake) == pytest.approx(off(real), abs=0.15)
+    model._model.terminal_reward = 0.0
+    assert off(model.sample(20_000, seed=0, progress=False)) > -1.8
 
 
 def test_matching_is_a_phase_and_as_brief_as_the_fit(best):

@@ -117,6 +117,21 @@ def test_metadata_damaged_inside(saved, key, part, value, tmp_path):
         Synthesizer.load(tmp_path / "x.safetensors")
 
 
+@pytest.mark.parametrize("price", ["NaN", '"1"', "null"])
+def test_a_price_of_terminals_that_cannot_be(saved, price, tmp_path):
+    tensors, metadata = taken_apart(saved)
+    save_file(tensors, tmp_path / "x.safetensors", metadata | {"terminal_reward": price})
+    with pytest.raises(FormatError, match=r"x\.safetensors"):
+        Synthesizer.load(tmp_path / "x.safetensors")
+
+
+def test_earlier_files_have_no_price_of_terminals(saved, tmp_path):
+    tensors, metadata = taken_apart(saved)
+    del metadata["terminal_reward"]
+    save_file(tensors, tmp_path / "x.safetensors", metadata)
+    assert Synthesizer.load(tmp_path / "x.safetensors")._model.terminal_reward == 0
+
+
 @pytest.mark.parametrize("damage", ["missing", "added", "shape"])
 def test_damaged_weights(saved, damage, tmp_path):
     tensors, metadata = taken_apart(saved)
