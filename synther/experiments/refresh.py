@@ -26,6 +26,7 @@ from synther.pixels.latents import encode_own
 from synther.pixels.learner import PixelLearner
 from synther.presets import Settings
 from synther.progress import Progress
+from synther.replay import adapting
 from synther.replay.columns import Columns
 from synther.replay.refit import Job, Refresh, drawn, fit_all, recorded, seed_of
 from synther.synthesizer import Synthesizer
@@ -72,6 +73,10 @@ class _Refreshes(TypedDict):
     refreshes: list[_Known]
 
 
+class _Looks(TypedDict):
+    looks: list[_Known]
+
+
 class Generators:
     """The generators of a run: a file in `folder` for each seed, and the record of every refresh in `refreshes.json`.
 
@@ -88,15 +93,16 @@ class Generators:
 
     def fit(self, step: int, real: Mapping[int, Real], progress: Progress) -> None:
         """Fit the generators of some members after `step`, unless that is settled."""
-        if all(self._is_settled(member, step) for member in real):
+        if all(self.is_settled(member, step) for member in real):
             return
         jobs = [self._job(member, step, own) for member, own in real.items()]
         began = time.monotonic()
         made = fit_all(jobs, progress)
         seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
         for member, job, model in zip(real, jobs, made, strict=True):
-            begun = Refresh(step // self.how.refresh_every - 1, step, len(job.rows), job.samples)
             seed = self.seeds[member]
+            number = sum(known < step and whose == seed for known, whose in self._known)
+            begun = Refresh(number, step, len(job.rows), job.samples)
             self._known[step, seed] = {"seed": seed, **asdict(recorded(begun, model, fit_seconds=seconds))}
             self._write_record()
             if isinstance(model, SyntherError):
@@ -104,6 +110,11 @@ class Generators:
                 log.warning("the refresh of seed %d after %s steps failed, so it has no new synthetic rows: %s", *told)
             else:
                 model.save(self._file(member, step))  # from here on it counts
+
+    def last(self, member: int, step: int) -> int:
+        """The step of a member's last refresh before `step`, failed or not; 0 if there is none."""
+        tried = [known for known, seed in self._known if seed == self.seeds[member]]
+        return max((found for found in (*tried, *self._steps(member)) if found < step), default=0)
 
     def newest(self, member: int, step: int) -> int | None:
         """The step of a member's newest generator that was fitted after `step` or earlier."""
@@ -120,6 +131,14 @@ class Generators:
         if (step, self.seeds[member]) in self._known:  # unless the record was removed
             self._known[step, self.seeds[member]]["sample_seconds"] = seconds
             self._write_record()
+
+    def looked(self, member: int, look: adapting.Look) -> None:
+        """Record what was decided, and why."""
+        seed, file = self.seeds[member], self.folder / "looks.json"
+        known = read_object(file, _Looks)["looks"] if file.exists() else []
+        before = [entry for entry in known if (entry["added"], entry["seed"]) != (look.added, seed)]
+        write_object(file, {"looks": [*before, {"seed": seed, **asdict(look)}]})
+        log.info("look at the generator of seed %d after %s steps: %s", seed, f"{look.added:,}", look)
 
     def tidy(self) -> None:
         """Remove the generators that newer ones have replaced."""
@@ -144,7 +163,8 @@ class Generators:
             condition=real.relevance,
         )
 
-    def _is_settled(self, member: int, step: int) -> bool:
+    def is_settled(self, member: int, step: int) -> bool:
+        """Whether a refresh after `step` has come to its end, well or not."""
         failed = not self._known.get((step, self.seeds[member]), {"kept": True})["kept"]
         return failed or self._file(member, step).exists()
 
@@ -179,9 +199,29 @@ class Refreshing:
         if self.generators.how.relevance == TD_ERROR:
             told = self.learner.td_errors(rows)
         real = [Real(columns.transitions(own), columns, *rest) for own, *rest in zip(rows, gone, told, strict=True)]
-        self.generators.fit(step, dict(enumerate(real)), progress)
+        due = {member: own for member, own in enumerate(real) if self._is_due(member, step, own)}
+        self.generators.fit(step, due, progress)
         self.draw(step, progress)
         self.generators.tidy()
+
+    def _is_due(self, member: int, step: int, real: Real) -> bool:
+        """Whether a member's generator is fitted after `step`: see replay/adapting.py. Repeated, it is the same."""
+        generators, how = self.generators, self.generators.how
+        if how.refresh == "fixed" or generators.is_settled(member, step):
+            return True
+        last, newest = generators.last(member, step), generators.newest(member, step - 1)
+        if newest is None:
+            return step - last >= how.refresh_every
+        rows, ends = self.experience.rows()
+        looked = max(last, step - how.look_every)
+        total, old, known = (len(self.learner.joined(rows[:, :s], ends[:, :s])[member]) for s in (step, last, looked))
+        stored = adapting.Stored(real.rows, real.gone)
+        held_out = stored.held_out((generators.seeds[member], HELD_OUT), generators.settings.fit.holdout)
+        unseen, new = held_out & ~stored.newest(total - old), stored.newest(total - known)
+        found = adapting.drift(generators.load(member, newest), real.rows[unseen], real.rows[new])
+        is_due = found.is_there or step - last >= adapting.LONGEST * how.refresh_every
+        generators.looked(member, adapting.Look(step, is_due, how.ratio, found.unseen, found.newest))
+        return is_due
 
     def draw(self, step: int, progress: Progress) -> None:
         """Give the learner the rows of each member's newest generator, unless it has them.

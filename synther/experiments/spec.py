@@ -160,6 +160,8 @@ class RefreshOptions(GuidanceOptions):
 
     ratio: float = 0.5
     """With --synthetic: the share of synthetic rows in every batch."""
+    refresh: Literal["fixed", "auto"] = "fixed"
+    """With --synthetic: auto refreshes when new rows are unlike earlier ones, after 0.2 to 2 times --refresh-every."""
     refresh_every: int = 10_000
     """With --synthetic: steps after which models are fitted again and all synthetic rows are replaced."""
     refit: Literal["warm", "scratch"] = "warm"

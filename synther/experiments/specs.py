@@ -171,6 +171,11 @@ class Synthetic(RefreshOptions, Generator):
         super().__post_init__()
         check_least(self, samples=1, refresh_every=1)
         check_one_of("refit", self.refit, ("warm", "scratch"))
+        check_one_of("refresh", self.refresh, ("fixed", "auto"))
+        if self.copies and self.refresh == "auto":
+            raise ConfigError("copies need no generator that could drift: leave --refresh auto or --copies out")
+        if self.refresh == "auto" and self.settings().fit.holdout == 0:
+            raise ConfigError("--refresh auto is decided by held-out rows, and fit.holdout is 0: set it above 0")
         if not 0 < self.ratio <= 1:
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
         if self.copies and self.relevance is not None:
@@ -178,6 +183,11 @@ class Synthetic(RefreshOptions, Generator):
         self.check_guidance(_RELEVANCE)
         if self.settings().fit.minutes is not None:
             raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
+
+    @property
+    def look_every(self) -> int:
+        """Steps between two times at which generators may be fitted. See replay/adapting.py."""
+        return self.refresh_every if self.refresh == "fixed" else max(1, self.refresh_every // 5)
 
     def changed(self, changes: ChangeOptions) -> Self:
         most = self.samples if changes.samples is None else min(changes.samples, self.samples)
@@ -189,7 +199,8 @@ class Synthetic(RefreshOptions, Generator):
         return {"settings": self.settings().to_json(), **own}
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in used(asdict(self)).items() if name != "copies" or self.copies}
+        unused = {"copies": False, "refresh": "fixed"}  # earlier versions did not have them
+        return {name: value for name, value in used(asdict(self)).items() if value != unused.get(name, ...)}
 
 
 @dataclass(frozen=True)
@@ -208,6 +219,8 @@ class SyntheticLatents(Synthetic):
         super().__post_init__()
         if self.updates < 1:
             raise ConfigError(f"updates, of the heads after a refresh, must be at least 1, got {self.updates}")
+        if self.refresh == "auto":
+            raise ConfigError("--refresh auto is for agents that see states: latents change with their encoder anyway")
 
 
 @dataclass(frozen=True)
@@ -261,8 +274,8 @@ class OnlineRun(OnlineOptions, RunSpec):
         return with_options(self.algorithm, default, self.agent, "utd")
 
     def is_refreshed(self, step: int) -> bool:
-        """Whether generators are fitted after `step` steps. After the last step their rows would not be used."""
-        return self.synthetic is not None and 0 < step < self.steps and step % self.synthetic.refresh_every == 0
+        """Whether generators are fitted after `step` steps, or may be. Rows after the last step would not be used."""
+        return self.synthetic is not None and 0 < step < self.steps and step % self.synthetic.look_every == 0
 
     def doubts(self) -> Iterator[str]:
         """Warnings about settings that make sense only in a trial."""
@@ -270,13 +283,14 @@ class OnlineRun(OnlineOptions, RunSpec):
             begins = f"learning starts after {self.learning_starts:,} steps (--learning-starts)"
             yield f"nothing is learned: {begins}, and there are {self.steps:,}"
         if self.synthetic is not None:
-            every = self.synthetic.refresh_every
-            if not self.is_refreshed((self.steps - 1) // every * every):
+            every, look_every = self.synthetic.refresh_every, self.synthetic.look_every
+            last = (self.steps - 1) // look_every * look_every
+            if last < every or not self.is_refreshed(last):
                 yield f"no generator is fitted: that is done every {every:,} steps (--refresh-every), of {self.steps:,}"
 
     def segment_after(self, step: int) -> int:
         """The end of the segment that begins after `step` steps."""
-        every = [self.checkpoint_every, *([] if self.synthetic is None else [self.synthetic.refresh_every])]
+        every = [self.checkpoint_every, *([] if self.synthetic is None else [self.synthetic.look_every])]
         return min(self.steps, *((step // length + 1) * length for length in every))
 
     def segments_until(self, step: int) -> list[int]:

@@ -21,6 +21,7 @@ from synther.data.formats.writing import Stream
 from synther.data.spaces import Box, Discrete
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
+from synther.replay.adapting import Stored
 from synther.replay.rows import SyntheticRows, check_options
 
 try:
@@ -96,7 +97,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
 
     def _refresh_if_due(self) -> None:
         self.synthetic.collect()
-        if self.synthetic.due(self.buffer.added):
+        if self.synthetic.due(self.buffer.added, self._stored):
             self.refresh()
 
     def transitions(self) -> Transitions:
@@ -115,8 +116,12 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
 
     def refresh(self) -> None:
         """Fit on the real rows and generate synthetic ones now, or start to do so in the background."""
-        rows, added = self.transitions(), self.buffer.added
-        self.synthetic.refresh_on(rows, added, gone=added - len(rows))
+        stored = self._stored()
+        self.synthetic.refresh_on(stored.rows, self.buffer.added, gone=stored.gone)
+
+    def _stored(self) -> Stored:
+        rows = self.transitions()
+        return Stored(rows, self.buffer.added - len(rows))
 
     def sample_transition_batch(self, batch_size: int) -> TransitionMiniBatch:
         real, synthetic = self.synthetic.split(batch_size)

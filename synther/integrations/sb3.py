@@ -21,6 +21,7 @@ from synther.data.spaces import Box
 from synther.data.transitions import Array, Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
 from synther.integrations.adapter import not_in_files, packed, unpacked
+from synther.replay.adapting import Stored
 from synther.replay.rows import SyntheticRows, check_options
 
 try:
@@ -82,7 +83,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
                 "n_steps=1"
             )
         how["handle_timeout_termination"] = handle_timeout_termination
-        if options.get("ratio", 0.5) > 0:
+        if options.get("ratio", 0.5) != 0:
             _check_can_be_modelled(observation_space, action_space)
         super().__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs, **how)
         if "seed" not in options:
@@ -107,11 +108,15 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
 
     def refresh(self) -> None:
         """Fit on the real rows and generate synthetic ones now, or start to do so in the background."""
+        stored = self._stored()
+        self.synthetic.refresh_on(stored.rows, self._added, places=stored.places)
+
+    def _stored(self) -> Stored:
         several = isinstance(self, NStepReplayBuffer)
         rows = _in_space(stored(self, cuts=several), self.action_space)
         if several:
             rows = n_step_rows(rows, self.n_steps, self.gamma)
-        self.synthetic.refresh_on(rows, self._added, places=places(self))
+        return Stored(rows, places=places(self), groups=self.n_envs)
 
     def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Any) -> None:
         """Add one step of every environment. A refresh that is due runs in this call.
@@ -134,7 +139,7 @@ class SyntheticReplayBuffer(ReplayBuffer):  # type: ignore[misc]  # the library 
             super().add(*(_replaced(values, reset) for values in (obs, next_obs, action, reward, done)), infos)
             self._added += self.n_envs
         self.synthetic.collect()
-        if self.synthetic.due(self._added):
+        if self.synthetic.due(self._added, self._stored):
             self.refresh()
 
     def sample(self, batch_size: int, env: Any = None) -> Any:

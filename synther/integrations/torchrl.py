@@ -23,6 +23,7 @@ from synther.data.spaces import Box, Discrete, Space
 from synther.data.transitions import EXTRA, Transitions
 from synther.errors import ConfigError, DataError, MissingExtra
 from synther.integrations.adapter import not_in_files, packed, unpacked
+from synther.replay.adapting import Stored
 from synther.replay.columns import Columns
 from synther.replay.rows import ReplayOptions, SyntheticRows, check_options
 
@@ -95,14 +96,19 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
 
     def refresh(self) -> None:
         """Fit on the stored steps and generate synthetic ones now, or start to do so in the background."""
+        form, real = self._real()
+        with self._drawing:
+            self._form = form
+            self.synthetic.refresh_on(real.rows, self.write_count, places=real.places)
+
+    def _real(self) -> tuple[_Form, Stored]:
+        """The rows that generators are fitted on, and what is known of their form."""
         steps, places = self._stored()
         form = _Form.of(steps, self._action_key, self.priority_key)
         rows = form.rows(steps)
         if self._action_space is not None:
             rows = replace(rows, action_space=self._action_space)
-        with self._drawing:
-            self._form = form
-            self.synthetic.refresh_on(rows, self.write_count, places=places)
+        return form, Stored(rows, places=places)
 
     def transitions(self) -> Transitions:
         """The real rows, oldest first. Keys other than observation, action, reward and ends are extra columns.
@@ -122,7 +128,7 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
 
     def sample(self, *given: Any, **how: Any) -> Any:
         """Draw a batch, as TorchRL's buffers do. A refresh that is due runs in this call."""
-        if self.synthetic.due(self.write_count):
+        if self.synthetic.due(self.write_count, lambda: self._real()[1]):
             self.refresh()
         return super().sample(*given, **how)
 

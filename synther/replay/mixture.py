@@ -35,15 +35,24 @@ class Mixture:
         above, below = self.ratio.as_integer_ratio()
         return (2 * above * rows + below) // (2 * below)
 
-    def draw(self, real: Ring, synthetic: Ring | None, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def draw(
+        self,
+        real: Ring,
+        synthetic: Ring | None,
+        batch: int,
+        generator: torch.Generator,
+        without: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Draw rows (batch, width), and flags (batch,) of the synthetic ones.
 
         All rows are real while there are no synthetic rows. Real rows come first unless the batch is shuffled.
+        `without` marks real rows that are not drawn.
         """
         if synthetic is None or not len(synthetic):
-            return real.sample(batch, generator), torch.zeros(batch, dtype=torch.bool, device=real.device)
+            return real.sample(batch, generator, without), torch.zeros(batch, dtype=torch.bool, device=real.device)
         counts = self.split(batch)
-        parts = [ring.sample(n, generator) for ring, n in zip((real, synthetic), counts, strict=True) if n]
+        kept_back = ((real, without), (synthetic, None))
+        parts = [ring.sample(n, generator, w) for (ring, w), n in zip(kept_back, counts, strict=True) if n]
         rows = torch.cat(parts) if len(parts) > 1 else parts[0]
         marks = torch.arange(batch, device=real.device) >= counts[0]
         if not self.shuffled:

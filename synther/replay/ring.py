@@ -11,6 +11,9 @@ from torch import Tensor
 from synther import compute
 from synther.errors import ConfigError, DataError
 
+_REDRAWS = 6
+"""Times that a place is drawn again if its row is not to be drawn. If 1 row in 20 is not, 1 draw in 10**9 is wrong."""
+
 
 class Ring:
     """Rows (capacity, width). New rows overwrite the oldest ones."""
@@ -52,11 +55,21 @@ class Ring:
         else:
             self.matrix[first : first + len(rows)] = torch.from_numpy(rows)
 
-    def sample(self, count: int, generator: torch.Generator) -> Tensor:
-        """Draw `count` rows uniformly, with replacement. (count, width)"""
+    def sample(self, count: int, generator: torch.Generator, without: Tensor | None = None) -> Tensor:
+        """Draw `count` rows uniformly, with replacement. (count, width)
+
+        `without` marks places (capacity,), a small share, whose rows are not drawn.
+        """
         if not self.added:
             raise DataError("there are no rows to sample from: add some first")
-        return self.matrix[torch.randint(len(self), (count,), generator=generator, device=self.device)]
+        drawn = self._places(count, generator)
+        if without is not None:
+            for _ in range(_REDRAWS):
+                drawn = torch.where(without[drawn], self._places(count, generator), drawn)
+        return self.matrix[drawn]
+
+    def _places(self, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(len(self), (count,), generator=generator, device=self.device)
 
     def by_age(self) -> Tensor:
         """A copy of all rows, oldest first. (len, width)"""

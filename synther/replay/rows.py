@@ -6,8 +6,8 @@ import dataclasses
 import difflib
 import logging
 import os
-from collections.abc import Iterable
-from typing import Any, Self, TypedDict, get_args
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Literal, Self, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -24,11 +24,12 @@ from synther.presets import Settings
 from synther.presets import preset as named
 from synther.progress import Progress, resolve
 from synther.relevance import Relevance
-from synther.replay import files
+from synther.replay import adapting, files
+from synther.replay.adapting import Look, RefreshTime, Stored
 from synther.replay.background import Background, Failed
 from synther.replay.columns import Columns
 from synther.replay.mixture import Mixture
-from synther.replay.refit import Generation, Job, Refit, Refresh, drawn, seed_of, usual_samples
+from synther.replay.refit import Generation, Job, Refit, Refresh, drawn, held_out_rows, seed_of, usual_samples
 from synther.replay.ring import Ring
 from synther.schema import checked
 from synther.synthesizer import Synthesizer
@@ -37,12 +38,15 @@ log = logging.getLogger(__name__)
 
 _OPTIONS = ("refresh_every", "samples", "refit", "replace", "background", "seed", "precision")
 _BATCHES, _FITS, _HELD_OUT = range(3)  # random streams, one per purpose
+_SEVERAL = 64  # rows of which some are not held out
 
 
 class ReplayOptions(TypedDict, total=False):
     """The options of `SyntheticRows`, and of everything that is built on it."""
 
-    ratio: float
+    ratio: float | Literal["auto"]
+    td_error: Relevance | None
+    refresh: RefreshTime
     refresh_every: int
     samples: int | None
     preset: str | Settings
@@ -77,10 +81,15 @@ class SyntheticRows:
     their own way, call `refresh` with them when it is `due`, and ask `split` how many rows of a batch to `draw` here.
     """
 
+    withholds: ClassVar[bool] = False
+    """Whether there are real rows that batches do not contain."""
+
     def __init__(
         self,
         *,
-        ratio: float = 0.5,
+        ratio: float | Literal["auto"] = 0.5,
+        td_error: Relevance | None = None,
+        refresh: RefreshTime = "fixed",
         refresh_every: int = 10_000,
         samples: int | None = None,
         preset: str | Settings = "auto",
@@ -118,7 +127,25 @@ class SyntheticRows:
             raise ConfigError("a guide cannot be sent to the background: expected background=False, or no guide")
         self.guide = guide
         self.progress = progress
-        self.mixture = Mixture(ratio, shuffled=shuffled)
+        if refresh not in get_args(RefreshTime):
+            raise ConfigError(f"refresh must be one of {', '.join(get_args(RefreshTime))}, got {refresh!r}")
+        self.refreshes: RefreshTime = refresh
+        self.td_error, self.adapts_ratio = td_error, ratio == "auto"
+        if self.adapts_ratio != (td_error is not None):
+            raise ConfigError(
+                "ratio='auto' and td_error=f belong together, where f takes Transitions to their TD errors (N,): "
+                f"got ratio {ratio!r} and td_error {td_error!r}"
+            )
+        if self.adapts_ratio and not self.withholds:
+            raise ConfigError(
+                "ratio='auto' needs real rows that no batch contains, which this buffer cannot keep back: choose a "
+                "number, or use SyntheticReplay"
+            )
+        if self.adapts_ratio or refresh == "auto":
+            adapting.check_holdout(self.settings.fit.holdout)
+        self.mixture = Mixture(adapting.FIRST_RATIO if isinstance(ratio, str) else ratio, shuffled=shuffled)
+        self.looks: list[Look] = []
+        """What `ratio="auto"` and `refresh="auto"` have decided, and why."""
         self.generator = compute.generator(self.device, self.seed, _BATCHES)
         self.columns: Columns | None = None
         self.synthetic: Ring | None = None
@@ -145,11 +172,43 @@ class SyntheticRows:
         rows = 0 if self.synthetic is None else len(self.synthetic)
         return f"{type(self).__name__}({rows:,} rows, ratio {self.mixture.ratio:g}, on {self.device})"
 
-    def due(self, added: int) -> bool:
-        """Whether a refresh is due, now that `added` real rows have been added."""
+    def due(self, added: int, stored: Callable[[], Stored] | None = None) -> bool:
+        """Whether a refresh is due, now that `added` real rows have been added.
+
+        `stored` gives these rows. Without it, nothing adapts.
+        """
+        if self._running is not None or not self.mixture.ratio > 0:
+            return False
         last = self._history[-1].added if self._history else 0
-        overdue = self._owed or added // self.refresh_every > last // self.refresh_every
-        return overdue and self._running is None and self.mixture.ratio > 0
+        is_time = added // self.refresh_every > last // self.refresh_every
+        adapts = self.adapts_ratio or self.refreshes == "auto"
+        if self._owed or not adapts or stored is None or self._model is None:
+            return self._owed or is_time
+        looked = max(last, self.looks[-1].added if self.looks else 0)
+        if added - looked >= adapting.look_every(self.refresh_every):
+            self._look(added, last, looked, stored())
+            if self.refreshes == "auto":
+                return self.looks[-1].refresh
+        return is_time and self.refreshes == "fixed"
+
+    def _look(self, added: int, last: int, looked: int, stored: Stored) -> None:
+        """Decide about the refresh and the ratio, and log it."""
+        assert self._model is not None
+        held_out = stored.held_out((self.seed, _HELD_OUT), self.settings.fit.holdout)
+        found: dict[str, Any] = {"refresh": False, "ratio": self.mixture.ratio}
+        if self.refreshes == "auto":
+            unseen, new = held_out & ~stored.newest(added - last), stored.newest(added - looked)
+            drift = adapting.drift(self._model, stored.rows[unseen], stored.rows[new])
+            is_late = added - last >= adapting.LONGEST * self.refresh_every
+            found |= {"unseen": drift.unseen, "newest": drift.newest, "refresh": drift.is_there or is_late}
+        if self.td_error is not None and held_out.any():
+            picked = [adapting.spread_over(np.flatnonzero(marks)) for marks in (held_out, ~held_out)]
+            errors = [adapting.td_errors(self.td_error, stored.rows[places]) for places in picked]
+            self.mixture.ratio = adapting.next_ratio(self.mixture.ratio, *errors)
+            held_out_error, trained_error = (float(each.mean()) for each in errors)
+            found |= {"held_out_error": held_out_error, "trained_error": trained_error, "ratio": self.mixture.ratio}
+        self.looks.append(Look(added, **found))
+        log.info("look after %s rows: %s", f"{added:,}", self.looks[-1])
 
     def refresh_on(self, rows: Transitions, added: int, **where: Any) -> None:
         """Fit on `rows` and generate synthetic ones now, or start to do so in the background.
@@ -209,6 +268,12 @@ class SyntheticRows:
         rows = drawn(self._model, self._known_columns, self.samples, seed, progress, self.relevant, asked)
         self.synthetic.add(rows)
 
+    def held_out_numbers(self, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the rows with these numbers, counted from the first ever added, no generator learns from."""
+        more = np.arange(numbers[0], max(int(numbers[-1]) + 1, int(numbers[0]) + _SEVERAL))
+        marks = held_out_rows((self.seed, _HELD_OUT), more, self.settings.fit.holdout)
+        return marks[: len(numbers)]
+
     def split(self, batch_size: int) -> tuple[int, int]:
         """Numbers of real and synthetic rows in the next batch."""
         self.collect()
@@ -248,12 +313,13 @@ class SyntheticRows:
         *,
         device: str = "auto",
         relevance: Relevance | None = None,
+        td_error: Relevance | None = None,
         guide: Guide | Gradient | None = None,
         progress: Progress | bool = True,
     ) -> Self:
         """Load what `save` has saved. On another kind of device it continues with other random numbers.
 
-        A `relevance` function of your own and a guide are not in the file: pass them again.
+        A `relevance` function of your own, a `td_error` and a guide are not in the file: pass them again.
         """
         kind = compute.pick_device(device).type
         described, tensors, model = files.read(path, device)
@@ -261,6 +327,8 @@ class SyntheticRows:
             raise ConfigError(
                 f"{path} has a relevance function of your own, which is not in it: load(path, relevance=f)"
             )
+        if td_error is None and described.get("options", {}).get("ratio") == "auto":
+            raise ConfigError(f"{path} has a td_error, which is not in it: load(path, td_error=f)")
         try:
             options = described["options"]
             options["preset"] = Settings.from_json(options["preset"])
@@ -268,7 +336,11 @@ class SyntheticRows:
                 options["precision"] = "auto"
             if options.get("relevance") == OWN_RELEVANCE:
                 options["relevance"] = relevance
-            found = cls(**cls._given(options), guide=guide, device=device, progress=progress)
+            own: Any = {"td_error": td_error, "guide": guide, "device": device, "progress": progress}
+            found = cls(**cls._given(options), **own)
+            if found.adapts_ratio:
+                found.mixture.ratio = float(described["ratio"])
+            found.looks = checked(described.get("looks", []), list[Look], "looks")
             if model is not None:
                 model.precision = found.precision
             found._model = model
@@ -336,7 +408,9 @@ class SyntheticRows:
     def _described(self) -> dict[str, Any]:
         """Everything but tensors and the generator, as JSON."""
         options = {name: getattr(self, name) for name in _OPTIONS}
-        options |= {"ratio": self.mixture.ratio, "shuffled": self.mixture.shuffled, "preset": self.settings.to_json()}
+        ratio = "auto" if self.adapts_ratio else self.mixture.ratio
+        options |= {"ratio": ratio, "shuffled": self.mixture.shuffled, "preset": self.settings.to_json()}
+        options |= {} if self.refreshes == "fixed" else {"refresh": self.refreshes}
         if self.relevant is not None:
             asked = self.relevant
             options |= {"relevance": asked.relevance, "relevant": asked.share, "guidance": asked.guidance}
@@ -348,6 +422,8 @@ class SyntheticRows:
             "options": options,
             "device": self.device.type,
             "mixed": self.mixture.mixed,
+            "ratio": self.mixture.ratio,
+            "looks": [dataclasses.asdict(look) for look in self.looks],
             "history": [dataclasses.asdict(refresh) for refresh in self._history],
             "owed": self._owed or self._running is not None,
             "store": store,

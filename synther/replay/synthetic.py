@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from synther.data import spaces
 from synther.data.spaces import Space
 from synther.data.transitions import FIELDS, Transitions
 from synther.errors import DataError
+from synther.replay.adapting import Stored
 from synther.replay.columns import Batch, Columns
 from synther.replay.rows import ReplayOptions, SyntheticRows, check_options, whole
 from synther.replay.shortcut import Given
@@ -32,7 +34,13 @@ class SyntheticReplay(SyntheticRows):
 
     With `relevance`, synthetic rows are like the most `relevant` share of the real ones: "reward", "return",
     "curiosity", or a function that takes rows to one number each. `guidance` above 1 goes further in that direction.
+
+    `refresh="auto"` refreshes when the generator's loss rises on new rows, instead of at fixed times. `ratio="auto"`
+    adapts the ratio to how well the agent's critics know rows that no batch contains; `td_error` takes rows to the
+    critics' TD errors.
     """
+
+    withholds = True
 
     def __init__(
         self,
@@ -49,6 +57,8 @@ class SyntheticReplay(SyntheticRows):
         for name, space in self.spaces.items():
             spaces.check_parts(space, name)
         self._store: Store | None = None
+        empty = torch.zeros(self.capacity if self.adapts_ratio else 0, dtype=torch.bool, device=self.device)
+        self._marks = empty, 0  # of held-out rows, and for how many rows they are known
 
     @property
     def store(self) -> Store:
@@ -93,14 +103,15 @@ class SyntheticReplay(SyntheticRows):
         if self._store is None or not self._store.add_alike(given):
             self._add_checked(given)
         self.collect()
-        if self.due(self.added):
+        if self.due(self.added, self._stored):
             self.refresh()
 
     def sample(self, batch_size: int) -> Batch:
         """Draw `batch_size` rows with replacement: only real rows until there are synthetic ones, then at the ratio."""
         count, store = whole("batch_size", batch_size), self.store
         self.collect()
-        return store.columns.batch(*self.mixture.draw(store.real, self.synthetic, count, self.generator))
+        without = self._withheld() if self.adapts_ratio else None
+        return store.columns.batch(*self.mixture.draw(store.real, self.synthetic, count, self.generator, without))
 
     def transitions(self) -> Transitions:
         """The real rows, oldest first.
@@ -114,9 +125,23 @@ class SyntheticReplay(SyntheticRows):
 
         A refresh that is already running in the background is cancelled.
         """
+        stored = self._stored()
+        self.refresh_on(stored.rows, self.added, gone=stored.gone)
+
+    def _stored(self) -> Stored:
         store = self.store
-        rows = store.columns.transitions(store.real.by_age().cpu().numpy())
-        self.refresh_on(rows, self.added, gone=self.added - len(self))
+        return Stored(store.columns.transitions(store.real.by_age().cpu().numpy()), self.added - len(self))
+
+    def _withheld(self) -> Tensor:
+        """Which places hold rows that no batch contains. (capacity,)"""
+        marks, known = self._marks
+        if known < self.added:
+            first = max(known, self.added - self.capacity)
+            numbers = np.arange(first, self.added)
+            found = torch.from_numpy(self.held_out_numbers(numbers)).to(self.device)
+            marks[torch.from_numpy(numbers % self.capacity).to(self.device)] = found
+            self._marks = marks, self.added
+        return marks
 
     def _add_checked(self, given: Given) -> None:
         """The slow path: rows of new types or shapes, and invalid rows."""

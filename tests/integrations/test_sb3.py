@@ -20,6 +20,7 @@ from synther import Transitions, read, write
 from synther.data.spaces import Box
 from synther.errors import ConfigError, DataError
 from synther.integrations.sb3 import SyntheticReplayBuffer
+from synther.replay import adapting
 
 from ..replay.rows import OPTIONS
 
@@ -423,3 +424,21 @@ class Walk(gymnasium.Env):
         self.at += 1
         over, cut = self.at == 4, self.at == 3 and self.episode % 2 == 0
         return np.full(1, self.at, np.float32), 0.0, over, cut, {}
+
+
+def test_refreshes_can_follow_the_newest_steps(monkeypatch):
+    seen: list[set[float]] = []
+
+    def drift(model: Any, unseen: Transitions, newest: Transitions) -> adapting.Drift:
+        seen.append(set(newest.reward.tolist()))
+        return adapting.Drift(1.0, 2.0, len(seen) == 3)
+
+    monkeypatch.setattr(adapting, "drift", drift)
+    buffer = SyntheticReplayBuffer(80, VECTOR, TORQUE, device="cpu", n_envs=2, **OPTIONS, refresh="auto")
+    for step in range(50):
+        here = np.full((2, 3), step, np.float32)
+        buffer.add(here, here + 1, np.zeros((2, 2)), np.full(2, step), np.zeros(2), [{}, {}])
+    assert seen[:3] == [set(range(start, start + 6)) for start in (30, 36, 42)]
+    assert [one.added for one in buffer.synthetic.history] == [60, 96]
+    with pytest.raises(ConfigError, match="SyntheticReplay"):
+        SyntheticReplayBuffer(80, VECTOR, TORQUE, ratio="auto", td_error=lambda rows: rows.reward)

@@ -12,7 +12,7 @@ from synther.errors import ConfigError
 from synther.experiments.experience import Experience
 from synther.experiments.record import Schedule
 from synther.experiments.refresh import for_environment
-from synther.experiments.specs import OnlineRun, Synthetic
+from synther.experiments.specs import OnlineRun, Synthetic, SyntheticLatents
 from synther.presets import PRESETS
 from synther.replay.columns import Columns
 
@@ -25,6 +25,10 @@ def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
     assert [step for step in LEGS if PLAN.is_refreshed(step)] == [20, 40]
     assert not replace(PLAN, steps=40).is_refreshed(40)  # nobody would learn from it
     assert not replace(PLAN, synthetic=None).is_refreshed(20)
+    adapting = replace(PLAN, synthetic=replace(SYNTHETIC, refresh="auto"))  # which looks five times as often
+    assert adapting.segments_until(55) == sorted({*range(4, 55, 4), 15, 30, 45, 55})
+    assert "refresh" not in SYNTHETIC.to_json()  # as in runs of earlier versions
+    assert OnlineRun.from_json(adapting.to_json()).synthetic == adapting.synthetic
 
 
 @pytest.mark.parametrize(
@@ -34,6 +38,8 @@ def test_legs_end_at_checkpoints_at_refreshes_and_at_the_end():
         ({"steps": 10, "learning_starts": 10, "synthetic": None}, "nothing is learned"),
         ({"steps": 20}, "--refresh-every"),
         ({"steps": 21}, None),
+        ({"steps": 20, "synthetic": replace(SYNTHETIC, refresh="auto")}, "--refresh-every"),
+        ({"steps": 21, "synthetic": replace(SYNTHETIC, refresh="auto")}, None),
     ],
     ids=str,
 )
@@ -68,6 +74,9 @@ def test_the_last_step_is_measured_too():
         (PLAN, {"algorithm": "ppo"}, "'ppo'"),
         (SYNTHETIC, {"ratio": 0.0}, "ratio"),
         (SYNTHETIC, {"refit": "cold"}, "unknown refit 'cold'"),
+        (SYNTHETIC, {"refresh": "often"}, "unknown refresh 'often'"),
+        (SYNTHETIC, {"refresh": "auto", "copies": True}, "--copies"),
+        (SYNTHETIC, {"refresh": "auto", "changes": {"fit": {"holdout": 0.0, "patience": None}}}, "holdout"),
         (SYNTHETIC, {"samples": 0}, "samples"),
         (SYNTHETIC, {"changes": {"fit": {"minutes": 1.0}}}, r"fit\.steps"),
     ],
@@ -127,3 +136,8 @@ def test_an_end_in_a_terminal_state_is_no_cut(five: Experience) -> None:
     terminal = Experience(five.folder, COLUMNS)
     terminal.append(step(3), np.array([False, False]))
     assert terminal.transitions("Made-v0").timeout.tolist() == [False, True]
+
+
+def test_latents_are_refreshed_at_fixed_times():
+    with pytest.raises(ConfigError, match="latents"):
+        SyntheticLatents(refresh="auto")

@@ -17,6 +17,7 @@ from synther.agents.learner import Learner
 from synther.agents.policy import load_policy
 from synther.data import formats
 from synther.data.episodes import n_step_rows
+from synther.data.transitions import Transitions
 from synther.diffusion.fit import Diverged
 from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
@@ -26,6 +27,7 @@ from synther.experiments.refresh import Generators
 from synther.experiments.results import Log, Result
 from synther.experiments.specs import OnlineRun
 from synther.folder import RunFolder
+from synther.replay import adapting
 from synther.replay import refit as refitting
 from synther.synthesizer.together import fit_models
 
@@ -358,3 +360,47 @@ def test_copies_of_real_rows_are_other_batches(tmp_path):
     assert not torch.equal(*ends)
     with pytest.raises(ConfigError, match="copies"):
         replace(SYNTHETIC, copies=True, relevance="reward")
+
+
+ADAPTING = replace(PLAN, synthetic=replace(SYNTHETIC, refresh="auto"), checkpoint_every=20, steps=65)
+ADAPTING_STOPS = [
+    (Synthesizer, "save", True, 1),  # one of two first generators is kept
+    (Generators, "looked", True, 3),
+    (Generators, "looked", False, 4),
+    (Synthesizer, "save", False, 1),  # of a seed whose rows have changed
+    (Synthesizer, "save", True, 1),
+    (Generators, "tidy", True, 1),
+    (RunFolder, "finish", False, 1),
+]
+
+
+def test_without_drift_a_refresh_comes_as_late_as_it_may(tmp_path, monkeypatch):
+    monkeypatch.setattr(adapting, "drift", lambda *given: adapting.Drift(1.0, 1.0, False))
+    run(tmp_path, ADAPTING)
+    assert [(entry["number"], entry["seed"], entry["added"]) for entry in refreshes(tmp_path)] == [
+        (0, 3, 20), (0, 4, 20), (1, 3, 60), (1, 4, 60),
+    ]  # fmt: skip
+    looks = json.loads((tmp_path / "looks.json").read_text())["looks"]
+    assert [look["added"] for look in looks if look["seed"] == 3] == [*range(24, 61, 4), 64]
+
+
+def test_each_seed_is_refreshed_when_its_own_rows_change_also_after_stops(tmp_path, monkeypatch):
+    def drift(model: Synthesizer, unseen: Transitions, newest: Transitions) -> adapting.Drift:
+        """By chance, but the same for the same rows."""
+        assert len(newest) == 4
+        assert not np.isin(unseen.reward, newest.reward).any()
+        return adapting.Drift(1.0, 1.0, int(1e4 * abs(newest.reward.sum())) % 4 == 0)
+
+    monkeypatch.setattr(adapting, "drift", drift)
+    run(tmp_path / "whole", ADAPTING)
+    looks = json.loads((tmp_path / "whole" / "looks.json").read_text())["looks"]
+    asked = {(look["seed"], look["added"]) for look in looks if look["refresh"]}
+    assert {(entry["seed"], entry["added"]) for entry in refreshes(tmp_path / "whole")} == asked | {(3, 20), (4, 20)}
+    assert len({seed for seed, _ in asked}) == 2
+    assert len({added for _, added in asked}) > 1
+    for _ in stop_at_each(ADAPTING_STOPS, lambda folder: run(folder, ADAPTING), tmp_path / "stopped"):
+        pass
+    run(tmp_path / "stopped", ADAPTING)
+    assert same(tmp_path / "whole", tmp_path / "stopped")
+    again = json.loads((tmp_path / "stopped" / "looks.json").read_text())["looks"]
+    assert sorted(map(str, again)) == sorted(map(str, looks))
