@@ -12,7 +12,6 @@ import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer
-from synther.errors import ConfigError
 from synther.folder import digest_of, written_once
 
 
@@ -87,9 +86,7 @@ def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:
     from synther.collect.rows import Summary, buffer_of, roll_out
     from synther.data import formats
 
-    for name in ("repeat", "shadow_size"):
-        if getattr(chosen, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} is for frames: expected --pixels with it")
+    options.refuse(chosen, ("repeat", "shadow_size"), "is for frames: expected --pixels with it")
     run = _run_of(chosen)
     rows = _played(chosen, roll_out, options=chosen.env_options) if run is None else buffer_of(run)
     formats.write(rows, target)
@@ -102,8 +99,7 @@ def _frames(chosen: Collect, target: str | Path) -> dict[str, Any]:
     from synther.envs.pixels import REPEAT
 
     run = _run_of(chosen)
-    if chosen.env_options is not None:
-        raise ConfigError("--env-options is for rows: frames are rendered of dm_control's own tasks")
+    options.refuse(chosen, ["env_options"], "is for rows: frames are rendered of dm_control's own tasks")
     if run is None:
         more = {"repeat": REPEAT if chosen.repeat is None else chosen.repeat, "shadow_size": chosen.shadow_size}
         recorder = _played(chosen, record_frames, **more)
@@ -119,10 +115,8 @@ def _run_of(chosen: Collect) -> Path | None:
     folder = Path(chosen.source).expanduser()
     if not folder.is_dir():
         return None
-    for name in ("steps", "policy", "member", "noise", "stochastic", "env_options", "seed", "repeat"):
-        if getattr(chosen, name) != getattr(Collect, name):
-            option = name.replace("_", "-")
-            raise ConfigError(f"{folder} is a run, whose rows exist already: --{option} is for an environment")
+    of_environments = "steps", "policy", "member", "noise", "stochastic", "env_options", "seed", "repeat"
+    options.refuse(chosen, of_environments, f"is for an environment: {folder} is a run, whose rows exist already")
     return folder
 
 

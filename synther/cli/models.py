@@ -99,8 +99,11 @@ class Distill(options.Machine):
 
 
 @dataclass(frozen=True)
-class Sample(options.Asking, options.Machine):
-    """Write synthetic rows of a saved model. After an interruption, the same command resumes."""
+class Sample(options.Asking, options.Engine, options.Machine):
+    """Write synthetic rows of a saved model. After an interruption, the same command resumes.
+
+    Several workers (--parallel, --engine ray) can write the files of a folder.
+    """
 
     model: tyro.conf.Positional[Path] = tyro.MISSING
     """A file written by `synther fit` or `synther upsample`."""
@@ -116,14 +119,6 @@ class Sample(options.Asking, options.Machine):
     """The share of rows to keep. Below 1, the rows that the model's ensemble finds least consistent are discarded."""
     relabel: Literal["ensemble"] | None = None
     """Replace rewards and terminals by those of the model's ensemble."""
-    engine: Literal["local", "ray"] = "local"
-    """Who writes the files of a folder. local: this machine. ray: the workers of a Ray cluster."""
-    parallel: int = 1
-    """With local: processes that write files of a folder at the same time."""
-    gpus: float | None = None
-    """With ray: GPUs of a worker; 0.5 for two workers on each GPU."""
-    address: str | None = None
-    """With ray: the address of a running cluster, such as 10.0.0.1:6379."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +178,7 @@ def sample(arguments: list[str]) -> None:
     sampler = model.sampler_for(wanted, asked=requests is not None)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
     how |= {"keep": chosen.keep, "relabel": chosen.relabel}
-    workers: Any = {name: getattr(chosen, name) for name in ("engine", "parallel", "gpus", "address")}
-    files = sample_once(chosen.model, model, chosen.out, chosen.samples, how, workers, not chosen.quiet)
+    files = sample_once(chosen.model, model, chosen.out, chosen.samples, how, chosen.run_by(), not chosen.quiet)
     out, size, several = Path(chosen.out).expanduser(), sum(file.stat().st_size for file in files), len(files) > 1
     facts = {"data": str(out), "samples": chosen.samples, "files": len(files), "bytes": size}
     figures = [

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields, make_dataclass
 from decimal import Decimal
 from functools import cache
@@ -116,6 +116,24 @@ class Machine(Output):
 
 
 @dataclass(frozen=True)
+class Engine(Output):
+    """Who does several pieces of work: runs, or the files of a folder. See `synther.engines`."""
+
+    engine: Literal["local", "ray"] = "local"
+    """local: this machine, one after another. ray: the workers of a Ray cluster, several at once."""
+    parallel: int = 1
+    """With local: how many at the same time, each in its own process. They share a GPU by CUDA MPS, if it is there."""
+    gpus: float | None = None
+    """With ray: GPUs of a worker; 0.5 for two workers on each GPU."""
+    address: str | None = None
+    """With ray: the address of a running cluster, such as 10.0.0.1:6379."""
+
+    def run_by(self) -> Any:
+        """These options as `engines.run_all` takes them."""
+        return {name: getattr(self, name) for name in ("engine", "parallel", "gpus", "address")}
+
+
+@dataclass(frozen=True)
 class Asking(Output):
     """Which rows are asked for."""
 
@@ -218,6 +236,13 @@ def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
     """A spec of some `kind`, from the options of the same names; `own` are its other fields."""
     names = {option.name for option in fields(kind)} - own.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(chosen, name) for name in names if hasattr(chosen, name)}, **own)
+
+
+def refuse(chosen: Output, names: Iterable[str], why: str) -> None:
+    """Refuse options that are not left at their defaults; `why` says what they are for."""
+    for name in names:
+        if getattr(chosen, name) != getattr(type(chosen), name):
+            raise ConfigError(f"--{'data' if name == 'folder' else name.replace('_', '-')} {why}")
 
 
 def positional(options: type[Output], arguments: list[str], names: Collection[str], default: str) -> str:

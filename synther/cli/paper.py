@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tyro
 
@@ -16,7 +16,7 @@ from synther.experiments.spec import ChangeOptions
 
 
 @dataclass(frozen=True)
-class Paper(ChangeOptions, options.Named):
+class Paper(ChangeOptions, options.Engine, options.Named):
     """The paper's experiments, offline, online and on frames, and our own on freely available data.
 
     `list` names them. `run NAME` trains all runs of an experiment: OUT/runs receives a folder for each run, which
@@ -33,14 +33,6 @@ class Paper(ChangeOptions, options.Named):
     """Folder for the results of all experiments."""
     only: tuple[str, ...] = ()
     """Only runs with one of these texts in their names: walker2d-mixed, iql."""
-    engine: Literal["local", "ray"] = "local"
-    """local: one run after another on this machine. ray: several at once on a Ray cluster."""
-    parallel: int = 1
-    """With local: runs at the same time, each in its own process. They share a GPU by CUDA MPS, if it is there."""
-    gpus: float | None = None
-    """With ray: GPUs of a run; 0.5 for two runs on each GPU."""
-    address: str | None = None
-    """With ray: the address of a running cluster, such as 10.0.0.1:6379."""
     workers: int | None = None
     """Processes of a run that play episodes. Default: all cores but one."""
     device: str = "auto"
@@ -60,10 +52,8 @@ def paper(arguments: list[str]) -> None:
     if chosen.action == "run":
         _run(chosen, command)
         return
-    for option in fields(chosen):
-        if option.name not in _SHARED and getattr(chosen, option.name) != option.default:
-            name = "data" if option.name == "folder" else option.name.replace("_", "-")
-            raise ConfigError(f"--{name} is for `synther paper run`, not for {chosen.action}")
+    of_run = (option.name for option in fields(chosen) if option.name not in _SHARED)
+    options.refuse(chosen, of_run, f"is for `synther paper run`, not for {chosen.action}")
     if chosen.action == "table":
         _table(chosen, command)
     else:
@@ -102,9 +92,8 @@ def _run(chosen: Paper, command: str) -> None:
         names = ", ".join(job.name for job in wanted.jobs)
         raise ConfigError(f"no run of {wanted.name} has {' or '.join(chosen.only)} in its name: its runs are {names}")
     place = Place(chosen.out / "models", chosen.folder, chosen.policies, chosen.device, chosen.workers, command)
-    how: dict[str, Any] = {name: getattr(chosen, name) for name in ("engine", "parallel", "gpus", "address")}
     specs = [job.changed(chosen) for job in jobs]
-    outcomes = execute_all(specs, chosen.out / RUNS, place, **how, progress=not chosen.quiet)
+    outcomes = execute_all(specs, chosen.out / RUNS, place, **chosen.run_by(), progress=not chosen.quiet)
     facts = {"runs": [vars(outcome) for outcome in outcomes]}
     answer(chosen.json, facts, [(one.name, str(one)) for one in outcomes], header=("run", "outcome"))
     lost = [outcome.name for outcome in outcomes if outcome.error is not None]

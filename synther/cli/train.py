@@ -105,9 +105,9 @@ def _check(chosen: Train) -> None:
     check_ratio(chosen.ratio, mixing=chosen.synthetic is not None or chosen.augment is not None)
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
         raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment, and neither is given")
-    for name, asked in (("--env-id", chosen.env_id), ("--env-options", chosen.env_options)):
-        if asked is not None and not chosen.evaluate:
-            raise ConfigError(f"{name} is for the evaluation, but --no-evaluate is given too: choose one")
+    if not chosen.evaluate:
+        why = "is for the evaluation, but --no-evaluate is given too: choose one"
+        options.refuse(chosen, ("env_id", "env_options"), why)
     whole_seed(chosen.data_seed, "--data-seed")
 
 

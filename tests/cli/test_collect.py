@@ -73,7 +73,7 @@ def test_a_run(run, rows, tmp_path):
     with pytest.raises(ConfigError, match=r"kept\.hdf5 exists and is not replaced"):
         run(folder, "--out", "kept.hdf5")
     for option, value in (("steps", 5), ("policy", "random"), ("member", 0), ("noise", 0.1), ("seed", 0)):
-        with pytest.raises(ConfigError, match=f"is a run.*--{option} is for"):
+        with pytest.raises(ConfigError, match=f"--{option} is for.*is a run"):
             run(folder, "--out", "new.npz", f"--{option}", value)
     assert not Path("new.npz").exists()
 
@@ -128,12 +128,12 @@ def frames(records: int) -> Frames:
         (("Nowhere-v0",), DataError, "'Nowhere-v0'"),
         (("empty",), FormatError, "synther online"),
         (("Pendulum-v1", "--steps", "0"), ConfigError, "at least 1"),
-        (("empty", "--env-options", "{}"), ConfigError, "is a run.*--env-options is for an environment"),
+        (("empty", "--env-options", "{}"), ConfigError, "--env-options is for an environment.* is a run"),
         (("dm_control/walker-walk-v0", "--pixels", "--env-options", "{}", "--out", "new.h5"), ConfigError, "for rows"),
         (("Pendulum-v1", "--repeat", "2"), ConfigError, "--repeat is for frames: expected --pixels with it"),
         (("Pendulum-v1", "--shadow-size", "64"), ConfigError, "--shadow-size is for frames"),
         (("Pendulum-v1", "--pixels"), ConfigError, r"frames are written as \.hdf5 or \.h5, got new\.npz"),
-        (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "is a run.*--repeat is for an env"),
+        (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "--repeat is for an env.*is a run"),
         (("Pendulum-v1", "--pixels", "--out", "new.h5"), ConfigError, "dm_control suite"),
     ],
     ids=str,
