@@ -16,7 +16,6 @@ from synther.agents.agent import ALGORITHMS
 from synther.agents.learner import ONLINE_AGENTS
 from synther.agents.networks import NETWORKS
 from synther.agents.policy import load_policy
-from synther.assess import learners
 from synther.assess.judge import assess
 from synther.assess.metrics import METRICS
 from synther.cli import main
@@ -27,6 +26,7 @@ from synther.errors import ConfigError, FormatError
 from synther.registry import Registry
 
 from . import outside
+from .support.short import short_learners
 
 MINE = {"jump": (SAMPLERS, "JUMP"), "csv": (FORMATS, "CSV"), "reward_gap": (METRICS, "REWARD_GAP")}
 MINE |= {"circles": (DATASETS, "CIRCLES"), "sine": (NETWORKS, "SINE"), "mirror": (ALGORITHMS, "Mirror")}
@@ -50,7 +50,7 @@ def added(request, tmp_path_factory, monkeypatch) -> Iterator[None]:
         points = [f"[{registry.group}]\n{name} = toy_package:{thing}\n" for name, (registry, thing) in MINE.items()]
         (about / "entry_points.txt").write_text("".join(points))
         monkeypatch.syspath_prepend(place)
-    monkeypatch.setattr(learners, "MOST_STEPS", 3)
+    short_learners(monkeypatch)
     monkeypatch.chdir(tmp_path_factory.mktemp("work"))
     yield
     for name, (registry, _) in MINE.items():

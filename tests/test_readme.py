@@ -18,6 +18,8 @@ import pytest
 from synther import Synthesizer, Transitions, presets, write
 from synther.cli import VERBS, module_of, options
 
+from .support.short import short_ensembles, short_learners
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES if page.is_file()}
@@ -64,8 +66,8 @@ def desk(tmp_path, monkeypatch) -> Path:
     """An empty folder to work in, where every preset takes no time."""
     for name, settings in presets.PRESETS.items():
         monkeypatch.setitem(presets.PRESETS, name, settings.changed(**TINY))
-    monkeypatch.setattr("synther.assess.learners.FEWEST_STEPS", 5)
-    monkeypatch.setattr("synther.relevance.conditional.FEWEST_STEPS", 5)
+    short_learners(monkeypatch)
+    short_ensembles(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path

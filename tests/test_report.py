@@ -12,7 +12,6 @@ import pytest
 
 from synther import Synthesizer, Transitions, __version__, durable, read
 from synther import report as module
-from synther.assess import learners
 from synther.data import shipped
 from synther.data.spaces import Discrete
 from synther.diffusion.config import SamplerConfig
@@ -25,6 +24,7 @@ from synther.report import Assessed, Pair, Plan, assess_to
 
 from .small_job import made
 from .small_job import model as small
+from .support.short import short_learners
 from .support.watch import Watch
 
 PLAIN = {
@@ -43,8 +43,7 @@ def drawn(env_id: str, states: np.ndarray, **size: int) -> list[np.ndarray]:
 def quick() -> Iterator[None]:
     """Nothing here depends on how well networks learn, or on how many rows samplers are compared."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learners, "FEWEST_STEPS", 3)
-        patch.setattr(learners, "MOST_STEPS", 3)
+        short_learners(patch)
         patch.setattr(module, "EFFORT", {"cpu": 0.0, "cuda": 0.0})
         patch.setattr(module, "JUDGED_ROWS", 20)
         patch.setattr(module, "render_states", drawn)

@@ -17,6 +17,7 @@ from synther.data.spaces import Discrete
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
 
+from ..support.short import short_learners
 from ..support.watch import Watch
 from . import worlds
 
@@ -41,8 +42,7 @@ def rows(count: int, seed: int) -> Transitions:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what does not depend on how well networks learn."""
-    monkeypatch.setattr(learners, "FEWEST_STEPS", 3)
-    monkeypatch.setattr(learners, "MOST_STEPS", 3)
+    short_learners(monkeypatch)
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 
 from synther import Transitions, write
 from synther import report as experiment
-from synther.assess import learners
 from synther.cli import main
 from synther.envs import evaluation, recording
 
 from .. import small_job
 from ..here import Here
+from ..support.short import short_learners
 
 TINY = [
     *("--network.width", "16", "--network.depth", "1", "--network.embedding", "8"),
@@ -120,8 +120,7 @@ def no_processes(monkeypatch) -> None:
 def quick_report() -> Iterator[None]:
     """Where nothing depends on how well networks learn, on what samplers of many steps make, or on the picture."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learners, "FEWEST_STEPS", 3)
-        patch.setattr(learners, "MOST_STEPS", 3)
+        short_learners(patch)
         patch.setattr(experiment, "CALLS", (4,))
         patch.setattr(experiment, "EFFORT", {"cpu": 0.0, "cuda": 0.0})
         patch.setattr("synther.upsample.draw", lambda real, fake, path, found: path.write_bytes(b""))

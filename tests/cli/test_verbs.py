@@ -24,7 +24,8 @@ from synther.locks import owned
 from synther.pixels import files
 from synther.pixels.frames import Frames
 from synther.presets import ABOUT, PRESETS
-from synther.relevance import conditional
+
+from ..support.short import short_ensembles
 
 pytestmark = pytest.mark.usefixtures("quick_report", "no_processes")
 
@@ -81,7 +82,7 @@ def test_rows_are_asked_for_by_condition(synther, data, rows, tiny, tmp_path):
 
 def test_inconsistent_rows_are_discarded(synther, data, tiny, tmp_path, monkeypatch):
     """From the fit to the rows. What the filter discards is tested in tests/relevance."""
-    monkeypatch.setattr(conditional, "FEWEST_STEPS", 5)
+    short_ensembles(monkeypatch)
     path, more = tmp_path / "m.safetensors", tmp_path / "more.npz"
     assert synther("fit", data, "--out", path, "--ensemble", *tiny).code == 0
     assert synther("inspect", path, "--json").json["ensemble"]["members"] == 5

@@ -23,9 +23,9 @@ from synther.compare.run import Row, compare_generators, measured, names_of
 from synther.data.spaces import Box
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
-from synther.relevance import conditional
 
 from ..small_job import made, model
+from ..support.short import short_ensembles
 from ..support.watch import Stopped, Watch
 
 PLAN = Plan(
@@ -117,7 +117,7 @@ def test_others_join_the_table(done, copy):
 
 
 def test_an_ensemble_joins_the_table(copy, monkeypatch):
-    monkeypatch.setattr(conditional, "FEWEST_STEPS", 5)
+    short_ensembles(monkeypatch)
     row = run(copy, "mbpo")[3]
     assert row.name == "mbpo"
     assert min(row.seconds, row.parameters) > 0

@@ -32,10 +32,10 @@ from synther.experiments.results import EvalPoint, Result
 from synther.folder import write_object
 from synther.pixels import files as frames_files
 from synther.pixels.frames import Frames
-from synther.relevance import conditional
 from synther.replay.synthetic import SyntheticReplay
 
 from .. import small_job
+from ..support.short import short_ensembles
 from . import damage
 from .damage import Damage
 
@@ -81,7 +81,7 @@ def compact(path: Path) -> None:
 def model(path: Path) -> None:
     fitted = Synthesizer("laptop", **{**small_job.TINY, "fit": {"steps": 20, "evaluate_every": 10}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditional, "FEWEST_STEPS", 5)
+        short_ensembles(patch)
         fitted.fit(small_job.made(), condition="reward", ensemble=True, progress=False).save(path)
 
 

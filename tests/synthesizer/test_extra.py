@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from synther import Synthesizer, Transitions, read
-from synther.assess import learners
 from synther.assess.fidelity import column_names, compare
 from synther.assess.judge import assess
 from synther.assess.picture import draw
@@ -16,8 +15,8 @@ from synther.baselines.augmentation import Augmentation
 from synther.baselines.mbpo import MBPO
 from synther.data.episodes import n_step_rows, with_next_actions
 from synther.errors import DataError
-from synther.relevance import conditional
 
+from ..support.short import short_ensembles, short_learners
 from .rows import ACTIONS, QUICK
 
 
@@ -78,7 +77,7 @@ def test_a_table_of_rows_has_them():
 
 
 def test_an_ensemble_leaves_them_alone(real, monkeypatch, tmp_path):
-    monkeypatch.setattr(conditional, "FEWEST_STEPS", 5)
+    short_ensembles(monkeypatch)
     model = Synthesizer("laptop", **QUICK).fit(real, ensemble=True, progress=False)
     model.save(tmp_path / "model.safetensors")
     rows = Synthesizer.load(tmp_path / "model.safetensors").sample(
@@ -92,8 +91,7 @@ def test_an_ensemble_leaves_them_alone(real, monkeypatch, tmp_path):
 
 
 def test_they_are_compared(real, model, monkeypatch, tmp_path):
-    monkeypatch.setattr(learners, "FEWEST_STEPS", 3)
-    monkeypatch.setattr(learners, "MOST_STEPS", 3)
+    short_learners(monkeypatch)
     fake = model.sample(300, seed=0, progress=False)
     wrong = replace(fake, extra={**fake.extra, "discount": np.zeros(300, np.float32)})
     assert column_names(real)[-3:] == ["extra/next_action[0]", "extra/next_action[1]", "extra/discount"]

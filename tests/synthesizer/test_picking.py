@@ -9,9 +9,9 @@ import pytest
 
 from synther import Synthesizer, compute, read
 from synther.errors import ConfigError, DataError
-from synther.relevance import conditional
 from synther.synthesizer import picking, single_file
 
+from ..support.short import short_ensembles
 from ..support.watch import Stopped, Watch
 from .rows import QUICK, made
 
@@ -21,8 +21,7 @@ BLOCK, SHARD = 64, 2
 @pytest.fixture(scope="module", autouse=True)
 def soon():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conditional, "FEWEST_STEPS", 20)
-        patch.setattr(conditional, "MOST_STEPS", 20)
+        short_ensembles(patch, 20)
         patch.setattr(compute, "block_rows", lambda device: BLOCK)
         patch.setattr(single_file, "SPOOLED_BLOCKS", SHARD)
         patch.setattr(picking, "PILOT_ROWS", 512)

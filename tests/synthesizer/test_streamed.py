@@ -12,10 +12,10 @@ from synther import Synthesizer, Transitions, top, write
 from synther.data.formats import parquet
 from synther.data.stream import StoredRows, stored_rows
 from synther.errors import ConfigError, DataError
-from synther.relevance import conditional
 from synther.synthesizer import streamed
 
 from ..support.parquet import write_folder
+from ..support.short import short_ensembles
 from ..support.watch import Stopped, Watch
 from .rows import SHORT, TINY, made, plain
 
@@ -99,8 +99,7 @@ def test_conditions_and_beginnings_are_told(tmp_path):
 
 
 def test_an_ensemble_is_fitted_on_the_sample(folder, monkeypatch):
-    monkeypatch.setattr(conditional, "FEWEST_STEPS", 20)
-    monkeypatch.setattr(conditional, "MOST_STEPS", 20)
+    short_ensembles(monkeypatch)
     model = short(60).fit(folder, ensemble=True, progress=False)
     assert model.ensemble is not None
     assert len(model.sample(10, keep=0.5, seed=0, progress=False)) == 10
