@@ -153,7 +153,7 @@ class TestLatents:
 
     def test_models_that_were_being_fitted_are_taken_up(self, latents, tmp_path, monkeypatch):
         monkeypatch.setattr(fitting, "SAVE_SECONDS", 0)
-        settings = SETTINGS.changed(fit={"steps": 40, "ema_every": 2, "evaluate_every": 2})
+        settings = SETTINGS.changed(fit={"steps": 22, "ema_every": 2, "evaluate_every": 2})
         options = {"device": "cpu", "progress": False}
         whole = fit_to(tmp_path / "whole", latents, [3, 4], settings, **options)
         with pytest.raises(Stopped):
