@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from synther import compute
-from synther.conditions import Asking, Conditions, Told, check_streamed, first_rows, tell
+from synther.conditions import Conditions, Told, check_streamed, first_rows, tell
 from synther.data import formats
 from synther.data.calibration import Weights
 from synther.data.checks import check_count, drawing_seed
@@ -30,7 +30,6 @@ from synther.data.stream import StoredRows, stored_rows
 from synther.data.termination import TerminationTree
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
-from synther.diffusion.blocks import Known, Like
 from synther.diffusion.config import DISTILLED, SamplerConfig
 from synther.diffusion.distill import distill, student_fit, student_sampler, teacher_rows
 from synther.diffusion.edm import Denoiser
@@ -39,26 +38,22 @@ from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.engines import check_workers
-from synther.errors import ConfigError, DataError
-from synther.guides import Gradient, Guide, gradient_guide
+from synther.errors import ConfigError
+from synther.guides import Gradient, Guide
 from synther.model_file import FitRecord, Fitted, Student
 from synther.plain import whole_seed
 from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.relevance.dynamics import Ensemble
 from synther.synthesizer.drawing import Drawing, Wishes
-from synther.synthesizer.picking import Choice, Picking, Relabel
+from synther.synthesizer.picking import Picking, Relabel
+from synther.synthesizer.requests import TEACHER, Requests, Sampler, check_generated, chosen_sampler
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
 from synther.synthesizer.single_file import PREVIEW_ROWS, write_file
 from synther.synthesizer.streamed import sample_of, with_window
 from synther.synthesizer.together import Task, fit_networks, learn_ending, learn_usual_reward
 
 log = logging.getLogger(__name__)
-
-Sampler = SamplerConfig | Mapping[str, Any] | str
-"""Another than the model's own: whole, some options in which it differs, such as {"steps": 32}, or its kind. "teacher"
-is the model's own as if it had no student, "distilled" is its student's."""
-TEACHER = "teacher"
 
 
 class Synthesizer:
@@ -283,7 +278,7 @@ class Synthesizer:
 
         A killed call goes on from its `checkpoint`, as `fit` does.
         """
-        self._check_generated("distill")
+        check_generated(self._model, "distill")
         changed = self.settings.changed(distill={"calls": calls, "steps": steps, "rows": rows})
         student_sampler(changed.distill.calls, changed.sampler)  # refuses a number that makes no student
         self.settings = changed
@@ -351,82 +346,7 @@ class Synthesizer:
     def sampler_for(self, sampler: Sampler | None = None, *, asked: bool = False) -> SamplerConfig:
         """The sampler that `sample(..., sampler=sampler)` draws rows with; `asked` is whether something is asked of
         them. By default it is the student's, where there is one and nothing is asked."""
-        student = self._model.student
-        if sampler is None:
-            sampler = TEACHER if student is None or asked else DISTILLED
-        if sampler == TEACHER:
-            return self.settings.sampler
-        if sampler == DISTILLED and student is not None:
-            sampler = student.sampler
-        if isinstance(sampler, str):
-            sampler = {"kind": sampler}
-        if isinstance(sampler, Mapping) and sampler.get("kind") != DISTILLED:
-            return self.settings.changed(sampler=sampler).sampler
-        if not isinstance(sampler, SamplerConfig) or sampler.kind == DISTILLED:
-            if student is None or sampler != student.sampler:
-                there = "no student" if student is None else f"a student of {student.sampler.network_calls} calls"
-                raise ConfigError(f"sampler {DISTILLED!r}: this model has {there}: `distill(calls=2)` makes one")
-            if asked:
-                raise ConfigError(
-                    f"sampler {DISTILLED!r}: a student draws only rows that nothing is asked of: leave the sampler out"
-                )
-        return sampler
-
-    def _like(self, rows: Transitions | None, strength: float) -> Like | None:
-        """What rows begin from, where not from noise."""
-        if rows is None:
-            return None
-        if not 0 < strength <= 1:
-            raise ConfigError(f"strength must lie in (0, 1], got {strength}")
-        if not len(rows):
-            raise DataError("like: expected at least one row to begin from")
-        self._check_generated("like")
-        matrix = torch.from_numpy(self.matrix(rows).astype(np.float32)).to(self.device)
-        if self.conditions.starts is None:
-            return Like(matrix, strength)
-        known = first_rows(rows)
-        first = np.zeros(len(rows), bool) if known is None else known
-        return Like(matrix, strength, torch.from_numpy(first).to(matrix))
-
-    def _check_generated(self, option: str) -> None:
-        if self._model.table is not None:
-            advice = "fit with data.finite 'generated'"
-            raise ConfigError(f"{option}: the rows of this model are drawn from a table, not generated: {advice}")
-
-    def _guide(self, guide: Guide | Gradient | None) -> Guide | None:
-        if guide is None:
-            return None
-        self._check_generated("guide")
-        return guide if isinstance(guide, Guide) else gradient_guide(guide)
-
-    def _known(self, given: Mapping[str, ArrayLike] | None) -> tuple[dict[str, np.ndarray[Any, Any]], Known | None]:
-        """The fields that are given, and how the network sees them."""
-        if given is None:
-            return {}, None
-        self._check_generated("given")
-        layout = self._model.layout
-        if not given or not set(given) <= {"observation", "action"}:
-            raise ConfigError(f"given: expected observation, action or both, got {', '.join(given) or 'nothing'}")
-        fields = {name: np.asarray(values) for name, values in given.items()}
-        counts = {name: len(values) if values.ndim else 0 for name, values in fields.items()}
-        if len(set(counts.values())) != 1 or not min(counts.values()):
-            raise DataError(f"given: expected as many observations as actions, at least one, got {counts}")
-        for name, values in fields.items():
-            if values.dtype.kind not in "iufb" or not np.isfinite(values).all():
-                raise DataError(f"given: expected finite numbers as {name}")
-        matrix = self.scaler.transform(layout.pack_fields(fields))
-        columns = [column for name in fields for column in layout.columns_of(name)]
-        scaled = torch.from_numpy(matrix[:, columns].astype(np.float32)).to(self.device)
-        return fields, Known(columns, scaled, self._model.moments.covariance.to(self.device))
-
-    def _asking(
-        self, condition: Any, guidance: float | Mapping[str, float], starts: float | None = None
-    ) -> Asking | None:
-        """What the rows are asked to be; None where they are not. `starts` is their share, where it is given."""
-        asked = self.conditions.asking(condition, guidance)
-        if asked is not None and starts is not None:
-            return replace(asked, starts=starts)
-        return None if condition is None else asked
+        return chosen_sampler(sampler, self.settings, self._model.student, asked=asked)
 
     def sample(
         self,
@@ -468,12 +388,11 @@ class Synthesizer:
         consistent than real rows go first. `relabel="ensemble"` replaces reward and terminal by draws of the ensemble,
         a dict {"reward": f, "terminal": g} by what functions of rows say, (N,) each.
         """
-        count = _count(count, given)
+        requests = Requests(condition, guidance, like, strength, guide, given, keep, relabel)
+        count = requests.count(count)
         arrays: dict[str, Any] = {}
         filled = 0
-        asked: Any = {"condition": condition, "guidance": guidance, "like": like, "strength": strength}
-        asked |= {"guide": guide, "given": given, "keep": keep, "relabel": relabel}
-        for block in self.sample_blocks(count, seed=seed, sampler=sampler, **asked, progress=progress):
+        for block in self._blocks(count, seed, sampler, requests, progress):
             for name, array in block.arrays().items():
                 if name not in arrays:
                     arrays[name] = _empty((count, *array.shape[1:]), array.dtype)
@@ -498,21 +417,23 @@ class Synthesizer:
         progress: Progress | bool = True,
     ) -> Iterator[Transitions]:
         """The rows of `sample` block by block, while the next ones are drawn."""
-        count, seed = _count(count, given), drawing_seed(seed)
-        progress = resolve(progress)
-        if given is not None and (like is not None or keep < 1):
-            raise ConfigError("given: expected neither like nor keep, which choose rows, when these are given")
-        choice = Choice.of(keep, relabel, self._model.ensemble)
-        known, columns = self._known(given)
-        # Nothing says that a given row begins an episode.
-        asking = self._asking(condition, guidance, starts=None if columns is None else 0.0)
-        wishes = Wishes(asking, self._like(like, strength), self._guide(guide), columns)
-        drawing = self._drawing(sampler, progress, wishes).ready()
+        requests = Requests(condition, guidance, like, strength, guide, given, keep, relabel)
+        yield from self._blocks(count, seed, sampler, requests, progress)
+
+    def _blocks(
+        self,
+        count: int | None,
+        seed: int | None,
+        sampler: Sampler | None,
+        requests: Requests,
+        progress: Progress | bool,
+    ) -> Iterator[Transitions]:
+        count, seed, progress = requests.count(count), drawing_seed(seed), resolve(progress)
+        picking = self._picking(sampler, requests, progress)
         done = 0
         with progress.phase("sample", count) as phase:
-            for block in Picking(drawing, choice).blocks(count, seed):
-                for name, values in known.items():  # not even rounded
-                    getattr(block, name)[:] = values[done : done + len(block)].reshape(getattr(block, name).shape)
+            for block in picking.blocks(count, seed):
+                requests.fill(block, done)
                 done += len(block)
                 yield block
                 phase.advance(len(block))
@@ -551,7 +472,6 @@ class Synthesizer:
         """
         count, seed = check_count(count), whole_seed(seed)
         final, progress = Path(path).expanduser(), resolve(progress)
-        asked: Any = {"condition": condition, "guidance": guidance, "relabel": relabel}
         check_workers(**workers)
         alone = workers.get("parallel", 1) == 1 and workers.get("engine", "local") == "local"
         into_folder = formats.names_folder(path)
@@ -563,33 +483,25 @@ class Synthesizer:
                 )
         if not alone and isinstance(relabel, Mapping):
             raise ConfigError("relabel: functions stay in this process: leave out engine and parallel")
-        picking = self._picking(sampler, progress, **asked, keep=keep)
+        requests = Requests(condition, guidance, keep=keep, relabel=relabel)
+        picking = self._picking(sampler, requests, progress)
         if into_folder:
             shards = Shards.of(final.resolve(), count, seed, picking)
             with unfinished(shards, picking.identity(count, seed) | {"file_blocks": shards.blocks}) as is_unfinished:
                 if is_unfinished and alone:
                     shards.write(range(len(shards)), picking, self._dressed, progress)
                 elif is_unfinished:
-                    self._write_with(workers, shards, picking, asked, progress)
+                    self._write_with(workers, shards, picking, requests, progress)
             return formats.read(shards.file(0))[:PREVIEW_ROWS]
         return write_file(final, count, seed, picking, self._dressed, progress)
 
-    def _picking(
-        self,
-        sampler: Sampler | None,
-        progress: Progress,
-        *,
-        condition: Any,
-        guidance: float | Mapping[str, float],
-        relabel: Relabel | None,
-        keep: float = 1.0,
-    ) -> Picking:
+    def _picking(self, sampler: Sampler | None, requests: Requests, progress: Progress) -> Picking:
         """Rows that are a function of the model, the seed and these requests, with all found out that they need."""
-        asking, choice = self._asking(condition, guidance), Choice.of(keep, relabel, self._model.ensemble)
-        return Picking(self._drawing(sampler, progress, Wishes(asking)).ready(), choice)
+        choice, wishes = requests.choice(self._model), requests.wishes(self._model)
+        return Picking(self._drawing(sampler, progress, wishes).ready(), choice)
 
     def _write_with(
-        self, workers: Workers, shards: Shards, picking: Picking, asked: dict[str, Any], progress: Progress
+        self, workers: Workers, shards: Shards, picking: Picking, requests: Requests, progress: Progress
     ) -> None:
         """Let other processes, which get a copy of the model, write the files that are missing."""
         config, calibration = picking.drawing.config, picking.drawing.calibration
@@ -602,19 +514,19 @@ class Synthesizer:
             else:
                 self._model.save(path, replace(self.settings, sampler=config), calibration)
 
-        asked = {**asked, "sampler": DISTILLED if is_student else TEACHER}
+        sampler = DISTILLED if is_student else TEACHER
         on_cluster = workers.get("engine") == "ray"
         if on_cluster and self.device.type == "cpu" and workers.get("gpus") is None:
             workers = {**workers, "gpus": 0.0}
         device = self.device.type if on_cluster else str(self.device)
         with nullcontext() if on_cluster else compute.shared_by_processes(self.device):
-            write_with(workers, shards, save, device, self.precision, asked, progress)
+            write_with(workers, shards, save, device, self.precision, sampler, requests, progress)
 
     def _write_shards(
-        self, shards: Shards, numbers: range, *, sampler: Sampler, progress: Progress, **asked: Any
+        self, shards: Shards, numbers: range, sampler: Sampler, requests: Requests, progress: Progress
     ) -> None:
         """In a worker: write some of the files."""
-        shards.write(numbers, self._picking(sampler, progress, **asked), self._dressed, progress)
+        shards.write(numbers, self._picking(sampler, requests, progress), self._dressed, progress)
 
     def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
         """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
@@ -700,16 +612,6 @@ def _shares(layout: Layout, rows: Transitions) -> Weights:
     columns = layout.classes(rows).T
     found = [np.bincount(column, minlength=count) / len(rows) for column, count in zip(columns, counts, strict=True)]
     return tuple(tuple(share.tolist()) for share in found)
-
-
-def _count(count: int | None, given: Mapping[str, ArrayLike] | None) -> int:
-    """How many rows are asked for: as many as are given."""
-    if given is None or not given:
-        return check_count(count)
-    there = len(np.atleast_1d(np.asarray(next(iter(given.values())))))
-    if count not in (None, there):
-        raise ConfigError(f"given: there are {there} rows, and {count} were asked for: leave the count out")
-    return check_count(there)
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

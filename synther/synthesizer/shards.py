@@ -22,6 +22,7 @@ from synther.errors import ConfigError, Failed
 from synther.folder import ANOTHER, RunFolder
 from synther.progress import Progress
 from synther.synthesizer.picking import Picking
+from synther.synthesizer.requests import Requests
 
 log = logging.getLogger(__name__)
 
@@ -148,13 +149,14 @@ class _Share:
     numbers: range
     device: str
     precision: compute.Precision
-    asked: dict[str, Any]
+    sampler: str
+    requests: Requests
 
     def execute(self, folder: Path, progress: Progress) -> None:
         from synther.synthesizer import Synthesizer
 
         model = Synthesizer.load(_model(self.shards.folder), device=self.device, precision=self.precision)
-        model._write_shards(self.shards, self.numbers, **self.asked, progress=progress)
+        model._write_shards(self.shards, self.numbers, self.sampler, self.requests, progress)
 
     def done(self, folder: Path) -> bool:
         return not self.shards.missing(self.numbers)
@@ -166,15 +168,16 @@ def write_with(
     save: Callable[[Path], None],
     device: str,
     precision: compute.Precision,
-    asked: dict[str, Any],
+    sampler: str,
+    requests: Requests,
     progress: Progress,
 ) -> None:
-    """Let an engine write the files that are missing. `asked` is what `Synthesizer._write_shards` takes."""
+    """Let an engine write the files that are missing."""
     save(_model(shards.folder))
     count = min(len(shards), _SHARES)
     cuts = [number * len(shards) // count for number in range(count + 1)]
     tasks = [
-        _Share(f"files-{start:06d}", shards, range(start, stop), device, precision, asked)
+        _Share(f"files-{start:06d}", shards, range(start, stop), device, precision, sampler, requests)
         for start, stop in pairwise(cuts)
     ]
     outcomes = run_all(tasks, shards.folder / parquet.ABOUT, **workers, progress=progress)

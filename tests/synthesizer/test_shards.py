@@ -8,6 +8,7 @@ import pytest
 from synther import Synthesizer, read
 from synther.errors import ConfigError, FormatError
 from synther.synthesizer import shards
+from synther.synthesizer.requests import Requests
 
 from ..slow import Slow, killed
 from ..support.watch import Stopped, Watch
@@ -116,7 +117,7 @@ def test_refusals(quick, tmp_path, target, options, match):
 
 
 def test_a_device_with_other_blocks_is_refused(quick, tmp_path):
-    picking = quick._picking(None, Watch(), condition=None, guidance=1.0, relabel=None)
+    picking = quick._picking(None, Requests(), Watch())
     others = shards.Shards(tmp_path, COUNT, 0, 2 * BLOCK, 1)
     with pytest.raises(ConfigError, match="--device"):
         others.write(range(2), picking, quick._dressed, Watch())
