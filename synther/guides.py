@@ -9,6 +9,7 @@ and actions that the network expects at each step, in their own units, as tensor
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -157,6 +158,15 @@ class _PolicyGuide:
         moved = denoised.clone()
         moved[:, columns] = torch.lerp(denoised[:, columns], expected, self.strength)
         return moved
+
+
+def identity_of(guide: Guide) -> dict[str, Any]:
+    """What tells a guide from another one. That can be said of saved agents. A function may do something else each time
+    (its networks learn), so it is like no other, not even like itself."""
+    digest = getattr(guide.policy, "digest", None) if isinstance(guide, _PolicyGuide) else None
+    if not isinstance(guide, _PolicyGuide) or digest is None:
+        return {"function": uuid.uuid4().hex}
+    return {"policy": digest(), "strength": guide.strength, "std": guide.std}
 
 
 def _called(function: Callable[..., Tensor | tuple[Tensor, Tensor]], *given: Tensor) -> Tensor | tuple[Tensor, Tensor]:

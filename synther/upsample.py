@@ -28,6 +28,7 @@ from synther.diffusion.gradient import is_narrow
 from synther.durable import check_folder, check_writable, partial_folder
 from synther.errors import ConfigError, FormatError
 from synther.folder import ANOTHER, RunFolder, digest_of, only_writer, write_object, written_once
+from synther.guides import identity_of
 from synther.locks import owned
 from synther.presets import name_of
 from synther.progress import Progress
@@ -133,7 +134,11 @@ def sample_once(
     file: Path, model: Synthesizer, out: str, samples: int, how: dict[str, Any], workers: Workers, progress: bool
 ) -> list[Path]:
     """The files with the rows of a model that was loaded from `file`, written where the same call has not done so."""
-    target, made = Path(out).expanduser(), {"samples": samples, "precision": model.precision, **how}
+    guide = how.get("guide")
+    made = {name: value for name, value in how.items() if name != "guide"}
+    made |= {"samples": samples, "precision": model.precision}
+    made |= {} if guide is None else {"guide": identity_of(guide)}
+    target = Path(out).expanduser()
     into_folder = formats.names_folder(out)
     with nullcontext(True) if into_folder else written_once(target, {"model": digest_of(file), **made}) as unfinished:
         if unfinished:

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer, Transitions
+from synther import Synthesizer, Transitions, compute, read
 from synther.data.preparing import prepare
 from synther.diffusion import samplers
 from synther.diffusion.config import NoiseConfig
 from synther.errors import ConfigError, DataError
 from synther.guides import Guide, View, gradient_guide, policy_guide, value_guide
+from synther.synthesizer import single_file
+
+from .support.watch import Stopped, Watch
 
 NOISE = 0.1
 
@@ -216,3 +219,48 @@ def test_observations_without_an_order_can_be_seen_by_guides():
 
     pushed = fitted.sample(1_000, seed=0, guide=lambda s, a: (s, torch.ones_like(a)), progress=False)
     assert pushed.action.mean() > 0.5
+
+
+class Saved:
+    """A policy that can be told from others."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, observations: torch.Tensor) -> torch.Tensor:
+        return self.factor * observations[:, :1]
+
+    def digest(self) -> str:
+        return str(self.factor)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "goes_on"),
+    [(Saved(-1), Saved(-1), True), (Saved(-1), Saved(1), False), (lambda s: -s[:, :1], lambda s: s[:, :1], False)],
+)
+def test_a_file_of_guided_rows_goes_on_if_the_guide_is_surely_the_same(
+    model, first, later, goes_on, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(compute, "block_rows", lambda device: 64)
+    monkeypatch.setattr(single_file, "SPOOLED_BLOCKS", 1)
+    path, watch = tmp_path / "rows.npz", Watch()
+    with pytest.raises(Stopped):
+        model.sample_to(path, 300, guide=policy_guide(first), progress=Watch(("sample", 200)))
+    model.sample_to(path, 300, guide=policy_guide(later), progress=watch)
+    assert watch.phases[0][2] == (192 if goes_on else 0)
+    assert read(path).equals(model.sample(300, seed=0, guide=policy_guide(later), progress=False))
+
+
+def test_a_guide_stays_in_its_process(model, tmp_path):
+    with pytest.raises(ConfigError, match="guide"):
+        model.sample_to(tmp_path / "folder", 300, guide=lambda s, a: a, parallel=2, progress=False)
+
+
+def test_without_strength_a_student_draws_as_it_would(tmp_path, model):
+    path = tmp_path / "m.safetensors"
+    model.save(path)
+    taught = Synthesizer.load(path).distill(1, steps=10, rows=500, progress=False)
+    plain, rows = (
+        taught.sample(100, seed=0, guide=guide, progress=False) for guide in (None, policy_guide(lambda s: s, 0.0))
+    )
+    assert rows.equals(plain)

@@ -117,7 +117,7 @@ MAY_IMPORT = {
     "origin": ANYONE | {"compute"},
     "doctor": ANYONE | {"compute", "envs", "origin"},
     "upsample": ANYONE
-    | {"presets", "compute", "data", "diffusion", "assess", "synthesizer", "conditions", "relevance"},
+    | {"presets", "compute", "data", "diffusion", "assess", "synthesizer", "conditions", "relevance", "guides"},
     "report": ANYONE | {"origin", "data", "assess", "synthesizer", "diffusion", "envs"},
     "plots": ANYONE,
     "datasets": BELOW,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -108,6 +109,14 @@ class Policy:
         turns = padded.to(self.scales.mean).view(-1, members, size).transpose(0, 1)
         found = [each.transpose(0, 1).flatten(0, 1)[:count].to(observations) for each in self._actions(turns)]
         return found[0] if len(found) == 1 else (found[0], found[1])
+
+    def digest(self) -> str:
+        """What tells this policy from another one."""
+        found = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode())
+        buffers = () if self.actor.buffers is None else (self.actor.buffers,)
+        for tensor in (self.actor.weights, *buffers, *vars(self.scales).values()):
+            found.update(tensor.detach().cpu().numpy().tobytes())
+        return found.hexdigest()
 
     def check_sizes(self, observation: int, action: int) -> None:
         """Refuse rows with other columns than those that the agent learned from."""

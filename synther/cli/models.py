@@ -99,7 +99,7 @@ class Distill(options.Machine):
 
 
 @dataclass(frozen=True)
-class Sample(options.Asking, options.Engine, options.Machine):
+class Sample(options.Guiding, options.Asking, options.Engine, options.Machine):
     """Write synthetic rows of a saved model. After an interruption, the same command resumes.
 
     Several workers (--parallel, --engine ray) can write the files of a folder.
@@ -167,6 +167,7 @@ def sample(arguments: list[str]) -> None:
     chosen = options.parse("sample", Sample, arguments)
     if chosen.sampler not in (None, "teacher"):
         SAMPLERS.check(chosen.sampler, "--sampler")
+    chosen.check_policy()
     from synther.conditions import asked
     from synther.synthesizer import Synthesizer
     from synther.upsample import sample_once
@@ -175,9 +176,15 @@ def sample(arguments: list[str]) -> None:
     kind: Any = {} if chosen.sampler in (None, "teacher") else {"kind": chosen.sampler}
     wanted = chosen.sampler if chosen.steps is None else {**kind, "steps": chosen.steps}
     requests = asked(chosen.condition, model.conditions.named)
-    sampler = model.sampler_for(wanted, asked=requests is not None)
+    guide = None
+    if chosen.policy is not None:
+        from synther.experiments.sources import agent_guide
+
+        guide = agent_guide(chosen.policy.expanduser(), model, chosen.policy_strength, chosen.policy_std)
+        guide = guide if guide.strength else None  # which changes nothing, not even the sampler
+    sampler = model.sampler_for(wanted, asked=requests is not None or guide is not None)
     how: Any = {"condition": requests, "guidance": chosen.guidance, "sampler": sampler, "seed": chosen.seed}
-    how |= {"keep": chosen.keep, "relabel": chosen.relabel}
+    how |= {"keep": chosen.keep, "relabel": chosen.relabel, **({} if guide is None else {"guide": guide})}
     files = sample_once(chosen.model, model, chosen.out, chosen.samples, how, chosen.run_by(), not chosen.quiet)
     out, size, several = Path(chosen.out).expanduser(), sum(file.stat().st_size for file in files), len(files) > 1
     facts = {"data": str(out), "samples": chosen.samples, "files": len(files), "bytes": size}

@@ -144,6 +144,23 @@ class Asking(Output):
 
 
 @dataclass(frozen=True)
+class Guiding(Output):
+    """Whose actions synthetic rows have."""
+
+    policy: Path | None = None
+    """Draw rows with the actions of these agents: checkpoint.safetensors of `synther train` or `synther online`."""
+    policy_strength: float = 1.0
+    """With --policy: from 0, the actions of the data, to 1, those of the agents."""
+    policy_std: float | None = None
+    """With --policy: noise about their actions. Default: the agents' own; 0 for agents that draw no actions."""
+
+    def check_policy(self) -> None:
+        """Refuse options of a policy that is not there."""
+        if self.policy is None:
+            refuse(self, ("policy_strength", "policy_std"), "is for --policy, which is not given: add it")
+
+
+@dataclass(frozen=True)
 class Fitting(Machine):
     """How a model is fitted. The preset sets the defaults of the last six groups."""
 

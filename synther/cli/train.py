@@ -24,7 +24,7 @@ SAMPLES = 5_000_000
 
 
 @dataclass(frozen=True)
-class Train(OfflineOptions, options.Named):
+class Train(OfflineOptions, options.Guiding, options.Named):
     """Train agents on DATA, or on synthetic rows, with several seeds at once, and evaluate them.
 
     OUT receives log.jsonl, TensorBoard events, checkpoint.safetensors and result.json. After an interruption,
@@ -105,6 +105,9 @@ def _check(chosen: Train) -> None:
     check_ratio(chosen.ratio, mixing=chosen.synthetic is not None or chosen.augment is not None)
     if chosen.samples is not None and chosen.augment is None and not _is_model(chosen.synthetic):
         raise ConfigError("--samples is for a model (--synthetic MODEL.safetensors) or --augment, and neither is given")
+    chosen.check_policy()
+    if chosen.policy is not None and not _is_model(chosen.synthetic):
+        raise ConfigError("--policy guides the rows of a model (--synthetic MODEL.safetensors), and none is given")
     if not chosen.evaluate:
         why = "is for the evaluation, but --no-evaluate is given too: choose one"
         options.refuse(chosen, ("env_id", "env_options"), why)
@@ -125,5 +128,7 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
         return None
     if not _is_model(chosen.synthetic):
         return Given(dataset.rows_for(chosen.algorithm, chosen.read(chosen.synthetic)))
-    source = Sampled(Path(chosen.synthetic).expanduser(), samples, chosen.data_seed, chosen.device)
+    how: dict[str, Any] = {"strength": chosen.policy_strength, "std": chosen.policy_std}
+    how |= {"policy": None if chosen.policy is None else chosen.policy.expanduser()}
+    source = Sampled(Path(chosen.synthetic).expanduser(), samples, chosen.data_seed, chosen.device, **how)
     return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source

@@ -10,6 +10,7 @@ from typing import Any
 from synther import compute
 from synther.agents.policy import load_policy
 from synther.data.transitions import Transitions
+from synther.experiments.loop import CHECKPOINT
 from synther.experiments.offline import train_to
 from synther.experiments.sources import Generated, TrainingData
 from synther.experiments.specs import OfflineRun
@@ -52,7 +53,7 @@ class PolicyRows:
         folder = self.source.store / f"agents-{key_of(self._described())}"
         with owned(folder.with_suffix(".lock"), patience=math.inf):
             train_to(self.agents, self.learned, folder, progress=progress)
-        policy = load_policy(folder / "checkpoint.safetensors", compute.pick_device(self.agents.device))
+        policy = load_policy(folder / CHECKPOINT, compute.pick_device(self.agents.device))
         return self.source.rows(file, progress, policy_guide(policy, self.strength, std=self.std))
 
     def _described(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from synther.agents.policy import load_policy
 from synther.agents.rows import Arm
 from synther.baselines.augmentation import Augmentation
 from synther.baselines.tabular import CONFIGS, require
@@ -22,7 +23,7 @@ from synther.data.transitions import ROW_FIELDS, Transitions
 from synther.datasets import Dataset
 from synther.errors import ConfigError, DataError
 from synther.folder import RunFolder, digest_of, key_of
-from synther.guides import Guide
+from synther.guides import Guide, policy_guide
 from synther.locks import owned
 from synther.plain import check_one_of, whole_seed
 from synther.progress import Progress, Silent
@@ -41,6 +42,13 @@ def check_ratio(ratio: float | None, mixing: bool) -> None:
         raise ConfigError("--ratio mixes real rows with others: give --synthetic or --augment too")
     if ratio is not None and not 0 <= ratio <= 1:
         raise ConfigError(f"--ratio must lie in [0, 1], got {ratio}")
+
+
+def agent_guide(file: Path, model: Synthesizer, strength: float = 1.0, std: float | None = None) -> Guide:
+    """A guide of a model's rows to the actions of the agents in a file, which take turns."""
+    policy, layout = load_policy(file, model.device), model.layout
+    policy.check_sizes(layout.field_widths["observation"], layout.field_widths["action"])
+    return policy_guide(policy, strength, std=std)
 
 
 class Source(Protocol):
@@ -111,28 +119,41 @@ class Sampled:
     samples: int
     seed: int = 0
     device: str = "auto"
+    policy: Path | None = None
+    """The file of agents whose actions the rows have."""
+    strength: float = 1.0
+    std: float | None = None
 
     def check(self, real: Transitions) -> None:
         check_count(self.samples)
         whole_seed(self.seed)
         model = self._load()
+        self._guide(model)
         first = real[:1]  # the next line raises an error if the model has other columns
         model.layout.pack_fields({name: getattr(first, name) for name in ROW_FIELDS})
         _check_body(model.layout.env_id, real.env_id)
 
     def description(self) -> dict[str, Any]:
-        return {"model": digest_of(self.model), "samples": self.samples, "seed": self.seed}
+        own = {"model": digest_of(self.model), "samples": self.samples, "seed": self.seed}
+        if self.policy is None:
+            return own
+        return own | {"policy": digest_of(self.policy), "strength": self.strength, "std": self.std}
 
     def size(self) -> int:
         """Bytes that the rows take, roughly."""
         return _FLOAT_BYTES * self.samples * len(self._load().layout.names)
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
+        model = self._load()
+        asked: Any = {"seed": self.seed, "guide": self._guide(model), "progress": progress}
         if file is None:
-            return self._load().sample(self.samples, seed=self.seed, progress=progress)
+            return model.sample(self.samples, **asked)
         if not file.exists():
-            self._load().sample_to(file, self.samples, seed=self.seed, progress=progress)
+            model.sample_to(file, self.samples, **asked)
         return formats.read(file)
+
+    def _guide(self, model: Synthesizer) -> Guide | None:
+        return None if self.policy is None else agent_guide(self.policy, model, self.strength, self.std)
 
     def _load(self) -> Synthesizer:
         return Synthesizer.load(self.model, device=self.device)

@@ -379,7 +379,7 @@ class Synthesizer:
         little, and with 1 nothing is left of the given rows.
 
         A `guide` moves rows towards a policy (`policy_guide`), what critics value (`value_guide`), or along a gradient
-        of your own: see guides.py. Guides need actions and observations that are numbers.
+        of your own: see guides.py. Guides need actions that are numbers.
 
         With `given` observations, actions or both, the rest of each row is drawn: one row for each, in order, without a
         `count`.
@@ -453,6 +453,7 @@ class Synthesizer:
         sampler: Sampler | None = None,
         condition: Any = None,
         guidance: float | Mapping[str, float] = 1.0,
+        guide: Guide | Gradient | None = None,
         keep: float = 1.0,
         relabel: Relabel | None = None,
         progress: Progress | bool = True,
@@ -483,7 +484,9 @@ class Synthesizer:
                 )
         if not alone and isinstance(relabel, Mapping):
             raise ConfigError("relabel: functions stay in this process: leave out engine and parallel")
-        requests = Requests(condition, guidance, keep=keep, relabel=relabel)
+        if not alone and guide is not None:
+            raise ConfigError("a guide stays in this process: leave out engine and parallel")
+        requests = Requests(condition, guidance, guide=guide, keep=keep, relabel=relabel)
         picking = self._picking(sampler, requests, progress)
         if into_folder:
             shards = Shards.of(final.resolve(), count, seed, picking)

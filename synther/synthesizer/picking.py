@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError, DataError
+from synther.guides import identity_of
 from synther.relevance.consistency import Filter, check_keep
 from synther.relevance.dynamics import Ensemble
 from synther.synthesizer.drawing import Drawing
@@ -108,6 +109,8 @@ class Picking:
         }
         if drawing.wishes.asking is not None:
             identity["asked"] = drawing.wishes.asking.to_json()
+        if drawing.wishes.guide is not None:
+            identity["guide"] = identity_of(drawing.wishes.guide)
         if not self.choice.is_plain:
             identity["choice"] = self.choice.to_json()
         return identity

@@ -121,7 +121,10 @@ class Requests:
         return Like(matrix, self.strength, torch.from_numpy(known).to(matrix))
 
     def _guide(self) -> Guide | None:
-        return self.guide if self.guide is None or isinstance(self.guide, Guide) else gradient_guide(self.guide)
+        if self.guide is None:
+            return None
+        found = self.guide if isinstance(self.guide, Guide) else gradient_guide(self.guide)
+        return found if found.strength else None  # one without strength changes nothing, not even the sampler
 
 
 def _on_device(model: Fitted, matrix: NDArray[Any]) -> Tensor:

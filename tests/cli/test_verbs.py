@@ -14,12 +14,14 @@ import torch
 from synther import Synthesizer, Transitions, read, top, write
 from synther.agents.agent import Agent
 from synther.agents.bc import BCConfig
+from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
 from synther.cli import VERBS
 from synther.data.fingerprint import fingerprint
 from synther.data.spaces import Box
 from synther.envs.rollout import rollout
 from synther.experiments.results import Measurement, Result
+from synther.guides import policy_guide
 from synther.locks import owned
 from synther.pixels import files
 from synther.pixels.frames import Frames
@@ -198,6 +200,49 @@ class TestSample:
         np.testing.assert_array_equal(drawn["[a]"], drawn["b"])
         for name in "cde":
             assert not np.array_equal(drawn["[a]"], drawn[name]), name
+
+    def test_rows_can_have_the_actions_of_agents(self, synther, refused, data, rows, model, tmp_path):
+        quick = ("--updates", 30, "--seeds", 2, "--device", "cpu", "--no-evaluate", "--agent.width", 8)
+        assert synther("train", "bc", data, "--out", tmp_path / "run", *quick).code == 0
+        agents = tmp_path / "run" / "checkpoint.safetensors"
+        drawn, by = {}, ("--policy", agents)
+        asked = {"plain": (), "none": (*by, "--policy-strength", 0), "whole": by, "loose": (*by, "--policy-std", 0.3)}
+        for name, words in asked.items():
+            path = tmp_path / f"{name}.npz"
+            command = ("sample", model, "--samples", 200, "--out", path, *words)
+            assert synther(*command).code == 0
+            assert synther(*command).code == 0, "a second time, nothing is done"
+            drawn[name] = read(path)
+        assert drawn["none"].equals(drawn["plain"])
+        policy = load_policy(agents)
+
+        def distance(made: Transitions) -> float:
+            return float(np.abs(policy.act(made.observation) - made.action).min(0).mean())  # to one of the agents
+
+        assert distance(drawn["whole"]) < distance(drawn["loose"]) < distance(drawn["plain"])
+        sample = ("sample", model, "--samples", 200, "--out", tmp_path / "whole.npz")
+        assert "whole.npz" in refused(*sample, "--policy", agents, "--policy-strength", 0.5)
+        new = ("sample", model, "--out", tmp_path / "new.npz")
+        assert "--policy" in refused(*new, "--policy-strength", 0.5)
+        assert "no such file" in refused(*new, "--policy", tmp_path / "lost.safetensors")
+        assert "[0, 1]" in refused(*new, "--policy", agents, "--policy-strength", 2)
+
+        wide = replace(
+            rows, observation=np.tile(rows.observation, 2), next_observation=np.tile(rows.next_observation, 2)
+        )
+        write(wide, tmp_path / "wide.npz")
+        assert synther("train", "bc", tmp_path / "wide.npz", "--out", tmp_path / "other", *quick).code == 0
+        strange = tmp_path / "other" / "checkpoint.safetensors"
+        told = "4 observation and 1 action columns, the rows 2 and 1"
+        assert told in refused(*new, "--policy", strange)
+        train = ("train", "td3_bc", data, "--synthetic", model, "--samples", 60, *quick, "--agent.batch-size", 8)
+        assert synther(*train, "--policy", agents, "--out", tmp_path / "guided").code == 0
+        described = json.loads((tmp_path / "guided" / "run.json").read_text())["synthetic"]["synthetic"]
+        assert (described["strength"], described["std"], len(described)) == (1.0, None, 6)
+        kept = read(tmp_path / "guided" / "synthetic.npz")
+        assert kept.equals(Synthesizer.load(model).sample(60, seed=0, guide=policy_guide(policy), progress=False))
+        assert told in refused(*train, "--policy", strange, "--out", tmp_path / "never")
+        assert "--synthetic" in refused("train", "bc", data, "--policy", agents, "--out", tmp_path / "never")
 
     def test_a_folder_takes_the_same_rows_and_is_data(self, synther, refused, model, tiny, tmp_path):
         folder = tmp_path / "more.parquet"
