@@ -17,6 +17,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 from synther import Transitions, read, write
+from synther.data.episodes import episode_spans
 from synther.data.spaces import Box
 from synther.errors import ConfigError, DataError
 from synther.integrations.sb3 import SyntheticReplayBuffer
@@ -27,13 +28,6 @@ from ..replay.rows import OPTIONS
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 TORQUE = spaces.Box(-2, 2, (2,), np.float32)
 GOAL = spaces.Dict({"achieved": spaces.Box(-1, 1, (2, 2), np.float64), "mode": spaces.Discrete(3)})
-
-
-def episodes(rows: Transitions) -> int:
-    """As d3rlpy counts them. Its import takes seconds, also of those who only collect these tests."""
-    from synther.integrations.d3rlpy import to_mdp_dataset
-
-    return len(to_mdp_dataset(rows).episodes)
 
 
 def model(algorithm: Any, env: Any, **changes: Any) -> Any:
@@ -269,7 +263,7 @@ def test_environments_that_take_turns_come_back_one_after_the_other(taken):
     counting(taken, theirs, ours)
     rows = ours.transitions()
     assert rows.equals(read(theirs, actions="raw"))
-    assert episodes(rows) == np.count_nonzero((rows.terminal | rows.timeout)[:-1]) + 1
+    assert len(list(episode_spans(rows))) == np.count_nonzero((rows.terminal | rows.timeout)[:-1]) + 1
 
 
 def test_an_episode_is_cut_where_its_environment_was_reset():
@@ -278,7 +272,7 @@ def test_an_episode_is_cut_where_its_environment_was_reset():
         agent.learn(24)  # 12 steps of each, of 200, and from the beginning
     rows = agent.replay_buffer.transitions()
     assert np.flatnonzero(rows.timeout).tolist() == [11, 23, 35]
-    assert episodes(rows) == 4
+    assert len(list(episode_spans(rows))) == 4
 
 
 def test_synther_reads_and_writes_it_like_any_buffer():
