@@ -19,6 +19,7 @@ from synther.assess.verdict import LIMITS, votes
 from synther.data import shipped
 from synther.data.transitions import Transitions
 
+from ..support.short import short_learners
 from . import worlds
 
 World = Callable[..., Transitions]
@@ -65,7 +66,9 @@ class TestWorlds:
         assert seen["outcome_spread"].detail == "next_observation[2]"
         assert "outcome_spread" in against(seen)
 
-    def test_where_nothing_is_random_there_is_no_spread(self) -> None:
+    def test_where_nothing_is_random_there_is_no_spread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(usefulness, "MEMBERS", 1)
+        short_learners(monkeypatch, 200)
         assert found(worlds.deterministic, 1.0) == {}
 
 
