@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -32,9 +28,7 @@ from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DISTILLED, SamplerConfig
 from synther.diffusion.distill import distill, student_fit, student_sampler, teacher_rows
-from synther.diffusion.edm import Denoiser
 from synther.diffusion.fit import Diverged, FitResult, has_overfit, keeps_best
-from synther.diffusion.likelihood import log_likelihood
 from synther.diffusion.networks import Network, rearranged
 from synther.diffusion.start import Moments
 from synther.engines import check_workers
@@ -46,6 +40,7 @@ from synther.presets import OVERFIT, Settings, preset
 from synther.progress import Progress, Silent, resolve
 from synther.relevance.dynamics import Ensemble
 from synther.synthesizer.drawing import Drawing, Wishes
+from synther.synthesizer.likelihood import nats
 from synther.synthesizer.picking import Picking, Relabel
 from synther.synthesizer.requests import TEACHER, Requests, Sampler, check_generated, chosen_sampler
 from synther.synthesizer.shards import Shards, Workers, unfinished, write_with
@@ -494,7 +489,7 @@ class Synthesizer:
                 if is_unfinished and alone:
                     shards.write(range(len(shards)), picking, self._dressed, progress)
                 elif is_unfinished:
-                    self._write_with(workers, shards, picking, requests, progress)
+                    write_with(self, workers, shards, picking, requests, progress)
             return formats.read(shards.file(0))[:PREVIEW_ROWS]
         return write_file(final, count, seed, picking, self._dressed, progress)
 
@@ -502,34 +497,6 @@ class Synthesizer:
         """Rows that are a function of the model, the seed and these requests, with all found out that they need."""
         choice, wishes = requests.choice(self._model), requests.wishes(self._model)
         return Picking(self._drawing(sampler, progress, wishes).ready(), choice)
-
-    def _write_with(
-        self, workers: Workers, shards: Shards, picking: Picking, requests: Requests, progress: Progress
-    ) -> None:
-        """Let other processes, which get a copy of the model, write the files that are missing."""
-        config, calibration = picking.drawing.config, picking.drawing.calibration
-        is_student = config.kind == DISTILLED
-
-        def save(path: Path) -> None:
-            """Save the model with this sampler as its own, and with what was found out for it."""
-            if is_student:
-                self.save(path)
-            else:
-                self._model.save(path, replace(self.settings, sampler=config), calibration)
-
-        sampler = DISTILLED if is_student else TEACHER
-        on_cluster = workers.get("engine") == "ray"
-        if on_cluster and self.device.type == "cpu" and workers.get("gpus") is None:
-            workers = {**workers, "gpus": 0.0}
-        device = self.device.type if on_cluster else str(self.device)
-        with nullcontext() if on_cluster else compute.shared_by_processes(self.device):
-            write_with(workers, shards, save, device, self.precision, sampler, requests, progress)
-
-    def _write_shards(
-        self, shards: Shards, numbers: range, sampler: Sampler, requests: Requests, progress: Progress
-    ) -> None:
-        """In a worker: write some of the files."""
-        shards.write(numbers, self._picking(sampler, requests, progress), self._dressed, progress)
 
     def trace(self, count: int, *, seed: int = 0) -> Iterator[tuple[float, np.ndarray[Any, Any], Transitions]]:
         """Rows on their way from noise to data, for looking at: at each noise level of the model's sampler the rows as
@@ -556,31 +523,7 @@ class Synthesizer:
         """
         if steps < 1:
             raise ConfigError(f"steps must be at least 1, got {steps}")
-        model = self._model
-        denoise = Denoiser(model.network, self.settings.noise)
-        parts = []
-        with compute.matmul_precision("float32"), torch.inference_mode(False):
-            for chunk in rows.chunks(4096):
-                matrix = model.layout.pack(chunk)
-                scaled = torch.from_numpy(model.scaler.transform(matrix).astype(np.float32)).to(self.device)
-                nats = self._nats(denoise, scaled, steps)
-                parts.append(nats.double().cpu().numpy() + model.scaler.log_slope(matrix))
-        return np.concatenate(parts)
-
-    def _nats(self, denoise: Denoiser, scaled: torch.Tensor, steps: int) -> torch.Tensor:
-        """Log-likelihoods (N,) of scaled rows (N, D). One that may begin an episode or not may have come about in two
-        ways."""
-        noise, conditions = self.settings.noise, self.conditions
-        if not conditions.count:
-            return log_likelihood(denoise, scaled, noise, steps)
-        told, starts = scaled.new_full((len(scaled), conditions.count), math.nan), conditions.starts
-        if starts is None:
-            return log_likelihood(partial(denoise, given=told), scaled, noise, steps)
-        parts = []
-        for first, share in ((0.0, 1 - starts), (1.0, starts)):
-            told[:, 0] = first
-            parts.append(log_likelihood(partial(denoise, given=told), scaled, noise, steps) + math.log(share))
-        return torch.logaddexp(*parts)
+        return nats(self._model, self.settings.noise, rows, steps)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """One safetensors file with everything that `load` needs."""

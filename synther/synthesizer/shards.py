@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import groupby, islice, pairwise
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from synther import compute
 from synther.data import formats
 from synther.data.formats import parquet
 from synther.data.transitions import Array, Transitions
+from synther.diffusion.config import DISTILLED
 from synther.engines import run_all
 from synther.errors import ConfigError, Failed
 from synther.folder import ANOTHER, RunFolder
 from synther.progress import Progress
 from synther.synthesizer.picking import Picking
-from synther.synthesizer.requests import Requests
+from synther.synthesizer.requests import TEACHER, Requests
+
+if TYPE_CHECKING:
+    from synther.synthesizer import Synthesizer
 
 log = logging.getLogger(__name__)
 
@@ -156,31 +160,34 @@ class _Share:
         from synther.synthesizer import Synthesizer
 
         model = Synthesizer.load(_model(self.shards.folder), device=self.device, precision=self.precision)
-        model._write_shards(self.shards, self.numbers, self.sampler, self.requests, progress)
+        picking = model._picking(self.sampler, self.requests, progress)
+        self.shards.write(self.numbers, picking, model._dressed, progress)
 
     def done(self, folder: Path) -> bool:
         return not self.shards.missing(self.numbers)
 
 
 def write_with(
-    workers: Workers,
-    shards: Shards,
-    save: Callable[[Path], None],
-    device: str,
-    precision: compute.Precision,
-    sampler: str,
-    requests: Requests,
-    progress: Progress,
+    model: Synthesizer, workers: Workers, shards: Shards, picking: Picking, requests: Requests, progress: Progress
 ) -> None:
-    """Let an engine write the files that are missing."""
-    save(_model(shards.folder))
+    """Let other processes write the files that are missing. They get a copy of the model, which has the sampler of
+    `picking` as its own, and what was found out for it."""
+    drawing, copy = picking.drawing, _model(shards.folder)
+    is_student = drawing.config.kind == DISTILLED
+    if is_student:
+        model.save(copy)
+    else:
+        drawing.model.save(copy, replace(model.settings, sampler=drawing.config), drawing.calibration)
+    on_cluster = workers.get("engine") == "ray"
+    if on_cluster and model.device.type == "cpu" and workers.get("gpus") is None:
+        workers = {**workers, "gpus": 0.0}
+    device = model.device.type if on_cluster else str(model.device)
+    how = device, model.precision, DISTILLED if is_student else TEACHER, requests
     count = min(len(shards), _SHARES)
     cuts = [number * len(shards) // count for number in range(count + 1)]
-    tasks = [
-        _Share(f"files-{start:06d}", shards, range(start, stop), device, precision, sampler, requests)
-        for start, stop in pairwise(cuts)
-    ]
-    outcomes = run_all(tasks, shards.folder / parquet.ABOUT, **workers, progress=progress)
+    tasks = [_Share(f"files-{start:06d}", shards, range(start, stop), *how) for start, stop in pairwise(cuts)]
+    with nullcontext() if on_cluster else compute.shared_by_processes(model.device):
+        outcomes = run_all(tasks, shards.folder / parquet.ABOUT, **workers, progress=progress)
     failed = [f"{outcome.name}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
     if failed:
         raise Failed(
