@@ -13,6 +13,7 @@ import pytest
 from synther import Transitions
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError, FormatError
+from synther.replay import adapting
 
 from ..replay.rows import OPTIONS
 
@@ -237,6 +238,23 @@ def test_an_online_buffer_forgets_its_oldest_rows():
     buffer = SyntheticReplayBuffer(15, episodes=given, device="cpu", **{**OPTIONS, "refresh_every": 30})
     assert buffer.transitions().reward.tolist() == [number + 0.5 for number in range(25, 40)]
     assert [(refresh.added, refresh.rows) for refresh in buffer.synthetic.history] == [(30, 15)]
+
+
+def test_refreshes_can_follow_the_newest_episodes(monkeypatch):
+    from synther.integrations.d3rlpy import SyntheticReplayBuffer
+
+    seen: list[list[float]] = []
+
+    def drift(model: Any, unseen: Transitions, newest: Transitions) -> adapting.Drift:
+        seen.append(newest.reward.tolist())
+        return adapting.Drift(1.0, 2.0, len(seen) == 2)
+
+    monkeypatch.setattr(adapting, "drift", drift)
+    given = to_mdp_dataset(rows(count=60, episodes=True)).episodes  # of five steps each
+    how = {**OPTIONS, "refresh_every": 25, "refresh": "auto"}
+    buffer = SyntheticReplayBuffer(40, episodes=given, device="cpu", **how)
+    assert seen[:2] == [[number + 0.5 for number in range(start, start + 5)] for start in (25, 30)]
+    assert [refresh.added for refresh in buffer.synthetic.history] == [25, 35]
 
 
 def test_what_an_online_buffer_cannot_hold_is_refused_at_once():

@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from synther import Transitions
 from synther.errors import ConfigError, DataError
+from synther.replay import adapting
 
 from ..replay.rows import OPTIONS
 
@@ -368,3 +370,19 @@ def test_rows_of_several_steps_keep_their_number():
     ours.extend(given)
     made = ours.sample()
     assert set(made["steps_to_next_obs"][made["synthetic"]].ravel().tolist()) <= {1, 2, 3}
+
+
+def test_refreshes_can_follow_the_newest_steps(monkeypatch):
+    seen: list[list[float]] = []
+
+    def drift(model: Any, unseen: Transitions, newest: Transitions) -> adapting.Drift:
+        seen.append(newest.reward.tolist())
+        return adapting.Drift(1.0, 2.0, len(seen) == 3)
+
+    monkeypatch.setattr(adapting, "drift", drift)
+    ours, every = buffer(size=75, refresh="auto"), steps(108)
+    for start in range(0, 108, 12):
+        ours.extend(every[start : start + 12])
+        ours.sample()
+    assert seen[:3] == [[number + 0.25 for number in range(start, start + 12)] for start in (60, 72, 84)]
+    assert [one.added for one in ours.synthetic.history] == [60, 96]
