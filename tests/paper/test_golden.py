@@ -25,6 +25,7 @@ TABLES = [
         )
     ),
     "online/online-100k",
+    "online/guided",
 ]
 
 
