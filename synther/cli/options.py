@@ -152,7 +152,7 @@ class Guiding(Output):
     policy_strength: float = 1.0
     """With --policy: from 0, the actions of the data, to 1, those of the agents."""
     policy_std: float | None = None
-    """With --policy: noise about their actions. Default: the agents' own; 0 for agents that draw no actions."""
+    """With --policy: standard deviation of actions about theirs. Default: that of edac and sac agents, 0 for others."""
 
     def check_policy(self) -> None:
         """Refuse options of a policy that is not there."""
