@@ -42,7 +42,8 @@ def against(figures: dict[str, Figure]) -> set[str]:
 
 class TestWorlds:
     @pytest.mark.parametrize("factor", [0.8, pytest.param(1.3, marks=pytest.mark.slow)])
-    def test_too_narrow_and_too_wide_outcomes_are_seen(self, factor: float) -> None:
+    def test_too_narrow_and_too_wide_outcomes_are_seen(self, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        short_learners(monkeypatch, 200)
         seen = found(worlds.linear, factor)
         assert seen["outcome_spread"].value == pytest.approx(factor, abs=0.04)
         assert seen["outcome_spread"].real == pytest.approx(1, abs=0.08)
