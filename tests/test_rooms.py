@@ -6,7 +6,8 @@ import ast
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -141,10 +142,15 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST, path: Path) -> Iterator[str]:
-    """Full names of all modules a syntax tree imports, `from synther import x` as `synther.x`."""
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imported(nodes: Iterable[ast.AST], path: Path) -> Iterator[str]:
+    """Full names of all modules that syntax nodes import, `from synther import x` as `synther.x`."""
     here = ("synther", *path.relative_to(PACKAGE).parts[:-1])
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -153,22 +159,14 @@ def imported(tree: ast.AST, path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names) if module == "synther" else (module,)
 
 
-def at_import_time(tree: ast.Module) -> ast.Module:
-    """The statements that run when the module is imported: no function bodies, nothing only a type checker sees."""
-
-    class Strip(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
-
-        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-            return None
-
-        def visit_If(self, node: ast.If) -> ast.AST:
-            if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-                return ast.Module(node.orelse, [])
-            return self.generic_visit(node)
-
-    return Strip().visit(tree)  # type: ignore[no-any-return]
+def at_import_time(*statements: ast.AST) -> Iterator[ast.AST]:
+    """What runs when the module is imported: no function bodies, nothing only a type checker sees."""
+    for node in statements:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield from at_import_time(*node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            yield from at_import_time(*ast.iter_child_nodes(node))
 
 
 def test_imports_keep_to_the_map() -> None:
@@ -176,7 +174,7 @@ def test_imports_keep_to_the_map() -> None:
     doors = {"__init__": set(MAY_IMPORT) - {"cli"}, "__main__": {"cli"}}
     wrong = {}
     for path in FILES:
-        room, names = room_of(path), imported(ast.parse(path.read_text()), path)
+        room, names = room_of(path), imported(ast.walk(tree_of(path)), path)
         ours = {name.split(".")[1] for name in names if name.startswith("synther.")}
         allowed = doors[room] if room in doors else MAY_IMPORT[room] | {room}
         wrong[str(path)] = ours - allowed - {"__version__"}
@@ -187,7 +185,7 @@ def test_heavy_libraries_are_imported_when_used() -> None:
     """Inside the function that needs them."""
     early = {}
     for path in FILES:
-        names = {name.split(".")[0] for name in imported(at_import_time(ast.parse(path.read_text())), path)}
+        names = {name.split(".")[0] for name in imported(at_import_time(tree_of(path)), path)}
         early[str(path)] = names & HEAVY - (GUESTS.get(path.stem, set()) if room_of(path) == "integrations" else set())
     assert {path: names for path, names in early.items() if names} == {}
 
