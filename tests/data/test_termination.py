@@ -205,3 +205,12 @@ def test_no_price_where_terminals_have_none_or_not_one():
     here, there = RANDOM.normal(size=(2, 1_000, 50))
     wide = replace(priced(-1.0, 1_000), observation=here, next_observation=there, terminal=there[:, 0] > 1.5)
     assert price_of(wide) == 0, "too few rows for a regression"
+
+
+def test_the_reward_is_asked_for_only_where_it_tells_more():
+    following = RANDOM.normal(size=(20_000, 2))
+    rows = rows_that_end(following[:, 0] < -2, following)
+    paid = replace(rows, reward=np.where(rows.terminal, -50.0, rows.reward))
+    assert termination.learn(paid).used == (4,)
+    unseen = replace(paid, next_observation=RANDOM.normal(size=(20_000, 2)))
+    assert termination.learn(unseen).used == (3,)
