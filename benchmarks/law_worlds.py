@@ -8,7 +8,7 @@ a world, in columns of their own, because a fit costs more than a measurement.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,8 @@ FIVE = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
 TWELVE = np.arange(1, 13) / 78
 EPISODE, REST, LANDED, LANDING = 1250, 0.05, 0.0015, 100.0
 """Share of rows at rest, how far these are apart, share of landings and what is paid for one."""
+LOW, FAST, FALL, PAY = -2.0, 2.5, 2.0, 0.1
+"""The height below which, and the speed above which, a body falls; what it loses, and the noise of what it is paid."""
 MIXED = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0]
 CELLS = np.random.default_rng(7).permutation(SIDE * SIDE)
 """The number that each cell of the grid goes by: neighbours have unrelated numbers."""
@@ -160,6 +162,30 @@ def rare(rows: int, seed: int) -> Transitions:
     columns = [np.stack(each, axis=1).reshape(-1, *each[0].shape[1:])[:rows] for each in zip(*steps, strict=True)]
     observation, action, reward, then = (column.astype(np.float32) for column in columns[:4])
     return Transitions(observation, action, reward, then, columns[4], timeout=columns[5])
+
+
+def falls(rows: int, seed: int) -> Transitions:
+    """A body of 6 columns that is paid its next speed, less what the action costs.
+
+    Below a height, or with too much speed, it falls: the episode ends, and 2 is lost.
+    """
+    draw = np.random.default_rng(seed)
+    s, a = draw.normal(size=(rows, 6)), draw.uniform(-1, 1, (rows, 2))
+    following = 0.9 * s + 0.3 * a.sum(1, keepdims=True) * np.linspace(-1, 1, 6) + 0.1 * draw.normal(size=(rows, 6))
+    s, a, following = s.astype(np.float32), a.astype(np.float32), following.astype(np.float32)
+    made = Transitions(s, a, np.zeros(rows, np.float32), following, _fallen(following))
+    reward = _earned(made) - FALL * made.terminal + PAY * draw.normal(size=rows)
+    return replace(made, reward=reward.astype(np.float32))
+
+
+def _fallen(following: Array) -> Array:
+    return np.asarray((following[:, 0] < LOW) | (np.abs(following[:, 1]) > FAST))
+
+
+def _earned(rows: Transitions) -> Array:
+    """The expected reward of a step without a fall."""
+    speed = rows.next_observation[:, 1].astype(np.float64)
+    return np.asarray(speed + 0.3 * np.sin(2 * speed) - 0.2 * np.square(rows.action).sum(1))
 
 
 def _mean(s: Array, a: Array) -> Array:
@@ -498,4 +524,20 @@ RARE = (
     Law("landings, +100, 0.15%", "landings that end", lambda r: share(r.terminal, _landed(r))),
     Law("landings, +100, 0.15%", "ends that are paid", lambda r: share(_landed(r), r.terminal)),
     Law("landings, +100, 0.15%", "error of what is paid", _landing_error, (1.0, 3.0)),
+)
+
+
+def _lost(rows: Transitions) -> Array:
+    """What was paid beyond what the step earns."""
+    return np.asarray(rows.reward - _earned(rows))
+
+
+FALLS = (
+    Law("falls, -2, 3%", "share of terminals", lambda r: share(r.terminal)),
+    Law("falls, -2, 3%", "falls that end", lambda r: share(r.terminal, _fallen(r.next_observation))),
+    Law("falls, -2, 3%", "ends that are falls", lambda r: share(_fallen(r.next_observation), r.terminal)),
+    Law("falls, -2, 3%", "mean loss in terminal rows", lambda r: float(_lost(r)[r.terminal].mean())),
+    Law("falls, -2, 3%", "spread of the loss / true", lambda r: _spread(_lost(r)[r.terminal]) / PAY),
+    Law("falls, -2, 3%", "correlation with the reward", lambda r: float(np.corrcoef(r.terminal, r.reward)[0, 1])),
+    Law("falls, -2, 3%", "wrong reward", lambda r: share(np.abs(_lost(r) + FALL * r.terminal) > FALL / 2), IMPOSSIBLE),
 )

@@ -23,9 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import law_worlds as known
 import numpy as np
 from law_tables import FROZENLAKE, TAXI, tabular
-from law_worlds import LATTICE, NOISE, RARE, SLIPPERY, SPECIAL, Law, Measure, lattice, noise, rare, slippery, special
+from law_worlds import Law, Measure
 from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions
@@ -40,11 +41,12 @@ BLOCKS = 50
 """Parts of the training rows whose figures give the standard error."""
 
 WORLDS: Mapping[str, tuple[Callable[[int, int], Transitions], tuple[Law, ...]]] = {
-    "noise": (noise, NOISE),
-    "special": (special, SPECIAL),
-    "lattice": (lattice, LATTICE),
-    "rare": (rare, RARE),
-    "slippery": (slippery, SLIPPERY),
+    "noise": (known.noise, known.NOISE),
+    "special": (known.special, known.SPECIAL),
+    "lattice": (known.lattice, known.LATTICE),
+    "rare": (known.rare, known.RARE),
+    "falls": (known.falls, known.FALLS),
+    "slippery": (known.slippery, known.SLIPPERY),
     "frozenlake": (partial(tabular, "frozenlake"), FROZENLAKE),
     "taxi": (partial(tabular, "taxi"), TAXI),
 }
