@@ -40,8 +40,9 @@ FIVE = np.array([0.40, 0.30, 0.15, 0.10, 0.05])
 TWELVE = np.arange(1, 13) / 78
 EPISODE, REST, LANDED, LANDING = 1250, 0.05, 0.0015, 100.0
 """Share of rows at rest, how far these are apart, share of landings and what is paid for one."""
-LOW, FAST, FALL, PAY = -2.0, 2.5, 2.0, 0.1
-"""The height below which, and the speed above which, a body falls; what it loses, and the noise of what it is paid."""
+LOW, FAST, FALL, PAY, TURN = -2.0, 2.5, 2.0, 0.1, 0.1
+"""The height below which, and the speed above which, a body falls; what it loses, the noise of what it is paid and of
+where it looks."""
 MIXED = np.linalg.qr(np.random.default_rng(3).normal(size=(8, 8)))[0]
 CELLS = np.random.default_rng(7).permutation(SIDE * SIDE)
 """The number that each cell of the grid goes by: neighbours have unrelated numbers."""
@@ -165,17 +166,24 @@ def rare(rows: int, seed: int) -> Transitions:
 
 
 def falls(rows: int, seed: int) -> Transitions:
-    """A body of 6 columns that is paid its next speed, less what the action costs.
+    """A body of 6 columns that is paid its next speed, less what the action costs. The last is where it looks.
 
     Below a height, or with too much speed, it falls: the episode ends, and 2 is lost.
     """
     draw = np.random.default_rng(seed)
     s, a = draw.normal(size=(rows, 6)), draw.uniform(-1, 1, (rows, 2))
     following = 0.9 * s + 0.3 * a.sum(1, keepdims=True) * np.linspace(-1, 1, 6) + 0.1 * draw.normal(size=(rows, 6))
+    s[:, 5] = draw.uniform(-np.pi, np.pi, rows)
+    following[:, 5] = _angle(s[:, 5] + 0.3 * a[:, 0] + TURN * draw.normal(size=rows))
     s, a, following = s.astype(np.float32), a.astype(np.float32), following.astype(np.float32)
     made = Transitions(s, a, np.zeros(rows, np.float32), following, _fallen(following))
     reward = _earned(made) - FALL * made.terminal + PAY * draw.normal(size=rows)
     return replace(made, reward=reward.astype(np.float32))
+
+
+def _angle(values: Array) -> Array:
+    """The same direction between -pi and pi."""
+    return np.asarray((values + np.pi) % (2 * np.pi) - np.pi)
 
 
 def _fallen(following: Array) -> Array:
@@ -532,6 +540,16 @@ def _lost(rows: Transitions) -> Array:
     return np.asarray(rows.reward - _earned(rows))
 
 
+def _turned(rows: Transitions) -> Array:
+    """By how much the body has turned beyond what the action does."""
+    before, after = rows.observation[:, 5].astype(np.float64), rows.next_observation[:, 5]
+    return _angle(after - before - 0.3 * rows.action[:, 0])
+
+
+def _round(rows: Transitions) -> Array:
+    return np.asarray(np.abs(rows.next_observation[:, 5] - rows.observation[:, 5]) > np.pi)
+
+
 FALLS = (
     Law("falls, -2, 3%", "share of terminals", lambda r: share(r.terminal)),
     Law("falls, -2, 3%", "falls that end", lambda r: share(r.terminal, _fallen(r.next_observation))),
@@ -540,4 +558,9 @@ FALLS = (
     Law("falls, -2, 3%", "spread of the loss / true", lambda r: _spread(_lost(r)[r.terminal]) / PAY),
     Law("falls, -2, 3%", "correlation with the reward", lambda r: float(np.corrcoef(r.terminal, r.reward)[0, 1])),
     Law("falls, -2, 3%", "wrong reward", lambda r: share(np.abs(_lost(r) + FALL * r.terminal) > FALL / 2), IMPOSSIBLE),
+    Law("angle", "steps across the end", lambda r: share(_round(r))),
+    Law("angle", "spread of turns / true", lambda r: _spread(_turned(r)) / TURN),
+    Law("angle", "spread of turns across the end / true", lambda r: _spread(_turned(r)[_round(r)]) / TURN),
+    Law("angle", "impossible turns", lambda r: share(np.abs(_turned(r)) > 6 * TURN), IMPOSSIBLE),
+    Law("angle", "beyond the circle", lambda r: share(np.abs(_both(r, 5)) > np.float32(np.pi)), IMPOSSIBLE),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from synther.data.categories import Categorical, Codebook, Drawn, OneHot, as_keys
 from synther.data.kind import Array, Kind, Matrix
-from synther.data.numbers import Bounded, Continuous, Real, Spiked
+from synther.data.numbers import Bounded, Continuous, Real, Spiked, Wrapped
 from synther.data.spaces import number_from_json, number_to_json
 from synther.data.values import Binary, Constant, Integer, Levels
 from synther.errors import FormatError
@@ -29,6 +29,7 @@ __all__ = [
     "OneHot",
     "Real",
     "Spiked",
+    "Wrapped",
     "as_keys",
     "from_json",
     "to_json",
@@ -36,7 +37,10 @@ __all__ = [
 
 _KINDS: dict[str, type[Kind]] = {
     kind.__name__.lower(): kind
-    for kind in (Constant, Continuous, Bounded, Spiked, Levels, Integer, Binary, Categorical, OneHot, Codebook, Drawn)
+    for kind in (
+        *(Constant, Continuous, Bounded, Wrapped, Spiked, Levels, Integer, Binary),
+        *(Categorical, OneHot, Codebook, Drawn),
+    )
 }
 
 

@@ -21,9 +21,10 @@ from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
 from synther.data.following import Following, class_count, classes_of
 from synther.data.inference import Integers
-from synther.data.kinds import Array, Constant, Drawn, Integer, Kind, Levels, Matrix, Real
+from synther.data.kinds import Array, Constant, Drawn, Integer, Kind, Levels, Matrix, Real, Wrapped
 from synther.data.spaces import Space
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
+from synther.data.wrapping import find_wrapped, unwrapped
 from synther.errors import ConfigError, DataError, FormatError
 from synther.schema import checked
 
@@ -135,6 +136,8 @@ class Layout:
         if integers == "categorical":
             observation = inference.finite(observation, sample["observation"], coding, rows, "observation")
             reward = inference.finite(reward, sample["reward"], coding, rows, "reward")
+        if spikes and not are_pairs:
+            observation = find_wrapped(observation, rows, seen["observation"], declared["observation"])
         if spikes:
             observation, action, reward = (
                 inference.special(kinds_of, sample[field], seen[field])
@@ -256,6 +259,12 @@ class Layout:
         return tuple((place.matrix.start, self.twins[place.matrix.start]) for place in lattice)
 
     @cached_property
+    def _circles(self) -> tuple[tuple[int, int, float], ...]:
+        """Columns of the matrix that hold next observations of a circle, with that of the last value, and a round."""
+        found = [(p.matrix.start, p.kind) for p in self.places if p.field == _PAIR[1] and isinstance(p.kind, Wrapped)]
+        return tuple((column, self.twins[column], kind.period) for column, kind in found)
+
+    @cached_property
     def drawn_columns(self) -> tuple[int, ...]:
         """Columns of the matrix whose normal numbers decide what is drawn from tables."""
         return tuple(self.places[table.outcome].matrix.start for table in self.following)
@@ -330,6 +339,9 @@ class Layout:
                     source = sources[place.field][part, place.source]
                     self._check(place, source, start)
                     matrix[part, place.matrix] = place.kind.encode(source)
+        if sources.keys() >= {*_PAIR}:
+            for column, before, period in self._circles:
+                matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
         if self.following and sources.keys() >= {*ROW_FIELDS}:
             values = {number: self.values(number, sources) for number in self._counted}
             draw = following.stream()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix
 from synther.data.quantiles import row_index
+from synther.errors import DataError
 
 _CPU = torch.device("cpu")
 
@@ -58,6 +59,23 @@ class Bounded(Real):
     @property
     def bounds(self) -> tuple[float, float]:
         return self.low, self.high
+
+
+@final
+@dataclass(frozen=True)
+class Wrapped(Real):
+    """Real numbers that go in a circle: what leaves the range at one end comes back at the other."""
+
+    low: float
+    period: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.low) and 0 < self.period < math.inf):
+            raise DataError(f"a circle begins at {self.low} and is {self.period} long: expected finite numbers above 0")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.low + self.period
 
 
 @final
@@ -137,6 +155,8 @@ class Numbers:
         self._rows = row_index(starts, device)
         bounds = torch.tensor([kind.bounds for kind in kinds], dtype=torch.float64, device=device)
         self._low, self._high = bounds[:, :1], bounds[:, 1:]
+        wrapped = [place for place, kind in enumerate(kinds) if isinstance(kind, Wrapped)]
+        self._wrapped = row_index(wrapped, device) if wrapped else None
         spiked = [place for place, kind in enumerate(kinds) if isinstance(kind, Spiked)]
         self._spiked, self._spikes = None, None
         if spiked:
@@ -146,7 +166,12 @@ class Numbers:
 
     def __call__(self, matrix: Tensor) -> Tensor:
         """Numbers (C, N) of columns (D, N) of the matrix."""
-        numbers = matrix[self._rows].clamp(self._low, self._high)
+        numbers = matrix[self._rows]
+        if self._wrapped is not None:
+            own, low, high = (each[self._wrapped] for each in (numbers, self._low, self._high))
+            numbers = numbers.clone()
+            numbers[self._wrapped] = low + torch.remainder(own - low, high - low)
+        numbers = numbers.clamp(self._low, self._high)
         if self._spikes is not None:
             numbers[self._spiked] = self._spikes.decoded(matrix)
         return numbers

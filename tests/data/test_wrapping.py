@@ -1,0 +1,145 @@
+"""A step from just below pi to just above -pi is a short one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from synther import Synthesizer
+from synther.data.kinds import Continuous, Wrapped, from_json, to_json
+from synther.data.layout import Layout
+from synther.data.numbers import Numbers
+from synther.data.spaces import Box
+from synther.data.transitions import Transitions
+from synther.errors import SyntherError
+
+TURN = 2 * np.pi
+ROWS = 4_000
+ANGLE = Wrapped(-np.pi, TURN)
+
+
+def wrap(values: np.ndarray, low: float = -np.pi, period: float = TURN) -> np.ndarray:
+    return low + (values - low) % period
+
+
+def rows_of(before: np.ndarray, after: np.ndarray, action: np.ndarray | None = None) -> Transitions:
+    """Beside the column in question a plain one."""
+    action = np.zeros(len(before)) if action is None else action
+    plain = np.random.default_rng(1).normal(size=(2, len(before)))
+    here, there = (
+        np.stack([values, own], 1).astype(np.float32) for values, own in zip((before, after), plain, strict=True)
+    )
+    ended = np.zeros(len(before), bool)
+    return Transitions(here, action[:, None].astype(np.float32), np.sin(before), there, ended)
+
+
+def turning(low: float = -np.pi, period: float = TURN, at: float | None = None) -> Transitions:
+    """A heading that turns by the action and a little noise. It points everywhere, or about one way."""
+    draw = np.random.default_rng(0)
+    before = low + period * draw.random(ROWS) if at is None else wrap(at + period * 0.05 * draw.normal(size=ROWS))
+    action = draw.uniform(-1, 1, ROWS)
+    after = before + period * (0.05 * action + 0.01 * draw.normal(size=ROWS))
+    return rows_of(before, wrap(after, low, period), action)
+
+
+def kind_of(rows: Transitions) -> object:
+    layout = Layout.infer(rows, spikes=True)
+    assert layout.observation == layout.next_observation
+    assert layout.observation[1] == Continuous()
+    return layout.observation[0]
+
+
+@pytest.mark.parametrize(("low", "period"), [(-np.pi, TURN), (0.0, TURN), (0.0, 360.0), (-180.0, 360.0), (0.0, 1.0)])
+def test_circles_that_everybody_knows(low, period):
+    assert kind_of(turning(low, period)) == Wrapped(low, period)
+    assert not isinstance(Layout.infer(turning(low, period)).observation[0], Wrapped), "only where it is asked for"
+
+
+def test_circles_of_any_length():
+    found = kind_of(turning(-20.0, 33.0))
+    assert isinstance(found, Wrapped)
+    assert (found.low, found.period) == pytest.approx((-20, 33), abs=0.02)
+    declared = replace(turning(-20.0, 33.0), observation_space=(Box((-20.0, -np.inf), (13.0, np.inf)),))
+    assert kind_of(declared) == Wrapped(-20.0, 33.0)
+
+
+def test_an_angle_that_only_ever_points_backwards():
+    assert kind_of(turning(at=np.pi)) == ANGLE
+    assert kind_of(turning(at=0.0)) == Continuous()
+
+
+def other_columns() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    draw = np.random.default_rng(2)
+    before, after = draw.uniform(-np.pi, np.pi, (2, ROWS))
+    side = draw.choice([-1.0, 1.0], (2, ROWS)) + 0.05 * draw.normal(size=(2, ROWS))
+    clock = draw.random(ROWS)
+    return {
+        "drawn anew": (before, after),
+        "two modes": tuple(side),
+        "reflected": (before, np.clip(before + 0.3 * draw.normal(size=ROWS), -np.pi, np.pi)),
+        "set back at random": (clock, np.where(draw.random(ROWS) < 0.05, 0.001 * clock, np.minimum(clock + 0.01, 1))),
+        "hardly ever across": (before, np.where(np.arange(ROWS) < 5, -before, before)),
+    }
+
+
+@pytest.mark.parametrize("name", other_columns())
+def test_columns_that_go_in_no_circle(name):
+    assert not isinstance(kind_of(rows_of(*other_columns()[name])), Wrapped)
+
+
+def test_the_matrix_has_short_steps_and_rows_come_back():
+    rows = turning()
+    layout = Layout.infer(rows, spikes=True)
+    matrix = layout.pack(rows)
+    before, after = (matrix[:, layout.names.index(f"{field}[0]")] for field in ("observation", "next_observation"))
+    assert np.array_equal(before, rows.observation[:, 0])
+    assert np.abs(after - before).max() < 0.6
+    assert np.mean(np.abs(rows.next_observation[:, 0] - rows.observation[:, 0]) > 5) > 0.01
+    assert layout.unpack(matrix).equals(rows)
+    alone = layout.pack_fields({"next_observation": rows.next_observation})
+    assert np.abs(alone[:, layout.names.index("next_observation[0]")]).max() <= np.float32(np.pi)
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+@given(st.floats(-1e6, 1e6))
+def test_any_number_comes_back_as_the_same_angle(value):
+    (made,) = ANGLE.decode(np.array([[value]]))[0]
+    assert -np.pi <= made <= np.pi
+    assert np.cos(made - value) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("damage", [{"period": 0.0}, {"period": -1.0}, {"low": None}, {"period": "inf"}])
+def test_a_circle_that_cannot_be(damage):
+    with pytest.raises(SyntherError):
+        from_json(to_json(ANGLE) | damage)
+
+
+def test_generated_angles_turn_as_real_ones_do():
+    """Also across the end, with a network that was fitted for a moment."""
+    rows = turning()
+    network, fit = {"width": 64, "depth": 2, "embedding": 16}, {"steps": 800, "learning_rate": 4e-3}
+    made = (
+        Synthesizer("laptop", network=network, fit=fit).fit(rows, progress=False).sample(8_000, seed=0, progress=False)
+    )
+
+    def turn(rows: Transitions) -> np.ndarray:
+        return wrap(rows.next_observation[:, 0] - rows.observation[:, 0] - 0.05 * TURN * rows.action[:, 0])
+
+    assert np.abs(made.observation[:, 0]).max() <= np.float32(np.pi)
+    assert turn(made).std() == pytest.approx(turn(rows).std(), rel=0.15)
+    assert np.abs(turn(made)).max() < 1
+    across = [np.mean(np.abs(one.next_observation[:, 0] - one.observation[:, 0]) > np.pi) for one in (rows, made)]
+    assert across[1] == pytest.approx(across[0], rel=0.3)
+
+
+@pytest.mark.cuda
+def test_a_gpu_wraps_as_a_cpu():
+    matrix = torch.linspace(-30, 30, 1_001, dtype=torch.float64).repeat(2, 1)
+    cpu, gpu = (Numbers([ANGLE, Continuous()], [0, 1], torch.device(name)) for name in ("cpu", "cuda"))
+    torch.testing.assert_close(gpu(matrix.cuda()).cpu(), cpu(matrix))
