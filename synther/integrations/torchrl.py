@@ -74,8 +74,14 @@ class SyntheticReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]  # th
             self.sampler, "slice_len"
         ):
             raise ConfigError(
-                f"{type(self.sampler).__name__} draws steps that follow each other, which synthetic ones do not: "
-                "expected RandomSampler, SamplerWithoutReplacement or PrioritizedSampler"
+                f"the sampler is {type(self.sampler).__name__}: expected RandomSampler, SamplerWithoutReplacement or "
+                "PrioritizedSampler, which draw single steps; synthetic steps do not follow each other"
+            )
+        unit = options.get("sample_unit")
+        if unit is not None and type(unit).__name__ != "Transition":
+            raise ConfigError(
+                f"sample_unit is {type(unit).__name__}: expected none, or Transition; synthetic steps do not follow "
+                "each other"
             )
 
     def add(self, data: TensorDictBase) -> int:
@@ -350,10 +356,15 @@ def _is_one_hot(action: Tensor) -> bool:
 
 
 def _with_others(value: Any, real: int, others: int) -> Tensor:
-    """What a sampler says of real rows, and of synthetic ones: weight 1, and -1 for an index."""
-    value = torch.as_tensor(value)[:real]
-    fill = 1 if value.is_floating_point() else -1
-    return torch.cat([value, value.new_full((others, *value.shape[1:]), fill)])
+    """What a sampler says of real rows, and of synthetic ones: -1 for an index, and the mean weight of the real ones.
+
+    With that weight, synthetic rows have as large a share of a weighted loss as of the batch.
+    """
+    value = torch.as_tensor(value).reshape(-1)[:real]  # that of a single row can have no dimension
+    fill = value.new_full((), 1 if value.is_floating_point() else -1)
+    if value.is_floating_point() and real:
+        fill = value.mean()
+    return torch.cat([value, fill.expand(others)])
 
 
 def _space(spec: Any) -> Space:

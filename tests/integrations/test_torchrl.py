@@ -132,22 +132,6 @@ def test_batches_have_their_size_and_share(ratio):
     assert sum(int(batch["synthetic"].sum()) for batch in drawn) == 320 * ratio
 
 
-def test_a_sampler_hears_of_priorities_of_its_own_rows_alone():
-    """Those with index -1 are left out by PrioritizedSampler itself."""
-    from torchrl.data.replay_buffers import RandomSampler
-
-    class Weighing(RandomSampler):
-        def sample(self, storage: Any, batch_size: int) -> Any:
-            index, info = super().sample(storage, batch_size)
-            return index, {**info, "priority_weight": torch.full((batch_size,), 0.25)}
-
-    ours = buffer(sampler=Weighing())
-    ours.extend(steps())
-    batch = ours.sample()
-    assert torch.equal(batch["index"] == -1, batch["synthetic"])
-    assert torch.equal(batch["priority_weight"], torch.where(batch["synthetic"], 1.0, 0.25))
-
-
 def test_the_oldest_rows_come_first_and_timeouts_where_they_are_known():
     ours, given = buffer(50, refresh_every=1000), steps(80)
     ours.extend(given[:40])
@@ -332,10 +316,11 @@ def test_other_actions_are_refused_at_once(spec: Callable[[Any], Any]):
 
 def test_what_cannot_work_is_refused_at_once():
     from torchrl.data import LazyTensorStorage
-    from torchrl.data.replay_buffers import SliceSampler
+    from torchrl.data.replay_buffers import Sequence, SliceSampler
 
     for how, said in (
         ({"sampler": SliceSampler(num_slices=4)}, "SliceSampler"),
+        ({"sample_unit": Sequence(4)}, "sample_unit"),
         ({"storage": LazyTensorStorage(100, ndim=2)}, "ndim"),
         ({"sample": 5}, "sample"),
     ):
