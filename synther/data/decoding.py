@@ -24,6 +24,7 @@ from synther.data.kind import Array, Kind, Matrix
 from synther.data.numbers import Bounded, Continuous, Numbers, Real
 from synther.data.quantiles import row_index
 from synther.data.scaling import Scaler
+from synther.data.spheres import Projection
 from synther.data.termination import FEATURES, Decision, TerminationTree
 from synther.data.values import Binary, Constant
 from synther.errors import DataError
@@ -79,6 +80,9 @@ class Decoder:
         self._settle = layout.settle if layout.unsettled else None
         self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
+        self._projection = Projection(layout.spheres, device)
+        constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # pairs have no next one
+        self._projected = ("observation",) if constant else ("observation", "next_observation")
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
@@ -127,6 +131,7 @@ class Decoder:
     def _fill(self, fields: Fields, raw: Tensor) -> None:
         for part in self._parts:
             part.decode(raw, fields)
+        self._projection.put(fields, self._projected)
         if self._ending is not None:
             fields["terminal"][:, 0] = self._ending(fields)
             if self._price is not None:

@@ -23,6 +23,7 @@ from synther.data.following import Following, class_count, classes_of
 from synther.data.inference import Integers
 from synther.data.kinds import Array, Constant, Drawn, Integer, Kind, Levels, Matrix, Real, Wrapped
 from synther.data.spaces import Space
+from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
 from synther.data.wrapping import find_wrapped, unwrapped
 from synther.errors import ConfigError, DataError, FormatError
@@ -109,6 +110,8 @@ class Layout:
     extra: tuple[Extra, ...] = ()
     following: tuple[Following, ...] = ()
     """Tables that outcomes are drawn from. The table of an outcome comes after those of its parents."""
+    spheres: tuple[Sphere, ...] = ()
+    """Columns of observations, and of next ones, that have one length together."""
 
     @classmethod
     def infer(
@@ -166,6 +169,7 @@ class Layout:
             env_id=first.env_id,
             env_options=first.env_options,
             extra=tuple(extra),
+            spheres=find_spheres(observation, sample["observation"]) if spikes else (),
         )
 
     @cached_property
@@ -493,6 +497,7 @@ class Layout:
             "env_options": self.env_options,
             **({"extra": [extra.to_json() for extra in self.extra]} if self.extra else {}),
             **({"following": [table.to_json() for table in self.following]} if self.following else {}),
+            **({"spheres": [sphere.to_json() for sphere in self.spheres]} if self.spheres else {}),
         }
 
     @classmethod
@@ -502,6 +507,7 @@ class Layout:
         if missing or len(told["dtypes"]) != len(ROW_FIELDS):
             raise FormatError(f"layout: expected kinds and types of {', '.join(ROW_FIELDS)}")
         fields = {field: tuple(map(kinds.from_json, told["kinds"][field])) for field in ROW_FIELDS}
+        width = sum(kind.source_width for kind in fields["observation"])
         return cls(
             **fields,
             dtypes=tuple(map(_type, told["dtypes"])),
@@ -512,6 +518,7 @@ class Layout:
             env_options=told.get("env_options"),  # which earlier files have not
             extra=tuple(map(Extra.from_json, told.get("extra", ()))),
             following=_tables(told.get("following", ()), [kind for own in fields.values() for kind in own]),
+            spheres=tuple(Sphere.from_json(one, width) for one in told.get("spheres", ())),
         )
 
 
@@ -525,6 +532,7 @@ class _Entry(TypedDict):
     env_options: NotRequired[dict[str, Any] | None]
     extra: NotRequired[list[Any]]
     following: NotRequired[list[Any]]
+    spheres: NotRequired[list[Any]]
 
 
 class _ExtraEntry(TypedDict):

@@ -21,11 +21,11 @@ from synther.data.numbers import Continuous, Wrapped
 from synther.data.spaces import Box, Space
 from synther.data.transitions import RowSource
 
-_CHUNK, _SAMPLE = 1 << 16, 1 << 17
+_CHUNK, _SAMPLE = 1 << 16, 1 << 15
 _CIRCLES = (2 * math.pi, 360.0)  # angles, which need not point everywhere
 _ROUNDS = (1.0, 2.0)  # such as phases
 _FILLED, _TOLERANCE = 0.95, 1e-3  # share of a circle that the values span, and what may lie beyond it
-_FEWEST, _RAREST = 10, 2e-4  # steps across the end, and their share of all
+_FEWEST, _RAREST = 10, 3e-4  # steps across the end, and their share of all
 _STRAYS, _STRAYS_ACROSS = 0.01, 0.1  # shares of steps, and of those across the end, that may be longer than a quarter
 _BINS, _THINNEST = 10, 0.01  # of a range that is no angle; each has this share of the mean
 

@@ -1,0 +1,95 @@
+"""Sine and cosine of one angle, and other columns of one length, come back with that length."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from synther.data.decoding import Decoder
+from synther.data.layout import Layout
+from synther.data.preparing import prepare
+from synther.data.spheres import Sphere
+from synther.data.transitions import Transitions
+from synther.errors import SyntherError
+
+ROWS = 3_000
+FOUND = (Sphere((0, 2), 1.0), Sphere((1, 3), 1.0), Sphere((5, 6, 7, 8), 1.0), Sphere((9, 10), 2.0))
+
+
+def moment(seed: int) -> np.ndarray:
+    """Two cosines, two sines, a plain column, a quaternion, a place on a circle of radius 2, a circle with noise."""
+    draw = np.random.default_rng(seed)
+    first, second, third, fourth = draw.uniform(-np.pi, np.pi, (4, ROWS))
+    first[:300] = 0  # where episodes begin
+    quaternion = draw.normal(size=(ROWS, 4))
+    quaternion /= np.linalg.norm(quaternion, axis=1, keepdims=True)
+    noisy = np.stack([np.cos(fourth), np.sin(fourth)], 1) + 0.01 * draw.normal(size=(ROWS, 2))
+    angles = np.stack([np.cos(first), np.cos(second), np.sin(first), np.sin(second), first], 1)
+    ring = 2 * np.stack([np.cos(third), np.sin(third)], 1)
+    return np.concatenate([angles, quaternion, ring, noisy], 1).astype(np.float32)
+
+
+def rows() -> Transitions:
+    draw = np.random.default_rng(9)
+    return Transitions(
+        moment(1), draw.uniform(-1, 1, (ROWS, 2)), draw.normal(size=ROWS), moment(2), np.zeros(ROWS, bool)
+    )
+
+
+def lengths(observation: np.ndarray) -> list[np.ndarray]:
+    return [np.linalg.norm(observation[:, sphere.columns].astype(np.float64), axis=1) for sphere in FOUND]
+
+
+def test_columns_of_one_length_are_found_wherever_they_are():
+    layout = Layout.infer(rows(), spikes=True)
+    assert layout.spheres == FOUND
+    assert Layout.infer(rows()).spheres == ()
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+def test_generated_rows_have_that_length_and_their_own_direction():
+    found = prepare(rows(), "standard", "onehot", True)
+    noise = np.random.default_rng(3).normal(size=found.matrix.shape)
+    matrix = torch.from_numpy((found.matrix + 0.3 * noise).astype(np.float32))
+    plain = Decoder(Layout.from_json({**found.layout.to_json(), "spheres": []}), found.scaler)(matrix).rows
+    made = Decoder(found.layout, found.scaler)(matrix).rows
+    for before, after in zip(
+        (plain.observation, plain.next_observation), (made.observation, made.next_observation), strict=True
+    ):
+        for sphere, was, is_now in zip(FOUND, lengths(before), lengths(after), strict=True):
+            assert was.std() > 0.05
+            np.testing.assert_allclose(is_now, sphere.radius, rtol=1e-6)
+            columns = list(sphere.columns)
+            expected = before[:, columns] / was[:, None] * sphere.radius
+            np.testing.assert_allclose(after[:, columns], expected, rtol=1e-5, atol=1e-6)
+        assert np.array_equal(before[:, [4, 11, 12]], after[:, [4, 11, 12]])
+    assert made.reward.tolist() == plain.reward.tolist()
+
+
+def test_real_rows_come_back():
+    layout = Layout.infer(rows(), spikes=True)
+    back = layout.unpack(layout.pack(rows()))
+    np.testing.assert_allclose(back.observation, rows().observation, atol=2e-7)
+    assert np.array_equal(back.observation[:300, [0, 2]], rows().observation[:300, [0, 2]])
+
+
+def test_a_row_without_a_direction_stays():
+    layout = Layout.infer(rows(), spikes=True)
+    assert not layout.unpack(np.zeros((2, layout.width))).observation[:, 5:11].any()
+
+
+@pytest.mark.parametrize("damage", [{"columns": [0, 99]}, {"columns": [1]}, {"radius": 0.0}, {"radius": None}])
+def test_a_sphere_that_cannot_be(damage):
+    with pytest.raises(SyntherError):
+        Sphere.from_json(FOUND[0].to_json() | damage, 13)
+
+
+@pytest.mark.cuda
+def test_a_gpu_projects_as_a_cpu():
+    found = prepare(rows(), "standard", "onehot", True)
+    matrix = torch.from_numpy(found.matrix) + 0.1
+    cpu, gpu = (Decoder(found.layout, found.scaler, device=torch.device(name))(matrix).rows for name in ("cpu", "cuda"))
+    np.testing.assert_allclose(gpu.observation, cpu.observation, rtol=1e-6, atol=1e-6)
