@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from synther.diffusion.config import NetworkConfig
 from synther.diffusion.edm import Problem, squared_error
 from synther.diffusion.gradient import ByAutograd, ByHand, FlatWeights, loss_and_gradient
-from synther.diffusion.networks import DenoisingNetwork, InferenceNetwork, Network, rearranged
+from synther.diffusion.networks import DenoisingNetwork, InferenceNetwork, Network, distinct_rows, rearranged
 
 SMALL = {"width": 24, "depth": 3, "embedding": 12, "frequencies": 5}
 
@@ -112,7 +112,7 @@ def test_conditions_reach_the_rows_and_unknown_ones_do_not():
     hidden = told.clone()
     hidden[3:, 1] = torch.nan
     fast = InferenceNetwork(net, torch.float64)
-    for some in (told, hidden):
+    for some in (told, hidden, hidden[[8, 1, 1, 8, 8, 1, 8, 0, 0]]):  # the last are embedded once each
         torch.testing.assert_close(fast.at_noise(row, 0.3, some), net.at_noise(row, 0.3, some), rtol=0, atol=1e-12)
     assert torch.equal(net.at_noise(row, 0.3, told)[:3], net.at_noise(row, 0.3, hidden)[:3])
     assert not torch.equal(net.at_noise(row, 0.3, told)[3:], net.at_noise(row, 0.3, hidden)[3:])
@@ -121,6 +121,17 @@ def test_conditions_reach_the_rows_and_unknown_ones_do_not():
     other = hidden.clone()
     other[3:, 1] = 0.9
     assert not torch.allclose(net.at_noise(row, 0.3, other)[3:], net.at_noise(row, 0.3, hidden)[3:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 2])
+def test_distinct_rows_make_up_all_rows(width, dtype):
+    rows = torch.tensor([[1.0, 0.5], [torch.nan, 0.5], [0.0, 2.0]], dtype=dtype)[[0, 1, 2, 2, 1, 0, 1], :width]
+    distinct, place = distinct_rows(rows)
+    assert len(distinct) == 3
+    torch.testing.assert_close(distinct[place], rows, rtol=0, atol=0, equal_nan=True)
+    assert distinct_rows(rows[:6]) is None
+    assert distinct_rows(rows[:0]) is None
 
 
 def test_a_rearranged_network_keeps_the_conditions_it_had():
