@@ -17,7 +17,7 @@ from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
 from synther.datasets.rollouts import CHANCE, parts_of, regenerate
 from synther.datasets.tasks import returns, whole_returns
-from synther.envs.episodes import action_bounds, action_box
+from synther.envs.episodes import action_bounds
 from synther.envs.making import Trusted, opened, time_limit
 from synther.envs.policies import Explorer, Policy, UniformPolicy, frozen, policies_of, read_policy
 from synther.envs.recording import record
@@ -101,7 +101,7 @@ def agent_policies(
             found.append(_agent(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, stochastic, options))
         elif policy == CHANCE:
             with nullcontext() if box else opened(env_id, **options or {}) as env:
-                found.append(UniformPolicy(*(box or action_box(env, env_id))))
+                found.append(UniformPolicy(*(box or action_bounds(env, env_id))))
         else:
             raise ConfigError(f"expected {CHANCE} or AGENT{AGENT} as --policy for {env_id}, got {policy!r}")
     return found

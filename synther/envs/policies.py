@@ -95,7 +95,7 @@ class MlpPolicy:
 
 @dataclass(frozen=True, eq=False)
 class UniformPolicy:
-    """Uniformly random actions from `low` to `high` (A,)."""
+    """Uniformly random actions from `low` to `high` (A,); whole numbers where these are."""
 
     low: Array
     high: Array
@@ -106,6 +106,8 @@ class UniformPolicy:
 
     def act(self, observation: Array, rng: np.random.Generator) -> Array:
         shape = (*np.shape(observation)[:-1], len(self.low))
+        if self.low.dtype.kind in "iu":
+            return rng.integers(self.low, self.high, shape, endpoint=True)
         return rng.uniform(self.low, self.high, shape).astype(np.float32)
 
 

@@ -48,8 +48,8 @@ def record(
     """Record `rows` transitions: an equal share for each policy, one share after the other.
 
     The last episode of each share is truncated when the share is full. `options` go to `gymnasium.make`. Rows are
-    float32. They depend on the seed, but not on the number of `processes` (None: one per core). `name` is shown with
-    the progress.
+    float32, discrete actions int64. They depend on the seed, but not on the number of `processes` (None: one per core).
+    `name` is shown with the progress.
     """
     if rows < len(policies):
         raise ConfigError(f"rows must be at least {len(policies)}, one for each policy, got {rows}")
@@ -115,6 +115,7 @@ def _recorded(env_id: str, options: str, policy: Policy, keys: list[Key], most: 
     episodes: list[list[Step]] = [[] for _ in keys]
     for episode, step in play(held(env_id, options, len(keys)), env_id, policy, keys, most):
         episodes[episode].append(step)
-    columns = zip(*(step for episode in episodes for step in episode), strict=True)
-    types = (np.float32, np.float32, np.float32, np.float32, bool, bool)
+    columns = list(zip(*(step for episode in episodes for step in episode), strict=True))
+    is_whole = np.asarray(columns[FIELDS.index("action")][0]).dtype.kind in "iu"
+    types = (np.float32, np.int64 if is_whole else np.float32, np.float32, np.float32, bool, bool)
     return {name: np.array(values, kind) for name, values, kind in zip(FIELDS, columns, types, strict=True)}

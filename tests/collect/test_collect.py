@@ -174,7 +174,6 @@ def test_shares_of_several_policies(here, trained) -> None:
     ("env", "policy", "options", "kind", "says"),
     [
         ("Nowhere-v0", "random", {}, DataError, "'Nowhere-v0'"),
-        ("CartPole-v1", "random", {}, DataError, "Box"),
         ("Pendulum-v1", "chance", {}, ConfigError, "random, .*AGENT.safetensors"),
         ("Pendulum-v1", ".", {}, ConfigError, "checkpoint.safetensors"),
         ("Pendulum-v1", "absent.safetensors", {}, FormatError, "absent.safetensors"),
@@ -334,3 +333,14 @@ def test_it_acts_as_the_agent_does(agent):
         np.testing.assert_allclose(policy.act(seen[0]), actions[0], rtol=0, atol=1e-5)
         assert policy.act(1e6 * seen).min() >= -3
         assert policy.act(1e6 * seen).max() <= 2.5
+
+
+@pytest.mark.usefixtures("here")
+def test_random_choices_of_discrete_actions(tmp_path):
+    rows = roll_out("CartPole-v1", "random", 400)
+    write(rows, tmp_path / "poles.npz")
+    assert read(tmp_path / "poles.npz").equals(rows)
+    assert rows.action.shape == (400,)
+    assert rows.action.dtype == np.int64
+    assert 0.4 < rows.action.mean() < 0.6
+    assert set(rows.action.tolist()) == {0, 1}
