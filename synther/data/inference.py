@@ -22,6 +22,8 @@ from synther.errors import ConfigError, DataError
 Array = NDArray[Any]
 
 _CHUNK = 1 << 16
+MOST_STEPS, MOST_NUMBERS = 1 << 15, 1 << 24
+"""Rows whose steps are looked at, and numbers in them."""
 LARGEST_ONEHOT = 4096
 """More values than this are not coded one-hot: the matrix would not fit anywhere."""
 
@@ -30,8 +32,11 @@ COMMON_SHARE = 0.002
 """Share of the rows from which a value says nothing about whether the others come again and again."""
 ALONE = 0.1
 """Stds around a value less frequent than that within which most rows have to be of it, for it to be a spike."""
-SPIKE_GAP = 0.5
-"""By how much a spike at an end of a column is moved out, in stds of the column."""
+SPIKE_GAP, LEAST_GAP = 0.5, 0.1
+"""By how much a spike at an end of a column is moved out, in stds of the column: at most, and at least."""
+GAP_IN_STEPS = 3.0
+"""By how much it is moved out between the two, in stds of what last value and action leave open about the next. A wider
+gap would be a jump next to which the noise of a step is small, and small noise is generated less exactly."""
 STANDS_OUT = 20
 """Times the mean count of the other values that a spike is as frequent."""
 MOST_LEVELS = 4096
@@ -143,6 +148,39 @@ def sample(rows: RowSource, limit: int = 1 << 17) -> dict[str, Array]:
             for name in (field, "next_observation") if field == "observation" else (field,):
                 kept.add(arrays[name].reshape(len(chunk), -1).astype(np.float64))
     return {field: kept.rows for field, kept in drawn.items()}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Observations, actions and next observations of some rows, as columns of float64."""
+
+    before: Array
+    action: Array
+    after: Array
+
+    def open_share(self, column: int) -> float:
+        """The std of what a line through last value and actions leaves open about a next value, in stds of it."""
+        known = np.concatenate([self.before[:, [column]], self.action, np.ones((len(self.action), 1))], axis=1)
+        after = self.after[:, column]
+        found = np.linalg.lstsq(known, after, rcond=None)[0]
+        return _std(after - known @ found) / max(_std(after), np.finfo(float).tiny)
+
+
+def steps(rows: RowSource) -> Steps:
+    """A sample, smaller for wider rows."""
+    kept: RowSample | None = None
+    widths: list[int] = []
+    for chunk in rows.chunks(_CHUNK):
+        parts = [
+            getattr(chunk, field).reshape(len(chunk), -1).astype(np.float64)
+            for field in ("observation", "action", "next_observation")
+        ]
+        if kept is None:
+            widths = [part.shape[1] for part in parts]
+            kept = RowSample(0, min(MOST_STEPS, MOST_NUMBERS // sum(widths)))
+        kept.add(np.concatenate(parts, axis=1))
+    assert kept is not None
+    return Steps(*np.split(kept.rows, np.cumsum(widths)[:-1], axis=1))
 
 
 def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Coding) -> tuple[Kind, ...]:
@@ -264,8 +302,9 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
     return tuple(sorted(map(tuple, book.tolist())))
 
 
-def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind, ...]:
-    """`found` with the columns of real numbers in `values`, a sample, that are no smooth ones as what they are.
+def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps | None = None) -> tuple[Kind, ...]:
+    """`found` with the columns of real numbers in `values`, a sample, that are no smooth ones as what they are. `told`
+    are steps of observations.
 
     A spike is a value of 1 in 500 rows, or of 1 in 2,000 where hardly any others are near, and many times as frequent
     as the others. A column of which every value comes again and again is quantised: its values are levels.
@@ -287,7 +326,8 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile) -> tuple[Kind
                 if 0 < np.count_nonzero(often) <= MOST_SPIKES:
                     low, high = (kind.low, kind.high) if isinstance(kind, kinds.Bounded) else seen.span(column)
                     low, high = (value[0] if often[0] else low), (value[-1] if often[-1] else high)
-                    gap = SPIKE_GAP * _std(values[:, column])
+                    share = SPIKE_GAP if told is None else GAP_IN_STEPS * told.open_share(column)
+                    gap = float(np.clip(share, LEAST_GAP, SPIKE_GAP)) * _std(values[:, column])
                     kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
         better.append(kind)
         column += kind.source_width

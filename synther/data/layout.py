@@ -139,11 +139,12 @@ class Layout:
         if integers == "categorical":
             observation = inference.finite(observation, sample["observation"], coding, rows, "observation")
             reward = inference.finite(reward, sample["reward"], coding, rows, "reward")
-        if spikes and not are_pairs:
-            observation = find_wrapped(observation, rows, seen["observation"], declared["observation"])
         if spikes:
+            told = None if are_pairs else inference.steps(rows)
+            if told is not None:
+                observation = find_wrapped(observation, told, seen["observation"], declared["observation"])
             observation, action, reward = (
-                inference.special(kinds_of, sample[field], seen[field])
+                inference.special(kinds_of, sample[field], seen[field], told if field == "observation" else None)
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
             )
         inference.warn_of_integers(observation, sample["observation"])

@@ -14,14 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from synther.data.inference import Profile
+from synther.data.inference import Profile, Steps
 from synther.data.kind import Array, Kind, Matrix
-from synther.data.moments import RowSample
 from synther.data.numbers import Continuous, Wrapped
 from synther.data.spaces import Box, Space
-from synther.data.transitions import RowSource
 
-_CHUNK, _SAMPLE = 1 << 16, 1 << 15
 _CIRCLES = (2 * math.pi, 360.0)  # angles, which need not point everywhere
 _ROUNDS = (1.0, 2.0)  # such as phases
 _FILLED, _TOLERANCE = 0.95, 1e-3  # share of a circle that the values span, and what may lie beyond it
@@ -30,23 +27,18 @@ _STRAYS, _STRAYS_ACROSS = 0.01, 0.1  # shares of steps, and of those across the 
 _BINS, _THINNEST = 10, 0.01  # of a range that is no angle; each has this share of the mean
 
 
-def find_wrapped(found: tuple[Kind, ...], rows: RowSource, seen: Profile, space: Space | None) -> tuple[Kind, ...]:
+def find_wrapped(found: tuple[Kind, ...], told: Steps, seen: Profile, space: Space | None) -> tuple[Kind, ...]:
     """The kinds `found` of observations, those columns that go in a circle as such."""
-    starts = np.cumsum([0, *(kind.source_width for kind in found)])[:-1].tolist()
-    likely = [place for place, kind in enumerate(found) if isinstance(kind, Continuous)]
-    if not likely:
-        return found
-    columns, drawn = [starts[place] for place in likely], RowSample(0, _SAMPLE)
-    for chunk in rows.chunks(_CHUNK):
-        pair = [array.reshape(len(chunk), -1)[:, columns] for array in (chunk.observation, chunk.next_observation)]
-        drawn.add(np.concatenate(pair, axis=1).astype(np.float64))
-    here, there = np.split(drawn.rows, 2, axis=1)
-    better = list(found)
-    for place, column, before, after in zip(likely, columns, here.T, there.T, strict=True):
-        for low, period, is_angle in _circles(*seen.span(column), _declared(space, column)):
-            if _goes_round(before, after, low, period, is_angle):
-                better[place] = Wrapped(low, period)
-                break
+    better: list[Kind] = []
+    column = 0
+    for kind in found:
+        if isinstance(kind, Continuous):
+            for low, period, is_angle in _circles(*seen.span(column), _declared(space, column)):
+                if _goes_round(told.before[:, column], told.after[:, column], low, period, is_angle):
+                    kind = Wrapped(low, period)
+                    break
+        better.append(kind)
+        column += kind.source_width
     return tuple(better)
 
 

@@ -237,3 +237,16 @@ def test_a_rare_bonus_is_special_and_rare_levels_stay_levels():
     # Steps of 0.1 around 0.5 at the ends of which values are rare: one of them came five times.
     steps = np.repeat(np.arange(11) / 10, [5, 30, 300, 2_000, 4_000, 7_330, 4_000, 2_000, 300, 30, 5])
     assert isinstance(found_in(steps[:, None]), Levels)
+
+
+@pytest.mark.parametrize(("noise", "gap"), [(0.001, 0.1), (0.1, 0.3), (0.5, 0.5)])
+def test_a_spike_is_moved_out_by_what_a_step_leaves_open(noise, gap):
+    """In stds of the column, for a position between two walls that moves with the action and some noise."""
+    draw = np.random.default_rng(0)
+    before, action = draw.uniform(-1.8, 1.8, 20_000), draw.uniform(-1, 1, (20_000, 1))
+    after = before + 0.1 * action[:, 0] + noise * draw.normal(size=20_000)
+    before, after = (np.stack([values.clip(-1.7, 1.7)], 1).astype(np.float32) for values in (before, after))
+    rows = Transitions(before, action, after[:, 0], after, np.zeros(20_000, bool))
+    (kind,) = Layout.infer(rows, spikes=True).observation
+    assert kind.spikes == pytest.approx((-1.7, 1.7))
+    assert kind.gap / np.concatenate([before, after]).std() == pytest.approx(gap, abs=0.06)
