@@ -222,10 +222,10 @@ def test_a_parquet_row_group_for_each_chunk(tmp_path: Path, monkeypatch: pytest.
 def test_a_part_of_an_arrow_column_is_that_part() -> None:
     """Arrow cuts columns without moving them, also in the midst of a byte of flags."""
     flags, numbers = [True, False, False, True, True, False, True, True, False, True], np.arange(20.0)
-    assert parquet._to_numpy("flags", pa.array(flags).slice(3, 6)).tolist() == flags[3:9]
-    assert parquet._to_numpy("numbers", pa.array(numbers).slice(3, 6)).tolist() == numbers[3:9].tolist()
+    assert parquet.to_numpy("flags", pa.array(flags).slice(3, 6)).tolist() == flags[3:9]
+    assert parquet.to_numpy("numbers", pa.array(numbers).slice(3, 6)).tolist() == numbers[3:9].tolist()
     pairs = pa.FixedSizeListArray.from_arrays(pa.array(numbers), 2)
-    assert parquet._to_numpy("pairs", pairs.slice(3, 2)).tolist() == [[6, 7], [8, 9]]
+    assert parquet.to_numpy("pairs", pairs.slice(3, 2)).tolist() == [[6, 7], [8, 9]]
 
 
 def table(path: Path, **columns: object) -> Path:

@@ -1,10 +1,12 @@
 import json
+import shutil
 import warnings
 from pathlib import Path
 
 import gymnasium
 import minari
 import numpy as np
+import pyarrow
 import pytest
 from gymnasium import spaces as gym
 from minari.data_collector import EpisodeBuffer
@@ -75,10 +77,11 @@ def create(observation: gym.Space, action: gym.Space, lengths: tuple[int, ...] =
     return made
 
 
+@pytest.mark.parametrize("stored", ["hdf5", "arrow", "parquet"])
 @pytest.mark.parametrize("name", STRUCTURED)
-def test_observations_are_flattened_as_gymnasium_does(name: str) -> None:
+def test_observations_are_flattened_as_gymnasium_does(name: str, stored: str) -> None:
     space = STRUCTURED[name]
-    made = create(space, gym.Box(-1, 1, (2,)))
+    made = create(space, gym.Box(-1, 1, (2,)), data_format=stored)
     rows = read("test/task-v0")
     flat = [np.stack([gym.utils.flatten(space, sample) for sample in seen]) for seen, _ in made]
     assert np.array_equal(rows.observation, np.concatenate([episode[:-1] for episode in flat]))
@@ -110,13 +113,44 @@ def test_unflattened_integers_stay_in_their_space() -> None:
         (gym.MultiDiscrete([3, 4]), (spaces.Discrete(3), spaces.Discrete(4)), (8, 2)),
     ],
 )
-def test_actions(space: gym.Space, expected: spaces.Space, shape: tuple[int, ...]) -> None:
-    made = create(STRUCTURED["scalar"], space)
+@pytest.mark.parametrize("stored", ["hdf5", "arrow", "parquet"])
+def test_actions(space: gym.Space, expected: spaces.Space, shape: tuple[int, ...], stored: str) -> None:
+    made = create(STRUCTURED["scalar"], space, data_format=stored)
     rows = read("test/task-v0")
     assert rows.action_space == expected
     assert rows.action.shape == shape
     assert np.array_equal(rows.action, np.concatenate([np.array(done) for _, done in made]))
     assert rows.action.dtype == space.dtype
+
+
+def test_images_of_arrow_are_those_of_hdf5() -> None:
+    read_as = {}
+    for stored in ("hdf5", "arrow"):
+        create(gym.Box(0, 255, (8, 8, 3), np.uint8), gym.Discrete(2), data_format=stored)
+        read_as[stored] = read("minari:test/task-v0").observation
+        shutil.rmtree("store")
+    assert read_as["arrow"].shape == (8, 8 * 8 * 3)
+    assert np.array_equal(read_as["arrow"], read_as["hdf5"])
+
+
+def test_arrow_files_that_could_ask_for_any_memory_are_refused() -> None:
+    create(STRUCTURED["box"], gym.Discrete(2), data_format="arrow")
+    path = Path("store/test/task-v0/data/1/part-0.arrow")
+    table = pyarrow.ipc.open_file(path.read_bytes()).read_all()
+    for change, how in (
+        (table, pyarrow.ipc.IpcWriteOptions(compression="zstd")),
+        (table.set_column(2, "rewards", table["rewards"].dictionary_encode()), None),
+    ):
+        with pyarrow.ipc.new_file(str(path), change.schema, options=how) as file:
+            file.write_table(change)
+        with pytest.raises(FormatError, match=r"test/task-v0: 1/part-0.arrow .*compressed"):
+            read("test/task-v0")
+    path.write_bytes(b"no Arrow")
+    with pytest.raises(FormatError, match=r"1/part-0.arrow"):
+        read("test/task-v0")
+    path.unlink()
+    with pytest.raises(DataError, match="3 episodes, 1 are there"):
+        read("store/test/task-v0")
 
 
 def test_actions_beyond_their_space_are_read_all_the_same(caplog: pytest.LogCaptureFixture) -> None:

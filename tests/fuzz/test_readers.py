@@ -15,11 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
 
 from synther import Synthesizer, Transitions, read, write
 from synther.agents.policy import load_policy
@@ -158,6 +161,21 @@ def in_minari(path: Path, draw: damage.Draw) -> None:
     damage.hdf5(path / "data" / "main_data.hdf5", draw)
 
 
+def arrow(path: Path) -> None:
+    box, rows = gymnasium.spaces.Box(-9, 9, (2,), np.float32), np.zeros((ROWS + 1, 2), np.float32)
+    seen = gymnasium.spaces.Dict({"a": box, "b": gymnasium.spaces.Discrete(3)})
+    path.mkdir()
+    storage = MinariStorage.new(path / "data", seen, box, data_format="arrow")
+    storage.update_metadata({"dataset_id": "it-v0"})
+    ends = {"terminations": np.zeros(ROWS, bool), "truncations": np.arange(ROWS) == ROWS - 1}
+    observed = {"a": rows, "b": rows[:, 0].astype(int)}
+    storage.update_episodes([EpisodeBuffer(observations=observed, actions=rows[1:], rewards=rows[1:, 0], **ends)])
+
+
+def in_arrow(path: Path, draw: damage.Draw) -> None:
+    damage.damaged_bytes(path / "data" / "0" / "part-0.arrow", draw)
+
+
 def rows_file(path: Path) -> None:
     write(episodes(), path)
 
@@ -168,6 +186,7 @@ READERS = {
     "hdf5": Reader(rows_file, rows_of, (damage.hdf5, damage.damaged_bytes), 60, "a.hdf5"),
     "parquet": Reader(rows_file, rows_of, (damage.parquet, damage.damaged_bytes), 60, "a.pq"),
     "minari": Reader(rows_file, rows_of, (damage.json_file("data/metadata.json"), in_minari), 25),
+    "minari with arrow": Reader(arrow, rows_of, (damage.json_file("data/metadata.json"), in_arrow, in_arrow), 40),
     "frames": Reader(frames, frames_files.read, (damage.hdf5, damage.damaged_bytes), 40, "a.hdf5"),
     "frames npz": Reader(episode, frames_files.read, (damage.npz, damage.damaged_bytes), 40, "a.npz"),
     "model": Reader(model, draw_rows, (damage.safetensors,) * 4 + (damage.damaged_bytes,), 40, "a.safetensors"),

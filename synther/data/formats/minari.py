@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from synther.data.formats import gym_spaces, gym_specs, is_minari_id, metadata
 from synther.data.formats.episodes import episodes
 from synther.data.formats.hdf5 import check_numbers, opened
+from synther.data.formats.minari_arrow import STEPS, ArrowColumn, ArrowEpisodes
 from synther.data.formats.reading import reading
 from synther.data.formats.writing import Stream
 from synther.data.transitions import Array, RowSource, Transitions
@@ -51,7 +52,7 @@ def read(source: str | os.PathLike[str]) -> Transitions:
 class _About(TypedDict):
     """`metadata.json`, as far as it is used here."""
 
-    data_format: Literal["hdf5"]
+    data_format: Literal["hdf5", "arrow", "parquet"]
     observation_space: str
     action_space: str
     total_episodes: int
@@ -94,18 +95,19 @@ class Stored:
         self.action_space = deserialize_space(self.about["action_space"])
         self.steps, self.episodes = self.about["total_steps"], self.about["total_episodes"]
         self.env_spec = _env_spec_of(self.about.get("env_spec"))
-        self._data = folder / "main_data.hdf5"
-        with opened(self._data) as file:
-            if not 0 < self.episodes <= min(len(file), self.steps):
-                raise DataError(
-                    f"metadata.json promises {self.steps:,} steps in {self.episodes:,} episodes, {len(file):,} are "
-                    "there: expected at least one episode, with a step in each"
-                )
+        form = self.about["data_format"]
+        self._data: _Hdf5Episodes | ArrowEpisodes
+        self._data = _Hdf5Episodes(folder) if form == "hdf5" else ArrowEpisodes(folder, form)
+        if not 0 < self.episodes <= min(self._data.count, self.steps):
+            raise DataError(
+                f"metadata.json promises {self.steps:,} steps in {self.episodes:,} episodes, {self._data.count:,} are "
+                "there: expected at least one episode, with a step in each"
+            )
 
     @property
     def size(self) -> int:
         """Bytes of the stored episodes."""
-        return os.path.getsize(self._data)
+        return self._data.size
 
     @property
     def env_id(self) -> str | None:
@@ -113,36 +115,31 @@ class Stored:
 
     def recorded(self) -> Iterator[Recorded]:
         """Its episodes, one at a time; what else is stored with them is not read."""
-        with opened(self._data) as file:
-            for number in range(self.episodes):
-                group = file[f"episode_{number}"]
-                seen = self._decoded(group["observations"], self.observation_space)
-                done = self._decoded(group["actions"], self.action_space)
-                columns = [group[name] for name in ("rewards", "terminations", "truncations")]
-                check_numbers(self._data, columns)
-                rewards, terminations, truncations = (np.asarray(column[()]).reshape(-1) for column in columns)
-                yield Recorded(number, seen, done, rewards, terminations, truncations)
+        episodes: Iterator[Mapping[str, _Hdf5Column | ArrowColumn]] = self._data.read(self.episodes)
+        for number, columns in enumerate(episodes):
+            seen = self._decoded(columns["observations"], self.observation_space)
+            done = self._decoded(columns["actions"], self.action_space)
+            names = ("rewards", "terminations", "truncations")
+            yield Recorded(number, seen, done, *(columns[name].numbers(()).reshape(-1) for name in names))
 
-    def _decoded(self, stored: Any, space: Any) -> Any:
+    def _decoded(self, stored: _Hdf5Column | ArrowColumn, space: Any) -> Any:
         gym = gym_spaces.gymnasium_spaces()
         if isinstance(space, gym.Dict):
-            return {key: self._decoded(stored[key], inner) for key, inner in space.spaces.items()}
+            return {key: self._decoded(stored.inner(key), inner) for key, inner in space.spaces.items()}
         if isinstance(space, gym.Tuple):
-            return tuple(self._decoded(stored[f"_index_{key}"], inner) for key, inner in enumerate(space.spaces))
-        if self._holds_jpeg(stored, space):
-            return self._images(stored, space.shape)
-        check_numbers(self._data, [stored])
-        return stored[()]
+            return tuple(self._decoded(stored.inner(key), inner) for key, inner in enumerate(space.spaces))
+        jpegs = stored.jpegs() if self._may_hold_jpegs(space) else None
+        return stored.numbers(space.shape or ()) if jpegs is None else self._images(jpegs, space.shape)
 
-    def _holds_jpeg(self, stored: Any, space: Any) -> bool:
+    def _may_hold_jpegs(self, space: Any) -> bool:
         from minari.dataset.minari_storage import is_image_space
 
-        return bool(self.about.get("jpeg_encoding", True) and is_image_space(space) and stored.dtype.kind == "O")
+        return bool(self.about.get("jpeg_encoding", True) and is_image_space(space))
 
-    def _images(self, stored: Any, shape: Sequence[int]) -> Array:
+    def _images(self, stored: Sequence[bytes], shape: Sequence[int]) -> Array:
         from PIL import Image
 
-        check_size(len(stored) * int(np.prod(shape)), os.path.getsize(self._data))
+        check_size(len(stored) * int(np.prod(shape)), self.size)
         images = np.empty((len(stored), *shape), np.uint8)
         for place in range(len(stored)):
             with Image.open(io.BytesIO(stored[place]), formats=("JPEG",)) as image:
@@ -150,6 +147,45 @@ class Stored:
                     raise DataError(f"an image has {image.height} x {image.width} pixels: expected {shape}")
                 images[place] = np.asarray(image, np.uint8).reshape(shape)
         return images
+
+
+class _Hdf5Episodes:
+    """The episodes of a data set that is stored with HDF5, Minari's default."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "main_data.hdf5"
+        with opened(self._path) as file:
+            self.count = len(file)
+
+    @property
+    def size(self) -> int:
+        return os.path.getsize(self._path)
+
+    def read(self, count: int) -> Iterator[dict[str, _Hdf5Column]]:
+        """The columns of the first episodes."""
+        with opened(self._path) as file:
+            for number in range(count):
+                group = file[f"episode_{number}"]
+                yield {name: _Hdf5Column(self._path, group[name]) for name in STEPS}
+
+
+class _Hdf5Column:
+    """The values of a space."""
+
+    def __init__(self, path: Path, stored: Any) -> None:
+        self._path, self._stored = path, stored
+
+    def inner(self, key: str | int) -> _Hdf5Column:
+        """Those of a space in a Dict or a Tuple."""
+        return _Hdf5Column(self._path, self._stored[key if isinstance(key, str) else f"_index_{key}"])
+
+    def numbers(self, shape: Sequence[int]) -> Array:
+        check_numbers(self._path, [self._stored])
+        return np.asarray(self._stored[()])
+
+    def jpegs(self) -> Sequence[bytes] | None:
+        """Images in files, if that is what is stored."""
+        return self._stored if self._stored.dtype.kind == "O" else None
 
 
 def _env_spec_of(text: str | None) -> Any:
@@ -289,7 +325,7 @@ def _data_folder(source: str | os.PathLike[str]) -> Path:
         return found
     if path.exists():
         raise FormatError(
-            f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and data/main_data.hdf5, "
+            f"{path}: not a Minari data set: expected a folder that holds data/metadata.json and its episodes, "
             "or one of Parquet files"
         )
     from minari.storage import get_dataset_path

@@ -43,7 +43,7 @@ def read(source: str | os.PathLike[str], rename: Rename | None = None) -> Transi
     fields: dict[str, Array] = {}
     start = 0
     for path in files.paths:
-        with reading(path, "a Parquet file"), _opened(path) as file:
+        with reading(path, "a Parquet file"), opened(path) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(files.keys.values())):
                 _fill(fields, files.keys, batch, start, len(files))
                 start += batch.num_rows
@@ -57,7 +57,7 @@ def look(source: str | os.PathLike[str], rename: Rename | None = None) -> Files:
     first, groups, digest = None, [], hashlib.sha256()
     paths = _whole(folder) if folder.is_dir() else [folder]
     for path in paths:
-        with reading(path, "a Parquet file"), _opened(path) as file:
+        with reading(path, "a Parquet file"), opened(path) as file:
             about = _About.of(file, rename)
             if first is None:
                 first = about
@@ -95,7 +95,7 @@ class Files:
         """
         path, done = self.paths[number], 0
         columns = list(self.keys.values())
-        with reading(path, "a Parquet file"), _opened(path) as file:
+        with reading(path, "a Parquet file"), opened(path) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], columns=columns):
                 low, high = max(start - done, 0), min(stop - done, batch.num_rows)
                 if low < high:
@@ -116,7 +116,7 @@ class Files:
             raise DataError(f"among the rows {first:,} to {last:,}, counted from 0: {error}") from error
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> Any:
     return libraries("reading Parquet")[1].ParquetFile(path)
 
 
@@ -132,7 +132,7 @@ def _footer(path: Path) -> bytes:
 def _fill(fields: dict[str, Array], keys: Mapping[str, str], batch: Any, start: int, total: int) -> None:
     """Put the columns of a batch into arrays of `total` rows, from row `start` on."""
     for field, key in keys.items():
-        values = _to_numpy(key, batch.column(key))
+        values = to_numpy(key, batch.column(key))
         if field not in fields:
             fields[field] = np.empty((total, *values.shape[1:]), values.dtype)
         if values.shape[1:] != fields[field].shape[1:]:
@@ -201,10 +201,15 @@ def _whole(folder: Path) -> list[Path]:
 
 def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
     """Refuse columns of anything but numbers, and more of these than a file of so many `stored` bytes can hold."""
-    wanted, about, declared = set(keys), file.metadata, 0
-    for key in wanted:
+    for key in keys:
         kind = file.schema_arrow.field(key).type
         _check_type(key, kind.value_type if _is_vector(kind) else kind)
+    check_sizes(file, keys, stored)
+
+
+def check_sizes(file: Any, keys: Iterable[str], stored: int) -> None:
+    """Refuse columns that declare more than a file of so many `stored` bytes can hold."""
+    wanted, about, declared = set(keys), file.metadata, 0
     for group in range(about.num_row_groups):
         row_group = about.row_group(group)
         if row_group.num_columns != about.num_columns:  # PyArrow would end the process at a column that is not there
@@ -216,7 +221,7 @@ def _check_columns(file: Any, keys: Iterable[str], stored: int) -> None:
     check_size(max(declared, about.num_rows * len(wanted)), stored)
 
 
-def _to_numpy(key: str, column: Any) -> Array:
+def to_numpy(key: str, column: Any) -> Array:
     """A column of numbers to (N,), of lists to (N, W)."""
     pyarrow, _ = libraries("reading Parquet")
     if column.null_count:
