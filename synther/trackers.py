@@ -8,10 +8,11 @@ If a tracker fails, the work continues without it.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from os import PathLike
@@ -28,37 +29,66 @@ Wanted = Literal["auto", "on", "off"]
 
 Layout = dict[str, dict[str, list[Any]]]
 """Charts by group and title, as TensorBoard's page "Custom Scalars" takes them."""
-
-OF_FITS: Layout = {
-    "Generator": {
-        "loss": ["Multiline", ["fit/loss", "fit/held_out"]],
-        "against real rows": ["Multiline", ["comparison/.*"]],
-    }
-}
+LayoutOf = Callable[[Collection[str]], Layout]
+"""The charts of the curves that have these names."""
 
 
-def of_runs(arms: Sequence[str]) -> Layout:
-    """The charts of a run: a band over the seeds for each arm, losses, refreshes of generators, speed."""
-    both = [(kind, arm) for kind in ("return", "score") for arm in arms]
-    bands = {
-        f"{kind}, {arm}": ["Margin", [f"{kind}/{arm}/{part}" for part in ("mean", "min", "max")]] for kind, arm in both
-    }
-    means = {kind: ["Multiline", [f"{kind}/.*/mean"]] for kind in ("return", "score")}
-    return {
-        "Agents": {**means, **bands, "diverged seeds": ["Multiline", ["diverged/.*"]]},
-        "Losses": {"mean over seeds": ["Multiline", [r"(?!return|score|refresh).*/.*/mean"]]},
+def of_fits(tags: Collection[str]) -> Layout:
+    """The charts of a fit in which curves of these names were written."""
+    charts = {"loss": _lines("fit/(loss|held_out)"), "against real rows": _lines("comparison/.*")}
+    return _with_curves({"Generator": charts}, tags)
+
+
+def of_runs(tags: Collection[str]) -> Layout:
+    """The charts of a run: a band over the seeds for each arm, losses, refreshes of generators, speed.
+
+    Where TensorBoard shows several runs, charts that are the same in all of them become one, with the curves of all.
+    """
+    means = [tag.split("/") for tag in sorted(tags) if tag.endswith("/mean") and not tag.startswith("refresh/")]
+    agents = {}
+    for kind in ("return", "score"):
+        agents[kind] = _lines(f"{kind}/.*/mean")
+        agents |= {f"{kind}, {arm}": _band(f"{kind}/{arm}") for name, arm, _ in means if name == kind}
+    losses = sorted({name for name, _, _ in means} - {"return", "score"})
+    layout = {
+        "Agents": {**agents, "diverged seeds": _lines("diverged/.*")},
+        "Losses": {loss: _lines(f"{re.escape(loss)}/.*/mean") for loss in losses},
         "Generators": {
-            "held-out loss": ["Margin", [f"refresh/held_out/{part}" for part in ("mean", "min", "max")]],
-            "seconds": ["Multiline", ["refresh/.*_seconds"]],
+            "held-out loss": _band("refresh/held_out"),
+            "seconds": _lines("refresh/.*_seconds"),
+            "failed fits": _lines("refresh/failed"),
         },
-        "Speed": {"updates per second": ["Multiline", ["speed/.*"]]},
+        "Speed": {"per second": _lines("speed/.*")},
     }
+    return _with_curves(layout, tags)
+
+
+def _band(name: str) -> list[Any]:
+    return ["Margin", [f"{name}/{part}" for part in ("mean", "min", "max")]]
+
+
+def _lines(pattern: str) -> list[Any]:
+    """All curves whose whole name is of the pattern. TensorBoard only asks that its start be."""
+    return ["Multiline", [f"{pattern}$"]]
+
+
+def _with_curves(layout: Layout, tags: Collection[str]) -> Layout:
+    """`layout` without charts that would be empty: TensorBoard shows a warning in their place."""
+
+    def has_curves(kind: str, names: list[str]) -> bool:
+        return all(any(re.match(name, tag) if kind == "Multiline" else name == tag for tag in tags) for name in names)
+
+    kept = {
+        group: {title: chart for title, chart in charts.items() if has_curves(*chart)}
+        for group, charts in layout.items()
+    }
+    return {group: charts for group, charts in kept.items() if charts}
 
 
 class Trackers:
     """All trackers of the work in `folder`. One that fails causes one warning and is dropped."""
 
-    def __init__(self, folder: Path, tensorboard: Wanted, wandb: str | None, layout: Layout) -> None:
+    def __init__(self, folder: Path, tensorboard: Wanted, wandb: str | None, layout: LayoutOf) -> None:
         self._all: dict[str, _TensorBoard | _WeightsAndBiases] = {}
         if _wanted(tensorboard):
             with self._forgiving("TensorBoard"):
@@ -111,9 +141,16 @@ class Watched:
         """Write figures as `name/FIGURE`."""
         self._steps[name] = step
         if self._trackers is None:  # not before there is something: another run may own the folder
-            self._trackers = Trackers(self.folder, "on", None, OF_FITS)
+            self._trackers = Trackers(self.folder, "on", None, of_fits)
         told = {f"{name}/{figure}": value for figure, value in figures.items()}
         self._trackers.write(step, time.monotonic() - self._began, told)
+
+    def fitted(self, history: Sequence[Mapping[str, float]]) -> None:
+        """Write the measurements of a fit if an earlier process has finished it."""
+        if "fit" not in self._steps:
+            for entry in history:
+                told = {name: entry[name] for name in ("loss", "held_out") if name in entry}
+                self.write("fit", int(entry["step"]), told)
 
     def close(self) -> None:
         if self._trackers is not None:
@@ -135,15 +172,20 @@ class _WatchedPhase(Measuring):
 class _TensorBoard:
     """Events in a folder of their own, which is written again each time: single events cannot be removed from it."""
 
-    def __init__(self, folder: Path, layout: Layout) -> None:
+    def __init__(self, folder: Path, layout: LayoutOf) -> None:
         own, described = folder / "tensorboard", folder / "run.json"
         if own.exists():
             shutil.rmtree(own)
         self._began = described.stat().st_mtime if described.exists() else time.time()
         self._writer = _library("torch.utils.tensorboard").SummaryWriter(str(own))
-        self._writer.add_custom_scalars(layout)
+        self._layout, self._tags, self._shown = layout, set[str](), Layout()
 
     def write(self, step: int, seconds: float, figures: Mapping[str, float]) -> None:
+        self._tags |= figures.keys()
+        layout = self._layout(self._tags)
+        if layout != self._shown:  # the latest is the one that is drawn
+            self._writer.add_custom_scalars(layout)
+            self._shown = layout
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step, walltime=self._began + seconds)
         self._writer.flush()

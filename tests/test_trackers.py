@@ -7,11 +7,13 @@ import sys
 
 import pytest
 
+from synther.cli import main
 from synther.errors import MissingExtra
 from synther.progress import Silent
-from synther.trackers import OF_FITS, Watched, of_runs
+from synther.trackers import Watched, of_runs
 
 from . import small_job
+from .support.watch import Stopped, Watch
 
 pytest.importorskip("tensorboard")
 
@@ -54,17 +56,92 @@ def test_without_the_library(tmp_path, monkeypatch):
         Watched(tmp_path)
 
 
-def test_the_layout_names_what_is_written():
-    def shown(layout, tag):
-        charts = [chart for group in layout.values() for chart in group.values()]
-        exact = {name for kind, names in charts if kind == "Margin" for name in names}
-        lines = [name for kind, names in charts if kind == "Multiline" for name in names]
-        return tag in exact or any(re.fullmatch(name, tag) for name in lines)
+SMALL = ["--preset", "laptop", "--network.width", "8", "--network.depth", "1", "--fit.steps", "40"]
+SMALL += ["--fit.evaluate-every", "20"]
+PLAYED = ["--seeds", "2", "--episodes", "1", "--workers", "1", "--agent.width", "8", "--tensorboard", "on"]
+COMMANDS = {
+    "fit": ["fit", "hopper-sac", "--fraction", "0.1", *SMALL, "--tensorboard", "--out", "run.safetensors"],
+    "upsample": ["upsample", "hopper-sac", "--fraction", "0.1", *SMALL, "--samples", "50", "--tensorboard"],
+    "offline": ["train", "td3_bc", "hopper-sac", *PLAYED, "--updates", "20", "--evaluate-every", "10"],
+    "online": [
+        *["online", "Pendulum-v1", "--synthetic", *SMALL, *PLAYED, "--samples", "50", "--steps", "60"],
+        *["--learning-starts", "20", "--evaluate-every", "30", "--checkpoint-every", "30", "--refresh-every", "30"],
+    ],
+}
+GROUPS = {
+    "fit": {"Generator": ["loss"]},
+    "upsample": {"Generator": ["loss", "against real rows"]},
+    "offline": {
+        "Agents": ["return", "return, real", "score", "score, real", "diverged seeds"],
+        "Losses": ["actor", "critic"],
+        "Speed": ["per second"],
+    },
+    "online": {
+        "Agents": ["return", "return, sac_synther", "diverged seeds"],
+        "Losses": ["actor", "critic", "entropy", "temperature"],
+        "Generators": ["held-out loss", "seconds", "failed fits"],
+        "Speed": ["per second"],
+    },
+}
 
-    for tag in ("fit/loss", "fit/held_out", "comparison/marginal"):
-        assert shown(OF_FITS, tag)
-    layout = of_runs(["real", "synthetic"])
-    for tag in ("return/real/max", "score/synthetic/mean", "critic_loss/real/mean", "diverged/real"):
-        assert shown(layout, tag)
-    for tag in ("refresh/held_out/min", "refresh/fit_seconds", "speed/updates_per_second"):
-        assert shown(layout, tag)
+
+def drawn(folder):
+    """The charts of the layout, by group and title, with the curves that TensorBoard finds for each name in them."""
+    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+    from tensorboard.util.tensor_util import make_ndarray
+
+    found = events(folder)
+    tags, groups = found.Tags()["scalars"], {}
+    (*_, latest) = found.Tensors("custom_scalars__config__")  # which its page takes
+    for group in Layout.FromString(make_ndarray(latest.tensor_proto).item()).category:
+        for chart in group.chart:
+            if chart.margin.series:
+                (band,) = chart.margin.series
+                curves = [[tag for tag in tags if tag == name] for name in (band.value, band.lower, band.upper)]
+            else:
+                curves = [[tag for tag in tags if re.match(name, tag)] for name in chart.multiline.tag]
+            groups.setdefault(group.title, {})[chart.title] = curves
+    return groups, tags
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_layout_shows_every_curve_and_names_no_other(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = COMMANDS[command] if command == "fit" else [*COMMANDS[command], "--out", "run"]
+    assert main([*given, "--quiet", "--device", "cpu"]) == 0
+    groups, tags = drawn(tmp_path / "run")
+    assert {group: list(charts) for group, charts in groups.items()} == GROUPS[command]
+    curves = [curve for charts in groups.values() for chart in charts.values() for curve in chart]
+    assert all(curves)
+    of_seeds = {tag for tag in tags if tag.endswith(("/min", "/max"))}
+    assert {tag for found in curves for tag in found} >= set(tags) - of_seeds
+
+
+def test_a_fit_that_was_interrupted_is_shown_whole(tmp_path):
+    rows, watched = small_job.made(), Watched(tmp_path, Silent())
+    model = small_job.model(fit={"steps": 40, "evaluate_every": 10, "checkpoint_every": 10})
+    with pytest.raises(Stopped):
+        model.fit(rows, checkpoint=tmp_path / "checkpoint", progress=Watch(("fit", 20)))
+    model.fit(rows, checkpoint=tmp_path / "checkpoint", progress=watched)
+    watched.close()
+    assert [event.step for event in events(tmp_path).Scalars("fit/loss")] == [10, 20, 30, 40]
+
+
+def test_the_fit_of_finished_work_stays_beside_the_comparison(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert main([*COMMANDS["upsample"], "--out", "run", "--quiet", "--device", "cpu"]) == 0
+    assert [event.step for event in events(tmp_path / "run").Scalars("fit/loss")] == [20, 40]
+    assert len(events(tmp_path / "run").Scalars("comparison/marginal")) == 1
+
+
+def test_runs_of_different_arms_share_their_charts():
+    one, other = (of_runs({f"return/{arm}/mean", f"critic/{arm}/mean"}) for arm in ("sac", "sac_synther"))
+    assert (
+        one
+        == other
+        == {
+            "Agents": {"return": ["Multiline", ["return/.*/mean$"]]},
+            "Losses": {"critic": ["Multiline", ["critic/.*/mean$"]]},
+        }
+    )

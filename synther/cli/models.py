@@ -200,15 +200,19 @@ def upsample(arguments: list[str]) -> None:
     chosen = options.parse("upsample", Upsample, arguments)
     from synther import upsample
     from synther.conditions import parse_all
+    from synther.synthesizer import Synthesizer
+    from synther.trackers import Watched
 
     rows, model = chosen.rows_and_model()
     how: Any = {"conditions": parse_all(chosen.condition), "guidance": chosen.guidance, "suffix": f".{chosen.format}"}
     how |= {"ensemble": chosen.ensemble, "keep": chosen.keep, "relabel": chosen.relabel}
     progress = chosen.progress()
     done = upsample.upsample(rows, chosen.out, model, chosen.samples, **how, progress=progress)
-    if chosen.tensorboard:
+    if isinstance(progress, Watched):
+        progress.fitted(Synthesizer.load(done.model, device="cpu").record.history)
         measured = {name: getattr(done.comparison, name) for name in ("marginal", "correlation")}
-        progress.write("comparison", model.settings.fit.steps, measured)  # type: ignore[attr-defined]
+        progress.write("comparison", model.settings.fit.steps, measured)
+        progress.close()
     files = {name: str(getattr(done, name)) for name in ("model", "data", "picture", "figures")}
     facts = {"real_rows": len(rows), "samples": chosen.samples, **done.comparison.to_json(), "files": files}
     looked_at = done.comparison.rows_synthetic

@@ -407,6 +407,8 @@ def _fit(
     saved = max((member.result.steps, member.result.seconds) for member in members)
     began = time.monotonic() - saved[1]
     with progress.phase(phase_name, config.steps, saved[0]) as phase:
+        for place, entry in enumerate(going[0].result.history if going else []):  # of the process that was interrupted
+            measured(phase, int(entry["step"]), _means(going, place))
         while going:
             trainer = Trainer(going, state, config, noise, loss, dtype)
             staying = list(range(len(going)))
@@ -492,9 +494,9 @@ def _check(
         )
 
 
-def _means(going: Sequence[Member[Any]]) -> dict[str, float]:
-    """The latest measurements, averaged over the members that have them."""
-    latest = [member.result.history[-1] for member in going if member.diverged is None]
+def _means(going: Sequence[Member[Any]], place: int = -1) -> dict[str, float]:
+    """The measurements at a place of the history, the latest one, averaged over the members that have them."""
+    latest = [member.result.history[place] for member in going if member.diverged is None]
     names = [name for name in ("loss", "held_out") if latest and all(name in entry for entry in latest)]
     return {name: sum(entry[name] for entry in latest) / len(latest) for name in names}
 

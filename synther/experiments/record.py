@@ -126,14 +126,14 @@ class Record:
         self._names = [f"seed {seed} of arm {arm!r}" for arm in arms for seed in seeds]
         self._lost: set[str] = set()
         again = schedule.includes(stands)
-        unit = schedule.unit.replace("env_", "")
-        told = len(self._names), f"{schedule.last:,}", unit, spec.device, f"{schedule.every:,}", folder
+        self._unit = schedule.unit.replace("env_", "")
+        told = len(self._names), f"{schedule.last:,}", self._unit, spec.device, f"{schedule.every:,}", folder
         log.info("training %d agents to %s %s on device %s, measured every %s, in %s", *told)
         self._log = Log(folder / "log.jsonl", schedule.until(stands), again=again, unit=schedule.unit)
         self.measurements: Sequence[Measurement] = self._log.measurements
         self.clock = Clock(folder / "clock.json", self.measurements[-1].seconds if self.measurements else 0.0)
         self._refreshes, self._shown = folder / "refreshes.json", 0
-        self._trackers = Trackers(folder, spec.tensorboard, spec.wandb, of_runs(arms))
+        self._trackers = Trackers(folder, spec.tensorboard, spec.wandb, of_runs)
         self._before = 0, 0.0
         for measurement in self.measurements:
             self._tell(measurement)
@@ -182,7 +182,7 @@ class Record:
         found = figures(measurement, self._arms)
         updates, seconds = self._before
         if measurement.seconds > seconds:
-            found["speed/updates_per_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
+            found[f"speed/{self._unit}_per_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
         self._before = measurement.updates, measurement.seconds
         self._trackers.write(measurement.updates, measurement.seconds, found)
 
