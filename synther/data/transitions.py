@@ -45,7 +45,7 @@ EXTRA = "extra/"
 ENDS = ("done", "dones")
 """Names under which most code marks every end of an episode, time-outs included."""
 
-_COLUMN = re.compile(r"(?P<name>.+)\[(?P<place>\d+)\]")
+_COLUMN = re.compile(r"(?P<name>.+)\[(?P<place>\d+)\]|(?P<known>.+)[_.](?P<number>\d+)")
 _CHECK_ROWS = 1 << 20
 
 
@@ -165,7 +165,7 @@ class Transitions:
 
         The usual names are understood (`observations`, `obs`, `next_obs`, `dones`, `terminals`, `truncations`, ...).
         `done` and `dones` are taken as terminals, less the timeouts where those are given too.
-        Columns `observation[0]`, `observation[1]`, ... are one array.
+        Columns `observation[0]`, `observation[1]`, ... are one array, and so are `obs_0`, `obs_1`, ...
         Keys that begin with `infos` or `metadata`, as D4RL's do, are left out; any other unknown key is an error.
         Extra columns are given as `extra={"discount": ...}`, or under keys such as `extra/discount`.
         """
@@ -371,16 +371,26 @@ def without_timeouts(done: ArrayLike, timeout: ArrayLike) -> Array:
     return ends & ~cuts if len(ends) == len(cuts) else ends
 
 
+def numbered(key: str) -> tuple[str, int] | None:
+    """Name and place of a column such as `observation[2]`, or `obs_2` and `obs.2` where the name is a usual one."""
+    match = _COLUMN.fullmatch(key)
+    if match is None:
+        return None
+    if match["name"] is not None:
+        return match["name"], int(match["place"])
+    return (match["known"], int(match["number"])) if match["known"] in FIELD_OF_KEY else None
+
+
 def _joined(named: Mapping[Any, Any]) -> dict[Any, Any]:
     """Columns such as `observation[0]`, `observation[1]` as one array under `observation`."""
     found: dict[Any, Any] = {}
     parts: dict[str, dict[int, Any]] = {}
     for key, value in named.items():
-        match = _COLUMN.fullmatch(key) if isinstance(key, str) else None
-        if match is None:
+        column = numbered(key) if isinstance(key, str) else None
+        if column is None:
             found[key] = value
         else:
-            parts.setdefault(match["name"], {})[int(match["place"])] = value
+            parts.setdefault(column[0], {})[column[1]] = value
     for name, columns in parts.items():
         if sorted(columns) != list(range(len(columns))):
             raise DataError(f"{name} has the columns {sorted(columns)}: expected 0 to {len(columns) - 1}")

@@ -362,3 +362,14 @@ def test_links_within_the_file_are_fine(tmp_path: Path) -> None:
         file["infos/again"] = file["infos"]
         check_self_contained(file)
     assert read(path).equals(walked())
+
+
+def test_tables_of_single_numbers_are_sent_to_pandas(tmp_path: Path) -> None:
+    """Which most people read them with."""
+    (tmp_path / "rows.csv").write_text("obs_0,action,reward\n")
+    with pytest.raises(FormatError, match=r"pandas.read_csv"):
+        read(tmp_path / "rows.csv")
+    columns = {"obs_0": [1.0], "obs_1": [2.0], "action": [1.0], "reward": [1.0]}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"'obs_0', 'obs_1'.* Transitions.of\(frame\)"):
+        read(tmp_path / "rows.parquet")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -340,7 +341,12 @@ def test_a_frame_of_pandas_and_back(discrete):
     assert frame["observation[1]"].tolist() == rows.observation[:, 1].tolist()
     assert frame["reward"].dtype == rows.reward.dtype
     assert Transitions.of(frame).equals(rows)
+    plain = frame.rename(columns=lambda name: re.sub(r"^((?:next_)?)observation\[(\d+)\]", r"\1obs_\2", name))
+    assert "next_obs_0" in plain
+    assert Transitions.of(plain).equals(rows)
     with pytest.raises(DataError, match="columns"):
         Transitions.of(frame.drop(columns="observation[0]"))
+    with pytest.raises(DataError, match="unknown key 'room_0'"):
+        Transitions.of(frame.rename(columns={"reward": "room_0"}))
     with pytest.raises(DataError, match="twice"):
         Transitions.of(frame, observation=rows.observation)

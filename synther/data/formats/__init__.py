@@ -272,7 +272,7 @@ def _format_to_write(target: str | os.PathLike[str]) -> str:
 
 def _unknown_suffix(path: Path) -> FormatError:
     got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
-    return FormatError(
-        f"{path}: {got}, expected one of {', '.join(suffixes())}; "
-        "rename the file (in Python, `format=` overrules the suffix)"
-    )
+    how = "rename the file (in Python, `format=` overrules the suffix)"
+    if path.suffix.lower() == ".csv":
+        how = "in Python, write(Transitions.of(pandas.read_csv(path)), 'rows.npz') converts it"
+    return FormatError(f"{path}: {got}, expected one of {', '.join(suffixes())}; {how}")

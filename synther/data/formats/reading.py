@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from synther.data.transitions import ENDS, EXTRA, FIELD_OF_KEY, FIELDS, Array, without_timeouts
+from synther.data.transitions import ENDS, EXTRA, FIELD_OF_KEY, FIELDS, Array, numbered, without_timeouts
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 
 
@@ -58,10 +58,13 @@ def keys_of_fields(keys: Iterable[str], kind: str, rename: Rename | None = None)
         else:
             found[field] = key
     expected = f"expected {', '.join(FIELDS)} or one of their usual plurals"
-    if not any(field in FIELDS for field in found):
+    if not any(field in FIELDS for field in found) and not any(map(numbered, unknown)):
         raise FormatError(f"{kind} without experience in it: {expected}, got {_listed(unknown) or 'nothing'}")
     if unknown:
-        raise DataError(f"unknown key {_listed(unknown)}: {expected}; read(path, rename={{key: field}}) renames keys")
+        how = "read(path, rename={key: field}) renames keys"
+        if any(map(numbered, unknown)):
+            how = "columns of single numbers are joined by Transitions.of(frame), where frame is one of pandas"
+        raise DataError(f"unknown key {_listed(unknown)}: {expected}; {how}")
     missing = [field for field in ("observation", "action", "reward") if field not in found]
     if missing:
         raise DataError(f"missing {', '.join(missing)}: got {', '.join(found.values())}")
