@@ -200,7 +200,8 @@ class _RealPart(_Part):
     def __init__(self, places: Sequence[tuple[int, Place]], layout: Layout, device: torch.device) -> None:
         super().__init__(places)
         kinds: Any = [place.kind for _, place in places]
-        self._numbers = Numbers(kinds, [place.matrix.start for _, place in places], device)
+        starts, fields = [place.matrix.start for _, place in places], [place.field for _, place in places]
+        self._numbers = Numbers(kinds, starts, device, fields)
         self._targets = _targets([place for _, place in places], layout, device)
 
     def flags(self, raw: Tensor) -> Tensor:

@@ -331,7 +331,23 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
                     kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
         better.append(kind)
         column += kind.source_width
-    return tuple(better)
+    return tuple(better) if told is None else _tied(better, values)
+
+
+def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
+    """`found` with columns tied to each other that have their only spike in the same rows of `values`, a sample."""
+    groups: dict[Any, list[tuple[int, kinds.Spiked]]] = {}
+    column = 0
+    for place, kind in enumerate(found):
+        if isinstance(kind, kinds.Spiked) and len(kind.spikes) == 1:
+            (spike,) = kind.spikes
+            rows = np.packbits(values[:, column] == spike).tobytes()
+            groups.setdefault((rows, spike == kind.low, spike == kind.high), []).append((place, kind))
+        column += kind.source_width
+    for number, members in enumerate(group for group in groups.values() if len(group) > 1):
+        for place, kind in members:
+            found[place] = replace(kind, tied=number)
+    return tuple(found)
 
 
 def _near(value: Array, count: Array, distance: float) -> Array:

@@ -17,6 +17,7 @@ from synther.data.quantiles import row_index
 from synther.errors import DataError
 
 _CPU = torch.device("cpu")
+_SURE = -1.0, 2.0  # beyond these a flag says no more
 
 
 class Real(Kind):
@@ -99,6 +100,8 @@ class Spiked(Real):
     gap: float
     cuts: tuple[float, ...] = ()
     """The threshold of each spike, from 0 (at the end of the range) to 1; one half where none are given."""
+    tied: int | None = None
+    """Columns of a field with the same number here have their spike in the same rows: forces that are 0 together."""
 
     def __post_init__(self) -> None:
         if not self.cuts:
@@ -150,8 +153,11 @@ class Spiked(Real):
 class Numbers:
     """Columns of numbers, decoded together."""
 
-    def __init__(self, kinds: Sequence[Real], starts: Sequence[int], device: torch.device) -> None:
-        """`starts` are their first columns in the matrix."""
+    def __init__(
+        self, kinds: Sequence[Real], starts: Sequence[int], device: torch.device, fields: Sequence[str] | None = None
+    ) -> None:
+        """`starts` are their first columns in the matrix, `fields` those that they are of: only columns of the same
+        field can be tied to each other."""
         self._rows = row_index(starts, device)
         bounds = torch.tensor([kind.bounds for kind in kinds], dtype=torch.float64, device=device)
         self._low, self._high = bounds[:, :1], bounds[:, 1:]
@@ -162,7 +168,8 @@ class Numbers:
         if spiked:
             self._spiked = row_index(spiked, device)
             own: list[Any] = [kinds[place] for place in spiked]
-            self._spikes = _Spikes(own, [starts[place] for place in spiked], device)
+            within = [None if fields is None else fields[place] for place in spiked]
+            self._spikes = _Spikes(own, [starts[place] for place in spiked], device, within)
 
     def __call__(self, matrix: Tensor) -> Tensor:
         """Numbers (C, N) of columns (D, N) of the matrix."""
@@ -184,7 +191,9 @@ class Numbers:
 class _Spikes:
     """Columns of numbers with spikes, decoded together."""
 
-    def __init__(self, kinds: Sequence[Spiked], starts: Sequence[int], device: torch.device) -> None:
+    def __init__(
+        self, kinds: Sequence[Spiked], starts: Sequence[int], device: torch.device, fields: Sequence[str | None]
+    ) -> None:
         def column(values: Sequence[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
 
@@ -206,6 +215,11 @@ class _Spikes:
             row_index([start + min(number + 1, len(kind.inner)) for kind, start in pairs], device)
             for number in range(most)
         ]
+        groups = [None if kind.tied is None else (field, kind.tied) for kind, field in zip(kinds, fields, strict=True)]
+        tied = [place for place, group in enumerate(groups) if group is not None and groups.count(group) > 1]
+        self._tied = torch.tensor(tied, device=device) if tied else None
+        alike = torch.tensor([[float(groups[one] == groups[other]) for other in tied] for one in tied])
+        self._mean = (alike / alike.sum(1, keepdim=True)).to(device, torch.float64) if tied else None
         taken = [(place, number) for place, slot in enumerate(slots) for number in range(most + 2) if slot[number][2]]
         self._flagged = tuple(torch.tensor(each, device=device) for each in zip(*taken, strict=True))
 
@@ -218,7 +232,7 @@ class _Spikes:
         number = number.clamp(self._low, self._high)
         # Of several spikes whose flags are above their cuts, the one that is furthest above.
         highest = torch.zeros_like(number)
-        for at, cut, flag in zip(self._at, self._cuts, self._each_flag(matrix, value), strict=True):
+        for at, cut, flag in zip(self._at, self._cuts, self._decided(matrix, value), strict=True):
             above = flag - cut
             number = torch.where(above > highest, at, number)
             highest = torch.maximum(highest, above)
@@ -227,7 +241,15 @@ class _Spikes:
     def flags(self, matrix: Tensor) -> Tensor:
         """Those of the spikes, column by column, in increasing order. (F, N)"""
         place, slot = self._flagged
-        return torch.stack(list(self._each_flag(matrix, matrix[self._rows])), dim=1)[place, slot]
+        return torch.stack(list(self._decided(matrix, matrix[self._rows])), dim=1)[place, slot]
+
+    def _decided(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
+        """The flags of each slot, those of tied columns as one: their mean. (C, N)"""
+        for flag in self._each_flag(matrix, value):
+            if self._tied is not None and self._mean is not None:
+                flag = flag.clone()
+                flag[self._tied] = self._mean @ flag[self._tied].clamp(*_SURE)
+            yield flag
 
     def _each_flag(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
         """The flags of each slot. (C, N)"""

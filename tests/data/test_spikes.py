@@ -6,12 +6,14 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from synther.data import inference
 from synther.data.calibration import Calibration, calibrate
+from synther.data.decoding import Decoder
 from synther.data.kinds import Bounded, Continuous, Levels, Spiked, from_json, to_json
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
@@ -250,3 +252,47 @@ def test_a_spike_is_moved_out_by_what_a_step_leaves_open(noise, gap):
     (kind,) = Layout.infer(rows, spikes=True).observation
     assert kind.spikes == pytest.approx((-1.7, 1.7))
     assert kind.gap / np.concatenate([before, after]).std() == pytest.approx(gap, abs=0.06)
+
+
+def touching() -> Transitions:
+    """Three forces that are 0 together, each with its own sign or none, and one that is 0 by itself."""
+    draw = np.random.default_rng(0)
+
+    def moment() -> np.ndarray:
+        forces = np.exp(draw.normal(size=(6_000, 4))) * [1, 1, -1, 1]
+        forces[:, [0, 1, 2]] *= draw.random((6_000, 1)) < 0.3
+        forces[:, 3] *= draw.random(6_000) < 0.3
+        return np.concatenate([forces, draw.normal(size=(6_000, 1))], 1).astype(np.float32)
+
+    return Transitions(
+        moment(), draw.uniform(-1, 1, (6_000, 2)), draw.normal(size=6_000), moment(), np.zeros(6_000, bool)
+    )
+
+
+def test_forces_that_are_0_together_stay_so():
+    found = prepare(touching(), "standard", "onehot", True)
+    kinds = found.layout.observation
+    assert [kind.tied for kind in kinds[:4]] == [0, 0, None, None], "the third is 0 at the other end of its range"
+    assert Layout.from_json(json.loads(json.dumps(found.layout.to_json()))) == found.layout
+    assert np.array_equal(found.layout.unpack(found.layout.pack(touching())).observation, touching().observation)
+    noise = np.random.default_rng(1).normal(size=found.matrix.shape)
+    packed = found.scaler.inverse(found.matrix + 0.2 * noise)
+    rows = found.layout.unpack(packed)
+    for field in ("observation", "next_observation"):
+        zero = getattr(rows, field)[:, :4] == 0
+        assert np.array_equal(zero[:, 0], zero[:, 1])
+        assert 0.6 < zero[:, 0].mean() < 0.8
+        assert np.mean(zero[:, 0] != zero[:, 3]) > 0.2
+    assert np.mean((rows.observation[:, 0] == 0) != (rows.next_observation[:, 0] == 0)) > 0.2
+    flags = found.layout.flags(packed)
+    names = found.layout.flag_names
+    one, other = (flags[:, names.index(f"observation[{column}]=0.0")] for column in (0, 1))
+    np.testing.assert_allclose(one, other)
+
+
+@pytest.mark.cuda
+def test_a_gpu_ties_as_a_cpu():
+    found = prepare(touching(), "standard", "onehot", True)
+    matrix = torch.from_numpy(found.matrix + 0.2 * np.random.default_rng(1).normal(size=found.matrix.shape))
+    cpu, gpu = (Decoder(found.layout, found.scaler, device=torch.device(name))(matrix).rows for name in ("cpu", "cuda"))
+    np.testing.assert_allclose(gpu.observation, cpu.observation, rtol=1e-5, atol=1e-6)
