@@ -92,7 +92,9 @@ def _machine(folder: Path) -> list[Finding]:
     if not found:
         advice = "Optional: presets best and paper want a GPU. Without one, auto is the preset laptop."
         found.append(Finding("gpu", "missing", "PyTorch sees no CUDA device", advice))
-    found.append(Finding("cpu", "ok", f"{platform.machine()}, {cores()} cores, {torch.get_num_threads()} threads"))
+    threads = torch.get_num_threads()
+    told = f"{platform.machine()}, {cores()} cores, {threads} thread{'s' * (threads > 1)}"
+    found.append(Finding("cpu", "ok", told))
     memory = _free_memory()
     if memory is not None:
         advice = "" if memory > LEAST_MEMORY else "Use fewer rows (--fraction), or a smaller preset (laptop)."

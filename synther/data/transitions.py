@@ -183,8 +183,8 @@ class Transitions:
             field = key if key in (*_ABOUT, "extra") else FIELD_OF_KEY.get(key)
             if field is None:
                 raise DataError(
-                    f"unknown key {key!r}: expected {', '.join(FIELDS)} or one of their usual plurals; further columns "
-                    "are passed as extra={name: array}"
+                    f"unknown key {key!r}: expected {', '.join(FIELDS)} or one of their usual plurals; drop it, or "
+                    "pass it as extra={name: array}"
                 )
             if field in given:
                 raise DataError(f"{field} was given twice, the second time as {key!r}")
@@ -193,7 +193,8 @@ class Transitions:
             given["terminal"] = without_timeouts(given["terminal"], given["timeout"])
         missing = [name for name in ROW_FIELDS[:4] if name not in given]
         if missing:
-            raise DataError(f"missing {', '.join(missing)}: got {', '.join(given) or 'nothing'}")
+            advice = "; read(path) finds them in a file with timeouts" if missing == ["next_observation"] else ""
+            raise DataError(f"missing {', '.join(missing)}: got {', '.join(given) or 'nothing'}{advice}")
         if extra:
             given["extra"] = {**(given.get("extra") or {}), **extra}
         return cls(**given)

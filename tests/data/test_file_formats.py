@@ -369,6 +369,10 @@ def test_tables_of_single_numbers_are_sent_to_pandas(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("obs_0,action,reward\n")
     with pytest.raises(FormatError, match=r"pandas.read_csv"):
         read(tmp_path / "rows.csv")
+    with pytest.raises(FormatError, match=r"to_pandas\(\).to_csv"):
+        write(whole(), tmp_path / "other.csv")
+    with pytest.raises(DataError, match="rows first"):
+        write(tmp_path / "rows.npz", whole())  # type: ignore[arg-type]
     columns = {"obs_0": [1.0], "obs_1": [2.0], "action": [1.0], "reward": [1.0]}
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     with pytest.raises(DataError, match=r"'obs_0', 'obs_1'.* Transitions.of\(frame\)"):

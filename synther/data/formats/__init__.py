@@ -18,7 +18,7 @@ from synther.data import shipped
 from synther.data.checks import check_kind
 from synther.data.transitions import RowSource, Transitions
 from synther.durable import writing_to
-from synther.errors import ConfigError, FormatError
+from synther.errors import ConfigError, DataError, FormatError
 from synther.registry import Registry
 
 __all__ = ["FORMATS", "Format", "read", "suffixes", "write"]
@@ -153,6 +153,10 @@ def write(rows: RowSource, target: Any, *, format: str | None = None) -> None:
 
     `minari:ID` is always a Minari id. A file appears whole or not at all, and replaces an older one of its name.
     """
+    if isinstance(rows, (str, os.PathLike)) and not isinstance(target, (str, os.PathLike)):
+        raise DataError(
+            f"write(rows, path) takes the rows first, got {type(rows).__name__} and {type(target).__name__}"
+        )
     if not hasattr(rows, "chunks"):
         check_kind(rows)
     if not isinstance(target, (str, os.PathLike)):
@@ -266,13 +270,15 @@ def _format_to_write(target: str | os.PathLike[str]) -> str:
     if name is not None:
         return name
     if path.suffix and not path.is_dir():
-        raise _unknown_suffix(path)
+        raise _unknown_suffix(path, "rows.to_pandas().to_csv(path) writes it")
     return "minari"
 
 
-def _unknown_suffix(path: Path) -> FormatError:
+def _unknown_suffix(
+    path: Path, csv: str = "write(Transitions.of(pandas.read_csv(path)), 'rows.npz') converts it"
+) -> FormatError:
     got = f"suffix {path.suffix!r}" if path.suffix else "no suffix"
     how = "rename the file (in Python, `format=` overrules the suffix)"
     if path.suffix.lower() == ".csv":
-        how = "in Python, write(Transitions.of(pandas.read_csv(path)), 'rows.npz') converts it"
+        how = f"in Python, {csv}"
     return FormatError(f"{path}: {got}, expected one of {', '.join(suffixes())}; {how}")
