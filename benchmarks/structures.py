@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from law_worlds import Array, share
@@ -39,7 +40,7 @@ def main() -> None:
     for name in chosen.only:
         make, measure = WORLDS[name]
         real, began = make(chosen.seed), time.perf_counter()
-        more = {"fit": {"steps": chosen.fit_steps}} if chosen.fit_steps else {}
+        more: dict[str, Any] = {"fit": {"steps": chosen.fit_steps}} if chosen.fit_steps else {}
         model = Synthesizer(chosen.preset, seed=chosen.seed, **more).fit(real, progress=False)
         drawn = model.sample(len(real), seed=chosen.seed + 1, progress=False)
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
