@@ -28,7 +28,7 @@ INK, FAINT = "#222222", "#8a8a8a"
 SCORE = "normalised score"
 
 
-class _Style(NamedTuple):
+class Style(NamedTuple):
     colour: str
     dashes: tuple[float, tuple[float, ...]]
     mark: str
@@ -37,18 +37,18 @@ class _Style(NamedTuple):
 
 # Okabe and Ito's colours, which the colour-blind tell apart; their yellow is too light for lines on white.
 _STYLES = (
-    _Style("#e69f00", (0, ()), "o", ""),
-    _Style("#0072b2", (0, (6, 2)), "s", "///"),
-    _Style("#009e73", (0, (2, 1.2)), "^", "..."),
-    _Style("#cc79a7", (0, (6, 2, 1.2, 2)), "D", "xxx"),
-    _Style("#56b4e9", (0, (1, 1)), "v", "---"),
-    _Style("#d55e00", (0, (9, 3)), "P", "\\\\\\"),
-    _Style("#8a8a8a", (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)), "X", "ooo"),
-    _Style("#000000", (0, (3, 3)), "*", "+++"),
+    Style("#e69f00", (0, ()), "o", ""),
+    Style("#0072b2", (0, (6, 2)), "s", "///"),
+    Style("#009e73", (0, (2, 1.2)), "^", "..."),
+    Style("#cc79a7", (0, (6, 2, 1.2, 2)), "D", "xxx"),
+    Style("#56b4e9", (0, (1, 1)), "v", "---"),
+    Style("#d55e00", (0, (9, 3)), "P", "\\\\\\"),
+    Style("#8a8a8a", (0, (4, 1.5, 1.2, 1.5, 1.2, 1.5)), "X", "ooo"),
+    Style("#000000", (0, (3, 3)), "*", "+++"),
 )
 _METHODS = {
     "synther": 1, "original": 0, "real": 0, "utd 20": 0, "redq": 2, "utd 1": 6, "additive": 2, "multiplicative": 3,
-    "dynamics": 4, "tvae": 5, "ctgan": 6, "mixture": 7, "half": 7,
+    "dynamics": 4, "tvae": 5, "ctgan": 6, "mixture": 7, "half": 7, "reference": 7, "student": 2, "paper": 4, "best": 1,
 }  # fmt: skip
 """Styles of the methods whose names contain these words, tried in this order: each method looks the same in every
 picture. Real rows are orange and synthetic ones blue, as in the report of `assess`."""
@@ -102,7 +102,7 @@ def share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-def _styles(names: Collection[str]) -> list[_Style]:
+def styles(names: Collection[str]) -> list[Style]:
     """A style for each name: that of its method, or the first that is free."""
     wanted = [next((place for word, place in _METHODS.items() if word in name.lower()), None) for name in names]
     chosen: dict[int, int] = {}  # place of the style, by place of the name
@@ -125,7 +125,7 @@ def plot(
     """Learning curves: the mean of each as a line, from low to high as a band."""
     found = _checked(curves)
     figure, axes = _panel(title, xlabel, ylabel)
-    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(_styles(found), found.items(), strict=True)):
+    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(styles(found), found.items(), strict=True)):
         axes.fill_between(at, low, high, color=style.colour, alpha=0.18, linewidth=0)
         # A mark at a tenth of the places, and each line's at others: they must not hide one another.
         every = max(1, len(at) // 10)
@@ -155,7 +155,7 @@ def lines(
     figure, axes = _panel(title, xlabel, SCORE)
     # Side by side: error bars at the very same place would hide one another.
     step = 0.008 * (math.log(places[-1] / places[0]) or 1.0)
-    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(_styles(found), found.items(), strict=True)):
+    for number, (style, (name, (at, mean, low, high))) in enumerate(zip(styles(found), found.items(), strict=True)):
         beside = at * math.exp(step * (number - (len(found) - 1) / 2))
         axes.vlines(beside, low, high, color=style.colour, linewidth=1.4)
         _line(axes, beside, mean, style, name)
@@ -185,7 +185,7 @@ def bars(
         for arm, bar in group.items()
         if bar.reference is not None
     ]
-    for number, (style, arm) in enumerate(zip(_styles(arms), arms, strict=True)):
+    for number, (style, arm) in enumerate(zip(styles(arms), arms, strict=True)):
         own = {place * slots + number: group[arm] for place, group in enumerate(groups.values()) if arm in group}
         _arm(axes, own, style, arm, aside=_ASIDE if referred else 0.0)
     if referred:
@@ -251,12 +251,12 @@ def tidy(axes: Axes) -> None:
         axes.spines[side].set_color(FAINT)
 
 
-def _line(axes: Axes, at: Array, mean: Array, style: _Style, name: str, **marks: Any) -> None:
+def _line(axes: Axes, at: Array, mean: Array, style: Style, name: str, **marks: Any) -> None:
     look: dict[str, Any] = {"color": style.colour, "linestyle": style.dashes, "marker": style.mark}
     axes.plot(at, mean, linewidth=1.7, markersize=5.5, label=plain(name), **look, **marks)
 
 
-def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: _Style, name: str, aside: float) -> None:
+def _arm(axes: Axes, bars_at: Mapping[int, Bar], style: Style, name: str, aside: float) -> None:
     from matplotlib.patheffects import withStroke
 
     at, values = list(bars_at), [bar.value for bar in bars_at.values()]
