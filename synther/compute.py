@@ -5,6 +5,7 @@ Everything else is written once, for tensors, and asks for no device; only `kern
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 from collections import deque
@@ -26,6 +27,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 Precision = Literal["auto", "float32", "tf32", "bf16"]
 
+_ARM = platform.machine() == "aarch64"
 _MPS_PATIENCE = 60.0
 """Seconds in which the daemon of MPS has to end."""
 
@@ -122,6 +124,15 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def right_factor(weight: Tensor) -> Tensor:
+    """The weights of a layer (..., out, in) as (..., in, out), to multiply rows with.
+
+    On 64-bit ARM they are contiguous. With a transposed view there, PyTorch calls the Arm Compute Library, which uses
+    every core in spite of `one_thread`.
+    """
+    return weight.mT.contiguous() if _ARM and weight.device.type == "cpu" else weight.mT
 
 
 def side_by_side(count: int) -> ThreadPoolExecutor:

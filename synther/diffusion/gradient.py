@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from synther import compute
 from synther.diffusion.config import NetworkConfig
 from synther.diffusion.edm import Loss, Problem, squared_error
 from synther.diffusion.networks import DenoisingNetwork, Network
@@ -178,7 +179,7 @@ def written_out(
     level = _linear(features, w["level_in.weight"], w["level_in.bias"])
     level_hidden = functional.silu(level)
     embedding = _linear(level_hidden, w["level_out.weight"], w["level_out.bias"] + w["row_in.bias"])
-    (embedding.baddbmm_ if several else embedding.addmm_)(rows, w["row_in.weight"].mT)
+    (embedding.baddbmm_ if several else embedding.addmm_)(rows, compute.right_factor(w["row_in.weight"]))
     x = _linear(embedding, w["widen.weight"], w["widen.bias"])
     hidden = x.new_empty(blocks + 1, *x.shape)  # what enters each product: (L + 1, B, W)
     for block in range(blocks):
@@ -220,8 +221,8 @@ def written_out(
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x (B, in), weight (out, in), bias (out,): (B, out); or each with an axis of members in front."""
     if x.ndim == 2:
-        return torch.addmm(bias, x, weight.t())
-    return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+        return torch.addmm(bias, x, compute.right_factor(weight))
+    return torch.baddbmm(bias.unsqueeze(1), x, compute.right_factor(weight))
 
 
 def _layer_gradient(d_out: Tensor, x: Tensor, ones: Tensor, weight: Tensor, bias: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from synther import compute
 from synther.diffusion.config import NetworkConfig
 from synther.kernels.residual import residual_block
 
@@ -132,18 +133,18 @@ class InferenceNetwork:
         self.dtype = dtype
         self.padding = -network.columns % 8
         entry = network.widen.weight.detach().double() @ network.row_in.weight.detach().double()
-        self.entry = _right_factor(functional.pad(entry, (0, self.padding)).to(dtype))  # (D + padding, W)
-        self.weights = [_right_factor(weight.to(dtype)).t() for weight in network.block_weight.detach()]
+        self.entry = compute.right_factor(functional.pad(entry, (0, self.padding)).to(dtype))  # (D + padding, W)
+        self.weights = [compute.right_factor(weight.to(dtype)).t() for weight in network.block_weight.detach()]
         self.biases = [bias.to(dtype) for bias in network.block_bias.detach()]
         exit_weight = functional.pad(network.row_out.weight.detach(), (0, 0, 0, self.padding))
-        self.exit = _right_factor(exit_weight.to(dtype))  # (W, D + padding)
+        self.exit = compute.right_factor(exit_weight.to(dtype))  # (W, D + padding)
         self.exit_bias = functional.pad(network.row_out.bias.detach(), (0, self.padding)).to(dtype)
         self.entry_biases: dict[float, Tensor] = {}  # a sampler meets the same levels for every block of rows
         if network.conditions:
             shown = (1 + WAVES) * network.conditions
-            self.shown_in = _right_factor(network.level_in.weight.detach()[:, -shown:].to(dtype))  # (9 K, E)
+            self.shown_in = compute.right_factor(network.level_in.weight.detach()[:, -shown:].to(dtype))  # (9 K, E)
             out = network.widen.weight.detach().double() @ network.level_out.weight.detach().double()
-            self.level_out = _right_factor(out.to(dtype))  # (E, W)
+            self.level_out = compute.right_factor(out.to(dtype))  # (E, W)
             self.level_ins: dict[float, Tensor] = {}
             self.level_rest = network.widen(network.row_in.bias + network.level_out.bias).detach().to(dtype)  # (W,)
 
@@ -181,12 +182,6 @@ class InferenceNetwork:
             self.level_ins[c_noise] = n.level_in(unknown).view(-1).to(self.dtype)
         level = torch.addmm(self.level_ins[c_noise], condition_features(given).to(self.dtype), self.shown_in)
         return torch.addmm(self.level_rest, functional.silu(level), self.level_out)
-
-
-def _right_factor(weight: Tensor) -> Tensor:
-    """The weights of a layer (out, in) as (in, out), to multiply rows with. A CPU gets them contiguous: PyTorch on ARM
-    multiplies with a transposed view a fifth slower, and a narrow one three times slower."""
-    return weight.contiguous().t() if weight.is_cuda else weight.t().contiguous()
 
 
 def distinct_rows(given: Tensor) -> tuple[Tensor, Tensor] | None:
