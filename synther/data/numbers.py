@@ -17,7 +17,7 @@ from synther.data.quantiles import row_index
 from synther.errors import DataError
 
 _CPU = torch.device("cpu")
-_SURE = -1.0, 2.0  # beyond these a flag says no more
+_SURE = -1.0, 2.0  # beyond these a figure says no more about a flag
 
 
 class Real(Kind):
@@ -232,7 +232,7 @@ class _Spikes:
         number = number.clamp(self._low, self._high)
         # Of several spikes whose flags are above their cuts, the one that is furthest above.
         highest = torch.zeros_like(number)
-        for at, cut, flag in zip(self._at, self._cuts, self._decided(matrix, value), strict=True):
+        for at, cut, flag in zip(self._at, self._cuts, self._each_flag(matrix, value), strict=True):
             above = flag - cut
             number = torch.where(above > highest, at, number)
             highest = torch.maximum(highest, above)
@@ -241,24 +241,24 @@ class _Spikes:
     def flags(self, matrix: Tensor) -> Tensor:
         """Those of the spikes, column by column, in increasing order. (F, N)"""
         place, slot = self._flagged
-        return torch.stack(list(self._decided(matrix, matrix[self._rows])), dim=1)[place, slot]
-
-    def _decided(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
-        """The flags of each slot, those of tied columns as one: their mean. (C, N)"""
-        for flag in self._each_flag(matrix, value):
-            if self._tied is not None and self._mean is not None:
-                flag = flag.clone()
-                flag[self._tied] = self._mean @ flag[self._tied].clamp(*_SURE)
-            yield flag
+        return torch.stack(list(self._each_flag(matrix, matrix[self._rows])), dim=1)[place, slot]
 
     def _each_flag(self, matrix: Tensor, value: Tensor) -> Iterator[Tensor]:
         """The flags of each slot. (C, N)"""
-        yield (self._low - value) / self._gap
+        yield self._as_one((self._low - value) / self._gap)
         for at, inner in zip(self._at[1:-1], self._inner, strict=True):
             # Where too few or too many flags are set, the rows that are nearest to the spike are the ones.
-            far = (value - at).abs() / (4 * self._gap)
-            yield torch.where(matrix[inner] > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
-        yield (value - self._high) / self._gap
+            far = self._as_one((value - at).abs() / (4 * self._gap))
+            yield torch.where(self._as_one(matrix[inner]) > 0.5, 0.5 + 0.5 / (1.0 + far), 0.5 - far)
+        yield self._as_one((value - self._high) / self._gap)
+
+    def _as_one(self, figures: Tensor) -> Tensor:
+        """The same (C, N), those of tied columns as one: their mean."""
+        if self._tied is None or self._mean is None:
+            return figures
+        figures = figures.clone()
+        figures[self._tied] = self._mean @ figures[self._tied].clamp(*_SURE)
+        return figures
 
 
 def _slots(kind: Spiked, inner: int) -> list[tuple[float, float, bool]]:
