@@ -174,14 +174,14 @@ def falls(rows: int, seed: int) -> Transitions:
     s, a = draw.normal(size=(rows, 6)), draw.uniform(-1, 1, (rows, 2))
     following = 0.9 * s + 0.3 * a.sum(1, keepdims=True) * np.linspace(-1, 1, 6) + 0.1 * draw.normal(size=(rows, 6))
     s[:, 5] = draw.uniform(-np.pi, np.pi, rows)
-    following[:, 5] = _angle(s[:, 5] + 0.3 * a[:, 0] + TURN * draw.normal(size=rows))
+    following[:, 5] = on_circle(s[:, 5] + 0.3 * a[:, 0] + TURN * draw.normal(size=rows))
     s, a, following = s.astype(np.float32), a.astype(np.float32), following.astype(np.float32)
     made = Transitions(s, a, np.zeros(rows, np.float32), following, _fallen(following))
     reward = _earned(made) - FALL * made.terminal + PAY * draw.normal(size=rows)
     return replace(made, reward=reward.astype(np.float32))
 
 
-def _angle(values: Array) -> Array:
+def on_circle(values: Array) -> Array:
     """The same direction between -pi and pi."""
     return np.asarray((values + np.pi) % (2 * np.pi) - np.pi)
 
@@ -543,7 +543,7 @@ def _lost(rows: Transitions) -> Array:
 def _turned(rows: Transitions) -> Array:
     """By how much the body has turned beyond what the action does."""
     before, after = rows.observation[:, 5].astype(np.float64), rows.next_observation[:, 5]
-    return _angle(after - before - 0.3 * rows.action[:, 0])
+    return on_circle(after - before - 0.3 * rows.action[:, 0])
 
 
 def _round(rows: Transitions) -> Array:

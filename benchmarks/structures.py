@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from law_worlds import Array, share
+from law_worlds import Array, on_circle, share
 from machine import command_line, keep, origin, print_table
 
 from synther import Synthesizer, Transitions
@@ -96,7 +96,7 @@ def pendulum(seed: int) -> Transitions:
 def of_pendulum(rows: Transitions) -> Figures:
     angle, speed = rows.observation.T.astype(np.float64)
     expected = _swung(angle, speed, rows.action[:, 0])
-    off = np.abs(_round(rows.next_observation[:, 0] - expected[0]))
+    off = np.abs(on_circle(rows.next_observation[:, 0] - expected[0]))
     return {
         "median error of the next angle": float(np.median(off)),
         "next angle off by more than 0.3": share(off > 0.3),
@@ -108,11 +108,7 @@ def of_pendulum(rows: Transitions) -> Figures:
 
 def _swung(angle: Array, speed: Array, torque: Array) -> tuple[Array, Array]:
     faster = np.clip(speed + (15 * np.sin(angle) + 3 * torque) * STEP, -SPEED, SPEED)
-    return _round(angle + faster * STEP), faster
-
-
-def _round(angle: Array) -> Array:
-    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)
+    return on_circle(angle + faster * STEP), faster
 
 
 def stack(seed: int) -> Transitions:

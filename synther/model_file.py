@@ -279,7 +279,7 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         raise ValueError("its numbers for tables do not fit its columns")
     (price,) = finite((told("terminal_reward", float, "0.0"),), "terminal_reward")  # which earlier files have not
     if price and not can_be_priced(layout):
-        raise ValueError("its terminals have a reward of their own, and none can be told")
+        raise ValueError("its terminals have a price, and its columns allow none")
     fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares, price)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)

@@ -101,7 +101,7 @@ class Policy:
         if observations.dim() != 2 or observations.shape[1] != size or self.squash == "argmax":
             acts = "discrete actions" if self.squash == "argmax" else f"{len(self.scales.low)} action columns"
             raise DataError(
-                f"expected rows as those that the agent learned from, of {size} observation columns and {acts}, "
+                f"the agent knows {size} observation columns and {acts}: expected such rows, with continuous actions, "
                 f"got observations of shape {tuple(observations.shape)}"
             )
         count = len(observations)
@@ -119,7 +119,7 @@ class Policy:
         return found.hexdigest()
 
     def check_sizes(self, observation: int, action: int) -> None:
-        """Refuse rows with other columns than those that the agent learned from."""
+        """Refuse rows whose columns are not the agent's."""
         own = self.scales.mean.shape[1], len(self.scales.low)
         if self.squash == "argmax":
             raise DataError("the agent has discrete actions, and rows can be guided only to continuous ones")

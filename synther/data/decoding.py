@@ -58,7 +58,7 @@ class Decoded:
 
 
 class Decoder:
-    """Turns a matrix into rows with the scale, the bounds and the types of those that the layout was made from."""
+    """Turns a matrix into rows. They have the scale, the bounds and the types of the real rows."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class Decoder:
         self._settle = layout.settle if layout.unsettled else None
         self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
-        self._projection = Projection(layout.spheres, device)
         constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # pairs have no next one
-        self._projected = ("observation",) if constant else ("observation", "next_observation")
+        projected = ("observation",) if constant else ("observation", "next_observation")
+        self._projection = Projection(layout.spheres, projected, device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
         priced = ending is not None and terminal_reward != 0
-        self._price = _Price(terminal_reward, layout, device) if priced else None
+        self._price = _Price(terminal_reward, layout) if priced else None
         self._unusual = None if unusual is None else _Judge(unusual, layout, device)
         shapes = [(field, width, layout.dtype_of(field)) for field, width in layout.field_widths.items()]
         self._shapes = shapes if unusual is None else [*shapes, (_UNUSUAL, 1, np.dtype(bool))]
@@ -131,7 +131,7 @@ class Decoder:
     def _fill(self, fields: Fields, raw: Tensor) -> None:
         for part in self._parts:
             part.decode(raw, fields)
-        self._projection.put(fields, self._projected)
+        self._projection.put(fields)
         if self._ending is not None:
             fields["terminal"][:, 0] = self._ending(fields)
             if self._price is not None:
@@ -372,7 +372,7 @@ class _Judge:
 
 def can_be_priced(layout: Layout) -> bool:
     """Whether rewards can follow what is decided about terminals: they are plain numbers, beside a generated flag."""
-    (terminal, reward) = (_place(layout, field) for field in ("terminal", "reward"))
+    terminal, reward = (_place(layout, field) for field in ("terminal", "reward"))
     drawn = layout.places.index(terminal) in {each.outcome for each in layout.following}
     return isinstance(terminal.kind, Binary) and isinstance(reward.kind, (Continuous, Bounded)) and not drawn
 
@@ -388,7 +388,7 @@ class _Price:
     another terminal was decided on, the reward has to follow.
     """
 
-    def __init__(self, price: float, layout: Layout, device: torch.device) -> None:
+    def __init__(self, price: float, layout: Layout) -> None:
         self._price, self._flag, kind = price, _place(layout, "terminal").matrix.start, _place(layout, "reward").kind
         assert isinstance(kind, Real)
         self._low, self._high = map(float, _inside(*kind.bounds, layout.dtype_of("reward")))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from synther.data import kinds, spaces
 from synther.data.codes import Coding
+from synther.data.kind import first_columns
 from synther.data.kinds import Kind
 from synther.data.moments import RowSample
 from synther.data.spaces import Space
@@ -240,7 +241,7 @@ def finite(found: tuple[Kind, ...], values: Array, coding: Coding, rows: RowSour
         book = _book(rows, found)
         if book is not None:
             return (kinds.Codebook(book, coding),)
-    starts = np.cumsum([0, *(kind.source_width for kind in found)])[:-1].tolist()
+    starts = first_columns(found)
     likely = [
         column
         for column, kind in zip(starts, found, strict=True)
@@ -310,8 +311,7 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
     as the others. A column of which every value comes again and again is quantised: its values are levels.
     """
     better: list[Kind] = []
-    column = 0
-    for kind in found:
+    for column, kind in zip(first_columns(found), found, strict=True):
         if isinstance(kind, (kinds.Continuous, kinds.Bounded)):
             value, count = np.unique(values[:, column], return_counts=True)
             often, common = (
@@ -330,20 +330,17 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
                     gap = float(np.clip(share, LEAST_GAP, SPIKE_GAP)) * _std(values[:, column])
                     kind = kinds.Spiked(float(low), float(high), tuple(value[often].tolist()), gap)
         better.append(kind)
-        column += kind.source_width
     return tuple(better) if told is None else _tied(better, values)
 
 
 def _tied(found: list[Kind], values: Array) -> tuple[Kind, ...]:
     """`found` with columns tied to each other that have their only spike in the same rows of `values`, a sample."""
     groups: dict[Any, list[tuple[int, kinds.Spiked]]] = {}
-    column = 0
-    for place, kind in enumerate(found):
+    for place, (column, kind) in enumerate(zip(first_columns(found), found, strict=True)):
         if isinstance(kind, kinds.Spiked) and len(kind.spikes) == 1:
             (spike,) = kind.spikes
             rows = np.packbits(values[:, column] == spike).tobytes()
             groups.setdefault((rows, spike == kind.low, spike == kind.high), []).append((place, kind))
-        column += kind.source_width
     for number, members in enumerate(group for group in groups.values() if len(group) > 1):
         for place, kind in members:
             found[place] = replace(kind, tied=number)
@@ -367,11 +364,11 @@ def _std(values: Array) -> float:
 
 def warn_of_integers(found: tuple[Kind, ...], values: Array) -> None:
     """Say which columns of whole numbers are taken as ordered, in case they are names of something."""
-    column, ordered = 0, []
-    for kind in found:
-        if isinstance(kind, kinds.Integer) and len(np.unique(values[:, column])) > MOST_CATEGORIES:
-            ordered.append(column)
-        column += kind.source_width
+    ordered = [
+        column
+        for column, kind in zip(first_columns(found), found, strict=True)
+        if isinstance(kind, kinds.Integer) and len(np.unique(values[:, column])) > MOST_CATEGORIES
+    ]
     if ordered:
         log.warning(
             "%d observation columns hold more than %d different integers (the first is column %d) and are modelled as "

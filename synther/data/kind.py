@@ -7,6 +7,8 @@ finite matrix to values that the column could really have held: whole numbers st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,3 +81,8 @@ class Kind(ABC):
     def labels(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the matrix columns, made from those of the source columns."""
         return names
+
+
+def first_columns(kinds: Sequence[Kind]) -> list[int]:
+    """The first column of each kind in its field."""
+    return list(accumulate((kind.source_width for kind in kinds), initial=0))[:-1]

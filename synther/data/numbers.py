@@ -72,7 +72,9 @@ class Wrapped(Real):
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and 0 < self.period < math.inf):
-            raise DataError(f"a circle begins at {self.low} and is {self.period} long: expected finite numbers above 0")
+            raise DataError(
+                f"a circle from {self.low}, {self.period} long: expected finite numbers, and a length above 0"
+            )
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -156,8 +158,8 @@ class Numbers:
     def __init__(
         self, kinds: Sequence[Real], starts: Sequence[int], device: torch.device, fields: Sequence[str] | None = None
     ) -> None:
-        """`starts` are their first columns in the matrix, `fields` those that they are of: only columns of the same
-        field can be tied to each other."""
+        """`starts` are their first columns in the matrix. `fields` names the field of each: only columns of one field
+        are tied to each other."""
         self._rows = row_index(starts, device)
         bounds = torch.tensor([kind.bounds for kind in kinds], dtype=torch.float64, device=device)
         self._low, self._high = bounds[:, :1], bounds[:, 1:]
@@ -217,9 +219,11 @@ class _Spikes:
         ]
         groups = [None if kind.tied is None else (field, kind.tied) for kind, field in zip(kinds, fields, strict=True)]
         tied = [place for place, group in enumerate(groups) if group is not None and groups.count(group) > 1]
-        self._tied = torch.tensor(tied, device=device) if tied else None
-        alike = torch.tensor([[float(groups[one] == groups[other]) for other in tied] for one in tied])
-        self._mean = (alike / alike.sum(1, keepdim=True)).to(device, torch.float64) if tied else None
+        self._tied: tuple[Tensor, Tensor] | None = None
+        if tied:
+            alike = torch.tensor([[float(groups[one] == groups[other]) for other in tied] for one in tied])
+            mean = (alike / alike.sum(1, keepdim=True)).to(device, torch.float64)
+            self._tied = torch.tensor(tied, device=device), mean
         taken = [(place, number) for place, slot in enumerate(slots) for number in range(most + 2) if slot[number][2]]
         self._flagged = tuple(torch.tensor(each, device=device) for each in zip(*taken, strict=True))
 
@@ -254,10 +258,11 @@ class _Spikes:
 
     def _as_one(self, figures: Tensor) -> Tensor:
         """The same (C, N), those of tied columns as one: their mean."""
-        if self._tied is None or self._mean is None:
+        if self._tied is None:
             return figures
+        places, mean = self._tied
         figures = figures.clone()
-        figures[self._tied] = self._mean @ figures[self._tied].clamp(*_SURE)
+        figures[places] = mean @ figures[places].clamp(*_SURE)
         return figures
 
 

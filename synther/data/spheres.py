@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from synther.data.kind import Kind, Matrix
+from synther.data.kind import Kind, Matrix, first_columns
 from synther.data.numbers import Real, Wrapped
 from synther.data.quantiles import row_index
 from synther.errors import FormatError
@@ -50,9 +50,8 @@ class Sphere:
 
 def find_spheres(kinds: Sequence[Kind], values: Matrix) -> tuple[Sphere, ...]:
     """Of observations of these kinds, with a sample (N, W) of them. No column is in two."""
-    starts = np.cumsum([0, *(kind.source_width for kind in kinds)])[:-1]
     is_real = [isinstance(kind, Real) and not isinstance(kind, Wrapped) for kind in kinds]
-    columns = starts[is_real]
+    columns = np.array(first_columns(kinds))[is_real]
     found: list[Sphere] = []
     with np.errstate(over="ignore"):
         squares = np.square(values[:, columns])
@@ -89,14 +88,15 @@ def _is_constant(totals: Matrix) -> Any:
 
 
 class Projection:
-    """Spheres of the columns of a field, on a device."""
+    """Spheres of the columns of some fields, on a device."""
 
-    def __init__(self, spheres: Sequence[Sphere], device: torch.device) -> None:
+    def __init__(self, spheres: Sequence[Sphere], fields: Sequence[str], device: torch.device) -> None:
+        self._fields = fields
         self._spheres = [(row_index(sphere.columns, device), sphere.radius) for sphere in spheres]
 
-    def put(self, fields: Mapping[str, Tensor], names: Sequence[str]) -> None:
-        """Bring the columns of these fields (N, W) to their length. A row of zeros, which has no direction, stays."""
-        for name in names:
+    def put(self, fields: Mapping[str, Tensor]) -> None:
+        """Bring the columns of the fields (N, W) to their length. A row of zeros, which has no direction, stays."""
+        for name in self._fields:
             field = fields[name]
             for columns, radius in self._spheres:
                 values = field[:, columns].double()

@@ -145,15 +145,15 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     weight = np.where(terminal, 1.0, len(others) / len(kept))
     rarer = len(ends) <= len(others)  # the answer whose rows a tree could miss and still be right about most
     told = rows[chosen]
-    best, features = TRUSTED, None
+    best, features = 0.0, None
     for asked in (_unpaid(told), told):
         known = _features(asked)
         right = _rightness(known, terminal, weight, asked, rarer)
-        if right > best or (features is None and right >= best):
+        if features is None or right > best:
             best, features = right, known
         if best == 1 or not told.reward.any():
             break
-    return None if features is None else TerminationTree.fit(features, terminal, weight)
+    return None if features is None or best < TRUSTED else TerminationTree.fit(features, terminal, weight)
 
 
 def _rightness(features: Array, terminal: NDArray[np.bool_], weight: Array, rows: Transitions, answer: bool) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from synther.data.inference import Profile, Steps
-from synther.data.kind import Array, Kind, Matrix
+from synther.data.kind import Array, Kind, Matrix, first_columns
 from synther.data.numbers import Continuous, Wrapped
 from synther.data.spaces import Box, Space
 
@@ -30,15 +30,13 @@ _BINS, _THINNEST = 10, 0.01  # of a range that is no angle; each has this share 
 def find_wrapped(found: tuple[Kind, ...], told: Steps, seen: Profile, space: Space | None) -> tuple[Kind, ...]:
     """The kinds `found` of observations, those columns that go in a circle as such."""
     better: list[Kind] = []
-    column = 0
-    for kind in found:
+    for column, kind in zip(first_columns(found), found, strict=True):
         if isinstance(kind, Continuous):
             for low, period, is_angle in _circles(*seen.span(column), _declared(space, column)):
                 if _goes_round(told.before[:, column], told.after[:, column], low, period, is_angle):
                     kind = Wrapped(low, period)
                     break
         better.append(kind)
-        column += kind.source_width
     return tuple(better)
 
 

@@ -48,7 +48,7 @@ class PolicyRows:
         return {**self.source.description(), "policy": own}
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
-        if self.strength == 0:  # for which nobody need be trained
+        if self.strength == 0:  # then no agents are needed
             return self.source.rows(file, progress)
         folder = self.source.store / f"agents-{key_of(self._described())}"
         with owned(folder.with_suffix(".lock"), patience=math.inf):

@@ -99,7 +99,7 @@ class Drift(NamedTuple):
 
 
 def drift(model: Synthesizer, unseen: Transitions, newest: Transitions) -> Drift:
-    """Whether the newest rows are other rows than those that `model` was fitted on: its loss is higher in them."""
+    """Whether the loss of `model` is higher in the newest rows than in older ones that it was not fitted on."""
     if not len(unseen) or not len(newest):
         return Drift(None, None, False)
     known = _losses(model, unseen)
