@@ -69,7 +69,8 @@ def test_reward_errors() -> None:
         reward_errors(real, real.reward[:, None], scale)
 
 
-def test_networks_know_a_world_they_have_seen() -> None:
+def test_networks_know_a_world_they_have_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "WIDTH", 64)
     real, other = rows(2_000), rows(500, 1)
     features = Features.of(real)
     pool = np.arange(len(real))
@@ -111,6 +112,7 @@ def test_thresholds_judge_where_they_explain_the_real_terminals() -> None:
 
 def test_a_network_that_judges_rare_terminals_does_not_look_at_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(termination, "learn", lambda *rows_and_seed: None)
+    monkeypatch.setattr(learners, "WIDTH", 32)
     real, other = falling(6_000, 0), falling(4_000, 1)
     judge = TerminalJudge(Features.of(real), real, seed=0)
     found = agreement(judge(other), other.terminal)

@@ -50,6 +50,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """One network each, of a few steps: as many as tell good rows from bad ones."""
     monkeypatch.setattr(usefulness, "MEMBERS", 1)
     monkeypatch.setattr(learners, "MOST_STEPS", 120)
+    monkeypatch.setattr(learners, "WIDTH", 64)
 
 
 def sound(found: Assessment) -> None:

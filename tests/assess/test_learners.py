@@ -14,6 +14,11 @@ def normal(count: int, width: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
 
 
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learners, "WIDTH", 64)
+
+
 class TestFit:
     def test_members_learn_from_their_own_rows(self) -> None:
         inputs = np.tile(normal(1_000, 2, 0), (2, 1))

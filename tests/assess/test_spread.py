@@ -69,7 +69,7 @@ class TestWorlds:
 
     def test_where_nothing_is_random_there_is_no_spread(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(usefulness, "MEMBERS", 1)
-        short_learners(monkeypatch, 200)
+        short_learners(monkeypatch, 200, width=96)
         assert found(worlds.deterministic, 1.0) == {}
 
 
@@ -101,6 +101,10 @@ class TestInformation:
             (part.astype(np.float32), scale * draw.normal(size=(2_000, 3)))
             for part, scale in zip(given, (1, factor, 1), strict=True)
         ]
+
+    @pytest.fixture(autouse=True)
+    def short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        short_learners(monkeypatch, 150, width=64)
 
     def test_it_is_of_the_outcome_and_not_of_the_state(self) -> None:
         (moved, _), (same, _) = information(self.groups(0, 1.0, 1.0), self.groups(1, 1.0, 1.0), seed=0)

@@ -29,6 +29,7 @@ def made(count: int, discrete: bool) -> Transitions:
 def both(request) -> tuple[Transitions, MBPO]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conditional, "MOST_STEPS", 120)
+        patch.setattr(conditional, "BATCH", 64)
         rows = made(2_000, request.param)
         return rows, MBPO(device="cpu").fit(rows, progress=False)
 

@@ -170,7 +170,7 @@ def grid(count: int) -> Transitions:
 
 def test_discrete_observations_and_actions_are_categories():
     rows = grid(2_000)
-    ensemble = quick(rows)
+    ensemble = quick(rows, members=2)
     drawn = ensemble.outcomes(rows.observation, rows.action)
     inside = (rows.observation[:, 0] > 0) & (rows.observation[:, 0] < 8)
     stayed = (drawn.next_observation == drawn.observation)[inside, 0]

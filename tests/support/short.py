@@ -14,7 +14,7 @@ def short_ensembles(patch: pytest.MonkeyPatch, steps: int = 5) -> None:
         patch.setattr(conditional, name, steps)
 
 
-def short_learners(patch: pytest.MonkeyPatch, steps: int = 3) -> None:
-    """Each network that judges rows takes so many steps."""
-    for name in ("FEWEST_STEPS", "MOST_STEPS"):
-        patch.setattr(learners, name, steps)
+def short_learners(patch: pytest.MonkeyPatch, steps: int = 3, width: int = 32) -> None:
+    """Each network that judges rows is so narrow and takes so many steps."""
+    for name, value in (("FEWEST_STEPS", steps), ("MOST_STEPS", steps), ("WIDTH", width)):
+        patch.setattr(learners, name, value)
