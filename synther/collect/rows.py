@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data import formats
-from synther.data.formats import gym_spaces
 from synther.data.transitions import Transitions
-from synther.datasets.rollouts import CHANCE, parts_of, regenerate
+from synther.datasets.rollouts import CHANCE, actors_of
 from synther.datasets.tasks import returns, whole_returns
-from synther.envs.episodes import action_bounds
+from synther.envs.episodes import action_bounds, check_fits
 from synther.envs.making import Trusted, opened, time_limit
-from synther.envs.policies import Explorer, Policy, UniformPolicy, frozen, policies_of, read_policy
+from synther.envs.policies import Explorer, Policy, UniformPolicy, frozen, policies_of
 from synther.envs.recording import record
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
@@ -55,16 +54,12 @@ def roll_out(
     """
     env_id, policies = Trusted(env_id), [policy] if isinstance(policy, str) else list(policy)
     log.info("recording %s steps of %s with the policy %s", f"{steps:,}", env_id, ", ".join(policies))
-    how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
     if len(policies) > 1 or policies[0] == CHANCE or policies[0].endswith(AGENT):
-        return record(env_id, agent_policies(env_id, policies, member, noise, stochastic, options), steps, **how)
-    check_agents(policies, member, noise, stochastic)
-    file, env, level = _archived(policies[0])
-    for part in parts_of(file, env, level):
-        if part != CHANCE:
-            layers = read_policy(file, env, part).layers
-            check_fits(env_id, f"{env}/{part} of {file}", len(layers[0][0]), len(layers[-1][1]) // 2, options)
-    return regenerate(file, env, level, steps, env_id=env_id, **how)
+        actors = agent_policies(env_id, policies, member, noise, stochastic, options)
+    else:
+        check_agents(policies, member, noise, stochastic)
+        actors = actors_of(*_archived(policies[0]), env_id, options)
+    return record(env_id, actors, steps, options=options, seed=seed, processes=processes, progress=progress)
 
 
 def _archived(policy: str) -> tuple[Path, str, str]:
@@ -132,22 +127,6 @@ def _agent(
     if (own.low < low.astype(np.float32)).any() or (own.high > high.astype(np.float32)).any():
         raise DataError(f"{path} acts from {own.low} to {own.high}: {env_id} takes actions from {low} to {high}")
     return Explorer(own, own.low, own.high, noise) if noise else own
-
-
-def check_fits(
-    env_id: str, policy: str, inputs: int, actions: int, options: Mapping[str, Any] | None
-) -> tuple[Array, Array]:
-    """Refuse a policy for other observations or actions; returns the bounds of the actions."""
-    with opened(env_id, **options or {}) as env:
-        low, high = action_bounds(env, env_id)
-        expected = gym_spaces.width(env.observation_space), len(low)
-    got = inputs, actions
-    if got != expected:
-        raise DataError(
-            f"{policy} takes {got[0]} observation columns and gives {got[1]} actions: "
-            f"{env_id} has {expected[0]} and {expected[1]}"
-        )
-    return low, high
 
 
 def buffer_of(run: Path) -> Transitions:

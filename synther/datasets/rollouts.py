@@ -20,12 +20,12 @@ from synther import __version__
 from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.datasets.tasks import ENV_IDS, REPLAYS, Task
-from synther.envs.episodes import action_box
+from synther.envs.episodes import action_bounds, check_fits
 from synther.envs.making import opened
 from synther.envs.mazes import PointReacher
 from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
 from synther.envs.recording import record
-from synther.errors import ConfigError, DataError
+from synther.errors import DataError
 from synther.folder import digest_of
 from synther.progress import Progress
 
@@ -81,16 +81,17 @@ class RollOut:
         file = _folder(data) / f"{self.task.name}.{self._digest()}.npz"
         if file.exists():
             return formats.read(file)
-        count = self._count()
-        how: dict[str, Any] = {"seed": self.seed, "progress": progress}
-        if self.task.maze is not None:
+        task, maze = self.task, self.task.maze
+        if maze is None:
+            env_id, options = ENV_IDS[task.env], D4RL_BODIES
+            actors = actors_of(self.policies, task.env, task.level, env_id, options)
+        else:
             reach: Policy = PointReacher()
             if self.policies is not None and self._needed():
                 reach = read_policy(self.policies, *ANT_POLICY)
-            options, walker = self.task.maze.options(anywhere=True), self.task.maze.wanderer(reach)
-            rows = record(self.task.maze.env_id, [walker], count, options=options, name=self.task.name, **how)
-        else:
-            rows = regenerate(self.policies, self.task.env, self.task.level, count, options=D4RL_BODIES, **how)
+            env_id, options, actors = maze.env_id, maze.options(anywhere=True), [maze.wanderer(reach)]
+        how: dict[str, Any] = {"options": options, "name": task.name, "seed": self.seed, "progress": progress}
+        rows = record(env_id, actors, self._count(), **how)
         formats.write(rows, file)
         log.info("%s is kept as %s", self.task.name, file)
         return rows
@@ -138,48 +139,31 @@ def _folder(data: Path | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "synther"
 
 
-def regenerate(
-    policies: str | os.PathLike[str] | None,
-    env: str,
-    level: str,
-    rows: int,
-    *,
-    seed: int = 0,
-    env_id: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    processes: int | None = None,
-    progress: Progress | bool = False,
-) -> Transitions:
-    """`rows` transitions of the policy `env`/`level`, which draws its actions as it did in training.
+def actors_of(
+    policies: Path | None, env: str, level: str, env_id: str, options: Mapping[str, Any] | None = None
+) -> list[Policy]:
+    """The policies `env`/`level` of a file, which draw their actions as they did in training.
 
-    `level` is one of the policy file, "random" for uniform actions, or several joined by dashes for equal shares:
-    "medium-expert" is half medium, then half expert. The last episode of each share is cut, as a timeout, where its
-    rows are full. `options` are for `gymnasium.make`. Rows are float32 like D4RL's. They depend on the seed, but not on
-    the number of `processes` (None: one per core).
+    `level` is one of the file, "random" for uniform actions, or several joined by dashes for equal shares:
+    "medium-expert" is half medium, then half expert. `options` are for `gymnasium.make`.
     """
-    parts = parts_of(policies, env, level)
-    if rows < len(parts):
-        raise ConfigError(f"rows must be at least {len(parts)}, one for each part of {level!r}, got {rows}")
-    simulator = env_id or ENV_IDS.get(env)
-    if simulator is None:
-        raise ConfigError(f"no simulator is known for {env!r}: expected one of {', '.join(ENV_IDS)}, or give env_id")
-    with opened(simulator, **options or {}) as one:
-        low, high = action_box(one, simulator)
     actors: list[Policy] = []
-    for part in parts:
+    for part in parts_of(policies, env, level):
         if part == CHANCE:
-            actors.append(UniformPolicy(low, high))
+            with opened(env_id, **options or {}) as one:
+                actors.append(UniformPolicy(*action_bounds(one, env_id)))
             continue
-        if policies is None:
-            raise ConfigError(f"{env} {part} needs a file of policies: give one, or ask for {CHANCE!r}")
+        assert policies is not None  # see `obstacle`
+        actor = read_policy(policies, env, part)
+        name, actions = f"{env}/{part} of {policies}", len(actor.layers[-1][1]) // 2
+        low, high = check_fits(env_id, name, actor.inputs, actions, options)
         if not ((low == -1).all() and (high == 1).all()):
-            raise DataError(f"recorded policies act in [-1, 1]: {env} takes actions from {low} to {high}")
-        actors.append(read_policy(policies, env, part))
-    how: dict[str, Any] = {"options": options, "seed": seed, "processes": processes, "progress": progress}
-    return record(simulator, actors, rows, name=f"{env} {level}", **how)
+            raise DataError(f"recorded policies act in [-1, 1]: {env_id} takes actions from {low} to {high}")
+        actors.append(actor)
+    return actors
 
 
-def parts_of(policies: str | os.PathLike[str] | None, env: str, level: str) -> list[str]:
+def parts_of(policies: Path | None, env: str, level: str) -> list[str]:
     """The levels that make up `level`: itself if the file has it, otherwise those joined by dashes."""
     whole = policies is not None and f"{env}/{level}" in policies_of(policies)
     return [level] if whole else level.split("-")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from typing import Any, NamedTuple
@@ -107,6 +107,22 @@ def action_bounds(env: Any, env_id: str) -> tuple[Array, Array]:
         return action_box(env, env_id)
     first = np.array([env.action_space.start])
     return first, first + choices - 1
+
+
+def check_fits(
+    env_id: str, policy: str, inputs: int, actions: int, options: Mapping[str, Any] | None
+) -> tuple[Array, Array]:
+    """Refuse a policy for other observations or actions; returns the bounds of the actions."""
+    with opened(env_id, **options or {}) as env:
+        low, high = action_bounds(env, env_id)
+        expected = gym_spaces.width(env.observation_space), len(low)
+    got = inputs, actions
+    if got != expected:
+        raise DataError(
+            f"{policy} takes {got[0]} observation columns and gives {got[1]} actions: "
+            f"{env_id} has {expected[0]} and {expected[1]}"
+        )
+    return low, high
 
 
 def action_box(env: Any, env_id: str) -> tuple[Array, Array]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from synther.agents import policy
-from synther.collect.rows import check_fits
 from synther.datasets.tasks import EPISODES
+from synther.envs.episodes import check_fits
 from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
 from synther.envs.pixels import REPEAT, PixelEnv

@@ -26,7 +26,7 @@ from synther.agents.td3_bc import TD3BCConfig
 from synther.collect.rows import Summary, buffer_of, roll_out
 from synther.data.formats.targets import target_of
 from synther.data.spaces import Box
-from synther.datasets.rollouts import regenerate
+from synther.datasets.rollouts import actors_of
 from synther.datasets.tasks import returns
 from synther.envs import evaluation, recording, vector_env
 from synther.envs.policies import frozen
@@ -153,7 +153,8 @@ def test_workers_do_not_wait_for_torch() -> None:
 
 def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
     rows = roll_out("Hopper-v4", f"{archive}:hopper/medium", 60, seed=1)
-    assert rows.equals(regenerate(archive, "hopper", "medium", 60, seed=1, env_id="Hopper-v4"))
+    actors = actors_of(Path(archive), "hopper", "medium", "Hopper-v4")
+    assert rows.equals(recording.record("Hopper-v4", actors, 60, seed=1))
     halves = roll_out("Hopper-v4", f"{archive}:hopper/medium-random", 60, seed=1)
     assert halves[:29].equals(rows[:29])  # row 30 is the end of its half
     assert not np.isin(halves.action[30:], rows.action).any()

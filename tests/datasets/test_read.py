@@ -155,10 +155,10 @@ def test_rolled_out_once(policies: Path, data: Path, tmp_path: Path, monkeypatch
     calls: list[tuple[Any, ...]] = []
 
     def counted(*given: Any, **named: Any) -> Transitions:
-        calls.append((*given[1:], named["seed"]))
+        calls.append((named["name"], given[2], named["seed"]))
         return rows(len(calls))
 
-    monkeypatch.setattr(rollouts, "regenerate", counted)
+    monkeypatch.setattr(rollouts, "record", counted)
     assert datasets.read("hopper-medium-expert", data=data, policies=policies, rows=60).rows.equals(first.rows)
     assert calls == []
     assert [*data.iterdir()] == [file]
@@ -167,10 +167,10 @@ def test_rolled_out_once(policies: Path, data: Path, tmp_path: Path, monkeypatch
     datasets.read("hopper-medium", policies=policies)
     datasets.read("walker2d-random", data=data)
     assert calls == [
-        ("hopper", "medium-expert", 2_000_000, 0),
-        ("hopper", "medium-expert", 2_000_000, 1),
-        ("hopper", "medium", 1_000_000, 0),
-        ("walker2d", "random", 1_000_000, 0),
+        ("hopper-medium-expert", 2_000_000, 0),
+        ("hopper-medium-expert", 2_000_000, 1),
+        ("hopper-medium", 1_000_000, 0),
+        ("walker2d-random", 1_000_000, 0),
     ]
     assert len(list((tmp_path / "cache").iterdir())) == 3
     with policies.open("ab") as archive:
@@ -185,11 +185,11 @@ def test_nothing_is_kept_of_a_roll_out_that_fails(tmp_path: Path, monkeypatch: p
     def interrupted(*given: Any, **named: Any) -> Transitions:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rollouts, "regenerate", interrupted)
+    monkeypatch.setattr(rollouts, "record", interrupted)
     with pytest.raises(KeyboardInterrupt):
         datasets.read("hopper-random")
     assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr(rollouts, "regenerate", lambda *given, **named: rows(1))
+    monkeypatch.setattr(rollouts, "record", lambda *given, **named: rows(1))
     monkeypatch.setattr(os, "replace", interrupted)  # killed just before the file would be there
     with pytest.raises(KeyboardInterrupt):
         datasets.read("hopper-random")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from synther.data import formats, spaces
 from synther.data.transitions import Transitions
-from synther.datasets.rollouts import regenerate
+from synther.datasets.rollouts import actors_of
+from synther.envs.recording import record
 from synther.errors import ConfigError, DataError, FormatError
 
 from ..support.watch import Watch
@@ -24,14 +26,19 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for level, outputs in LEVELS.items():
         arrays[f"hopper/{level}/weight0"] = np.hstack([WEIGHT, 0 * WEIGHT])
         arrays[f"hopper/{level}/bias0"] = np.repeat(outputs, 3)
+    arrays |= {"hopper/swimming/weight0": np.zeros((3, 2)), "hopper/swimming/bias0": np.zeros(2)}
     path = tmp_path_factory.mktemp("policies") / "policies.npz"
     np.savez(path, **arrays)  # type: ignore[arg-type]
     return path
 
 
+def rolled_out(policies: Path | None, level: str, count: int, env_id: str = "Hopper-v4", **how: Any) -> Transitions:
+    return record(env_id, actors_of(policies, "hopper", level, env_id), count, **{"seed": 3, "processes": 1, **how})
+
+
 @pytest.fixture(scope="module")
 def mixed(policies: Path) -> Transitions:
-    return regenerate(policies, "hopper", "medium-expert", 401, seed=3, processes=2)
+    return rolled_out(policies, "medium-expert", 401, processes=2)
 
 
 def ends_of(rows: Transitions) -> list[int]:
@@ -64,18 +71,18 @@ def test_actions_are_drawn_as_the_policy_says(mixed: Transitions) -> None:
 
 
 def test_a_half_is_that_of_its_level_alone_on_however_many_processes(policies: Path, mixed: Transitions) -> None:
-    assert regenerate(policies, "hopper", "medium", 200, seed=3, processes=1).equals(mixed[:200])
+    assert rolled_out(policies, "medium", 200).equals(mixed[:200])
 
 
 def test_another_seed_gives_other_rows(policies: Path, mixed: Transitions) -> None:
-    rows = regenerate(policies, "hopper", "sure-footed", 60, seed=4, processes=1)  # medium, by a name with a dash
+    rows = rolled_out(policies, "sure-footed", 60, seed=4)  # medium, by a name with a dash
     assert len(rows) == 60
     assert not np.isin(rows.observation[:, 1], mixed.observation[:, 1]).any()
 
 
 def test_chance_needs_no_policy(tmp_path: Path) -> None:
     watch = Watch()
-    rows = regenerate(None, "pendulum", "random", 1500, env_id="Pendulum-v1", processes=1, progress=watch)
+    rows = rolled_out(None, "random", 1500, "Pendulum-v1", progress=watch)
     assert [phase[1:] for phase in watch.phases] == [[1500, 0, 1500]]
     assert rows.timeout is not None
     assert ends_of(rows) == [199, 399, 599, 799, 999, 1199, 1399, 1499]
@@ -87,18 +94,17 @@ def test_chance_needs_no_policy(tmp_path: Path) -> None:
     assert formats.read(tmp_path / "random.npz").equals(rows)
 
 
-def test_wrong_arguments(policies: Path) -> None:
-    with pytest.raises(FormatError, match=r"'hopper/best'.* hopper/sure-footed"):
-        regenerate(policies, "hopper", "best", 10)
-    with pytest.raises(ConfigError, match="'ant'"):
-        regenerate(policies, "ant", "medium", 10)
-    with pytest.raises(ConfigError, match="at least 2"):
-        regenerate(policies, "hopper", "medium-expert", 1)
-    with pytest.raises(ConfigError, match="policies"):
-        regenerate(None, "hopper", "medium", 10)
-    with pytest.raises(ConfigError, match="seed must be"):
-        regenerate(None, "hopper", "random", 10, seed=-1)
-    with pytest.raises(ConfigError, match="at least one worker"):
-        regenerate(None, "hopper", "random", 10, processes=0)
-    with pytest.raises(DataError, match="recorded policies act in"):
-        regenerate(policies, "hopper", "medium", 10, env_id="Pendulum-v1")
+@pytest.mark.parametrize(
+    ("level", "how", "kind", "says"),
+    [
+        ("best", {}, FormatError, r"'hopper/best'.* hopper/sure-footed"),
+        ("medium-expert", {"count": 1}, ConfigError, "at least 2"),
+        ("random", {"seed": -1}, ConfigError, "seed must be"),
+        ("random", {"processes": 0}, ConfigError, "at least one worker"),
+        ("medium", {"env_id": "Pendulum-v1"}, DataError, "11 observation columns"),
+        ("swimming", {"env_id": "Pendulum-v1"}, DataError, r"act in \[-1, 1\]"),
+    ],
+)
+def test_wrong_arguments(policies: Path, level: str, how: dict[str, Any], kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        rolled_out(policies, level, **{"count": 10, **how})
