@@ -98,12 +98,9 @@ class Policy:
         The members take turns: member k acts in the rows k, S + k, 2 S + k and so on.
         """
         members, size = self.scales.mean.shape
-        if observations.dim() != 2 or observations.shape[1] != size or self.squash == "argmax":
-            acts = "discrete actions" if self.squash == "argmax" else f"{len(self.scales.low)} action columns"
-            raise DataError(
-                f"the agent knows {size} observation columns and {acts}: expected such rows, with continuous actions, "
-                f"got observations of shape {tuple(observations.shape)}"
-            )
+        if observations.dim() != 2:
+            raise DataError(f"expected observations of shape (n, {size}), got {tuple(observations.shape)}")
+        self.check_sizes(observations.shape[1], len(self.scales.low))
         count = len(observations)
         padded = torch.cat([observations, observations[:1].expand(-count % members, -1)])
         turns = padded.to(self.scales.mean).view(-1, members, size).transpose(0, 1)

@@ -119,7 +119,7 @@ def _is_model(synthetic: str | None) -> bool:
 
 
 def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None:
-    from synther.experiments.sources import Augmented, Given, Rewarded, Sampled
+    from synther.experiments.sources import Augmented, Given, Sampled, rewarded
 
     samples = SAMPLES if chosen.samples is None else chosen.samples
     if chosen.augment is not None:
@@ -131,4 +131,4 @@ def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None
     how: dict[str, Any] = {"strength": chosen.policy_strength, "std": chosen.policy_std}
     how |= {"policy": None if chosen.policy is None else chosen.policy.expanduser()}
     source = Sampled(Path(chosen.synthetic).expanduser(), samples, chosen.data_seed, chosen.device, **how)
-    return Rewarded(source, dataset, chosen.algorithm) if chosen.algorithm in dataset.rewards else source
+    return rewarded(source, dataset, chosen.algorithm)

@@ -8,7 +8,6 @@ the same result.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -18,17 +17,17 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from synther import compute
+from synther.agents.agent import Agent
 from synther.durable import replacing
-from synther.envs.evaluation import Evaluation
 from synther.envs.policies import frozen
 from synther.experiments.record import Checkpoints, Record, Schedule, log
 from synther.experiments.refresh import Copying, LatentRefreshing, Refreshing
 from synther.experiments.results import Measurement, Result
 from synther.experiments.specs import OfflineRun, OnlineRun, PixelRun
+from synther.pixels.agent import PixelAgent
 from synther.progress import Phase, Progress
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -43,35 +42,9 @@ SHOWN_UPDATES = {"cpu": 20, "cuda": 1_000}
 """Updates between two updates of the display."""
 
 
-class Pending(Protocol):
-    """An evaluation that may be under way."""
-
-    def done(self) -> bool: ...
-    def result(self) -> Evaluation: ...
-
-
 class Evaluator(Protocol):
-    def start(self, policies: Any, number: int) -> Pending:
-        """Play episodes with these policies."""
-
-
-class Measured(Protocol):
-    """Agents in training."""
-
-    @property
-    def device(self) -> torch.device: ...
-    def policy(self) -> Any: ...
-    def losses(self) -> dict[str, NDArray[np.float32]]: ...
-
-
-class Learner(Measured, Protocol):
-    """Agents that train on data that is there."""
-
-    updates: int
-
-    def train(self, updates: int) -> None: ...
-    def save(self, path: str | os.PathLike[str]) -> None: ...
-    def load(self, path: str | os.PathLike[str]) -> None: ...
+    def start(self, policies: Any, number: int) -> Any:
+        """Begin to play episodes with these policies; returns something with `done()` and `result()`, as a future."""
 
 
 class Evaluations:
@@ -82,9 +55,9 @@ class Evaluations:
 
     def __init__(self, evaluator: Evaluator | None, record: Record, freeze: Callable[[Any], Any] = frozen) -> None:
         self._evaluator, self._record, self._freeze = evaluator, record, freeze
-        self._begun: deque[tuple[int, float, dict[str, NDArray[Any]], Pending | None]] = deque()
+        self._begun: deque[tuple[int, float, dict[str, NDArray[Any]], Any]] = deque()
 
-    def begin(self, agent: Measured, updates: int) -> None:
+    def begin(self, agent: Any, updates: int) -> None:
         """Measure the agent as it is now, after `updates` updates, once few enough measurements are under way."""
         compute.synchronize(agent.device)
         seconds = self._record.clock.seconds
@@ -123,7 +96,7 @@ class Rate:
 
 
 def train(
-    learner: Learner,
+    learner: Agent | PixelAgent,
     spec: OfflineRun | PixelRun,
     folder: Path,
     arms: Sequence[str],

@@ -1,11 +1,16 @@
-"""Offline training as one resumable run in a folder: all arms and seeds at once, evaluated while they train."""
+"""Offline training as one resumable run in a folder: all arms and seeds at once, evaluated while they train.
+
+`train_to` is the run, `material_of` what a run of the paper learns from. With `PolicyRows`, agents are trained first.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +23,12 @@ from synther.agents.agent import ALGORITHMS, Agent, check_critics
 from synther.agents.algorithm import Shape, n_step_config
 from synther.agents.rounds import precision_for
 from synther.agents.rows import Member, Rows
+from synther.data.episodes import hold_out
 from synther.data.formats import gym_spaces
 from synther.data.spaces import Box
 from synther.data.time_limits import warn_of_time_limit
 from synther.data.transitions import Transitions
+from synther.datasets import Dataset
 from synther.datasets.tasks import EPISODES
 from synther.envs.episodes import action_box
 from synther.envs.evaluation import Evaluator
@@ -29,9 +36,11 @@ from synther.envs.making import Trusted, opened
 from synther.errors import DataError, SyntherError
 from synther.experiments import loop
 from synther.experiments.results import Result
-from synther.experiments.sources import REAL, Given, TrainingData
+from synther.experiments.sources import REAL, Generated, Given, Source, TrainingData, agent_guide, rewarded
+from synther.experiments.spec import Place, PolicyGuidance
 from synther.experiments.specs import OfflineRun
-from synther.folder import RunFolder
+from synther.folder import RunFolder, key_of
+from synther.locks import owned
 from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
@@ -40,6 +49,8 @@ Bounds = tuple[NDArray[Any], NDArray[Any]]
 
 _DESCRIBED = ("updates", "seeds", "seed", "evaluate_every", "episodes", "env_options", "precision")
 """Options that the result depends on, beside the agent and the data."""
+_FIRST_SEED = 10_000
+"""Of agents that are trained first, so that others do not begin with the same weights."""
 
 
 def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress: Progress | bool = True) -> Result:
@@ -156,3 +167,69 @@ def _bounds_of(real: Transitions) -> Bounds | None:
     boxes = [part for part in real.action_space or () if isinstance(part, Box)]
     low, high = (np.array([bound for part in boxes for bound in getattr(part, end)]) for end in ("low", "high"))
     return (low, high) if boxes and np.isfinite([low, high]).all() else None
+
+
+def material_of(spec: OfflineRun, dataset: Dataset, place: Place) -> TrainingData:
+    """What the arms of a run learn from.
+
+    Generators are fitted on the rows of the data, so that algorithms share them. Rewards change after that.
+    """
+    rows = dataset.rows if spec.fraction is None else dataset.rows.subsample(spec.fraction, spec.seed)
+    rows, held_out = hold_out(rows, spec.holdout, spec.seed)
+    real = dataset.rows_for(spec.algorithm, rows)
+    unseen = None if held_out is None else dataset.rows_for(spec.algorithm, held_out)
+    others: dict[str, Source] = {}
+    for name, recipe in spec.sources.items():
+        source = recipe.source(rows, place, spec.seed)
+        if recipe.policy is not None:
+            learned = TrainingData(real)
+            if recipe.policy.learns_from == "synthetic":
+                learned = TrainingData.mixed(real, rewarded(source, dataset, spec.algorithm))
+            first: dict[str, Any] = {"seed": _FIRST_SEED + spec.seed, "evaluate": False, "tensorboard": "off"}
+            first |= {"seeds": recipe.policy.seeds, "updates": recipe.policy.updates, "device": place.device}
+            source = PolicyRows(source, replace(spec.on(dataset), **first), learned, recipe.policy)
+        others[name] = rewarded(source, dataset, spec.algorithm)
+    return TrainingData(real, others, spec.arms, unseen)
+
+
+@dataclass(frozen=True)
+class PolicyRows:
+    """Rows of a diffusion model, moved towards the actions of `agents`, which take turns (Jackson et al. 2024).
+
+    NOTE[paper]: Jackson et al. generate rows again every 10,000 updates, for the agent as it is then. Here the agents
+    are trained to their end, and others then learn from the rows. The agents lie in the store of the generators. All
+    sources with the same agents share them.
+    """
+
+    source: Source
+    """A `Generated` one."""
+    agents: OfflineRun
+    """The training of the agents."""
+    learned: TrainingData
+    """What they learn from."""
+    policy: PolicyGuidance
+
+    def check(self, real: Transitions) -> None:
+        self.source.check(real)
+
+    def description(self) -> dict[str, Any]:
+        own = {"strength": self.policy.strength, "std": self.policy.std, "agents": self._described()}
+        return {**self.source.description(), "policy": own}
+
+    def rows(self, file: Path | None, progress: Progress) -> Transitions:
+        assert isinstance(self.source, Generated)
+        if self.policy.strength == 0:  # then no agents are needed
+            return self.source.rows(file, progress)
+        folder = self.source.store / f"agents-{key_of(self._described())}"
+        with owned(folder.with_suffix(".lock"), patience=math.inf):
+            train_to(self.agents, self.learned, folder, progress=progress)
+        strength, std = self.policy.strength, self.policy.std
+        guide = partial(agent_guide, folder / loop.CHECKPOINT, strength=strength, std=std)
+        return self.source.rows(file, progress, guide)
+
+    def _described(self) -> dict[str, Any]:
+        """What the agents depend on."""
+        names = ("algorithm", "updates", "seeds", "seed", "evaluate_every", "precision", "n_step")
+        own = {name: getattr(self.agents, name) for name in names}
+        own |= {"agent": self.agents.config.described(), "device": compute.pick_device(self.agents.device).type}
+        return own | self.learned.description()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -185,8 +186,10 @@ class Generated:
         options = Maker(self.real, self.plan, Silent()).description(self.generator)
         return {"generator": self.generator, "samples": self.plan.samples, "seed": self.plan.seed, **options}
 
-    def rows(self, file: Path | None, progress: Progress, guide: Guide | None = None) -> Transitions:
-        """The rows; those of a diffusion model can have a guide."""
+    def rows(
+        self, file: Path | None, progress: Progress, guide: Callable[[Synthesizer], Guide] | None = None
+    ) -> Transitions:
+        """The rows; those of a diffusion model can have a guide, which may depend on the model."""
         maker = Maker(self.real, self.plan, progress)
         wanted = {"data": fingerprint(self.real), **self.description()}
         if self.generator == "diffusion":  # one model for any number of rows, and for any share and guidance
@@ -199,7 +202,7 @@ class Generated:
             if self.generator != "diffusion":
                 return maker.rows(self.generator, folder)[0]
             model = maker.diffusion(folder)
-        return maker.drawn(model, guide)
+        return maker.drawn(model, None if guide is None else guide(model))
 
 
 @dataclass(frozen=True)
@@ -309,6 +312,11 @@ class Rewarded:
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
         return self.dataset.rows_for(self.algorithm, self.source.rows(file, progress))
+
+
+def rewarded(source: Source, dataset: Dataset, algorithm: str) -> Source:
+    """The source with the rewards that the algorithm wants on the data set."""
+    return Rewarded(source, dataset, algorithm) if algorithm in dataset.rewards else source
 
 
 def _made_from(real: Transitions, source: Source) -> Source:

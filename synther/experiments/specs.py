@@ -21,7 +21,6 @@ from synther.experiments.spec import (
     OnlineOptions,
     PixelOptions,
     Place,
-    PolicyGuidance,
     Recipe,
     RefreshOptions,
     RunSpec,
@@ -36,9 +35,7 @@ from synther.schema import checked
 
 if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
-    from synther.data.transitions import Transitions
     from synther.datasets import Dataset
-    from synther.experiments.sources import Source, TrainingData
     from synther.pixels.agent import PixelConfig
     from synther.pixels.frames import Frames
 
@@ -103,10 +100,10 @@ class OfflineRun(OfflineOptions, RunSpec):
         return Growth("updates")
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        from synther.experiments.offline import train_to
+        from synther.experiments.offline import material_of, train_to
 
         dataset = place.read(self.data, progress, self.seed)
-        material = self._material(dataset, place)
+        material = material_of(self, dataset, place)
         run = replace(self.on(dataset), env_id=dataset.env_id, env_options=dataset.env_options)
         run = replace(run, workers=place.workers, device=place.device)
         run.config  # noqa: B018  # which refuses unknown options before there is a folder
@@ -121,39 +118,6 @@ class OfflineRun(OfflineOptions, RunSpec):
         for name, recipe in done["sources"].items() if trained else ():
             if recipe["generator"] == "diffusion":
                 yield ("sources", name), checked(recipe, Recipe, name), trained["synthetic"][name]["settings"]
-
-    def _material(self, dataset: Dataset, place: Place) -> TrainingData:
-        """Generators are fitted on the rows of the data, so that algorithms share them. Rewards change after that."""
-        from synther.data.episodes import hold_out
-        from synther.experiments.sources import Rewarded, TrainingData
-
-        rows = dataset.rows if self.fraction is None else dataset.rows.subsample(self.fraction, self.seed)
-        rows, held_out = hold_out(rows, self.holdout, self.seed)
-        others = {name: recipe.source(rows, place, self.seed) for name, recipe in self.sources.items()}
-        own = dataset.rows_for(self.algorithm, rows)
-        for name, recipe in self.sources.items():
-            if recipe.policy is not None:
-                others[name] = self._guided(recipe.policy, others[name], own, dataset, place)
-        if self.algorithm in dataset.rewards:
-            others = {name: Rewarded(source, dataset, self.algorithm) for name, source in others.items()}
-        unseen = None if held_out is None else dataset.rows_for(self.algorithm, held_out)
-        return TrainingData(own, others, self.arms, unseen)
-
-    def _guided(
-        self, policy: PolicyGuidance, source: Source, real: Transitions, dataset: Dataset, place: Place
-    ) -> Source:
-        """The rows of a source with the actions of agents that are trained first, on `real` rows or on those of it."""
-        from synther.experiments.policy_rows import FIRST_SEED, PolicyRows
-        from synther.experiments.sources import Generated, Rewarded, TrainingData
-
-        assert isinstance(source, Generated)
-        learned = TrainingData(real)
-        if policy.learns_from == "synthetic":
-            rewarded = Rewarded(source, dataset, self.algorithm) if self.algorithm in dataset.rewards else source
-            learned = TrainingData.mixed(real, rewarded)
-        first: dict[str, Any] = {"seed": FIRST_SEED + self.seed, "seeds": policy.seeds, "updates": policy.updates}
-        first |= {"evaluate": False, "device": place.device, "tensorboard": "off"}
-        return PolicyRows(source, replace(self.on(dataset), **first), learned, policy.strength, policy.std)
 
 
 _RELEVANCE = ("reward", "return", "curiosity", "td_error")

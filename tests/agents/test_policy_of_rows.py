@@ -48,5 +48,7 @@ def test_rows_of_other_sizes_are_refused():
     for sizes in ((4, 2), (3, 1)):
         with pytest.raises(DataError, match="3 observation and 2 action columns, the rows"):
             acting.check_sizes(*sizes)
-    with pytest.raises(DataError, match="3 observation columns"):
+    with pytest.raises(DataError, match="3 observation and 2 action columns, the rows"):
         acting(torch.zeros(5, 4))
+    with pytest.raises(DataError, match=r"\(n, 3\)"):
+        acting(torch.zeros(3))

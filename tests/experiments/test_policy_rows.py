@@ -14,7 +14,7 @@ from synther.agents.agent import Agent
 from synther.compare.generators import Plan
 from synther.data.spaces import Box
 from synther.errors import ConfigError
-from synther.experiments.policy_rows import PolicyRows
+from synther.experiments.offline import PolicyRows
 from synther.experiments.sources import Generated, TrainingData
 from synther.experiments.spec import ChangeOptions, Place, PolicyGuidance, Recipe, execute_all
 from synther.experiments.specs import OfflineRun
@@ -43,7 +43,7 @@ def followed(count: int = 4_000) -> Transitions:
 def made(store: Path, strength: float) -> PolicyRows:
     real = followed()
     source = Generated("diffusion", real, Plan(preset("laptop", **SMALL), 1_000, device="cpu"), store)
-    return PolicyRows(source, AGENTS, TrainingData(real), strength, 0.1)
+    return PolicyRows(source, AGENTS, TrainingData(real), PolicyGuidance(strength, 0.1))
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from synther import datasets, write
 from synther.agents.agent import Agent
 from synther.errors import ConfigError, FormatError
+from synther.experiments.offline import material_of
 from synther.experiments.results import Result
 from synther.experiments.spec import ChangeOptions, Place, Recipe, execute_all
 from synther.experiments.specs import OfflineRun
@@ -173,7 +174,7 @@ def test_rows_are_made_of_the_rewards_in_the_data_and_changed_then(tmp_path, pla
     found = datasets.read("swings", data=place.data)
     found = replace(found, rewards={"iql": lambda rows: (10.0, -float(len(rows)))})
     plain, changed = (
-        replace(RUN, algorithm=algorithm)._material(found, place).tables(tmp_path, Silent())
+        material_of(replace(RUN, algorithm=algorithm), found, place).tables(tmp_path, Silent())
         for algorithm in ("td3_bc", "iql")
     )
     assert [len(table) for table in changed] == [30, 40, 30]
