@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
@@ -35,12 +36,12 @@ from synther.experiments import loop
 from synther.experiments.record import check_alive
 from synther.experiments.results import Result
 from synther.experiments.sources import Given, Sampled, Stored
-from synther.experiments.specs import PixelRun
+from synther.experiments.specs import STAGE_ONE, PixelRun
 from synther.folder import RunFolder, read_object, write_object
 from synther.pixels.agent import PIXEL_ALGORITHMS, PixelAgent, PixelConfig
 from synther.pixels.encoder import Features
 from synther.pixels.frames import Frames
-from synther.pixels.latents import SHIFTS, encode
+from synther.pixels.latents import SHIFTS, encode, pairs_of
 from synther.pixels.policy import PixelPolicy, load_pixel_policy
 from synther.plain import check_one_of
 from synther.presets import Settings
@@ -356,6 +357,41 @@ def retrain_to(
             weights = torch.cat([actor.weights for actor in actors])
             finish(folder, result, policy.with_heads(Stack(weights, policy.actor.sizes)))
     return result_of(folder)
+
+
+def train_arms(spec: PixelRun, frames: Frames, folder: Path, progress: Progress) -> None:
+    """All arms of a run of the paper, each in a folder of its own. Latents and models, which arms may share, are kept
+    in `folder`, latents only until all arms are trained."""
+    one, encoded = folder / STAGE_ONE, folder / "encoded"
+    train_to(spec, frames, one, progress=progress)
+    how: dict[str, Any] = {"device": spec.device, "progress": progress}
+    for arm, own in spec.arms.items():
+        if is_trained(folder / arm):
+            continue
+        made: dict[str, Any] = {"features": own.features, "shifts": own.shifts, "seed": spec.seed}
+        latents = encode_to(one, frames, encoded / own.latents, **made, **how)
+        real = [Stored(file) for file in latents]
+        if own.recipe is None:
+            retrain_to(spec, one, real, folder / arm, features=own.features, progress=progress)
+            continue
+        assert own.recipe.samples is not None
+        first = next(name for name, other in spec.arms.items() if own.shares_models(other))
+        rows = (formats.read(file) for file in latents)
+        rows = (pairs_of(some) for some in rows) if own.pairs else rows
+        models = fit_to(folder / f"{first}-models", rows, spec.all_seeds, own.recipe.settings(), **how)
+        seeds = zip(models, spec.all_seeds, strict=True)
+        synthetic = [Sampled(model, own.recipe.samples, seed, spec.device) for model, seed in seeds]
+        mixed: dict[str, Any] = {"real": real if own.ratio < 1 else [], "ratio": own.ratio, "features": own.features}
+        retrain_to(spec, one, synthetic, folder / arm, **mixed, progress=progress)
+    shutil.rmtree(encoded, ignore_errors=True)  # large, and soon encoded again
+
+
+def earned(frames: Frames) -> str:
+    """What the episodes of the data that are as long as the longest earn, in words."""
+    starts, ends = frames.episodes
+    lengths = ends - starts
+    whole = frames.returns()[lengths == lengths.max()]
+    return f", whose {len(whole):,} whole episodes return {whole.mean():,.1f} ± {whole.std():,.1f}"
 
 
 @contextmanager

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -161,7 +161,9 @@ class Record:
     def _tell(self, measurement: Measurement) -> None:
         """Show the measurement, and warn of members that have diverged."""
         self._track(measurement)
-        self.latest = _shown(Result.of([measurement], self._arms), self._arms)
+        points = Result.of([measurement], self._arms).curves
+        spreads = {arm: own[0].spread_of_scores or own[0].spread_of_returns for arm, own in points.items() if own}
+        self.latest = "".join(f", {arm} {spread.mean:.1f}" for arm, spread in spreads.items() if spread is not None)
         lost = [name for name, gone in zip(self._names, measurement.diverged, strict=True) if gone]
         for name in lost:
             if name not in self._lost:
@@ -176,8 +178,12 @@ class Record:
             entries = read_object(self._refreshes)["refreshes"]
             for step in sorted({entry["added"] for entry in entries}):
                 if self._shown < step <= measurement.updates:
-                    of_step = [entry for entry in entries if entry["added"] == step]
-                    self._trackers.write(step, measurement.seconds, _of_refresh(of_step))
+                    own = [entry for entry in entries if entry["added"] == step]  # of all seeds
+                    told = {"refresh/failed": float(sum(not entry["kept"] for entry in own))}
+                    parts = ("fit_seconds", "sample_seconds")
+                    told |= {f"refresh/{part}": sum(entry[part] for entry in own) for part in parts}
+                    told |= _summary("refresh/held_out", [entry["held_out"] for entry in own])
+                    self._trackers.write(step, measurement.seconds, told)
                     self._shown = step
         found = figures(measurement, self._arms)
         updates, seconds = self._before
@@ -185,13 +191,6 @@ class Record:
             found[f"speed/{self._unit}_per_second"] = (measurement.updates - updates) / (measurement.seconds - seconds)
         self._before = measurement.updates, measurement.seconds
         self._trackers.write(measurement.updates, measurement.seconds, found)
-
-
-def _of_refresh(entries: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What trackers show of the generators of all seeds that were fitted after one step."""
-    found = {"refresh/failed": float(sum(not entry["kept"] for entry in entries))}
-    found |= {f"refresh/{part}": sum(entry[part] for entry in entries) for part in ("fit_seconds", "sample_seconds")}
-    return found | _summary("refresh/held_out", [entry["held_out"] for entry in entries])
 
 
 def _summary(name: str, values: Sequence[float | None]) -> dict[str, float]:
@@ -207,13 +206,6 @@ def check_alive(updates: int, diverged: Sequence[bool]) -> None:
             f"all {len(diverged)} members have diverged after {updates:,} updates: their losses or actions are not "
             "finite; lower --agent.learning-rate, or look for extreme values with `synther inspect`"
         )
-
-
-def _shown(result: Result, arms: Sequence[str]) -> str:
-    """The score or return of each arm, for the display."""
-    stands = {arm: result.final(arm) for arm in arms}
-    spreads = {arm: s.spread_of_scores or s.spread_of_returns for arm, s in stands.items() if s is not None}
-    return "".join(f", {arm} {spread.mean:.1f}" for arm, spread in spreads.items() if spread is not None)
 
 
 def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -201,12 +202,15 @@ class Result:
     @classmethod
     def of(cls, measurements: Sequence[Measurement], arms: Sequence[str], unit: Unit = "updates") -> Result:
         last = measurements[-1]
-        lost = {
-            arm: tuple(seed for seed, gone in enumerate(marks) if gone)
-            for arm, marks in by_arm(last.diverged, arms).items()
-        }
-        curves = {arm: _curve(measurements, arms, arm) for arm in arms}
-        return cls(last.updates, last.seconds, curves, lost, unit=unit)
+        curves: dict[str, list[EvalPoint]] = {arm: [] for arm in arms}
+        for found in measurements:
+            parts = found.mean_returns, found.mean_scores, found.losses.get(_HELD_OUT)
+            for arm in arms if found.returns is not None else ():
+                own: list[Any] = [None if part is None else tuple(by_arm(part, arms)[arm]) for part in parts]
+                curves[arm].append(EvalPoint(found.updates, *own))
+        gone = by_arm(last.diverged, arms)
+        lost = {arm: tuple(seed for seed, mark in enumerate(gone[arm]) if mark) for arm in arms}
+        return cls(last.updates, last.seconds, {arm: tuple(own) for arm, own in curves.items()}, lost, unit=unit)
 
     @classmethod
     def joined(cls, results: Sequence[Result]) -> Result:
@@ -241,25 +245,21 @@ class Result:
             return None
         errors = np.array([point.held_out for point in curve], np.float64)  # None is nan
         chosen = [curve[int(np.argmin(np.where(np.isnan(own), np.inf, own)))] for own in errors.T]
-        seeds = list(enumerate(chosen))
-        scores = tuple(None if point.scores is None else point.scores[seed] for seed, point in seeds)
-        return EvalPoint(
-            max(point.updates for point in chosen),
-            tuple(point.returns[seed] for seed, point in seeds),
-            None if curve[0].scores is None else scores,
-            tuple(point.held_out[seed] if point.held_out else None for seed, point in seeds),
-        )
+
+        def each(name: str) -> Any:
+            there = getattr(curve[0], name) is not None
+            return tuple(getattr(point, name)[seed] for seed, point in enumerate(chosen)) if there else None
+
+        return EvalPoint(max(point.updates for point in chosen), each("returns"), each("scores"), each("held_out"))
 
     def to_json(self) -> dict[str, Any]:
-        arms = {}
+        arms: dict[str, dict[str, Any]] = {}
         for arm, curve in self.curves.items():
-            final, best, stopped = self.final(arm), self.best(arm), self.stopped(arm)
-            arms[arm] = {
-                "final": None if final is None else final.to_json(self.unit),
-                "best": None if best is None else best.to_json(self.unit),
-                **({} if stopped is None else {"stopped": stopped.to_json(self.unit)}),
-                "curve": [point.to_json(self.unit) for point in curve],
-            }
+            points = {"final": self.final(arm), "best": self.best(arm), "stopped": self.stopped(arm)}
+            arms[arm] = {name: None if point is None else point.to_json(self.unit) for name, point in points.items()}
+            if points["stopped"] is None:  # as in results of earlier versions
+                del arms[arm]["stopped"]
+            arms[arm]["curve"] = [point.to_json(self.unit) for point in curve]
         told = {self.unit: self.updates, "seconds": self.seconds, "seconds_of": self.seconds_of}
         told |= {f"{self.unit}_per_second": self.updates_per_second, "diverged": self.diverged, "origin": self.origin}
         return told | {"arms": arms}
@@ -279,11 +279,15 @@ class Result:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Result:
-        told = schema.checked(content, _Content, "result")
-        unit: Unit = "env_steps" if "env_steps" in told else "updates"
-        plain = {name: told[name] for name in ("seconds", "diverged", "seconds_of", "origin")}
-        curves = {arm: _renamed(of_arm["curve"], unit) for arm, of_arm in told["arms"].items()}
-        plain |= {"updates": told.get(unit), "curves": curves, "unit": unit}
+        arms = schema.checked(content.get("arms"), dict[str, _Arm], "result.arms")
+        unit: Unit = "env_steps" if "env_steps" in content else "updates"
+        points = ("returns", "scores", "held_out")
+        curves = {
+            arm: [{"updates": one.get(unit), **{name: one.get(name) for name in points}} for one in of_arm["curve"]]
+            for arm, of_arm in arms.items()
+        }
+        plain = {name: content.get(name) for name in ("seconds", "diverged", "seconds_of", "origin")}
+        plain |= {"updates": content.get(unit), "curves": curves, "unit": unit}
         found: Result = schema.checked(plain, cls, "result")
         return found
 
@@ -292,45 +296,13 @@ class _Arm(TypedDict):
     curve: list[dict[str, Any]]
 
 
-class _Content(TypedDict):
-    arms: dict[str, _Arm]
-    seconds: Any
-    diverged: Any
-    seconds_of: Any
-    origin: Any
-
-
-def _renamed(curve: list[dict[str, Any]], unit: Unit) -> list[dict[str, Any]]:
-    """Points as `EvalPoint` has them, which calls any unit updates."""
-    return [
-        {"updates": point.get(unit), **{name: point.get(name) for name in ("returns", "scores", "held_out")}}
-        for point in curve
-    ]
-
-
 def _joined(curves: Sequence[Sequence[EvalPoint]]) -> tuple[EvalPoint, ...]:
     """The evaluations that all have, with the seeds of all."""
     times = [{point.updates: point for point in curve} for curve in curves]
     joined = []
     for updates in sorted(set.intersection(*map(set, times))):
         points = [found[updates] for found in times]
-        returns = tuple(one for point in points for one in point.returns)
-        joined.append(EvalPoint(updates, returns, _of_all(points, "scores"), _of_all(points, "held_out")))
+        parts = ([getattr(point, name) for point in points] for name in ("returns", "scores", "held_out"))
+        values: list[Any] = [None if None in own else tuple(chain(*own)) for own in parts]
+        joined.append(EvalPoint(updates, *values))
     return tuple(joined)
-
-
-def _of_all(points: Sequence[EvalPoint], name: str) -> tuple[float | None, ...] | None:
-    """The numbers of all seeds, if all points have them."""
-    parts = [getattr(point, name) for point in points]
-    return None if None in parts else tuple(one for own in parts for one in own)
-
-
-def _curve(measurements: Sequence[Measurement], arms: Sequence[str], arm: str) -> tuple[EvalPoint, ...]:
-    curve = []
-    for found in measurements:
-        returns, scores = found.mean_returns, found.mean_scores
-        if returns is not None:
-            held_out = found.losses.get(_HELD_OUT)
-            known = [None if part is None else tuple(by_arm(part, arms)[arm]) for part in (scores, held_out)]
-            curve.append(EvalPoint(found.updates, tuple(by_arm(returns, arms)[arm]), *known))
-    return tuple(curve)

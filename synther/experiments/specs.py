@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from synther.agents.algorithm import AgentConfig
     from synther.datasets import Dataset
     from synther.pixels.agent import PixelConfig
-    from synther.pixels.frames import Frames
 
 
 def _training_of(folder: Path) -> dict[str, Any]:
@@ -376,8 +374,6 @@ Features = Literal["both", "actor", "critic"]
 
 STAGE_ONE = "stage-one"
 """The arm, and the folder, of the agent that was trained on frames."""
-_ENCODED = "encoded"
-"""The folder of latents, while heads are trained on them."""
 
 
 @dataclass(frozen=True)
@@ -508,7 +504,7 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
         return folder / "result.json"
 
     def prepared(self, place: Place, progress: Progress) -> tuple[dict[str, Any], Training]:
-        from synther.experiments.pixels import train_to
+        from synther.experiments.pixels import earned, train_arms
         from synther.pixels import files
 
         run = replace(self, env_id=self.env_id or f"dm_control/{self.task}-v0", device=place.device)
@@ -516,52 +512,11 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
         source = files.frames_of(self.task, self.level, place.data)
         frames = files.read(source, progress)
         # The path of the data folder on this machine is left out of the record.
-        origin = f"frames read from {source.relative_to(place.data) if place.data else source}{_earned(frames)}"
+        origin = f"frames read from {source.relative_to(place.data) if place.data else source}{earned(frames)}"
         recipes = {arm: retraining.recipe for arm, retraining in self.arms.items()}
         meant = {arm: recipe.settings().to_json() for arm, recipe in recipes.items() if recipe is not None}
-
-        def train(folder: Path, progress: Progress) -> None:
-            train_to(run, frames, folder / STAGE_ONE, progress=progress)
-            for arm in self.arms:
-                run._retrain(arm, frames, folder, progress)
-            shutil.rmtree(folder / _ENCODED, ignore_errors=True)  # large, and soon encoded again
-
-        return {"data": origin, "rows": len(frames), "generators": meant}, train
-
-    def _retrain(self, arm: str, frames: Frames, folder: Path, progress: Progress) -> None:
-        """Train the heads of an arm. Latents and models, which arms may share, are kept in `folder`."""
-        from synther.data import formats
-        from synther.experiments.pixels import encode_to, fit_to, is_trained, retrain_to
-        from synther.experiments.sources import Sampled, Stored
-        from synther.pixels.latents import pairs_of
-
-        if is_trained(folder / arm):
-            return
-        own, one = self.arms[arm], folder / STAGE_ONE
-        made: dict[str, Any] = {"features": own.features, "shifts": own.shifts}
-        how: dict[str, Any] = {"device": self.device, "progress": progress}
-        latents = encode_to(one, frames, folder / _ENCODED / own.latents, **made, seed=self.seed, **how)
-        real = [Stored(file) for file in latents]
-        if own.recipe is None:
-            retrain_to(self, one, real, folder / arm, features=own.features, progress=progress)
-            return
-        first = next(name for name, other in self.arms.items() if own.shares_models(other))
-        rows = (formats.read(file) for file in latents)
-        rows = (pairs_of(some) for some in rows) if own.pairs else rows
-        models = fit_to(folder / f"{first}-models", rows, self.all_seeds, own.recipe.settings(), **how)
-        assert own.recipe.samples is not None
-        seeds = zip(models, self.all_seeds, strict=True)
-        synthetic = [Sampled(model, own.recipe.samples, seed, self.device) for model, seed in seeds]
-        mixed: dict[str, Any] = {"real": real if own.ratio < 1 else [], "ratio": own.ratio, "features": own.features}
-        retrain_to(self, one, synthetic, folder / arm, **mixed, progress=progress)
-
-
-def _earned(frames: Frames) -> str:
-    """What the episodes of the data that are as long as the longest earn, in words."""
-    starts, ends = frames.episodes
-    lengths = ends - starts
-    whole = frames.returns()[lengths == lengths.max()]
-    return f", whose {len(whole):,} whole episodes return {whole.mean():,.1f} ± {whole.std():,.1f}"
+        told = {"data": origin, "rows": len(frames), "generators": meant}
+        return told, lambda folder, progress: train_arms(run, frames, folder, progress)
 
 
 def _together(found: Mapping[str, Result]) -> Result:
