@@ -104,8 +104,7 @@ def _frames(chosen: Collect, target: str | Path) -> dict[str, Any]:
         more = {"repeat": REPEAT if chosen.repeat is None else chosen.repeat, "shadow_size": chosen.shadow_size}
         recorder = _played(chosen, record_frames, **more)
     else:
-        how: dict[str, Any] = {"shadow_size": chosen.shadow_size, "processes": chosen.workers}
-        recorder = record_run_frames(run, **how, progress=not chosen.quiet)
+        recorder = record_run_frames(run, processes=chosen.workers, **chosen.passed("shadow_size"))
     found = save_frames(recorder, Path(target), progress=not chosen.quiet)
     return {"frames": found.rows + found.episodes, **asdict(found)}  # one more than decisions in each episode
 
@@ -122,15 +121,6 @@ def _run_of(chosen: Collect) -> Path | None:
 
 def _played(chosen: Collect, play: Callable[..., Any], **more: Any) -> Any:
     """`play` the policy in the environment."""
-    return play(
-        chosen.source,
-        chosen.policy or "random",
-        100_000 if chosen.steps is None else chosen.steps,
-        member=chosen.member,
-        noise=chosen.noise,
-        stochastic=chosen.stochastic,
-        seed=chosen.seed or 0,
-        processes=chosen.workers,
-        progress=not chosen.quiet,
-        **more,
-    )
+    steps = 100_000 if chosen.steps is None else chosen.steps
+    how = chosen.passed("member", "noise", "stochastic") | {"seed": chosen.seed or 0, "processes": chosen.workers}
+    return play(chosen.source, chosen.policy or "random", steps, **how, **more)

@@ -53,7 +53,7 @@ def compare(arguments: list[str]) -> None:
         raise ConfigError("--env-id names a simulator, but --no-simulator is given too: choose one")
     jobs = min(16, os.cpu_count() or 1) if chosen.jobs is None else chosen.jobs
     plan = options.build(Plan, chosen, settings=chosen.settings(), jobs=jobs)
-    rows = chosen.read(chosen.data, chosen.fraction, chosen.seed)
+    rows = chosen.part(chosen.read(chosen.data, chosen.seed))
     command = shlex.join(["synther", "compare", *arguments])
     done = compare_generators(rows, chosen.out, names, plan, command=command, progress=not chosen.quiet)
     facts = {"real_rows": len(rows), "generators": [asdict(row) for row in done]}

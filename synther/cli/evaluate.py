@@ -40,15 +40,8 @@ def evaluate(arguments: list[str]) -> None:
     check_least(chosen, episodes=1)
     from synther.experiments.evaluation import score
 
-    found = score(
-        chosen.agents,
-        env_id=chosen.env_id,
-        env_options=chosen.env_options,
-        episodes=chosen.episodes,
-        number=chosen.seed,
-        workers=chosen.workers,
-        progress=not chosen.quiet,
-    )
+    how = chosen.passed("env_id", "env_options", "episodes", "workers")
+    found = score(chosen.agents, number=chosen.seed, **how)
     figures, alone = [("environment", found.env_id)], len(found.arms) == 1
     for arm, point in found.arms.items():
         returns = ["diverged" if value is None else f"{value:,.1f}" for value in point.returns]

@@ -47,7 +47,7 @@ class Fit(options.Preparing, options.Fitting):
         settings = self.settings()
         is_plain = self.n_step == 1 and not self.next_actions
         rows = stored_to_fit(self.data, settings.fit.window_rows, self.fraction, self.seed, is_plain)
-        rows = self.read_real(self.data, self.fraction, self.seed) if rows is None else rows
+        rows = self.part(self.read_real(self.data, self.seed)) if rows is None else rows
         return rows, Synthesizer(settings, device=self.device, precision=self.precision, seed=self.seed)
 
     def progress(self) -> Progress:
@@ -55,11 +55,8 @@ class Fit(options.Preparing, options.Fitting):
         from synther.trackers import Watched
 
         shown = resolve(not self.quiet)
-        return (
-            Watched(self.out.with_name(self.out.name.removesuffix(".safetensors")), shown)
-            if self.tensorboard
-            else shown
-        )
+        folder = self.out.with_name(self.out.name.removesuffix(".safetensors"))
+        return Watched(folder, shown) if self.tensorboard else shown
 
 
 @dataclass(frozen=True)
@@ -149,8 +146,8 @@ def distill(arguments: list[str]) -> None:
     chosen = options.parse("distill", Distill, arguments)
     from synther.upsample import distill_to
 
-    how: Any = {"steps": chosen.steps, "rows": chosen.rows, "seed": chosen.seed, "progress": not chosen.quiet}
-    model = distill_to(chosen.model, chosen.calls, **how, device=chosen.device, precision=chosen.precision)
+    how = chosen.passed("steps", "rows", "seed", "device", "precision")
+    model = distill_to(chosen.model, chosen.calls, **how)
     assert model.student is not None
     steps, seconds, loss = model.student.steps, model.student.seconds, model.student.history[-1]["loss"]
     facts = {"model": str(chosen.model), "calls": chosen.calls, "steps": steps, "seconds": seconds, "loss": loss}
@@ -204,10 +201,10 @@ def upsample(arguments: list[str]) -> None:
     from synther.trackers import Watched
 
     rows, model = chosen.rows_and_model()
-    how: Any = {"conditions": parse_all(chosen.condition), "guidance": chosen.guidance, "suffix": f".{chosen.format}"}
-    how |= {"ensemble": chosen.ensemble, "keep": chosen.keep, "relabel": chosen.relabel}
     progress = chosen.progress()
-    done = upsample.upsample(rows, chosen.out, model, chosen.samples, **how, progress=progress)
+    how = chosen.passed("guidance", "ensemble", "keep", "relabel") | {"progress": progress}
+    how |= {"conditions": parse_all(chosen.condition), "suffix": f".{chosen.format}"}
+    done = upsample.upsample(rows, chosen.out, model, chosen.samples, **how)
     if isinstance(progress, Watched):
         progress.fitted(Synthesizer.load(done.model, device="cpu").record.history)
         measured = {name: getattr(done.comparison, name) for name in ("marginal", "correlation")}

@@ -47,13 +47,16 @@ class Output:
     write_config: Path | None = None
     """Write the given options as a TOML file for --config, and stop."""
 
+    def passed(self, *names: str) -> dict[str, Any]:
+        """Some options, and whether progress is shown, for a function that calls them the same."""
+        return {name: getattr(self, name) for name in names} | {"progress": not self.quiet}
+
 
 Options = TypeVar("Options", bound=Output)
 Built = TypeVar("Built")
 
 
 _DATA = "A file (.npz, .hdf5, .parquet), a folder of Parquet files, a Minari id or folder, or a name: hopper-sac ..."
-_ALL = sys.maxsize
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(help=_DATA)]
 Results = Annotated[Path, tyro.conf.arg(help="Folder for the results.")]
 
@@ -67,20 +70,14 @@ class Named(Output):
     policies: Path | None = None
     """File of policies (.npz), with which missing data sets can be rolled out."""
 
-    def read(self, source: str, fraction: float | None = None, seed: int = 0, most: int = _ALL) -> Transitions:
-        """The rows of a file, a Minari id or a named data set, or a random fraction of them. Of Parquet files of more
-        than `most` rows some of those."""
-        rows = self._whole(source, seed, most)
-        return rows if fraction is None else rows.subsample(fraction, seed)
-
-    def _whole(self, source: str, seed: int, most: int) -> Transitions:
+    def read(self, source: str, seed: int = 0, most: int = sys.maxsize) -> Transitions:
+        """The rows of a file, a Minari id or a named data set. Of Parquet files of more than `most` rows some."""
         from synther import datasets
         from synther.data.stream import read_at_most
 
         is_name = self.folder is not None or self.policies is not None or datasets.is_known(source)
         if is_name and not Path(source).expanduser().exists():
-            where: dict[str, Any] = {"data": self.folder, "policies": self.policies}
-            return datasets.read(source, **where, seed=seed, progress=not self.quiet).rows
+            return datasets.read(source, data=self.folder, seed=seed, **self.passed("policies")).rows
         return read_at_most(source, seed, most)
 
 
@@ -95,12 +92,11 @@ class Preparing(Named):
     next_actions: Flag = False
     """Add the next action of each row as an extra column, for agents such as rebrac."""
 
-    def read_real(self, source: str, fraction: float | None = None, seed: int = 0, most: int = _ALL) -> Transitions:
-        """The rows of `read`, prepared. A fraction is taken afterwards, because preparing needs whole episodes."""
+    def read_real(self, source: str, seed: int = 0, most: int = sys.maxsize) -> Transitions:
+        """The rows of `read`, prepared."""
         from synther.data.episodes import prepared
 
-        rows = prepared(self._whole(source, seed, most), self.n_step, self.next_actions, self.discount)
-        return rows if fraction is None else rows.subsample(fraction, seed)
+        return prepared(self.read(source, seed, most), self.n_step, self.next_actions, self.discount)
 
 
 @dataclass(frozen=True)
@@ -179,6 +175,9 @@ class Fitting(Machine):
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     data_options: Annotated[DataConfig, tyro.conf.arg(name="data")] = field(default_factory=DataConfig)
     distill: DistillConfig = field(default_factory=DistillConfig)
+
+    def part(self, rows: Transitions) -> Transitions:
+        return rows if self.fraction is None else rows.subsample(self.fraction, self.seed)
 
     def settings(self) -> Settings:
         chosen = Settings(self.network, self.noise, self.fit, self.sampler, self.data_options, self.distill)

@@ -181,8 +181,8 @@ def _encode(arguments: list[str]) -> None:
     from synther.pixels import files
 
     frames = files.read(chosen.frames, not chosen.quiet)
-    how: dict[str, Any] = {name: getattr(chosen, name) for name in ("features", "shifts", "pairs", "seed", "device")}
-    written = encode_to(chosen.run, frames, chosen.out, **how, progress=not chosen.quiet)
+    how = chosen.passed("features", "shifts", "pairs", "seed", "device")
+    written = encode_to(chosen.run, frames, chosen.out, **how)
     facts = {"frames": len(frames), "files": list(map(str, written))}
     figures = [("frames", f"{len(frames):,}"), ("folder", str(chosen.out))]
     answer(chosen.json, facts, figures, f"latents of {seeds(len(written))}")
@@ -192,7 +192,7 @@ def _upsample(arguments: list[str]) -> None:
     chosen = options.parse("pixels upsample", Upsample, arguments)
     from synther.experiments.pixels import upsample
 
-    how: dict[str, Any] = {"device": chosen.device, "precision": chosen.precision, "progress": not chosen.quiet}
+    how = chosen.passed("device", "precision")
     written = upsample(chosen.latents, chosen.out, chosen.settings(), chosen.samples, **how)
     facts = {"samples": chosen.samples, "files": list(map(str, written))}
     figures = [("rows of each seed", f"{chosen.samples:,}"), ("folder", str(chosen.out))]
@@ -205,13 +205,13 @@ def _retrain(arguments: list[str]) -> None:
     from synther.experiments.specs import PixelRun
 
     features, sources = stored(chosen.data, identity(chosen.run))
-    mixed: dict[str, Any] = {"features": features, "ratio": chosen.ratio}
+    mixed = chosen.passed("ratio")
     if chosen.real is not None:
         others, mixed["real"] = stored(chosen.real, identity(chosen.run))
         if others != features:
             raise ConfigError(f"expected latents of {features} in {chosen.real}, as in {chosen.data}, got {others}")
     spec = options.build(PixelRun, chosen, name=chosen.out.name)
-    trained = retrain_to(spec, chosen.run, sources, chosen.out, **mixed, progress=not chosen.quiet)
+    trained = retrain_to(spec, chosen.run, sources, chosen.out, features=features, **mixed)
     _print(chosen.json, chosen.out, _evaluated(chosen, trained), f"heads on the latents in {chosen.data}")
 
 
@@ -219,8 +219,7 @@ def _evaluate(arguments: list[str]) -> None:
     chosen = options.parse("pixels evaluate", Evaluate, arguments)
     from synther.experiments.evaluation import evaluate
 
-    how: dict[str, Any] = {"env_id": chosen.env_id, "repeat": chosen.repeat, "workers": chosen.workers}
-    found = evaluate(chosen.run, episodes=chosen.episodes, **how, progress=not chosen.quiet)
+    found = evaluate(chosen.run, **chosen.passed("episodes", "env_id", "repeat", "workers"))
     title = f"{chosen.run}, {chosen.episodes} episode{'s' * (chosen.episodes > 1)} of each seed"
     _print(chosen.json, chosen.run, found, title)
 
@@ -235,7 +234,7 @@ def _evaluated(chosen: Training, trained: Result) -> Result:
     if obstacle is not None:
         log.warning("trained, but not evaluated: %s", obstacle)
         return trained
-    return evaluate(chosen.out, episodes=chosen.episodes, workers=chosen.workers, progress=not chosen.quiet)
+    return evaluate(chosen.out, **chosen.passed("episodes", "workers"))
 
 
 def _print(as_json: bool, folder: Path, result: Result, title: str) -> None:
