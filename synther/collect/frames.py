@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from synther.collect.rows import AGENT, Summary, agent_policies, buffer_of
+from synther.collect.rows import AGENT, Summary, buffer_of, players
 from synther.cores import cores
 from synther.data.episodes import episode_spans
 from synther.data.fingerprint import fingerprint
@@ -72,7 +72,7 @@ def record_frames(
     """Episodes of a task of the dm_control suite, with `decisions` in all; the last one may be cut.
 
     `policy` is "random" for uniform actions or an agent's file (.safetensors), whose `member` (None: the first) acts as
-    `agent_policies` says. Of several, each has an equal share of the decisions, whose last episode may be cut. Frames
+    `players` says. Of several, each has an equal share of the decisions, whose last episode may be cut. Frames
     depend on the seed, but not on the number of `processes` (None: one per core). Arguments are checked at once, before
     the first episode is recorded.
     """
@@ -85,7 +85,7 @@ def record_frames(
     look = Look.here(env_id, repeat, size, shadow_size)
     with look.env() as env:
         limit, box = env.decisions, (env.low, env.high)
-    actors = agent_policies(env_id, policies, member, noise, stochastic, box=box)
+    actors = players(env_id, policies, member, noise, stochastic, box=box)
     several = cores() if processes is None else processes
     who = [digest_of(Path(one).expanduser()) if one.endswith(AGENT) else one for one in policies]
     identity = {**look._asdict(), "steps": decisions, "policy": who, "member": member or 0, "noise": noise or 0.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synther.data import formats
+from synther.data.episodes import returns, whole_returns
 from synther.data.transitions import Transitions
-from synther.datasets.rollouts import CHANCE, actors_of
-from synther.datasets.tasks import returns, whole_returns
-from synther.envs.episodes import action_bounds, check_fits
+from synther.datasets.rollouts import CHANCE, actors_of, uniform
+from synther.envs.episodes import check_fits
 from synther.envs.making import Trusted, opened, time_limit
 from synther.envs.policies import Explorer, Policy, UniformPolicy, frozen, policies_of
 from synther.envs.recording import record
@@ -48,17 +48,13 @@ def roll_out(
     """`steps` rows of whole episodes; the last episode is cut, as a timeout, where the rows are full.
 
     `policy` is "random" for uniform actions, "FILE.npz:ENV/LEVEL" for a stochastic one of an archive, or an agent's
-    file (.safetensors), whose `member` (None: the first) acts as `agent_policies` says. Of several, each has an equal
+    file (.safetensors), whose `member` (None: the first) acts as `players` says. Of several, each has an equal
     share of the rows, one after the other. `options` are for `gymnasium.make`. Rows depend on the seed, but not on the
     number of `processes` (None: one per core).
     """
     env_id, policies = Trusted(env_id), [policy] if isinstance(policy, str) else list(policy)
     log.info("recording %s steps of %s with the policy %s", f"{steps:,}", env_id, ", ".join(policies))
-    if len(policies) > 1 or policies[0] == CHANCE or policies[0].endswith(AGENT):
-        actors = agent_policies(env_id, policies, member, noise, stochastic, options)
-    else:
-        check_agents(policies, member, noise, stochastic)
-        actors = actors_of(*_archived(policies[0]), env_id, options)
+    actors = players(env_id, policies, member, noise, stochastic, options)
     return record(env_id, actors, steps, options=options, seed=seed, processes=processes, progress=progress)
 
 
@@ -75,7 +71,7 @@ def _archived(policy: str) -> tuple[Path, str, str]:
     raise ConfigError(f"--policy must be {CHANCE}, FILE.npz:ENV/LEVEL or AGENT{AGENT}, got {policy!r}{hint}")
 
 
-def agent_policies(
+def players(
     env_id: str,
     policies: Sequence[str],
     member: int | None,
@@ -84,31 +80,27 @@ def agent_policies(
     options: Mapping[str, Any] | None = None,
     box: tuple[Array, Array] | None = None,
 ) -> list[Policy]:
-    """Who acts: uniform random actions for "random", or the `member` of an agent's file that fits the environment.
+    """Who acts: uniform random actions for "random", those of an archive, or the `member` of an agent's file.
 
     Agents act deterministically, or, if `stochastic`, draw their actions as in training; `noise` is added to them.
-    `box` are the bounds of random actions (None: those of the environment).
+    `box` are the bounds of the actions in environments that are not Gymnasium's. Archives have no policies for those.
     """
-    check_agents(policies, member, noise, stochastic)
-    found: list[Policy] = []
-    for policy in policies:
-        if policy.endswith(AGENT):
-            found.append(_agent(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, stochastic, options))
-        elif policy == CHANCE:
-            with nullcontext() if box else opened(env_id, **options or {}) as env:
-                found.append(UniformPolicy(*(box or action_bounds(env, env_id))))
-        else:
-            raise ConfigError(f"expected {CHANCE} or AGENT{AGENT} as --policy for {env_id}, got {policy!r}")
-    return found
-
-
-def check_agents(policies: Sequence[str], member: int | None, noise: float | None, stochastic: bool) -> None:
-    """Refuse options of agents where there is none."""
     if (member, noise, stochastic) != (None, None, False) and not any(name.endswith(AGENT) for name in policies):
         told = ", ".join(policies)
         raise ConfigError(f"--member, --noise and --stochastic are for an agent's file ({AGENT}), the policy is {told}")
     if noise is not None and not 0 <= noise < np.inf:
         raise ConfigError(f"the noise must be a finite number, 0 or more, got {noise}")
+    found: list[Policy] = []
+    for policy in policies:
+        if policy.endswith(AGENT):
+            found.append(_agent(env_id, Path(policy).expanduser(), member or 0, noise or 0.0, stochastic, options))
+        elif policy == CHANCE:
+            found.append(uniform(env_id, options) if box is None else UniformPolicy(*box))
+        elif box is not None:
+            raise ConfigError(f"expected {CHANCE} or AGENT{AGENT} as --policy for {env_id}, got {policy!r}")
+        else:
+            found += actors_of(*_archived(policy), env_id, options)
+    return found
 
 
 def _agent(

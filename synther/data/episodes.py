@@ -56,6 +56,28 @@ def episode_spans(rows: Transitions) -> Iterator[slice]:
     yield from (slice(start, stop) for start, stop in pairwise([0, *stops.tolist()]))
 
 
+def returns(rows: Transitions) -> NDArray[np.float64]:
+    """Returns of the episodes that end within the rows, in order."""
+    return np.diff(np.cumsum(rows.reward, dtype=np.float64)[_last_rows(rows)], prepend=0.0)
+
+
+def whole_returns(rows: Transitions, limit: int | None = None) -> NDArray[np.float64]:
+    """Returns of the episodes that terminated or took `limit` steps (None: as many as the longest episode).
+
+    This leaves out episodes that were cut by the end of the data or of a segment of a run.
+    """
+    ends = _last_rows(rows)
+    lengths = np.diff(ends, prepend=-1)
+    whole = rows.terminal[ends] | (lengths >= (limit or lengths.max(initial=0)))
+    return np.asarray(returns(rows)[whole])
+
+
+def _last_rows(rows: Transitions) -> NDArray[np.intp]:
+    if rows.timeout is None:
+        raise DataError("the data has no `timeouts` field, so episode returns cannot be computed")
+    return np.flatnonzero(episode_ends(rows))
+
+
 def hold_out(rows: Transitions, share: float, seed: int) -> tuple[Transitions, Transitions | None]:
     """All rows but a share, and that share (None if it is 0): whole episodes where there are enough of them, because
     the rows of an episode are alike."""

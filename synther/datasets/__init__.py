@@ -97,16 +97,15 @@ Found = tuple[Transitions, str]
 """Rows, and one phrase that says where they come from."""
 
 
-def _environment_of_rows(rows: Transitions) -> tuple[str | None, dict[str, Any]]:
-    return rows.env_id, rows.env_options or {}
-
-
 @dataclass(frozen=True)
 class NamedDataset:
     """What is registered in `DATASETS`: how to get the rows; see `Dataset` for the settings."""
 
     load: Callable[[Request], Found]
-    environment: Callable[[Transitions], tuple[str | None, dict[str, Any]]] = _environment_of_rows
+    environment: Callable[[Transitions], tuple[str | None, dict[str, Any]]] = lambda rows: (
+        rows.env_id,
+        rows.env_options or {},
+    )
     """From the rows to the environment that agents are evaluated in, and its options."""
     agent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     episodes: int = EPISODES
@@ -266,21 +265,15 @@ def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, A
     return rows.env_id or maze.env_id, maze.options()
 
 
-def _of_task(task: Task) -> NamedDataset:
-    load, environment = partial(_task_rows, task), partial(_environment, task)
-    return NamedDataset(load, environment, task.agent, task.episodes, task.rewards)
-
-
-def _shipped(request: Request) -> Found:
-    return formats.read(request.name), "shipped with the package"
-
-
+_SHIPPED = NamedDataset(lambda request: (formats.read(request.name), "shipped with the package"))
+_TASKS = {
+    task.name: NamedDataset(
+        partial(_task_rows, task), partial(_environment, task), task.agent, task.episodes, task.rewards
+    )
+    for task in tasks()
+}
 DATASETS: Registry[NamedDataset] = Registry(
-    "data set",
-    "synther.datasets",
-    NamedDataset,
-    {name: NamedDataset(_shipped) for name in shipped.names()}
-    | {name: _of_task(task) for name, task in tasks().items()},
+    "data set", "synther.datasets", NamedDataset, dict.fromkeys(shipped.names(), _SHIPPED) | _TASKS
 )
 """Data sets by name. Others can be registered here, or installed: see `Registry`. A file of the same name is used
 instead, if there is one."""

@@ -150,8 +150,7 @@ def actors_of(
     actors: list[Policy] = []
     for part in parts_of(policies, env, level):
         if part == CHANCE:
-            with opened(env_id, **options or {}) as one:
-                actors.append(UniformPolicy(*action_bounds(one, env_id)))
+            actors.append(uniform(env_id, options))
             continue
         assert policies is not None  # see `obstacle`
         actor = read_policy(policies, env, part)
@@ -161,6 +160,11 @@ def actors_of(
             raise DataError(f"recorded policies act in [-1, 1]: {env_id} takes actions from {low} to {high}")
         actors.append(actor)
     return actors
+
+
+def uniform(env_id: str, options: Mapping[str, Any] | None) -> UniformPolicy:
+    with opened(env_id, **options or {}) as env:
+        return UniformPolicy(*action_bounds(env, env_id))
 
 
 def parts_of(policies: Path | None, env: str, level: str) -> list[str]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from synther.data.episodes import whole_returns
 from synther.data.transitions import Transitions
 from synther.envs.mazes import D4RLMaze
 from synther.errors import DataError
@@ -136,29 +136,5 @@ def canonical(text: str) -> str:
     return re.sub(r"^(maze2d-\w+)-sparse$", r"\1", plain)
 
 
-def tasks() -> dict[str, Task]:
-    """All tasks by name."""
-    every = [Task(env, level) for env, levels in _LEVELS.items() for level in levels]
-    return {task.name: task for task in every}
-
-
-def returns(rows: Transitions) -> NDArray[np.float64]:
-    """Returns of the episodes that end within the rows, in order."""
-    return np.diff(np.cumsum(rows.reward, dtype=np.float64)[_ends(rows)], prepend=0.0)
-
-
-def whole_returns(rows: Transitions, limit: int | None = None) -> NDArray[np.float64]:
-    """Returns of the episodes that terminated or took `limit` steps (None: as many as the longest episode).
-
-    This leaves out episodes that were cut by the end of the data or of a segment of a run.
-    """
-    ends = _ends(rows)
-    lengths = np.diff(ends, prepend=-1)
-    whole = rows.terminal[ends] | (lengths >= (limit or lengths.max(initial=0)))
-    return np.asarray(returns(rows)[whole])
-
-
-def _ends(rows: Transitions) -> NDArray[np.intp]:
-    if rows.timeout is None:
-        raise DataError("the data has no `timeouts` field, so episode returns cannot be computed")
-    return np.flatnonzero(rows.terminal | rows.timeout)
+def tasks() -> list[Task]:
+    return [Task(env, level) for env, levels in _LEVELS.items() for level in levels]

@@ -24,10 +24,10 @@ from synther.agents.iql import IQLConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.collect.rows import Summary, buffer_of, roll_out
+from synther.data.episodes import returns
 from synther.data.formats.targets import target_of
 from synther.data.spaces import Box
 from synther.datasets.rollouts import actors_of
-from synther.datasets.tasks import returns
 from synther.envs import evaluation, recording, vector_env
 from synther.envs.policies import frozen
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
@@ -167,8 +167,6 @@ def test_shares_of_several_policies(here, trained) -> None:
         alone = roll_out("Pendulum-v1", policy, 250, seed=2, **options)
         assert share.timeout[-1]
         assert np.array_equal(share.action, alone.action) == (policy == "random")  # the second has other starts
-    with pytest.raises(ConfigError, match="hopper"):
-        roll_out("Pendulum-v1", ("random", "x.npz:hopper/medium"), 50)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from synther.agents.agent import ALGORITHMS
+from synther.data.episodes import returns, whole_returns
 from synther.data.transitions import Transitions
 from synther.datasets import Dataset, is_known
-from synther.datasets.tasks import Change, by_returns, canonical, less_one, returns, tasks, whole_returns
+from synther.datasets.tasks import Change, by_returns, canonical, less_one, tasks
 from synther.errors import DataError
 
-TASKS = tasks()
+TASKS = {task.name: task for task in tasks()}
 BALLS = [name for name in TASKS if name.startswith("maze2d")]
 ANTS = [name for name in TASKS if name.startswith("antmaze")]
 SCALED = ["hopper-medium", "hopper-medium-replay", "hopper-mixed"]
