@@ -18,7 +18,6 @@ from torch import Tensor
 
 from synther.conditions import Conditions
 from synther.data.calibration import Calibration, Weights
-from synther.data.decoding import can_be_priced
 from synther.data.layout import Layout
 from synther.data.row_table import RowTable
 from synther.data.scaling import Scaler
@@ -31,7 +30,7 @@ from synther.durable import replacing
 from synther.errors import FormatError
 from synther.presets import Settings
 from synther.relevance.dynamics import Ensemble
-from synther.schema import checked, finite, parse
+from synther.schema import checked, parse
 
 FORMAT = "synther-model-3"
 _MOST_CALLS = 100_000
@@ -114,8 +113,6 @@ class Fitted:
     """What the network is told about rows."""
     shares: Weights = ()
     """How often each value of each group of few values comes in the real rows."""
-    terminal_reward: float = 0.0
-    """How much more reward a terminal row has than a row like it, where terminals are decided."""
     starts: dict[SamplerConfig, Start] = field(default_factory=dict)
     """The noise that matched samplers begin from."""
     calibrations: dict[SamplerConfig, Calibration] = field(default_factory=dict)
@@ -144,7 +141,6 @@ class Fitted:
             "rates": json.dumps(list(self.rates)),
             "shares": json.dumps(self.shares),
             "ending": json.dumps(None if self.ending is None else self.ending.to_json()),
-            "terminal_reward": json.dumps(self.terminal_reward),
             "usual_reward": json.dumps(None if self.usual_reward is None else self.usual_reward.to_json()),
             "calibration": json.dumps(calibration.to_json()),
             "conditions": json.dumps(self.conditions.to_json()),
@@ -196,8 +192,6 @@ class Fitted:
         ]
         if self.conditions.count:
             described.append(self.conditions.to_json())
-        if self.terminal_reward:
-            described.append(self.terminal_reward)
         digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name, tensor in sorted(self._tensors().items()):
             digest.update(name.encode())
@@ -277,10 +271,7 @@ def _assembled(metadata: dict[str, str], tensors: dict[str, Tensor]) -> tuple[Se
         raise ValueError("its weights of values do not fit its columns")
     if len(calibration.drawn) not in (0, len(layout.following)):
         raise ValueError("its numbers for tables do not fit its columns")
-    (price,) = finite((told("terminal_reward", float, "0.0"),), "terminal_reward")  # which earlier files have not
-    if price and not can_be_priced(layout):
-        raise ValueError("its terminals have a price, and its columns allow none")
-    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares, price)
+    fitted = Fitted(layout, scaler, network, record, rates, moments, tree, usual, counted, conditions, shares)
     if judges is not None:
         fitted.ensemble = Ensemble.restored(layout, told("ensemble"), judges)
     if (student is None) != ("student" not in metadata):

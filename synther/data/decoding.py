@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix
-from synther.data.numbers import Bounded, Continuous, Numbers, Real
+from synther.data.numbers import Numbers, Real
 from synther.data.quantiles import row_index
 from synther.data.scaling import Scaler
 from synther.data.spheres import Projection
@@ -68,11 +68,10 @@ class Decoder:
         unusual: TerminationTree | None = None,
         device: torch.device | None = None,
         drawn: Sequence[Sequence[float]] = (),
-        terminal_reward: float = 0.0,
     ) -> None:
         """`ending` decides about terminals, `unusual` about rewards other than the usual one. Without a scaler, the
         matrix is that of the layout itself. `drawn` are mean and std of the numbers that a generator makes for each
-        table of the layout; none: 0 and 1. `terminal_reward` is what a terminal row has more than a row like it."""
+        table of the layout; none: 0 and 1."""
         types = {layout.dtype_of(field).name for field in layout.field_widths}
         device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
         self.layout, self.device = layout, device
@@ -86,8 +85,6 @@ class Decoder:
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
-        priced = ending is not None and terminal_reward != 0
-        self._price = _Price(terminal_reward, layout) if priced else None
         self._unusual = None if unusual is None else _Judge(unusual, layout, device)
         shapes = [(field, width, layout.dtype_of(field)) for field, width in layout.field_widths.items()]
         self._shapes = shapes if unusual is None else [*shapes, (_UNUSUAL, 1, np.dtype(bool))]
@@ -134,8 +131,8 @@ class Decoder:
         self._projection.put(fields)
         if self._ending is not None:
             fields["terminal"][:, 0] = self._ending(fields)
-            if self._price is not None:
-                self._price.settle(raw, fields)
+        if self.layout.terminal_reward:
+            fields["reward"][fields["terminal"]] += self.layout.terminal_reward
         if self._unusual is not None:
             fields[_UNUSUAL][:, 0] = self._unusual(fields)
 
@@ -368,32 +365,3 @@ class _Judge:
         """The tree's answers. (N,)"""
         asked = [fields[field][:, column].double() for field, column in self._asked]
         return self._decide(torch.stack(asked) if asked else fields["reward"].new_empty((0, len(fields["reward"]))))
-
-
-def can_be_priced(layout: Layout) -> bool:
-    """Whether rewards can follow what is decided about terminals: they are plain numbers, beside a generated flag."""
-    terminal, reward = (_place(layout, field) for field in ("terminal", "reward"))
-    drawn = layout.places.index(terminal) in {each.outcome for each in layout.following}
-    return isinstance(terminal.kind, Binary) and isinstance(reward.kind, (Continuous, Bounded)) and not drawn
-
-
-def _place(layout: Layout, field: str) -> Place:
-    return next(place for place in layout.places if place.field == field)
-
-
-class _Price:
-    """What a terminal adds to the reward.
-
-    The network makes a reward for the flag that it makes beside it, and the flag may be anything between 0 and 1. Where
-    another terminal was decided on, the reward has to follow.
-    """
-
-    def __init__(self, price: float, layout: Layout) -> None:
-        self._price, self._flag, kind = price, _place(layout, "terminal").matrix.start, _place(layout, "reward").kind
-        assert isinstance(kind, Real)
-        self._low, self._high = map(float, _inside(*kind.bounds, layout.dtype_of("reward")))
-
-    def settle(self, raw: Tensor, fields: Fields) -> None:
-        reward = fields["reward"][:, 0]
-        change = fields["terminal"][:, 0].double() - raw[self._flag].clamp(0, 1)
-        reward.copy_((reward.double() + self._price * change).clamp(self._low, self._high))

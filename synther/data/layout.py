@@ -21,13 +21,13 @@ from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
 from synther.data.following import Following, class_count, classes_of
 from synther.data.inference import Integers
-from synther.data.kinds import Array, Constant, Drawn, Integer, Kind, Levels, Matrix, Real, Wrapped
+from synther.data.kinds import Array, Binary, Constant, Continuous, Drawn, Integer, Kind, Levels, Matrix, Real, Wrapped
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
 from synther.data.wrapping import find_wrapped, unwrapped
 from synther.errors import ConfigError, DataError, FormatError
-from synther.schema import checked
+from synther.schema import checked, finite
 
 _TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 _TYPES += ("float16", "float32", "float64")
@@ -112,6 +112,9 @@ class Layout:
     """Tables that outcomes are drawn from. The table of an outcome comes after those of its parents."""
     spheres: tuple[Sphere, ...] = ()
     """Columns of observations, and of next ones, that have one length together."""
+    terminal_reward: float = 0.0
+    """How much more reward a terminal row has than a row like it. The matrix has rewards without it: beside a bonus of
+    100 in a few rows, what is paid in all the others would be lost."""
 
     @classmethod
     def infer(
@@ -347,6 +350,9 @@ class Layout:
         if sources.keys() >= {*_PAIR}:
             for column, before, period in self._circles:
                 matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
+        if self.terminal_reward and sources.keys() >= {"reward", "terminal"}:
+            (column,) = self.columns_of("reward")
+            matrix[:, column] -= self.terminal_reward * sources["terminal"][:, 0]
         if self.following and sources.keys() >= {*ROW_FIELDS}:
             values = {number: self.values(number, sources) for number in self._counted}
             draw = following.stream()
@@ -375,6 +381,11 @@ class Layout:
         for table, column in zip(self.following, self.drawn_columns, strict=True):
             values[table.outcome] = table.drawn(values, chunk[:, column])
             chunk[:, column] = values[table.outcome]
+
+    @property
+    def can_be_priced(self) -> bool:
+        """Whether rewards can follow from terminals: they are plain numbers, beside a flag."""
+        return isinstance(self.reward[0], Continuous) and isinstance(self.terminal[0], Binary)
 
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
@@ -499,6 +510,7 @@ class Layout:
             **({"extra": [extra.to_json() for extra in self.extra]} if self.extra else {}),
             **({"following": [table.to_json() for table in self.following]} if self.following else {}),
             **({"spheres": [sphere.to_json() for sphere in self.spheres]} if self.spheres else {}),
+            **({"terminal_reward": self.terminal_reward} if self.terminal_reward else {}),
         }
 
     @classmethod
@@ -509,7 +521,7 @@ class Layout:
             raise FormatError(f"layout: expected kinds and types of {', '.join(ROW_FIELDS)}")
         fields = {field: tuple(map(kinds.from_json, told["kinds"][field])) for field in ROW_FIELDS}
         width = sum(kind.source_width for kind in fields["observation"])
-        return cls(
+        found = cls(
             **fields,
             dtypes=tuple(map(_type, told["dtypes"])),
             flat_action=told["flat_action"],
@@ -520,7 +532,11 @@ class Layout:
             extra=tuple(map(Extra.from_json, told.get("extra", ()))),
             following=_tables(told.get("following", ()), [kind for own in fields.values() for kind in own]),
             spheres=tuple(Sphere.from_json(one, width) for one in told.get("spheres", ())),
+            terminal_reward=finite((told.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
         )
+        if found.terminal_reward and not found.can_be_priced:
+            raise FormatError("layout.terminal_reward: expected rewards that are numbers, and terminals that are flags")
+        return found
 
 
 class _Entry(TypedDict):
@@ -534,6 +550,7 @@ class _Entry(TypedDict):
     extra: NotRequired[list[Any]]
     following: NotRequired[list[Any]]
     spheres: NotRequired[list[Any]]
+    terminal_reward: NotRequired[float]
 
 
 class _ExtraEntry(TypedDict):

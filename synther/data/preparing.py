@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,17 +42,21 @@ def prepare(
     residuals: str = "none",
     order: Sequence[str] = (),
     counted: bool = False,
+    terminal_reward: float = 0.0,
 ) -> Prepared:
     """Find out what columns `rows` have and how they are scaled, and do so.
 
     With `residuals` "linear" or "bent", outcomes are what such a regression leaves of them; `order` names their columns
     in the order of an earlier fit, which is kept. With `counted`, discrete outcomes that follow from discrete columns
-    alone are drawn from tables.
+    alone are drawn from tables. Rewards that are plain numbers are those without the `terminal_reward`, which is what a
+    terminal row has more than a row like it.
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
     if counted:
         layout = with_tables(layout, rows)
+    if layout.can_be_priced:
+        layout = replace(layout, terminal_reward=terminal_reward)
     packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
     given, outcomes = (
         [column for column, field in enumerate(layout.fields) if residuals != "none" and field in fields]

@@ -131,8 +131,8 @@ class Decision:
 def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> TerminationTree | None:
     """A tree that recognises terminal rows, or the rows marked in `truth` (N,). None if no tree can be trusted.
 
-    It is tried first: fitted on four fifths of the rows and asked about the rest. It asks for the reward only if it
-    knows more then: a limit is one on where a step leads, and rewards that follow from it are generated less exactly.
+    It is tried first: fitted on four fifths of the rows and asked about the rest. It asks for the reward only if none
+    can be trusted without: a limit is one on where a step leads, and what is paid there follows.
     """
     truth = rows.terminal if truth is None else truth
     ends, others = np.flatnonzero(truth), np.flatnonzero(~truth)
@@ -145,15 +145,11 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     weight = np.where(terminal, 1.0, len(others) / len(kept))
     rarer = len(ends) <= len(others)  # the answer whose rows a tree could miss and still be right about most
     told = rows[chosen]
-    best, features = 0.0, None
-    for asked in (_unpaid(told), told):
-        known = _features(asked)
-        right = _rightness(known, terminal, weight, asked, rarer)
-        if features is None or right > best:
-            best, features = right, known
-        if best == 1 or not told.reward.any():
-            break
-    return None if features is None or best < TRUSTED else TerminationTree.fit(features, terminal, weight)
+    for asked in (_unpaid(told), told) if told.reward.any() else (told,):
+        features = _features(asked)
+        if _rightness(features, terminal, weight, asked, rarer) >= TRUSTED:
+            return TerminationTree.fit(features, terminal, weight)
+    return None
 
 
 def _rightness(features: Array, terminal: NDArray[np.bool_], weight: Array, rows: Transitions, answer: bool) -> float:

@@ -195,14 +195,14 @@ class Synthesizer:
         order = start._outcome_order() if isinstance(start, Synthesizer) else ()
         counted = data.finite == "counted"
         how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
-        prepared = prepare(rows, *how, order, counted)
+        ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
+        prepared = prepare(rows, *how, order, counted, price)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         if told is None:
             told = tell(rows, condition, first_rows(rows) if data.starts else None)
         weights = None if start is None else self._weights_of(start, prepared.layout, told.conditions)
         marks = None if held_out is None else torch.from_numpy(np.asarray(held_out))
-        ending = learn_ending(rows, prepared.layout) if data.terminals == "decided" else None
         usual = learn_usual_reward(rows, prepared.layout) if data.terminals == "decided" else None
         # A table of rows knows no conditions.
         table = RowTable.fit(rows, prepared.layout) if counted and not told.conditions.scales else None
@@ -237,15 +237,12 @@ class Synthesizer:
         rows, prepared = task.rows, task.prepared
         where, data = compute.describe(self.device), fingerprint(task.all_rows)
         record = FitRecord(len(task.all_rows), result.steps, result.seconds, where, self.seed, data, result.history)
-        ending, price = (None, 0.0) if task.ending is None else task.ending.result()
-        if ending is None and task.ending is not None and rows.terminal.any():
-            log.info("no thresholds explain the terminals of these rows: they are generated")
         moments = Moments.of(task.matrix).cpu()
         usual = None if task.usual_reward is None else task.usual_reward.result()
         told = Conditions() if task.told is None else task.told.conditions
         self._fitted = Fitted(
-            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, ending, usual,
-            task.table, told, _shares(prepared.layout, rows), price,
+            prepared.layout, prepared.scaler, result.network, record, prepared.rates, moments, task.ending, usual,
+            task.table, told, _shares(prepared.layout, rows),
         )  # fmt: skip
         self._tell_of_overfitting()
         self._drawing(TEACHER, progress).ready()

@@ -114,8 +114,7 @@ class Drawing:
     def _decoder(self, calibration: Calibration) -> Decoder:
         model, usual = self.model, self.model.usual_reward
         layout, unusual = model.layout.with_thresholds(calibration.thresholds), None if usual is None else usual.tree
-        device, price = self.sampler.device, model.terminal_reward
-        return Decoder(layout, model.scaler, model.ending, unusual, device, calibration.drawn, price)
+        return Decoder(layout, model.scaler, model.ending, unusual, self.sampler.device, calibration.drawn)
 
     def decoded(self, matrix: Array) -> Transitions:
         """What the network makes (N, D) as rows, their ends decided by whoever decides about ends."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from synther.conditions import Told
 from synther.data import termination
-from synther.data.decoding import can_be_priced
 from synther.data.kinds import Binary, Spiked
 from synther.data.layout import Layout
 from synther.data.preparing import Prepared
@@ -33,14 +33,11 @@ from synther.progress import Progress, resolve
 if TYPE_CHECKING:
     from synther.synthesizer import Synthesizer
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TABLE_STEPS = 100
 """Steps of a fit, at most, where rows are drawn from a table instead."""
-
-
-Ending = tuple[termination.TerminationTree | None, float]
-"""What decides about terminals, and how much more reward these have."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Task:
     """The prepared rows where the fit takes place."""
     start: Network | None
     held_out: torch.Tensor | None
-    ending: Future[Ending] | None
+    ending: termination.TerminationTree | None
     """What is to decide about terminals, where that was asked for."""
     usual_reward: Future[termination.UsualReward | None] | None = None
     """What is to decide which rows have the reward that comes again and again, likewise."""
@@ -80,19 +77,17 @@ class Task:
         return config if self.table is None else replace(config, steps=min(config.steps, TABLE_STEPS))
 
 
-def learn_ending(rows: Transitions, layout: Layout) -> Future[Ending]:
-    """Begin to learn when episodes end, in a thread: it takes nothing but rows, and a GPU is busy with the network."""
-
-    def learn() -> Ending:
-        tree = termination.learn(rows)
-        price = 0.0 if tree is None or not can_be_priced(layout) else termination.terminal_reward(rows, tree)
-        return tree, price
-
-    return _begun(learn)
+def learn_ending(rows: Transitions) -> tuple[termination.TerminationTree | None, float]:
+    """What decides about terminals, and how much more reward these have than rows like them."""
+    tree = termination.learn(rows)
+    if tree is None and rows.terminal.any():
+        log.info("no thresholds explain the terminals of these rows: they are generated")
+    return tree, 0.0 if tree is None else termination.terminal_reward(rows, tree)
 
 
 def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.UsualReward | None] | None:
-    """Likewise begin to learn which rows have the reward that comes again and again, where there is one."""
+    """Begin to learn which rows have the reward that comes again and again, where there is one, in a thread: it takes
+    nothing but rows, and a GPU is busy with the network."""
     (kind,) = layout.reward
     if isinstance(kind, Spiked) and len(kind.spikes) == 1:
         return _begun(partial(termination.UsualReward.learn, rows, kind.spikes[0]))

@@ -10,7 +10,7 @@ import torch
 
 from synther.data import decoding
 from synther.data.decoding import Decoder
-from synther.data.numbers import Bounded, Spiked
+from synther.data.numbers import Spiked
 from synther.data.preparing import Prepared, prepare
 from synther.data.termination import TerminationTree
 from synther.data.transitions import Transitions
@@ -69,26 +69,13 @@ def test_trees_are_asked_about_rows_as_they_come_out():
 
 
 def test_rewards_follow_what_is_decided_about_terminals():
-    """The network's own flag, of any size, is what its reward belongs to."""
+    """Or, where nobody decides, what the network says about them."""
     found, matrix = prepared(), noisy(prepared())
-    (column,) = (column for column, name in enumerate(found.layout.names) if name == "terminal")
-    plain, costly = (Decoder(found.layout, found.scaler, ENDING, terminal_reward=price) for price in (0.0, -3.0))
-    flag = plain.raw(matrix)[column].clamp(0, 1).numpy()
-    assert flag.min() == 0
-    assert flag.max() == 1
-    assert np.mean((flag > 0) & (flag < 1)) > 0.1
-    before, after = plain(matrix).rows, costly(matrix).rows
-    np.testing.assert_allclose(after.reward, before.reward - 3 * (before.terminal - flag), rtol=1e-12)
-    assert after.equals(replace(before, reward=after.reward))
-
-
-def test_a_settled_reward_stays_in_its_bounds():
-    found, matrix = prepared(), noisy(prepared())
-    kinds = [Bounded(-1.0, 0.5) if place.field == "reward" else place.kind for place in found.layout.places]
-    layout = replace(found.layout, reward=(Bounded(-1.0, 0.5),))
-    assert list(layout.kinds) == kinds
-    reward = Decoder(layout, found.scaler, ENDING, terminal_reward=-30.0)(matrix).rows.reward
-    assert (reward.min(), reward.max()) == (-1.0, 0.5)
+    costly = replace(found.layout, terminal_reward=-3.0)
+    for ending in (ENDING, None):
+        before, after = (Decoder(layout, found.scaler, ending)(matrix).rows for layout in (found.layout, costly))
+        assert 0 < before.terminal.mean() < 1
+        assert after.equals(replace(before, reward=before.reward - 3 * before.terminal))
 
 
 def test_rows_with_tables_of_values_are_decoded_in_main_memory():
@@ -108,10 +95,7 @@ def test_rows_with_tables_of_values_are_decoded_in_main_memory():
 def test_nothing_leaves_the_device_while_rows_are_decoded():
     """Tensors of `meta` have no values that could be looked at."""
     found = prepared()
-    here, elsewhere = (
-        Decoder(found.layout, found.scaler, ENDING, UNUSUAL, torch.device(x), terminal_reward=1.0)
-        for x in ("cpu", "meta")
-    )
+    here, elsewhere = (Decoder(found.layout, found.scaler, ENDING, UNUSUAL, torch.device(x)) for x in ("cpu", "meta"))
     matrix = noisy(found)
     assert elsewhere.packed(matrix.to("meta")).shape == here.packed(matrix).shape
 
@@ -123,10 +107,7 @@ def test_nothing_leaves_the_device_while_rows_are_decoded():
 )
 def test_a_gpu_decodes_as_a_cpu(scaling, residuals, dtype):
     found = prepared(scaling, residuals, dtype)
-    cpu, gpu = (
-        Decoder(found.layout, found.scaler, ENDING, UNUSUAL, torch.device(name), terminal_reward=-1.0)
-        for name in ("cpu", "cuda")
-    )
+    cpu, gpu = (Decoder(found.layout, found.scaler, ENDING, UNUSUAL, torch.device(name)) for name in ("cpu", "cuda"))
     assert gpu.device.type == "cuda"
     for noise in (0.0, 0.5, 5.0):
         matrix = noisy(found, noise)

@@ -418,6 +418,17 @@ def test_rows_are_prepared_chunk_by_chunk(chunk: int, monkeypatch: pytest.Monkey
     assert prepared.rates[-1] == pytest.approx(6 / 40)
 
 
+def test_rewards_enter_the_matrix_without_what_terminals_pay():
+    rows = everything()
+    rows = replace(rows, reward=np.linspace(0, 1, len(rows)) + 8 * rows.terminal)
+    layout = prepare(rows, "standard", "onehot", False, terminal_reward=8.0).layout
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    np.testing.assert_allclose(layout.pack(rows)[:, layout.names.index("reward")], np.linspace(0, 1, len(rows)))
+    np.testing.assert_allclose(layout.unpack(layout.pack(rows)).reward, rows.reward)
+    discrete = prepare(everything(), "standard", "onehot", False, terminal_reward=8.0).layout
+    assert discrete.terminal_reward == 0, "a reward of two values is one of these"
+
+
 @pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
 def test_units_change_nothing_where_only_the_next_observation_varies(unit: float):
     following = np.linspace(0.25, 0.75, 50)[:, None]

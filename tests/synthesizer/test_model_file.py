@@ -106,6 +106,7 @@ def test_damaged_metadata(saved, key, damage, tmp_path):
         ("scaler", "kinds", ["standard"]),
         ("layout", "kinds", {}),
         ("layout", "action_space", [{"part": "sphere"}]),
+        *(("layout", "terminal_reward", price) for price in (float("nan"), "1", None)),
         ("record", "weather", "fine"),
     ],
 )
@@ -115,21 +116,6 @@ def test_metadata_damaged_inside(saved, key, part, value, tmp_path):
     save_file(tensors, tmp_path / "x.safetensors", metadata)
     with pytest.raises(FormatError, match=r"x\.safetensors"):
         Synthesizer.load(tmp_path / "x.safetensors")
-
-
-@pytest.mark.parametrize("price", ["NaN", '"1"', "null"])
-def test_a_price_of_terminals_that_cannot_be(saved, price, tmp_path):
-    tensors, metadata = taken_apart(saved)
-    save_file(tensors, tmp_path / "x.safetensors", metadata | {"terminal_reward": price})
-    with pytest.raises(FormatError, match=r"x\.safetensors"):
-        Synthesizer.load(tmp_path / "x.safetensors")
-
-
-def test_earlier_files_have_no_price_of_terminals(saved, tmp_path):
-    tensors, metadata = taken_apart(saved)
-    del metadata["terminal_reward"]
-    save_file(tensors, tmp_path / "x.safetensors", metadata)
-    assert Synthesizer.load(tmp_path / "x.safetensors")._model.terminal_reward == 0
 
 
 @pytest.mark.parametrize("damage", ["missing", "added", "shape"])
