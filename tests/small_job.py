@@ -9,7 +9,7 @@ from synther.data.spaces import Box
 
 TINY = {
     "network": {"width": 16, "depth": 1, "embedding": 8},
-    "fit": {"steps": 60, "evaluate_every": 10, "checkpoint_every": 10},
+    "fit": {"steps": 60, "batch_size": 64, "evaluate_every": 10, "checkpoint_every": 10},
     "sampler": {"steps": 3},
 }
 

@@ -50,8 +50,12 @@ def plain(count: int = 300, columns: int = 1, **changes) -> Transitions:
 
 TINY = {
     "network": {"width": 32, "depth": 2, "embedding": 16},
-    "fit": {"steps": 300, "evaluate_every": 50, "checkpoint_every": 50},
+    "fit": {"steps": 300, "batch_size": 128, "evaluate_every": 50, "checkpoint_every": 50},
     "sampler": {"steps": 16},
 }
-SHORT = {**TINY, "fit": {"steps": 20, "evaluate_every": 10, "checkpoint_every": 10}, "sampler": {"steps": 4}}
+SHORT = {
+    **TINY,
+    "fit": {"steps": 20, "batch_size": 64, "evaluate_every": 10, "checkpoint_every": 10},
+    "sampler": {"steps": 4},
+}
 QUICK = {**SHORT, "sampler": {"steps": 2}}

@@ -9,7 +9,7 @@ from synther import SyntherError, Synthesizer, Transitions
 from synther.conditions import Scale, bottom, parse, top
 from synther.errors import ConfigError
 
-SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 400, "batch_size": 256, "learning_rate": 3e-3}}
+SETTINGS = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 400, "batch_size": 128, "learning_rate": 3e-3}}
 RANDOM = np.random.default_rng(0)
 
 

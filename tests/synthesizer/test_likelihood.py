@@ -17,7 +17,7 @@ from .rows import QUICK, plain
 def gaussian() -> tuple[Transitions, np.ndarray]:
     """Four correlated columns of unlike units, and the true log density of every row."""
     mixing = np.array([[5.0, 0, 0, 0], [0.01, 0.02, 0, 0], [0, 0.5, 1.0, 0], [4.0, 0, 0, 1.0]])
-    normal = np.random.default_rng(0).normal(size=(8000, 4))
+    normal = np.random.default_rng(0).normal(size=(4000, 4))
     values = normal @ mixing.T + [100, 0, 3, 100]
     density = -0.5 * (normal**2).sum(1) - 2 * math.log(2 * math.pi) - math.log(np.linalg.det(mixing))
     return Transitions(values[:, :1], values[:, 1:2], values[:, 2], values[:, 3:]), density
@@ -27,7 +27,7 @@ def gaussian() -> tuple[Transitions, np.ndarray]:
 def fitted(gaussian) -> Synthesizer:
     settings = {
         "network": {"width": 64, "depth": 2, "embedding": 32},
-        "fit": {"steps": 500, "learning_rate": 4e-3, "evaluate_every": 250},
+        "fit": {"steps": 500, "batch_size": 128, "learning_rate": 4e-3, "evaluate_every": 250},
         "data": {"scaling": "standard"},
     }
     return Synthesizer("laptop", **settings).fit(gaussian[0], progress=False)
