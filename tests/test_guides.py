@@ -64,7 +64,7 @@ def exact() -> Exact:
 @pytest.fixture(scope="module")
 def model() -> Synthesizer:
     network = {"width": 64, "depth": 2, "embedding": 32}
-    short = {"network": network, "fit": {"steps": 600, "batch_size": 256, "learning_rate": 2e-3}}
+    short = {"network": network, "fit": {"steps": 400, "batch_size": 128, "learning_rate": 3e-3}}
     return Synthesizer("laptop", **short).fit(world(6_000), progress=False)
 
 
@@ -201,12 +201,12 @@ def test_actions_without_an_order_cannot_be_guided():
 
 
 def test_observations_without_an_order_can_be_seen_by_guides():
-    draw, count = np.random.default_rng(0), 4_000
+    draw, count = np.random.default_rng(0), 2_000
     task = np.eye(3)[draw.integers(0, 3, count)]
     speed, action = draw.normal(size=(2, count))
     s, later = np.column_stack([task, speed]), np.column_stack([task, speed + 0.1 * action])
     real = Transitions(s, action[:, None], action, later, np.zeros(count, bool))
-    small = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 500, "batch_size": 256, "learning_rate": 2e-3}}
+    small = {"network": {"width": 48, "depth": 2}, "fit": {"steps": 300, "batch_size": 128, "learning_rate": 4e-3}}
     fitted = Synthesizer("laptop", **small).fit(real, progress=False)
     assert fitted.layout.following  # the next task is drawn from a table
 
