@@ -43,7 +43,7 @@ def weights(result: FitResult) -> Tensor:
 def test_learns_a_correlated_gaussian():
     covariance = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     data = rows(4000, 2) @ torch.linalg.cholesky(covariance).t()
-    config = FitConfig(steps=600, batch_size=256, learning_rate=3e-3, evaluate_every=300)
+    config = FitConfig(steps=400, batch_size=128, learning_rate=4e-3, evaluate_every=200)
     result = fit(data, NetworkConfig(width=64, depth=2, embedding=32), config, NOISE)
     sampler = BlockSampler(result.network, NOISE, SamplerConfig("unipc", 20))
     drawn = torch.cat([sampler.draw(0, block) for block in range(16)])

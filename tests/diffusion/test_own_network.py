@@ -72,7 +72,7 @@ def weights(result: FitResult[Gated]) -> Tensor:
 
 
 def test_it_learns_a_correlated_gaussian():
-    result = run(rows(), steps=800, batch_size=256, learning_rate=1e-2, evaluate_every=400)
+    result = run(rows(), steps=500, batch_size=128, learning_rate=1e-2, evaluate_every=250)
     assert type(result.network) is Gated
     sampler = BlockSampler(result.network, NOISE, SamplerConfig("heun", 20))
     drawn = torch.cat([sampler.draw(0, block) for block in range(8)])

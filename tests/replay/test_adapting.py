@@ -18,8 +18,8 @@ from .rows import TINY, tiny
 EVERY = 1_000
 QUICK: Settings = preset(
     "laptop",
-    network={"width": 64, "depth": 2, "embedding": 16},
-    fit={"steps": 400, "evaluate_every": 200, "batch_size": 128, "learning_rate": 2e-3},
+    network={"width": 32, "depth": 2, "embedding": 16},
+    fit={"steps": 300, "evaluate_every": 150, "batch_size": 128, "learning_rate": 2e-3},
     sampler={"steps": 2},
 )
 
