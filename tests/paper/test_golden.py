@@ -26,6 +26,7 @@ TABLES = [
     ),
     "online/online-100k",
     "online/guided",
+    "pixels/pixels",
 ]
 
 
