@@ -70,7 +70,7 @@ def test_unipc_is_exact_for_polynomials_of_lower_degree(order):
 @pytest.mark.parametrize("kind", KINDS)
 def test_samples_have_the_mean_and_the_covariance(kind, gaussian, generator):
     noise, count = NoiseConfig(), 5_000
-    # Enough steps that the method's own error is small beside the 10 % that five standard errors of a variance are here.
+    # Enough steps that the method's own error is small beside 10 %, five standard errors of a variance here.
     config = SamplerConfig(kind, {"euler": 600, "heun": 128, "unipc": 128, "sde": 128}[kind], s_noise=1.0)
     start = gaussian.draw(count, noise.sigma_max, generator)
     x = sample(config, gaussian.denoise, start, karras_sigmas(config.steps, noise), generator)
