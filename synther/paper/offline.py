@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from synther.paper.experiment import (
     contrasts_of,
     rows_by_data,
 )
-from synther.paper.published import AVERAGES, FULL_EVAL, LARGER, LOCOMOTION, MAZES, Pair
+from synther.paper.published import AVERAGES, FULL_EVAL, LARGER, LOCOMOTION, MAZES, Printed
 from synther.progress import Progress
 
 Arms = dict[str, dict[str, float]]
@@ -280,11 +280,7 @@ def mixed_subsample() -> Experiment:
 
 
 def _own_data(
-    name: str,
-    about: str,
-    runs: Sequence[OfflineRun],
-    printed: Mapping[str, Mapping[str, Sequence[Pair]]],
-    contrasts: tuple[Contrast, ...],
+    name: str, about: str, runs: Sequence[OfflineRun], printed: Printed, contrasts: tuple[Contrast, ...]
 ) -> Experiment:
     """A row per data set, with the paper's figures for the D4RL set of the same kind."""
     table = rows_by_data(runs, {own: printed[theirs] for own, theirs in D4RL_SETS.items()})
@@ -333,39 +329,38 @@ REGULARISED: dict[str, tuple[str, dict[str, Any]]] = {
 """What may help agents to learn from few rows, by column: an algorithm and its options."""
 
 
-def _with_generators(count: int, pool: OfflineRun, pools: dict[str, tuple[str, ...]]) -> list[OfflineRun]:
-    """The run with each of so many generators, which `pools` learns about.
+def _pooled(
+    name: str, about: str, pools: Iterable[OfflineRun], generators: int, table: Rows, contrasts: Sequence[Contrast] = ()
+) -> Experiment:
+    """An experiment in which each run is a pool of runs, one with each of so many generators.
 
     Each generator serves other seeds, so that what it happens to learn is part of the spread.
     """
-    own = [replace(pool, name=f"{pool.name}-{number + 1}", seed=number * pool.seeds) for number in range(count)]
-    pools[pool.name] = tuple(run.name for run in own)
-    return own
+    runs = {
+        pool.name: [replace(pool, name=f"{pool.name}-{n + 1}", seed=n * pool.seeds) for n in range(generators)]
+        for pool in pools
+    }
+    names = {pool: tuple(run.name for run in own) for pool, own in runs.items()}
+    jobs = tuple(run for own in runs.values() for run in own)
+    return Experiment(name, "", about, jobs, table, contrasts=tuple(contrasts), pools=names)
 
 
 def regularisation() -> Experiment:
     parts = {"walker2d-mixed": 0.15, "hopper-mixed": 0.15, "halfcheetah-mixed": 1.0}
-    runs: list[OfflineRun] = []
-    table: Rows = {}
-    pools: dict[str, tuple[str, ...]] = {}
-    for data, fraction in parts.items():
+    pools: list[OfflineRun] = []
+    table: Rows = {f"{data} {100 * fraction:g} %": {} for data, fraction in parts.items()}
+    for row, (data, fraction) in zip(table.values(), parts.items(), strict=True):
         for title, (algorithm, options) in REGULARISED.items():
             suffix = f"-{title.replace(' ', '_').replace('+', '_').lower()}"
             how: dict[str, Any] = {"agent": options, "fraction": fraction, "seeds": 3}
-            pool = replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000)
-            row = table.setdefault(f"{data} {100 * fraction:g} %", {})
-            row |= cells_of(pool, title=title)
-            runs += _with_generators(3, pool, pools)
+            pools.append(replace(_run(data, algorithm, BOTH, _BEST, suffix, **how), updates=500_000))
+            row |= cells_of(pools[-1], title=title)
             if title == PLAIN:
-                held = replace(pool, name=f"{pool.name}-holdout", holdout=0.1)
-                row |= {
-                    f"early stopping {kind}": Cell(held.name, f"{arm}{STOPPED}")
-                    for kind, arm in ((ORIGINAL, "real"), (SYNTHER, "synthetic"))
-                }
-                runs += _with_generators(3, held, pools)
+                pools.append(replace(pools[-1], name=f"{pools[-1].name}-holdout", holdout=0.1))
+                for kind, arm in ((ORIGINAL, "real"), (SYNTHER, "synthetic")):
+                    row[f"early stopping {kind}"] = Cell(pools[-1].name, f"{arm}{STOPPED}")
     about = "is it only regularisation? Real rows against SynthER's, with layer norm, dropout, weight decay, ReBRAC"
-    contrasts = contrasts_of([*REGULARISED, "early stopping"])
-    return Experiment("regularisation", "", about, tuple(runs), table, contrasts=contrasts, pools=pools)
+    return _pooled("regularisation", about, pools, 3, table, contrasts_of([*REGULARISED, "early stopping"]))
 
 
 VARIANTS: dict[str, Recipe] = {
@@ -379,17 +374,14 @@ VARIANTS: dict[str, Recipe] = {
 
 
 def variants() -> Experiment:
-    runs: list[OfflineRun] = []
-    table: Rows = {}
-    pools: dict[str, tuple[str, ...]] = {}
-    for title, recipe in VARIANTS.items():
-        suffix = f"-{title.replace(' ', '_')}"
-        how: dict[str, Any] = {"fraction": 0.15, "seeds": 4}
-        pool = replace(_run("walker2d-mixed", "td3_bc", SYNTHETIC, recipe, suffix, **how), updates=500_000)
-        table[title] = {"TD3+BC": Cell(pool.name, "synthetic")}
-        runs += _with_generators(4, pool, pools)
+    how: dict[str, Any] = {"fraction": 0.15, "seeds": 4}
+    runs = {
+        title: _run("walker2d-mixed", "td3_bc", SYNTHETIC, recipe, f"-{title.replace(' ', '_')}", **how)
+        for title, recipe in VARIANTS.items()
+    }
+    table = {title: {"TD3+BC": Cell(run.name, "synthetic")} for title, run in runs.items()}
     about = "15 % of walker2d-mixed with TD3+BC: rows of best, of its variants, and of other presets"
-    return Experiment("variants", "", about, tuple(runs), table, pools=pools)
+    return _pooled("variants", about, [replace(run, updates=500_000) for run in runs.values()], 4, table)
 
 
 ASKED: dict[str, Recipe] = {
