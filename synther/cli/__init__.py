@@ -38,13 +38,9 @@ def module_of(verb: str) -> ModuleType:
     return import_module(f"synther.cli.{'models' if verb in _OF_MODELS else verb}")
 
 
+@interrupted_by_sigterm()
 def main(arguments: list[str] | None = None) -> int:
     """Run a verb and return the exit code: 0 done, 1 failed, interrupted or could not write, 2 bad input."""
-    with interrupted_by_sigterm():
-        return _run(arguments)
-
-
-def _run(arguments: list[str] | None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0] in ("-h", "--help"):
         print(_help())

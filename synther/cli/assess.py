@@ -63,27 +63,17 @@ def assess(arguments: list[str]) -> None:
     read: Any = {"seed": chosen.seed, "most": SAMPLE_ROWS}
     real = region(chosen.read_real(chosen.real, **read), requests)
     held_out = None if chosen.held_out is None else region(chosen.read_real(chosen.held_out, **read), requests)
-    model_file = source if drawn else chosen.model or _beside(source)
-    model = None
-    if model_file is not None:
-        model = Synthesizer.load(model_file, device=chosen.device, precision=chosen.precision)
+    beside = source.parent / "model.safetensors"  # in a folder of `synther upsample`
+    is_there = source.is_file() and (source.parent / "run.json").is_file() and beside.is_file()
+    file = source if drawn else chosen.model or (beside if is_there else None)
+    model = None if file is None else Synthesizer.load(file, device=chosen.device, precision=chosen.precision)
     if model is not None and drawn:
-        how: Any = {"condition": requests or None, "guidance": chosen.guidance, "seed": chosen.seed}
-        synthetic = model.sample(chosen.samples, **how, progress=not chosen.quiet)
+        synthetic = model.sample(chosen.samples, condition=requests or None, **chosen.passed("guidance", "seed"))
     else:
         synthetic = chosen.read(chosen.synthetic, **read)
     pair = Pair(real, synthetic, _name(chosen.real), _name(chosen.synthetic), held_out, model)
     done = assess_to(plan, pair, progress=not chosen.quiet)
-    if chosen.json:
-        answer(True, _facts(done), [])
-    else:
-        _tell(done)
-
-
-def _beside(source: Path) -> Path | None:
-    """The model beside the rows, in a folder of `synther upsample`."""
-    model = source.parent / "model.safetensors"
-    return model if source.is_file() and (source.parent / "run.json").is_file() and model.is_file() else None
+    (_print_json if chosen.json else _tell)(done)
 
 
 def _name(source: str) -> str:
@@ -92,14 +82,15 @@ def _name(source: str) -> str:
     return path.resolve().name if path.exists() else source
 
 
-def _facts(done: Assessed) -> dict[str, Any]:
+def _print_json(done: Assessed) -> None:
     """The most important figures; the file has the rest: histograms, correlations, points."""
     kept = ("rows_real", "rows_synthetic", "rows_held_out", "env_id", "verdict", "notes")
     plain = done.assessment.to_json()
     measures = {entry["name"]: {"value": entry["value"], "real": entry["real"]} for entry in plain["measures"]}
     columns = {column.name: column.similarity for column in done.assessment.worst_columns()}
     files = {"report": str(done.report), "figures": str(done.figures)}
-    return {**{key: plain[key] for key in kept}, "measures": measures, "columns": columns, "files": files}
+    found = {key: plain[key] for key in kept}
+    answer(True, {**found, "measures": measures, "columns": columns, "files": files}, [])
 
 
 def _tell(done: Assessed) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tyro
 
 from synther.cli import options
 from synther.cli.answer import answer, standing, table
-
-if TYPE_CHECKING:
-    from synther.synthesizer import Synthesizer
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,10 @@ def _model(chosen: Inspect) -> None:
     model = Synthesizer.load(chosen.file, device="cpu")
     record, settings, layout = model.record, model.settings, model.layout
     parameters = sum(weight.numel() for weight in model.network.parameters())
-    facts: dict[str, Any] = {"kind": "model", "env_id": layout.env_id, "columns": list(layout.names)}
-    facts |= {
+    facts: dict[str, Any] = {
+        "kind": "model",
+        "env_id": layout.env_id,
+        "columns": list(layout.names),
         "conditions": list(model.conditions.names),
         "ensemble": None if model.ensemble is None else model.ensemble.to_json(),
         "student": None if model.student is None else model.student.to_json(),
@@ -84,6 +83,9 @@ def _model(chosen: Inspect) -> None:
         "record": asdict(record),
     }
     network, sampler, last = settings.network, settings.sampler, model.measured
+    cuts = {name: f"> {cut:.3f}" for name, cut in zip(layout.flag_names, layout.thresholds, strict=True)}
+    if model.ending is not None and "terminal" in cuts:
+        cuts["terminal"] = "from other columns"
     figures = [
         ("environment", layout.env_id or "-"),
         ("columns", f"{layout.width} modelled of {len(layout.source_names)}"),
@@ -93,18 +95,11 @@ def _model(chosen: Inspect) -> None:
         ("sampler", f"{sampler.kind}, {sampler.steps} steps, {sampler.network_calls} network calls a row"),
         ("student", "-" if model.student is None else f"{model.student.sampler.network_calls} network calls a row"),
         ("scaling", str(settings.data.scaling)),
-        ("thresholds", ", ".join(_cuts(model)) or "-"),
+        ("thresholds", ", ".join(f"{name} {cut}" for name, cut in cuts.items()) or "-"),
         ("conditions", ", ".join(model.conditions.names) or "-"),
         ("ensemble", "-" if model.ensemble is None else f"{model.ensemble.members} dynamics models"),
     ]
     answer(chosen.json, facts, figures, f"model {chosen.file}")
-
-
-def _cuts(model: Synthesizer) -> Iterator[str]:
-    """When generated flags count as set."""
-    for name, cut in zip(model.layout.flag_names, model.layout.thresholds, strict=True):
-        is_derived = name == "terminal" and model.ending is not None
-        yield f"{name} from other columns" if is_derived else f"{name} > {cut:.3f}"
 
 
 def _agents(chosen: Inspect) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -147,32 +147,24 @@ def pixels(arguments: list[str]) -> None:
 
 
 def _train(arguments: list[str]) -> None:
-    chosen, agent = _parse_train(arguments)
+    """The options of the agent depend on the algorithm, so that is looked for first."""
+    if set(arguments) <= {"-h", "--help"}:
+        options.parse("pixels train", Train, arguments)  # prints help and exits, without importing PyTorch
     from synther.envs.pixels import check_task
-    from synther.experiments.pixels import train_to
+    from synther.experiments.pixels import kind_of, train_to
     from synther.experiments.specs import PixelRun
     from synther.pixels import files
+    from synther.pixels.agent import PIXEL_ALGORITHMS
 
+    config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
+    # Features only matter to heads that are trained alone.
+    chosen, agent = options.parse_with_agent("pixels train", Train, arguments, config(), "features")
     spec = options.build(PixelRun, chosen, name=chosen.out.name, agent=agent)
     frames = files.read(chosen.frames, not chosen.quiet)
     if chosen.evaluate and chosen.env_id is not None:
         check_task(chosen.env_id, frames.action.shape[1])  # now, not when all is trained
     trained = train_to(spec, frames, chosen.out, progress=not chosen.quiet)
     _print(chosen.json, chosen.out, _evaluated(chosen, trained), f"{chosen.algorithm} on frames")
-
-
-def _parse_train(arguments: list[str]) -> tuple[Train, dict[str, Any]]:
-    """The options of the agent depend on the algorithm, so that is looked for first."""
-    if set(arguments) <= {"-h", "--help"}:
-        options.parse("pixels train", Train, arguments)  # prints help and exits, without importing PyTorch
-    from synther.experiments.pixels import kind_of
-    from synther.pixels.agent import PIXEL_ALGORITHMS
-
-    config = kind_of(options.positional(Train, arguments, PIXEL_ALGORITHMS, "drq_bc"))
-    # Features only matter to heads that are trained alone.
-    chosen, agent = options.parse_with_agent("pixels train", Train, arguments, config(), "features")
-    kind_of(chosen.algorithm)  # refuses unknown ones
-    return chosen, agent
 
 
 def _encode(arguments: list[str]) -> None:

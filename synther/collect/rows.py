@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from synther.data import formats
 from synther.data.episodes import returns, whole_returns
 from synther.data.transitions import Transitions
-from synther.datasets.rollouts import CHANCE, actors_of, uniform
 from synther.envs.episodes import check_fits
 from synther.envs.making import Trusted, opened, time_limit
 from synther.envs.policies import Explorer, Policy, UniformPolicy, frozen, policies_of
-from synther.envs.recording import record
+from synther.envs.recording import CHANCE, actors_of, record, uniform
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.folder import read_object

@@ -66,10 +66,7 @@ class Dataset:
             return given
         factor, more = self.rewards[algorithm](self.rows)
         if more and "discount" in given.extra:
-            raise DataError(
-                f"{algorithm} adds {more:g} to every reward of this data set, which cannot be done with the rewards of "
-                "n-step rows: use rows of one step"
-            )
+            raise DataError(f"{algorithm} adds {more:g} to every reward: expected rows of one step, got n-step rows")
         changed = given.reward.astype(np.float64) * factor + more
         return replace(given, reward=changed.astype(given.reward.dtype))
 
@@ -198,10 +195,8 @@ def _unregistered(request: Request) -> Found:
     name = request.name
     if "/" in name or Path(name).exists() or Path(name).suffix or formats.is_minari_id(name):
         return formats.read(name), f"read from {name}"
-    raise FormatError(
-        f"no data set called {name!r}: there is no file of that name{_place(request.data)}, and it is not one of the "
-        f"known names: {', '.join(DATASETS.names())}"
-    )
+    known = ", ".join(DATASETS.names())
+    raise FormatError(f"no data set called {name!r}: no file of that name{_place(request.data)}, and none of {known}")
 
 
 def _task_rows(task: Task, request: Request) -> Found:
@@ -214,13 +209,11 @@ def _task_rows(task: Task, request: Request) -> Found:
             return roll_out.read(request.data, request.progress), roll_out.origin
         installed = _installed(task.minari(OTHERS))
         if installed is None:
-            ids = [task.minari(D4RL)] + ([] if task.maze else [task.minari(OTHERS)])
-            raise FormatError(
-                f"no data set {task.name!r} here: no file of that name{_place(request.data)}, no Minari data set "
-                f"{' or '.join(f'{one}-v*' for one in ids)} installed, and {obstacle}; "
-                f"{'download it with Minari, or ' if task.maze else ''}put its file into a folder and name the "
-                "folder with --data"
-            )
+            there = [task.minari(D4RL)] + ([] if task.maze else [task.minari(OTHERS)])
+            ids = " or ".join(f"{one}-v*" for one in there)
+            missing = f"no file of that name{_place(request.data)}, no Minari data set {ids} installed, and {obstacle}"
+            advice = f"{'download it with Minari, or ' if task.maze else ''}name the folder of its file with --data"
+            raise FormatError(f"no data set {task.name!r} here: {missing}; {advice}")
     return formats.read(installed, format="minari"), f"read from Minari's {installed}"
 
 
@@ -248,19 +241,13 @@ def _version(name: str) -> int:
 def _environment(task: Task, rows: Transitions) -> tuple[str | None, dict[str, Any]]:
     """Where agents are evaluated: as the data says, or in the successor of D4RL's simulator."""
     if rows.env_id is not None and not task.is_of(rows.env_id):
-        raise DataError(
-            f"{task.name} is a name of D4RL's, but these rows are of {rows.env_id}: rename the file, because its "
-            "scores would be mistaken for those of another task"
-        )
+        raise DataError(f"{task.name} is a name of D4RL's, but these rows are of {rows.env_id}: rename the file")
     maze = task.maze
     if maze is None:
         return rows.env_id or ENV_IDS[task.env], rows.env_options or {}
     if rows.env_id is None and (columns := rows.observation.shape[1]) != maze.columns:
-        log.warning(
-            "%s has %d observation columns and %s has %d: D4RL's own maze files are in other coordinates, so agents "
-            "cannot be evaluated",
-            *(task.name, columns, maze.env_id, maze.columns),
-        )
+        told = task.name, columns, maze.env_id, maze.columns
+        log.warning("%s has %d columns and %s has %d, in other coordinates: agents cannot be evaluated", *told)
         return None, {}
     return rows.env_id or maze.env_id, maze.options()
 

@@ -7,11 +7,8 @@ cells. So the data has the rewards of the task that agents are evaluated in.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,19 +17,13 @@ from synther import __version__
 from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.datasets.tasks import ENV_IDS, REPLAYS, Task
-from synther.envs.episodes import action_bounds, check_fits
-from synther.envs.making import opened
 from synther.envs.mazes import PointReacher
-from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
-from synther.envs.recording import record
-from synther.errors import DataError
-from synther.folder import digest_of
+from synther.envs.policies import Policy, policies_of, read_policy
+from synther.envs.recording import CHANCE, actors_of, parts_of, record
+from synther.folder import digest_of, key_of
 from synther.progress import Progress
 
 log = logging.getLogger(__name__)
-
-CHANCE = "random"
-"""The level that needs no policy."""
 
 ANT_POLICY = "ant", "goal"
 """Name, in a file of policies, of the one that an ant follows: it walks to the goal of AntMaze's flat observation."""
@@ -78,7 +69,11 @@ class RollOut:
 
     def read(self, data: Path | None, progress: Progress | bool) -> Transitions:
         """Read the rows from their file, which is made first if it does not exist."""
-        file = _folder(data) / f"{self.task.name}.{self._digest()}.npz"
+        known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
+        known["synther"] = __version__  # another may collect in another way
+        known["options"] = None if self.task.maze else D4RL_BODIES
+        known["policies"] = digest_of(self.policies) if self.policies is not None and self._needed() else None
+        file = _folder(data) / f"{self.task.name}.{key_of(known)}.npz"
         if file.exists():
             return formats.read(file)
         task, maze = self.task, self.task.maze
@@ -112,15 +107,6 @@ class RollOut:
             return _MAZE_ROWS[self.task.level]
         return _ROWS if self.task.maze else _ROWS * len(self._parts())
 
-    def _digest(self) -> str:
-        known: dict[str, Any] = {"name": self.task.name, "rows": self._count(), "seed": self.seed}
-        known["synther"] = __version__  # another may collect in another way
-        if not self.task.maze:
-            known["options"] = D4RL_BODIES
-        if self.policies is not None and self._needed():
-            known["policies"] = digest_of(self.policies)
-        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:12]
-
 
 def _listed(names: set[str]) -> str:
     return f"the {'policy' if len(names) == 1 else 'policies'} {' and '.join(sorted(names))}"
@@ -137,37 +123,3 @@ def _folder(data: Path | None) -> Path:
     if own:
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "synther"
-
-
-def actors_of(
-    policies: Path | None, env: str, level: str, env_id: str, options: Mapping[str, Any] | None = None
-) -> list[Policy]:
-    """The policies `env`/`level` of a file, which draw their actions as they did in training.
-
-    `level` is one of the file, "random" for uniform actions, or several joined by dashes for equal shares:
-    "medium-expert" is half medium, then half expert. `options` are for `gymnasium.make`.
-    """
-    actors: list[Policy] = []
-    for part in parts_of(policies, env, level):
-        if part == CHANCE:
-            actors.append(uniform(env_id, options))
-            continue
-        assert policies is not None  # see `obstacle`
-        actor = read_policy(policies, env, part)
-        name, actions = f"{env}/{part} of {policies}", len(actor.layers[-1][1]) // 2
-        low, high = check_fits(env_id, name, actor.inputs, actions, options)
-        if not ((low == -1).all() and (high == 1).all()):
-            raise DataError(f"recorded policies act in [-1, 1]: {env_id} takes actions from {low} to {high}")
-        actors.append(actor)
-    return actors
-
-
-def uniform(env_id: str, options: Mapping[str, Any] | None) -> UniformPolicy:
-    with opened(env_id, **options or {}) as env:
-        return UniformPolicy(*action_bounds(env, env_id))
-
-
-def parts_of(policies: Path | None, env: str, level: str) -> list[str]:
-    """The levels that make up `level`: itself if the file has it, otherwise those joined by dashes."""
-    whole = policies is not None and f"{env}/{level}" in policies_of(policies)
-    return [level] if whole else level.split("-")

@@ -42,10 +42,8 @@ def by_returns(rows: Transitions) -> tuple[float, float]:
     found = whole_returns(rows)
     span = np.ptp(found) if len(found) else 0.0
     if span == 0:
-        raise DataError(
-            f"rewards are scaled by the range of the returns: expected episodes of different returns, got {len(found)} "
-            "with a range of 0"
-        )
+        what = f"episodes of different returns, got {len(found)} with a range of 0"
+        raise DataError(f"rewards are scaled by the range of the returns: expected {what}")
     return 1000 / float(span), 0.0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,19 @@ from numpy.typing import NDArray
 from synther.cores import cores
 from synther.data.formats import gym_spaces
 from synther.data.transitions import FIELDS, Transitions
-from synther.envs.episodes import LONGEST, SIDE_BY_SIDE, Key, Step, held, play
+from synther.envs.episodes import LONGEST, SIDE_BY_SIDE, Key, Step, action_bounds, check_fits, held, play
 from synther.envs.making import opened, time_limit
-from synther.envs.policies import Policy
+from synther.envs.policies import Policy, UniformPolicy, policies_of, read_policy
 from synther.envs.workers import Workers, answer
-from synther.errors import ConfigError
+from synther.errors import ConfigError, DataError
 from synther.plain import whole_seed
 from synther.progress import Phase, Progress, resolve
 
 Array = NDArray[Any]
 Columns = dict[str, Array]
+
+CHANCE = "random"
+"""The level of policies that needs none."""
 
 _STREAM = 2
 """Random stream of these episodes. Evaluations use another one."""
@@ -70,6 +74,40 @@ def record(
     joined = Transitions.concatenate(shares)
     known = {"action_space": spaces[0], "observation_space": spaces[1], "env_options": json.loads(made)}
     return replace(joined, **known, env_id=env_id)
+
+
+def actors_of(
+    policies: Path | None, env: str, level: str, env_id: str, options: Mapping[str, Any] | None = None
+) -> list[Policy]:
+    """The policies `env`/`level` of a file, which draw their actions as they did in training.
+
+    `level` is one of the file, "random" for uniform actions, or several joined by dashes for equal shares:
+    "medium-expert" is half medium, then half expert. `options` are for `gymnasium.make`.
+    """
+    actors: list[Policy] = []
+    for part in parts_of(policies, env, level):
+        if part == CHANCE:
+            actors.append(uniform(env_id, options))
+            continue
+        assert policies is not None  # only random actions need none
+        actor = read_policy(policies, env, part)
+        name, actions = f"{env}/{part} of {policies}", len(actor.layers[-1][1]) // 2
+        low, high = check_fits(env_id, name, actor.inputs, actions, options)
+        if not ((low == -1).all() and (high == 1).all()):
+            raise DataError(f"recorded policies act in [-1, 1]: {env_id} takes actions from {low} to {high}")
+        actors.append(actor)
+    return actors
+
+
+def uniform(env_id: str, options: Mapping[str, Any] | None) -> UniformPolicy:
+    with opened(env_id, **options or {}) as env:
+        return UniformPolicy(*action_bounds(env, env_id))
+
+
+def parts_of(policies: Path | None, env: str, level: str) -> list[str]:
+    """The levels that make up `level`: itself if the file has it, otherwise those joined by dashes."""
+    whole = policies is not None and f"{env}/{level}" in policies_of(policies)
+    return [level] if whole else level.split("-")
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from synther.agents import policy
 from synther.datasets.tasks import EPISODES
@@ -18,7 +15,6 @@ from synther.envs.evaluation import Evaluation, Evaluator
 from synther.envs.making import Trusted
 from synther.envs.pixels import REPEAT, PixelEnv
 from synther.envs.policies import frozen
-from synther.envs.scores import reference
 from synther.errors import ConfigError, FormatError
 from synther.experiments.loop import CHECKPOINT
 from synther.experiments.pixels import POLICY, description, result_of
@@ -26,9 +22,9 @@ from synther.experiments.results import EvalPoint, Measurement, Result, episodes
 from synther.folder import RunFolder, digest_of, key_of, read_object, write_object
 from synther.pixels import evaluation
 from synther.pixels.evaluation import Book
-from synther.pixels.policy import PixelPolicy, load_pixel_policy
+from synther.pixels.policy import load_pixel_policy
 from synther.plain import check_env_options
-from synther.progress import Phase, Progress, resolve
+from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +97,7 @@ def score(
         shadow_size = run.get("shadow_size")
         how = {"repeat": repeat, "shadow_size": shadow_size, "workers": workers, "make_env": make_env, "number": number}
         with shown.phase("evaluate", len(seeds) * wanted) as phase:
-            found = evaluate_pixels(pixel_policy, env_id, seeds, wanted, phase=phase, **how)
+            found = evaluation.evaluate(pixel_policy, env_id, seeds, wanted, phase=phase, **how)
     else:
         how = {"episodes": wanted, "workers": workers, "options": env_options}
         found = _play_rows(file, env_id, seeds, number, shown, **how)
@@ -148,41 +144,13 @@ def _play_rows(file: Path, env_id: str, seeds: list[int], number: int, progress:
     return found
 
 
-def evaluate_pixels(
-    policy: PixelPolicy,
-    env_id: str,
-    seeds: Sequence[int],
-    episodes: int,
-    *,
-    phase: Phase | None = None,
-    book: Book | None = None,
-    **how: Any,
-) -> Evaluation:
-    """Play episodes with every seed of pixel agents, but those that are in the `book`; see `pixels.evaluation.play`."""
-    returns, lengths = np.full((len(seeds), episodes), np.nan), np.zeros((len(seeds), episodes), np.int64)
-    known = {} if book is None else {place: one for place, one in book.played.items() if place.episode < episodes}
-    new = evaluation.play(policy, env_id, seeds, episodes=episodes, done=known.keys(), **how)
-    for place, played in chain(known.items(), new):
-        lengths[place] = played.length
-        if played.total is not None:
-            returns[place] = played.total
-        if book is not None and place not in known:
-            book.add(place, played)
-        if phase is not None:
-            phase.advance(1, "diverged" if played.total is None else f"return {played.total:,.1f}")
-    scale = reference(env_id)
-    return Evaluation(how.get("number", 0), returns, lengths, None if scale is None else scale.score(returns))
-
-
 def _file_of(agents: Path) -> Path:
     if not agents.is_dir():
         return agents
     for name in (POLICY, CHECKPOINT, f"training/{CHECKPOINT}"):  # the last is that of the paper's runs
         if (agents / name).is_file():
             return agents / name
-    raise FormatError(
-        f"{agents} has no {CHECKPOINT}: expected the folder of `synther train`, `online` or `pixels train`"
-    )
+    raise FormatError(f"{agents} has no {CHECKPOINT}: expected the folder of `synther train`, `online` or `pixels`")
 
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:
@@ -225,7 +193,7 @@ def evaluate(
         drawn = {"repeat": repeat, "shadow_size": about.get("shadow_size")}
         book = Book(folder / "episodes.jsonl", key_of({"policy": digest_of(file), "env_id": env_id, **drawn}))
         how: dict[str, Any] = {**drawn, "workers": workers, "phase": phase, "book": book}
-        found = evaluate_pixels(load_pixel_policy(file), env_id, seeds, episodes, **how)
+        found = evaluation.evaluate(load_pixel_policy(file), env_id, seeds, episodes, **how)
         trained = result_of(folder)
         (arm,) = trained.curves
         end = Result.of([Measurement.of(trained.updates, trained.seconds, {}, found)], [arm])

@@ -68,11 +68,12 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
         spec = replace(spec, env_options=(material.real.env_options if spec.env_id is None else None) or {})
     spec, config = replace(spec, episodes=spec.episodes or EPISODES), spec.config.over(spec.updates)
     env_id, bounds = _environment(spec, material.real, asked)
+    ends: dict[str, Any] = dict(zip(("low", "high"), bounds or (None, None), strict=True))
     for arm in material.agent_arms():
         arm.counts(config.batch_size)
     given = {name: source.given for name, source in material.others.items() if isinstance(source, Given)}
     for name, table in {REAL: material.real, **given}.items():  # wrong ones are refused before there is a folder
-        _rows_of([table], [name], bounds, torch.device("cpu"), discount=_own_discount([table], config))
+        Rows([table], device=torch.device("cpu"), names=[name], **ends, discount=_own_discount([table], config))
     algorithm, n = ALGORITHMS.get(spec.algorithm), spec.n_step
     sizes = material.real.observation.shape[1], material.real.action.shape[1]
     one = n_step_config(algorithm, config, n)
@@ -94,8 +95,8 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     with run.work(described, lambda: Result.after(spec.updates, run.result) is not None) as unfinished:
         if unfinished:
             tables = material.tables(folder, progress)
-            more = {"next_actions": algorithm.needs_next_action, "discount": _own_discount(tables, config)}
-            rows = _rows_of(tables, material.names, bounds, device, **more)
+            ends |= {"next_actions": algorithm.needs_next_action, "discount": _own_discount(tables, config)}
+            rows = Rows(tables, device=device, names=material.names, **ends)
             members = [Member(seed, arm) for arm in material.agent_arms() for seed in spec.all_seeds]
             held_out = None if material.held_out is None else len(tables) - 1
             agent = Agent(config, rows, members, precision=spec.precision, n_step=n, held_out=held_out)
@@ -108,13 +109,6 @@ def train_to(spec: OfflineRun, material: TrainingData, folder: Path, *, progress
     return Result.read(run.result)
 
 
-def _rows_of(
-    tables: Sequence[Transitions], names: Sequence[str], bounds: Bounds | None, device: torch.device, **how: Any
-) -> Rows:
-    low, high = bounds or (None, None)
-    return Rows(tables, device=device, low=low, high=high, names=names, **how)
-
-
 def _own_discount(tables: Sequence[Transitions], config: Any) -> float | None:
     """The discount of rows that have none of their own, where other rows have; None where no row has."""
     return float(getattr(config, "discount", 1.0)) if any("discount" in table.extra for table in tables) else None
@@ -125,7 +119,9 @@ def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str 
 
     If the environment was `asked` for, it must exist.
     """
-    bounds = _bounds_of(real)
+    boxes = [part for part in real.action_space or () if isinstance(part, Box)]
+    own = [np.array([bound for part in boxes for bound in getattr(part, end)]) for end in ("low", "high")]
+    bounds = (own[0], own[1]) if boxes and np.isfinite(own).all() else None
     env_id = real.env_id if spec.env_id is None else Trusted(spec.env_id)
     if env_id is None and spec.evaluate:
         log.warning("the data names no environment: training without evaluation; name one with --env-id")
@@ -141,32 +137,19 @@ def _environment(spec: OfflineRun, real: Transitions, asked: bool) -> tuple[str 
         if spec.evaluate:
             log.warning("training without evaluation: %s", error)
         return None, bounds
-    own = box if np.isfinite(box).all() else None  # infinite bounds are none
+    finite = box if np.isfinite(box).all() else None  # infinite bounds are none
     if not spec.evaluate:
-        return None, bounds or own
+        return None, bounds or finite
     found = real.observation.shape[1], real.action.shape[1]
     if sizes != found:
-        raise DataError(
-            f"{env_id} has {sizes[0]} observation and {sizes[1]} action columns, the data {found[0]} and {found[1]}: "
-            "name another environment with --env-id, or train with --no-evaluate"
-        )
-    if bounds is None and own is None:
+        columns = f"{sizes[0]} observation and {sizes[1]} action columns, the data {found[0]} and {found[1]}"
+        raise DataError(f"{env_id} has {columns}: name another one with --env-id, or train with --no-evaluate")
+    if bounds is None and finite is None:
         log.warning("neither %s nor the data has action bounds: taken to be -1 and 1", env_id)
     if bounds is not None and not np.allclose(bounds, box, rtol=1e-4):
-        log.warning(
-            "action bounds of the data are %s and %s, those of %s are %s and %s: agents use those of the data",
-            *(bound.tolist() for bound in bounds),
-            env_id,
-            *(bound.tolist() for bound in box),
-        )
-    return env_id, bounds or own
-
-
-def _bounds_of(real: Transitions) -> Bounds | None:
-    """Action bounds, if the data has finite ones."""
-    boxes = [part for part in real.action_space or () if isinstance(part, Box)]
-    low, high = (np.array([bound for part in boxes for bound in getattr(part, end)]) for end in ("low", "high"))
-    return (low, high) if boxes and np.isfinite([low, high]).all() else None
+        ends, there = ([bound.tolist() for bound in each] for each in (bounds, box))
+        log.warning("action bounds of the data are %s, those of %s %s: agents use the former", ends, env_id, there)
+    return env_id, bounds or finite
 
 
 def material_of(spec: OfflineRun, dataset: Dataset, place: Place) -> TrainingData:

@@ -28,13 +28,13 @@ from synther.envs.making import Trusted
 from synther.envs.pixels import PixelEnv
 from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.experiments.evaluation import evaluate_pixels
 from synther.experiments.experience import Experience, FrameExperience, replayed
 from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
 from synther.experiments.refresh import Copying, LatentRefreshing, Refreshing
 from synther.experiments.results import Result
 from synther.experiments.specs import OnlinePixelRun, OnlineRun
 from synther.folder import RunFolder
+from synther.pixels.evaluation import evaluate
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import PixelPolicy
 from synther.pixels.ring import Numbers
@@ -231,7 +231,7 @@ class PixelActing(Acting):
         drawn = {"repeat": spec.repeat, "shadow_size": spec.shadow_size}
         how = {**drawn, "workers": spec.workers, "make_env": self._make_env}
         with self.clock.counting("evaluations"):
-            found = evaluate_pixels(policies, spec.env_id, spec.all_seeds, spec.episodes, **how)
+            found = evaluate(policies, spec.env_id, spec.all_seeds, spec.episodes, **how)
         finished: Future[Evaluation] = Future()
         finished.set_result(found)
         return finished

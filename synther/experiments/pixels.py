@@ -83,9 +83,7 @@ def finish(folder: Path, result: Result, policy: PixelPolicy | None = None) -> N
 def description(folder: Path) -> dict[str, Any]:
     """The description of a finished training."""
     if not is_trained(folder):
-        raise ConfigError(
-            f"{folder} holds no finished training on frames: expected the --out of `synther pixels train`"
-        )
+        raise ConfigError(f"{folder} holds no finished training: expected the --out of `synther pixels train`")
     about: dict[str, Any] = read_object(folder / "run.json")
     missing = [name for name in _TOLD if name not in about]
     if missing:
@@ -143,14 +141,10 @@ def train_to(spec: PixelRun, frames: Frames, folder: Path, *, progress: Progress
 def _check_frames(run: Path, frames: Frames) -> None:
     """Refuse frames of another task than that of the agents of `run`, and warn of other frames of the same task."""
     about, policy = description(run), load_pixel_policy(run / POLICY)
-    if len(policy.low) != frames.action.shape[1]:
-        counts = f"{len(policy.low)} actions, the frames {frames.action.shape[1]}"
-        raise DataError(f"the agents of {run} have {counts}: encode what they were trained on")
-    if frames.env_id and about["env_id"] and frames.env_id != about["env_id"]:
-        raise DataError(
-            f"the agents of {run} are of {about['env_id']}, the frames of {frames.env_id}: encode what they were "
-            "trained on"
-        )
+    own, theirs = (f"{len(policy.low)} actions", about["env_id"]), (f"{frames.action.shape[1]} actions", frames.env_id)
+    for known, found in zip(own, theirs, strict=True):
+        if known and found and known != found:
+            raise DataError(f"{run} has agents of {known}, the frames are of {found}: encode what they were trained on")
     if frames.digest() != about["data"]:
         log.warning("the agents of %s were trained on other frames than these", run)
 
@@ -491,7 +485,6 @@ def _together(groups: Sequence[_Group], found: Sequence[Result]) -> Result:
     """One result of all groups, which were trained one after another."""
     parts = {part: sum(result.seconds_of[part] for result in found) for part in found[0].seconds_of}
     firsts = accumulate([len(group.seeds) for group in groups], initial=0)
-    lost = tuple(
-        first + seed for first, result in zip(firsts, found, strict=False) for seed in result.diverged[LATENTS]
-    )
+    placed = zip(firsts, found, strict=False)
+    lost = tuple(first + seed for first, result in placed for seed in result.diverged[LATENTS])
     return replace(found[0], seconds=sum(parts.values()), seconds_of=parts, diverged={LATENTS: lost})

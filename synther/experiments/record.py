@@ -202,10 +202,8 @@ def _summary(name: str, values: Sequence[float | None]) -> dict[str, float]:
 def check_alive(updates: int, diverged: Sequence[bool]) -> None:
     """Raise an error when all members have diverged."""
     if all(diverged):
-        raise SyntherError(
-            f"all {len(diverged)} members have diverged after {updates:,} updates: their losses or actions are not "
-            "finite; lower --agent.learning-rate, or look for extreme values with `synther inspect`"
-        )
+        advice = "lower --agent.learning-rate, or look for extreme values with `synther inspect`"
+        raise SyntherError(f"all {len(diverged)} members have diverged after {updates:,} updates: {advice}")
 
 
 def figures(measurement: Measurement, arms: Sequence[str]) -> dict[str, float]:

@@ -325,7 +325,4 @@ def _made_from(real: Transitions, source: Source) -> Source:
         return _made_from(real, source.source)  # `real` has the changed rewards already
     if isinstance(source, Augmented | Generated):
         return replace(source, real=real)
-    raise ConfigError(
-        "n_step needs synthetic rows that are made from the n-step rows of the data, and these have one step each: "
-        "leave --n-step or --synthetic out"
-    )
+    raise ConfigError("n_step needs synthetic rows of the n-step rows of the data: leave --n-step or --synthetic out")

@@ -67,9 +67,7 @@ class OfflineRun(OfflineOptions, RunSpec):
     def __post_init__(self) -> None:
         check_least(self, updates=1, seeds=1, seed=0, evaluate_every=1, episodes=1, workers=1, n_step=1)
         if not 0 <= self.holdout < 1:
-            raise ConfigError(
-                f"holdout, the share of the real rows that no agent learns from, must lie in [0, 1), got {self.holdout}"
-            )
+            raise ConfigError(f"holdout, a share of the real rows, must lie in [0, 1), got {self.holdout}")
         check_env_options(self.env_options or {})
 
     @property
@@ -215,9 +213,8 @@ class OnlineRun(OnlineOptions, RunSpec):
         check_least(self, evaluate_every=1, episodes=1, workers=1, n_step=1, keep_every=1)
         check_env_options(self.env_options or {})
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
-            raise ConfigError(
-                f"keep_every must be a multiple of checkpoint_every, {self.checkpoint_every:,}: got {self.keep_every:,}"
-            )
+            every = f"checkpoint_every ({self.checkpoint_every:,})"
+            raise ConfigError(f"keep_every must be a multiple of {every}, got {self.keep_every:,}")
         if self.n_step > min(self.learning_starts + 1, self.segment_after(0)):
             named = "learning_starts, checkpoint_every, refresh_every and steps"
             raise ConfigError(f"n_step is {self.n_step}: {named} must be at least that")
@@ -339,10 +336,8 @@ class OnlinePixelRun(OnlineRun):
         shortest = min(self.learning_starts, self.segment_after(0))
         is_asked = shortest < _LONG or "nstep" in self.agent
         if is_asked and shortest < (nstep := self.config.nstep) < self.steps:
-            raise ConfigError(
-                f"agents learn from {nstep} steps at a time (agent.nstep): learning_starts, "
-                "checkpoint_every and refresh_every must be at least that"
-            )
+            named = "learning_starts, checkpoint_every and refresh_every"
+            raise ConfigError(f"agent.nstep is {nstep}: {named} must be at least that")
         if self.env_options or self.utd != 1 or self.n_step != 1:
             raise ConfigError("pixel agents take no env_options, no utd and no n_step; their own option is agent.nstep")
 
@@ -486,13 +481,9 @@ class PixelRun(PixelOptions, SeedOptions, RunSpec):
             super().execute(folder, place, progress)
         why = why_not(folder / STAGE_ONE)
         if why is not None:
-            raise SyntherError(
-                f"trained; evaluation needs a machine that can draw frames: run the same command there ({why})"
-            )
-        found = {
-            arm: evaluate(folder / arm, episodes=self.episodes, workers=place.workers, progress=progress)
-            for arm in arms
-        }
+            raise SyntherError(f"trained, not evaluated: run the same command where frames can be drawn ({why})")
+        how: dict[str, Any] = {"episodes": self.episodes, "workers": place.workers, "progress": progress}
+        found = {arm: evaluate(folder / arm, **how) for arm in arms}
         write_object(self.result(folder), _together(found).to_json())
 
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:

@@ -13,6 +13,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import as_completed
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -22,12 +23,15 @@ from numpy.typing import NDArray
 from synther.cores import cores
 from synther.durable import replacing
 from synther.envs.camera import graphics
+from synther.envs.evaluation import Evaluation
 from synther.envs.pixels import PixelEnv, check_drawable
+from synther.envs.scores import reference
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError, SyntherError
 from synther.folder import append_line
 from synther.pixels.frames import STACK
 from synther.pixels.policy import PixelPolicy
+from synther.progress import Phase
 
 _STREAM = 1
 """Random stream of evaluation episodes. Policies are never tested on initial states from their training data."""
@@ -193,3 +197,29 @@ def _parsed(line: str) -> tuple[str, Place, Played] | None:
         return (found["policy"], place, played) if _line(found["policy"], place, played) == line else None
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def evaluate(
+    policy: PixelPolicy,
+    env_id: str,
+    seeds: Sequence[int],
+    episodes: int,
+    *,
+    phase: Phase | None = None,
+    book: Book | None = None,
+    **how: Any,
+) -> Evaluation:
+    """Play episodes with every seed of pixel agents, but those that are in the `book`; `how` goes to `play`."""
+    returns, lengths = np.full((len(seeds), episodes), np.nan), np.zeros((len(seeds), episodes), np.int64)
+    known = {} if book is None else {place: one for place, one in book.played.items() if place.episode < episodes}
+    new = play(policy, env_id, seeds, episodes=episodes, done=known.keys(), **how)
+    for place, played in chain(known.items(), new):
+        lengths[place] = played.length
+        if played.total is not None:
+            returns[place] = played.total
+        if book is not None and place not in known:
+            book.add(place, played)
+        if phase is not None:
+            phase.advance(1, "diverged" if played.total is None else f"return {played.total:,.1f}")
+    scale = reference(env_id)
+    return Evaluation(how.get("number", 0), returns, lengths, None if scale is None else scale.score(returns))

@@ -170,9 +170,8 @@ def _checked(name: str, scores: ArrayLike) -> Scores:
     if found.ndim != 2 or not found.size:
         raise DataError(f"{name}: scores must be (seeds, tasks) with at least one of each, got the shape {found.shape}")
     if not np.isfinite(found).all():
-        raise DataError(
-            f"{name}: {np.sum(~np.isfinite(found))} of {found.size} scores are not finite: leave out the seed"
-        )
+        lost = f"{np.sum(~np.isfinite(found))} of {found.size}"
+        raise DataError(f"{name}: {lost} scores are not finite: leave out the seed")
     return found
 
 

@@ -27,7 +27,6 @@ from synther.collect.rows import Summary, buffer_of, roll_out
 from synther.data.episodes import returns
 from synther.data.formats.targets import target_of
 from synther.data.spaces import Box
-from synther.datasets.rollouts import actors_of
 from synther.envs import evaluation, recording, vector_env
 from synther.envs.policies import frozen
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
@@ -153,7 +152,7 @@ def test_workers_do_not_wait_for_torch() -> None:
 
 def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
     rows = roll_out("Hopper-v4", f"{archive}:hopper/medium", 60, seed=1)
-    actors = actors_of(Path(archive), "hopper", "medium", "Hopper-v4")
+    actors = recording.actors_of(Path(archive), "hopper", "medium", "Hopper-v4")
     assert rows.equals(recording.record("Hopper-v4", actors, 60, seed=1))
     halves = roll_out("Hopper-v4", f"{archive}:hopper/medium-random", 60, seed=1)
     assert halves[:29].equals(rows[:29])  # row 30 is the end of its half

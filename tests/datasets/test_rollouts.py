@@ -8,8 +8,7 @@ import pytest
 
 from synther.data import formats, spaces
 from synther.data.transitions import Transitions
-from synther.datasets.rollouts import actors_of
-from synther.envs.recording import record
+from synther.envs.recording import actors_of, record
 from synther.errors import ConfigError, DataError, FormatError
 
 from ..support.watch import Watch

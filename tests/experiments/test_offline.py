@@ -168,7 +168,7 @@ def test_bounds_come_from_the_environment_where_the_data_has_none(tmp_path):
 def test_bounds_that_differ_are_told_and_endless_ones_are_none(tmp_path, quick, caplog, monkeypatch):
     halved = replace(swings(), action=swings().action / 4, action_space=(Box.uniform(-0.5, 0.5, 1),))
     run(tmp_path / "narrow", PLAN, TrainingData(halved))
-    assert "bounds of the data" in caplog.text
+    assert "action bounds of the data" in caplog.text
     caplog.clear()
     monkeypatch.setattr(offline, "action_box", lambda env, env_id: (np.full(1, -np.inf), np.full(1, np.inf)))
     run(tmp_path / "endless", PLAN, TrainingData(replace(halved, action_space=None)))
