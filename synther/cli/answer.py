@@ -9,11 +9,13 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from synther.errors import SyntherError
 from synther.schema import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from synther.engines import Outcome
     from synther.experiments.results import EvalPoint, Result
 
 
@@ -30,6 +32,15 @@ def answer(
         print(json.dumps(facts, indent=2))
     else:
         table(header, rows, title)
+
+
+def answer_outcomes(as_json: bool, outcomes: Sequence[Outcome], what: str) -> None:
+    """Print what became of several runs or models; if some are not finished, say so and fail."""
+    facts = {f"{what}s": [vars(outcome) for outcome in outcomes]}
+    answer(as_json, facts, [(one.name, str(one)) for one in outcomes], header=(what, "outcome"))
+    lost = [outcome.name for outcome in outcomes if outcome.error is not None]
+    if lost:
+        raise SyntherError(f"{len(lost)} of {len(outcomes)} {what}s are not finished: {', '.join(lost)}")
 
 
 def standing(name: str, found: EvalPoint | None, unit: str, after: str = "after") -> list[tuple[str, str]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer
+from synther.cli.answer import answer, answer_outcomes
 from synther.diffusion.config import SAMPLERS
 from synther.errors import ConfigError
 from synther.presets import ABOUT, PRESETS
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Fit(options.Preparing, options.Fitting):
-    """Fit a model on DATA and save it as one file. After an interruption, the same command resumes."""
+class _Fit(options.Preparing, options.Fitting):
+    """What `fit` and `upsample` need for a model."""
 
     data: options.Data = tyro.MISSING
     out: Path = tyro.MISSING
-    """Where the model goes: a .safetensors file."""
     condition: tuple[str, ...] = ()
     """What rows can be asked for later: reward, return, or other relevance functions."""
     ensemble: bool = False
@@ -50,17 +49,49 @@ class Fit(options.Preparing, options.Fitting):
         rows = self.part(self.read_real(self.data, self.seed)) if rows is None else rows
         return rows, Synthesizer(settings, device=self.device, precision=self.precision, seed=self.seed)
 
-    def progress(self) -> Progress:
+    def progress(self, shown: Progress | None = None) -> Progress:
         """How progress is shown, and watched."""
         from synther.trackers import Watched
 
-        shown = resolve(not self.quiet)
+        shown = shown or resolve(not self.quiet)
         folder = self.out.with_name(self.out.name.removesuffix(".safetensors"))
         return Watched(folder, shown) if self.tensorboard else shown
 
 
 @dataclass(frozen=True)
-class Upsample(options.Asking, Fit):
+class Fit(options.Engine, _Fit):
+    """Fit a model on DATA and save it as one file. After an interruption, the same command resumes.
+
+    With --models N, OUT is a folder, and several workers (--parallel, --engine ray) can fit its models.
+    """
+
+    out: Path = tyro.MISSING
+    """Where the model goes: a .safetensors file. With --models: a folder."""
+    models: int = 1
+    """Fit this many models, of seeds SEED, SEED + 1 and so on, to OUT/seed-N/model.safetensors."""
+
+
+@dataclass(frozen=True)
+class _OfSeed:
+    """One of several models, as a task of `synther.engines`."""
+
+    chosen: Fit
+
+    @property
+    def name(self) -> str:
+        return f"seed-{self.chosen.seed}"
+
+    def execute(self, folder: Path, progress: Progress) -> None:
+        chosen = replace(self.chosen, out=folder / "model.safetensors")
+        _fit(chosen, chosen.progress(progress))
+
+    def done(self, folder: Path) -> bool:
+        """Whether a model is there tells nothing about its data and options, which `execute` compares."""
+        return False
+
+
+@dataclass(frozen=True)
+class Upsample(options.Asking, _Fit):
     """Fit a model on DATA, write synthetic rows, and compare them with the real ones.
 
     OUT receives model.safetensors, synthetic.hdf5, comparison.json and comparison.png. After an interruption,
@@ -125,11 +156,12 @@ class Presets(options.Output):
 
 def fit(arguments: list[str]) -> None:
     chosen = options.parse("fit", Fit, arguments)
+    if chosen.models != 1:
+        return _fit_several(chosen)
+    options.refuse(chosen, chosen.run_by(), "is for several models: add --models")
     if chosen.out.suffix != ".safetensors":
         raise ConfigError(f"--out must end in .safetensors, got {chosen.out}")
-    from synther.upsample import fit_to
-
-    model = fit_to(chosen.out, *chosen.rows_and_model(), chosen.progress(), chosen.condition, chosen.ensemble)
+    model = _fit(chosen, chosen.progress())
     record, last = model.record, model.measured
     facts = {"model": str(chosen.out), "rows": record.rows, "steps": record.steps, "seconds": record.seconds, **last}
     figures = [
@@ -140,6 +172,25 @@ def fit(arguments: list[str]) -> None:
         ("model", str(chosen.out)),
     ]
     answer(chosen.json, facts, figures)
+
+
+def _fit(chosen: Fit, progress: Progress) -> Synthesizer:
+    from synther.upsample import fit_to
+
+    return fit_to(chosen.out, *chosen.rows_and_model(), progress, chosen.condition, chosen.ensemble)
+
+
+def _fit_several(chosen: Fit) -> None:
+    from synther.engines import run_all
+    from synther.plain import check_least
+
+    check_least(chosen, models=1)
+    if chosen.out.suffix == ".safetensors":
+        raise ConfigError(f"--out must be a folder for --models {chosen.models}, got {chosen.out}")
+    folder, policies = options.from_anywhere(chosen.folder), options.from_anywhere(chosen.policies)
+    chosen = replace(chosen, data=options.from_anywhere(chosen.data), folder=folder, policies=policies)
+    tasks = [_OfSeed(replace(chosen, seed=chosen.seed + number)) for number in range(chosen.models)]
+    answer_outcomes(chosen.json, run_all(tasks, chosen.out, **chosen.run_by(), progress=not chosen.quiet), "model")
 
 
 def distill(arguments: list[str]) -> None:

@@ -54,6 +54,7 @@ class Output:
 
 Options = TypeVar("Options", bound=Output)
 Built = TypeVar("Built")
+Place = TypeVar("Place", str, Path, Path | None)
 
 
 _DATA = "A file (.npz, .hdf5, .parquet), a folder of Parquet files, a Minari id or folder, or a name: hopper-sac ..."
@@ -252,6 +253,13 @@ def build(kind: type[Built], chosen: Output, **own: Any) -> Built:
     """A spec of some `kind`, from the options of the same names; `own` are its other fields."""
     names = {option.name for option in fields(kind)} - own.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(chosen, name) for name in names if hasattr(chosen, name)}, **own)
+
+
+def from_anywhere(path: Place) -> Place:
+    """A path as workers in other folders find it; what is no path here, such as the name of a data set, as it is."""
+    if path is None or not Path(path).expanduser().exists():
+        return path
+    return type(path)(Path(path).expanduser().resolve())
 
 
 def refuse(chosen: Output, names: Iterable[str], why: str) -> None:

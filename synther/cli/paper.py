@@ -10,8 +10,8 @@ from typing import Literal
 import tyro
 
 from synther.cli import options
-from synther.cli.answer import answer, say
-from synther.errors import ConfigError, SyntherError
+from synther.cli.answer import answer, answer_outcomes, say
+from synther.errors import ConfigError
 from synther.experiments.spec import ChangeOptions
 
 
@@ -94,11 +94,7 @@ def _run(chosen: Paper, command: str) -> None:
     place = Place(chosen.out / "models", chosen.folder, chosen.policies, chosen.device, chosen.workers, command)
     specs = [job.changed(chosen) for job in jobs]
     outcomes = execute_all(specs, chosen.out / RUNS, place, **chosen.run_by(), progress=not chosen.quiet)
-    facts = {"runs": [vars(outcome) for outcome in outcomes]}
-    answer(chosen.json, facts, [(one.name, str(one)) for one in outcomes], header=("run", "outcome"))
-    lost = [outcome.name for outcome in outcomes if outcome.error is not None]
-    if lost:
-        raise SyntherError(f"{len(lost)} of {len(outcomes)} runs are not finished: {', '.join(lost)}")
+    answer_outcomes(chosen.json, outcomes, "run")
 
 
 def _table(chosen: Paper, command: str) -> None:
