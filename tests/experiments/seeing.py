@@ -25,7 +25,7 @@ PLAN = PixelRun(
     agent=DRQ, updates=12, seeds=2, seed=3, measure_every=5, device="cpu", checkpoint_seconds=0, tensorboard="off"
 )
 PLAN_BC = replace(PLAN, algorithm="bc", agent=BC)
-TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 8, "evaluate_every": 4}}
+TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 8, "batch_size": 32, "evaluate_every": 4}}
 SETTINGS = PRESETS["fast"].changed(**TINY, sampler={"steps": 2})
 
 

@@ -18,8 +18,11 @@ from synther.experiments.specs import OfflineRun
 
 from .pendulum import swings
 
-TINY = {"network": {"width": 8, "depth": 1, "embedding": 8}, "fit": {"steps": 20, "evaluate_every": 10}}
-TINY |= {"sampler": {"steps": 2}}
+TINY = {
+    "network": {"width": 8, "depth": 1, "embedding": 8},
+    "fit": {"steps": 20, "batch_size": 32, "evaluate_every": 10},
+}
+TINY |= {"sampler": {"steps": 2, "matched": False}}
 """A generator that takes no time."""
 OPTIONS = {"width": 8, "depth": 1, "batch_size": 8, "learning_rate": 1e-2}
 SMALL = TD3BCConfig(**OPTIONS)
