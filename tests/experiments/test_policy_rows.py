@@ -28,10 +28,10 @@ AGENTS = OfflineRun(
     "first", algorithm="bc", agent={"width": 32, "batch_size": 64, "learning_rate": 3e-3}, updates=400, seeds=2,
     evaluate=False, evaluate_every=100, device="cpu", tensorboard="off",
 )  # fmt: skip
-SMALL = {"network": {"width": 64, "depth": 2}, "fit": {"steps": 500, "batch_size": 256, "learning_rate": 2e-3}}
+SMALL = {"network": {"width": 48, "depth": 2}, "fit": {"steps": 250, "batch_size": 128, "learning_rate": 4e-3}}
 
 
-def followed(count: int = 4_000) -> Transitions:
+def followed(count: int = 2_000) -> Transitions:
     """Actions that are half of the first observation, with noise of 0.4."""
     draw = np.random.default_rng(0)
     s = draw.normal(size=(count, 2)).astype(np.float32)
