@@ -32,6 +32,9 @@ _PAIRED = (
 _WIDE = 10
 """A table of more columns than this, and than lines, does not fit the width of a terminal."""
 
+_NO_FIGURES = frozenset(("-", ""))
+"""A cell whose run is not finished, and one that the experiment does not have."""
+
 Entries = dict[str, dict[str, Entry]]
 
 
@@ -68,11 +71,14 @@ class Table:
         return cls(experiment, found, shown, rows, averages, comparisons, paired, over_all)
 
     def lines(self) -> list[list[str]]:
-        """The header and the rows as text. A table of many columns is shown on its side."""
+        """The header and the rows as text, as far as there are figures. A table of many columns is on its side."""
+        return _fitting(_with_figures(self._all_lines()))
+
+    def _all_lines(self) -> list[list[str]]:
         columns = self.experiment.columns
         header = [self.experiment.label or self.experiment.name, *columns]
         body = [*self.rows.items(), *self.averages.items()]
-        return _fitting([header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)])
+        return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
 
     def peaks(self) -> list[list[str]]:
         """The best evaluation of each cell, as `lines`."""
@@ -90,7 +96,7 @@ class Table:
             shown = [getattr(row[column], kind) if column in row else None for column in columns]
             if any(shown):
                 body.append([name, *(str(figure or "-") for figure in shown)])
-        return _fitting([[title, *columns], *body]) if body else []
+        return _fitting(_with_figures([[title, *columns], *body])) if body else []
 
     def differences(self) -> list[list[str]]:
         """The paired differences: a line for each comparison and data set, primary comparisons first."""
@@ -108,7 +114,7 @@ class Table:
         """What the numbers are, and what to keep in mind when reading them."""
         over_tasks = [*([] if self.summary is None else [str(self.summary)]), *map(str, self.comparisons)]
         own = (*self._legend(), *over_tasks, *self._departures(), *self._diverged(), *self._data(), *self._minutes())
-        return [*own, *self.experiment.remarks]
+        return [*own, *self.experiment.remarks, *self._missing()]
 
     def to_json(self, origin: dict[str, str]) -> dict[str, Any]:
         def plain(entries: Entries) -> dict[str, Any]:
@@ -194,6 +200,13 @@ class Table:
         for (data, source), counts in sorted(rows.items()):
             yield f"{data}: {_either(sorted(counts))} rows, {source}."
 
+    def _missing(self) -> Iterator[str]:
+        everything = self._all_lines()
+        shown = _names(_with_figures(everything))
+        missing = [name for name in _names(everything) if name not in shown]
+        if missing:
+            yield f"Not shown, because runs are missing: {', '.join(missing)}."
+
     def _minutes(self) -> Iterator[str]:
         """Only online, where the paper compares training times."""
         taken: dict[str, list[float]] = {}
@@ -205,6 +218,21 @@ class Table:
         if taken:
             means = ", ".join(f"{column} {sum(minutes) / len(minutes):,.1f}" for column, minutes in taken.items())
             yield f"Mean minutes per run, with all seeds trained together: {means}."
+
+
+def _with_figures(lines: list[list[str]]) -> list[list[str]]:
+    """The rows and columns that have a figure; all of them if there is none."""
+    header, *body = lines
+    body = [line for line in body if not _NO_FIGURES.issuperset(line[1:])]
+    if not body:
+        return lines
+    columns = [column for column in zip(header, *body, strict=True) if not _NO_FIGURES.issuperset(column[1:])]
+    return [list(line) for line in zip(*columns, strict=True)]
+
+
+def _names(lines: list[list[str]]) -> list[str]:
+    """Of rows and columns."""
+    return [*(line[0] for line in lines[1:]), *lines[0][1:]]
 
 
 def _fitting(lines: list[list[str]]) -> list[list[str]]:

@@ -75,8 +75,8 @@ def test_mean_and_std_beside_the_papers_figure(out):
         ["b", "40.0 ± 0.0 (10.0 ± 1.0)", "42.0 ± 3.0"],
         ["c", "- (10.0 ± 1.0)", "-"],
         ["average of two", "27.5 ± 2.5 (20.0 ± 2.0)", "36.5 ± 2.0"],
-        ["of all", "-", "-"],
     ]
+    assert "Not shown, because runs are missing: of all." in table.notes()
     assert table.title() == "three data sets; 2 of 3 runs are finished"
     notes = table.notes()
     assert notes[0] == "Mean ± standard deviation of the final score over 2 seeds after 1,000,000 updates."
