@@ -13,9 +13,8 @@ import pytest
 from synther import Transitions
 from synther.data.spaces import Box, Discrete
 from synther.errors import ConfigError, DataError, FormatError
-from synther.replay import adapting
 
-from ..replay.rows import OPTIONS
+from ..replay.rows import OPTIONS, drift_at
 
 
 def to_mdp_dataset(*given: Any, **how: Any) -> Any:
@@ -243,13 +242,7 @@ def test_an_online_buffer_forgets_its_oldest_rows():
 def test_refreshes_can_follow_the_newest_episodes(monkeypatch):
     from synther.integrations.d3rlpy import SyntheticReplayBuffer
 
-    seen: list[list[float]] = []
-
-    def drift(model: Any, unseen: Transitions, newest: Transitions) -> adapting.Drift:
-        seen.append(newest.reward.tolist())
-        return adapting.Drift(1.0, 2.0, len(seen) == 2)
-
-    monkeypatch.setattr(adapting, "drift", drift)
+    seen = drift_at(2, monkeypatch)
     given = to_mdp_dataset(rows(count=60, episodes=True)).episodes  # of five steps each
     how = {**OPTIONS, "refresh_every": 25, "refresh": "auto"}
     buffer = SyntheticReplayBuffer(40, episodes=given, device="cpu", **how)

@@ -16,14 +16,13 @@ from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
-from synther import Transitions, read, write
+from synther import read, write
 from synther.data.episodes import episode_spans
 from synther.data.spaces import Box
 from synther.errors import ConfigError, DataError
 from synther.integrations.sb3 import SyntheticReplayBuffer
-from synther.replay import adapting
 
-from ..replay.rows import OPTIONS
+from ..replay.rows import OPTIONS, drift_at
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 TORQUE = spaces.Box(-2, 2, (2,), np.float32)
@@ -188,7 +187,7 @@ def test_batches_are_normalized_like_theirs(observation):
     torch.testing.assert_close(normal.double(), (raw.double() - 0.5) / 2, atol=0.1, rtol=0)
 
 
-@pytest.mark.parametrize("algorithm", [SAC, TD3])
+@pytest.mark.parametrize("algorithm", [SAC, TD3, CrossQ, TQC])
 def test_they_learn_from_mixed_batches(algorithm):
     agent = model(algorithm, make_vec_env("Pendulum-v1", 2))
     agent.learn(140)
@@ -371,13 +370,6 @@ def test_a_step_of_other_environments_is_refused():
     assert buffer.size() == 0
 
 
-@pytest.mark.parametrize("kind", [CrossQ, TQC])
-def test_algorithms_of_sb3_contrib(kind):
-    agent = model(kind, "Pendulum-v1")
-    agent.learn(70)
-    assert [refresh.kept for refresh in agent.replay_buffer.synthetic.history] == [True]
-
-
 @pytest.mark.parametrize("envs", [1, 3])
 def test_steps_of_a_vector_environment_go_in_as_in_cleanrl(envs):
     """Its loop knows no automatic resets in a step of their own, which are no experience."""
@@ -421,18 +413,12 @@ class Walk(gymnasium.Env):
 
 
 def test_refreshes_can_follow_the_newest_steps(monkeypatch):
-    seen: list[set[float]] = []
-
-    def drift(model: Any, unseen: Transitions, newest: Transitions) -> adapting.Drift:
-        seen.append(set(newest.reward.tolist()))
-        return adapting.Drift(1.0, 2.0, len(seen) == 3)
-
-    monkeypatch.setattr(adapting, "drift", drift)
+    seen = drift_at(3, monkeypatch)
     buffer = SyntheticReplayBuffer(80, VECTOR, TORQUE, device="cpu", n_envs=2, **OPTIONS, refresh="auto")
     for step in range(50):
         here = np.full((2, 3), step, np.float32)
         buffer.add(here, here + 1, np.zeros((2, 2)), np.full(2, step), np.zeros(2), [{}, {}])
-    assert seen[:3] == [set(range(start, start + 6)) for start in (30, 36, 42)]
+    assert [set(look) for look in seen[:3]] == [set(range(start, start + 6)) for start in (30, 36, 42)]
     assert [one.added for one in buffer.synthetic.history] == [60, 96]
     with pytest.raises(ConfigError, match="SyntheticReplay"):
         SyntheticReplayBuffer(80, VECTOR, TORQUE, ratio="auto", td_error=lambda rows: rows.reward)

@@ -13,11 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from synther import Transitions
 from synther.errors import ConfigError, DataError
-from synther.replay import adapting
 
-from ..replay.rows import OPTIONS
+from ..replay.rows import OPTIONS, drift_at
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -358,13 +356,7 @@ def test_rows_of_several_steps_keep_their_number():
 
 
 def test_refreshes_can_follow_the_newest_steps(monkeypatch):
-    seen: list[list[float]] = []
-
-    def drift(model: Any, unseen: Transitions, newest: Transitions) -> adapting.Drift:
-        seen.append(newest.reward.tolist())
-        return adapting.Drift(1.0, 2.0, len(seen) == 3)
-
-    monkeypatch.setattr(adapting, "drift", drift)
+    seen = drift_at(3, monkeypatch)
     ours, every = buffer(size=75, refresh="auto"), steps(108)
     for start in range(0, 108, 12):
         ours.extend(every[start : start + 12])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from synther import Settings, Transitions, preset
+from synther.replay import adapting
 from synther.replay.synthetic import SyntheticReplay
 
 TINY: Settings = preset(
@@ -49,3 +51,15 @@ def some(count: int, discrete: bool = False) -> Transitions:
 def tiny(capacity: int = 1000, **options) -> SyntheticReplay:
     options = {"refresh_every": 100, "samples": 300, "preset": TINY, "device": "cpu", "progress": False, **options}
     return SyntheticReplay(capacity, **options)
+
+
+def drift_at(look: int, monkeypatch: pytest.MonkeyPatch) -> list[list[float]]:
+    """Rows have changed at the look of this number. The answer gathers the newest rewards that each look is shown."""
+    seen: list[list[float]] = []
+
+    def drift(model: Any, unseen: Transitions, newest: Transitions) -> adapting.Drift:
+        seen.append(newest.reward.tolist())
+        return adapting.Drift(1.0, 2.0, len(seen) == look)
+
+    monkeypatch.setattr(adapting, "drift", drift)
+    return seen
