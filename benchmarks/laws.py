@@ -6,8 +6,9 @@ Fits each preset on rows of each world of `law_worlds.py` and `law_tables.py`, d
 matters: the spread of outcomes given (s, a), the share of special values, rows that the world cannot produce, tail
 quantiles. A figure misses (*) if it differs from the training rows' own figure by more than the tolerance, or exceeds a
 fixed limit. A result in FOLDER is not measured again, so the work can be stopped and resumed, and divided:
-`--share 0/3` does every third fit. Presets that differ only in the sampler, or in having a student, share a fit. Use a
-new folder after a change of the generator.
+`--share 0/3` does every third fit. Presets that differ only in the sampler, or in having a student, share a fit. With
+several `--seeds`, each with rows and a fit of its own, figures are means, with the lowest and highest in brackets. Use
+a new folder after a change of the generator.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +67,14 @@ def main() -> None:
     parser.add_argument("--share", default="0/1", help="do every Nth fit, beginning with number I: I/N")
     parser.add_argument("--fit-steps", type=int, help="fit steps, if not the preset's: few make a smoke test")
     parser.add_argument("--keep", type=float, default=1.0, help="share of rows that an ensemble's filter keeps")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     chosen = parser.parse_args()
     head = origin()
     first, every = map(int, chosen.share.split("/"))
-    work = [(world, group) for group in fits(chosen.presets) for world in chosen.only]
-    for world, group in work[first::every]:
-        _measure_fit(world, group, chosen, head)
-    text = table(_results(chosen.folder, chosen.presets, chosen.only), chosen.presets)
+    work = [(seed, world, group) for seed in chosen.seeds for group in fits(chosen.presets) for world in chosen.only]
+    for seed, world, group in work[first::every]:
+        _measure_fit(seed, world, group, chosen, head)
+    text = table(_results(chosen.folder, chosen.presets, chosen.only, chosen.seeds), chosen.presets)
     keep(chosen.out, head, text)
 
 
@@ -85,23 +87,23 @@ def fits(presets: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _measure_fit(world: str, group: Sequence[str], chosen: argparse.Namespace, head: list[str]) -> None:
-    missing = [name for name in group if not _place(chosen.folder, world, name).exists()]
+def _measure_fit(seed: int, world: str, group: Sequence[str], chosen: argparse.Namespace, head: list[str]) -> None:
+    missing = [name for name in group if not _place(chosen.folder, world, name, seed).exists()]
     if not missing:
         return
     make, laws = WORLDS[world]
-    real = make(chosen.rows, chosen.seed)
+    real = make(chosen.rows, seed)
     settings: Settings = PRESETS[max(missing, key=_calls)]
     if chosen.fit_steps:
         settings = settings.changed(fit={"steps": chosen.fit_steps})
-    model = Synthesizer(settings, seed=chosen.seed).fit(real, ensemble=chosen.keep < 1, progress=False)
+    model = Synthesizer(settings, seed=seed).fit(real, ensemble=chosen.keep < 1, progress=False)
     known = figures(laws, real)
     errors = {law_key(law): standard_error(law.measure, real) for law in laws}
-    print(f"{world}: {', '.join(missing)}: fit {model.record.seconds:.0f} s", flush=True)
+    print(f"{world}: {', '.join(missing)}, seed {seed}: fit {model.record.seconds:.0f} s", flush=True)
     for name in missing:
         sampler = None if _calls(name) else PRESETS[name].sampler
         began = time.perf_counter()
-        how = {"seed": chosen.seed + 1, "sampler": sampler, "keep": chosen.keep}
+        how = {"seed": seed + 1, "sampler": sampler, "keep": chosen.keep}
         drawn = model.sample(chosen.samples, **how, progress=False)
         line = {
             "world": world,
@@ -117,7 +119,7 @@ def _measure_fit(world: str, group: Sequence[str], chosen: argparse.Namespace, h
             "settings": replace(settings, sampler=PRESETS[name].sampler, distill=PRESETS[name].distill).to_json(),
             "origin": head,
         }
-        with replacing(_place(chosen.folder, world, name)) as beside:
+        with replacing(_place(chosen.folder, world, name, seed)) as beside:
             beside.write_text(json.dumps(line) + "\n")
         misses = sum(missed(law, line) for law in laws)
         print(f"  {name}: drawn in {line['sample_seconds']:.0f} s, misses {misses} of {len(laws)}", flush=True)
@@ -162,13 +164,34 @@ def missed(law: Law, line: Mapping[str, Any]) -> bool:
     return not distance <= tolerance(law, line)
 
 
-def _place(folder: Path, world: str, preset: str) -> Path:
-    return folder / f"{world}-{re.sub('[^a-z0-9]+', '-', preset.lower())}.json"
+def _place(folder: Path, world: str, preset: str, seed: int) -> Path:
+    return folder / f"{world}-{re.sub('[^a-z0-9]+', '-', preset.lower())}{f'-{seed}' if seed else ''}.json"
 
 
-def _results(folder: Path, presets: Sequence[str], worlds: Sequence[str]) -> dict[tuple[str, str], Line]:
-    places = {(world, name): _place(folder, world, name) for world in worlds for name in presets}
-    return {key: json.loads(place.read_text()) for key, place in places.items() if place.exists()}
+def _results(
+    folder: Path, presets: Sequence[str], worlds: Sequence[str], seeds: Sequence[int]
+) -> dict[tuple[str, str], Line]:
+    """The mean of the seeds that were measured, by world and preset."""
+    found: dict[tuple[str, str], Line] = {}
+    for world, name in product(worlds, presets):
+        places = [_place(folder, world, name, seed) for seed in seeds]
+        lines = [json.loads(place.read_text()) for place in places if place.exists()]
+        if lines:
+            found[world, name] = mean(lines)
+    return found
+
+
+def mean(lines: Sequence[Line]) -> Line:
+    """One line for several seeds, with the lowest and highest figure of each law as `ranges`."""
+
+    def over(part: str, reduce: Callable[[list[float]], Any]) -> dict[str, Any]:
+        return {key: reduce([line[part][key] for line in lines]) for key in lines[0][part]}
+
+    errors = over("errors", lambda errors: float(np.mean(errors)) / math.sqrt(len(errors)))
+    figures, real = over("figures", np.mean), over("real", np.mean)
+    ranges = over("figures", lambda each: (min(each), max(each))) if len(lines) > 1 else {}
+    seconds = {key: sum(line[key] for line in lines) for key in ("fit_seconds", "sample_seconds")}
+    return {**lines[0], "figures": figures, "real": real, "errors": errors, "ranges": ranges, **seconds}
 
 
 def table(results: Mapping[tuple[str, str], Line], presets: Sequence[str]) -> str:
@@ -191,15 +214,18 @@ def table(results: Mapping[tuple[str, str], Line], presets: Sequence[str]) -> st
 
 def _row(world: str, law: Law, lines: Mapping[str, Line], presets: Sequence[str]) -> list[str]:
     key = law_key(law)
-    cells = [
-        f"{lines[name]['figures'][key]:.4g}{' *' if missed(law, lines[name]) else ''}" if name in lines else "-"
-        for name in presets
-    ]
+    cells = [_cell(law, lines[name]) if name in lines else "-" for name in presets]
     sign = "at most " if law.limits is not None else "± "
     allowed = {name: f"{sign}{tolerance(law, line):.2g}" for name, line in lines.items()}
     strict = next((text for name, text in allowed.items() if name != "laptop"), None)
     told = [text for text in (strict, f"laptop {allowed['laptop']}" if "laptop" in allowed else None) if text]
     return [world, law.name, law.figure, f"{next(iter(lines.values()))['real'][key]:.4g}", ", ".join(told), *cells]
+
+
+def _cell(law: Law, line: Line) -> str:
+    key = law_key(law)
+    spread = "({:.3g} to {:.3g}) ".format(*line["ranges"][key]) if line["ranges"] else ""
+    return f"{line['figures'][key]:.4g} {spread}{'*' if missed(law, line) else ''}".rstrip()
 
 
 if __name__ == "__main__":

@@ -292,9 +292,21 @@ def test_a_command_leaves_results_that_are_not_measured_again(
     asked = ["--presets", "laptop", "--only", "slippery", "--rows", "300", "--samples", "200", "--fit-steps", "3"]
     monkeypatch.setattr("sys.argv", ["laws.py", *asked, "--folder", str(tmp_path), "--out", str(tmp_path / "laws.md")])
     laws.main()
-    assert "slippery: laptop: fit" in capsys.readouterr().out
+    assert "slippery: laptop, seed 0: fit" in capsys.readouterr().out
     laws.main()
-    assert "slippery: laptop: fit" not in capsys.readouterr().out
+    assert "fit" not in capsys.readouterr().out
     told = (tmp_path / "laws.md").read_text()
     assert "| chain of 20 integers" in told
     assert "of 9" in told.splitlines()[-2] or "of 9" in told.splitlines()[-3]
+
+
+def test_several_seeds_are_one_line_with_their_range() -> None:
+    law = laws.WORLDS["noise"][1][0]
+    key = laws.law_key(law)
+    one = {"preset": "best", "rows": 10, "samples": 10, "fit_seconds": 1, "sample_seconds": 2, "real": {key: 1.0}}
+    lines = [one | {"figures": {key: value}, "errors": {key: 0.1}} for value in (0.8, 1.1, 1.4)]
+    found = laws.mean(lines)
+    assert found["figures"][key] == pytest.approx(1.1)
+    assert found["ranges"][key] == (0.8, 1.4)
+    assert found["errors"][key] == pytest.approx(0.1 / math.sqrt(3))
+    assert (found["fit_seconds"], found["sample_seconds"]) == (3, 6)
