@@ -294,7 +294,7 @@ def test_a_command_leaves_results_that_are_not_measured_again(
     laws.main()
     assert "slippery: laptop, seed 0: fit" in capsys.readouterr().out
     laws.main()
-    assert "fit" not in capsys.readouterr().out
+    assert "seed 0: fit" not in capsys.readouterr().out
     told = (tmp_path / "laws.md").read_text()
     assert "| chain of 20 integers" in told
     assert "of 9" in told.splitlines()[-2] or "of 9" in told.splitlines()[-3]
