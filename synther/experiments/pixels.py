@@ -369,7 +369,7 @@ def train_arms(spec: PixelRun, frames: Frames, folder: Path, progress: Progress)
             retrain_to(spec, one, real, folder / arm, features=own.features, progress=progress)
             continue
         assert own.recipe.samples is not None
-        first = next(name for name, other in spec.arms.items() if own.shares_models(other))
+        first = next(name for name, other in spec.arms.items() if other.models == own.models)
         rows = (formats.read(file) for file in latents)
         rows = (pairs_of(some) for some in rows) if own.pairs else rows
         models = fit_to(folder / f"{first}-models", rows, spec.all_seeds, own.recipe.settings(), **how)

@@ -117,6 +117,9 @@ class OnlineOptions(EvaluationOptions):
     """Episodes that each seed plays in an evaluation."""
 
 
+_RELEVANCE = ("reward", "return", "curiosity", "td_error")
+
+
 @dataclass(frozen=True, kw_only=True)
 class GuidanceOptions:
     """Which rows to ask a generator for, where not all are alike."""
@@ -135,22 +138,23 @@ class GuidanceOptions:
 
         return Relevant(self.relevance, self.relevant, self.guidance)
 
-    def check_guidance(self, known: Sequence[str]) -> None:
+    def check_guidance(self) -> None:
         """Refuse what no model can be asked for."""
-        right = self.relevance in (None, *known) and 0 < self.relevant < 1 and 0 <= self.guidance < math.inf
+        right = self.relevance in (None, *_RELEVANCE) and 0 < self.relevant < 1 and 0 <= self.guidance < math.inf
         if not right:  # says what is wrong, and imports PyTorch, for which a list of experiments need not wait
             self.wanted()
 
 
-_GUIDANCE = ("relevance", "relevant", "guidance")
+_LATER = {"policy": None, "copies": False, "refresh": "fixed"}
 
 
 def used(options: Any) -> Any:
-    """Options without those of guidance where nothing is asked for: earlier versions did not have them."""
+    """Options without those that earlier versions did not have, where these are not used."""
     if not isinstance(options, dict):
         return options
-    unused = _GUIDANCE if options.get("relevance", "") is None else ()
-    unused = (*unused, "policy") if options.get("policy", "") is None else unused
+    unused = {name for name, default in _LATER.items() if options.get(name, ...) == default}
+    if options.get("relevance", "") is None:
+        unused |= {"relevance", "relevant", "guidance"}
     return {name: used(value) for name, value in options.items() if name not in unused}
 
 
@@ -232,7 +236,7 @@ class ChangeOptions:
 _LOCAL = {"device", "workers", "tensorboard", "wandb", "checkpoint_seconds", "keep_every"}
 """Options that may differ between machines: `run.json` does not contain them."""
 _RARELY_SET = {"prior", "precision", "env_id", "env_options", "evaluate", "checkpoint_every", "capacity"}
-_RARELY_SET |= {"measure_every", "n_step", "copies", "holdout"}
+_RARELY_SET |= {"measure_every", "n_step", "holdout"}
 """Options that `run.json` contains only if they are not the default: earlier versions did not have them."""
 
 
@@ -355,9 +359,6 @@ class Generator:
         return replace(own, changes={**self.changes, "fit": {**self.changes.get("fit", {}), "steps": most}})
 
 
-_OFFLINE_RELEVANCE = ("reward", "return", "curiosity")
-
-
 @dataclass(frozen=True)
 class PolicyGuidance:
     """Rows with the actions of agents like those of the run, which are trained first (Jackson et al. 2024)."""
@@ -403,13 +404,12 @@ class Recipe(GuidanceOptions, Generator):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, samples=1, most=1)
-        self.check_guidance(_OFFLINE_RELEVANCE)
+        self.check_guidance()
         if self.relevance == "td_error":
             raise ConfigError("relevance td_error is that of agents in training: offline, choose another one")
-        if self.relevance is not None and self.generator != "diffusion":
-            raise ConfigError(f"only diffusion models can be asked for relevant rows, got generator {self.generator!r}")
-        if self.policy is not None and self.generator != "diffusion":
-            raise ConfigError(f"only diffusion models can be guided by a policy, got generator {self.generator!r}")
+        if (self.relevance, self.policy) != (None, None) and self.generator != "diffusion":
+            what = "relevant rows, or those of a policy"
+            raise ConfigError(f"only diffusion models can be asked for {what}, got generator {self.generator!r}")
 
     def changed(self, changes: ChangeOptions) -> Recipe:
         own, asked = self, changes.samples

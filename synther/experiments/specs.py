@@ -116,9 +116,6 @@ class OfflineRun(OfflineOptions, RunSpec):
                 yield ("sources", name), checked(recipe, Recipe, name), trained["synthetic"][name]["settings"]
 
 
-_RELEVANCE = ("reward", "return", "curiosity", "td_error")
-
-
 @dataclass(frozen=True)
 class Synthetic(RefreshOptions, Generator):
     """A generator of each seed's own rows, fitted again as they come in. The defaults are the paper's."""
@@ -140,7 +137,7 @@ class Synthetic(RefreshOptions, Generator):
             raise ConfigError(f"ratio, the synthetic share of a batch, must lie in (0, 1], got {self.ratio}")
         if self.copies and self.relevance is not None:
             raise ConfigError("copies are of all real rows: leave --relevance or --copies out")
-        self.check_guidance(_RELEVANCE)
+        self.check_guidance()
         if self.settings().fit.minutes is not None:
             raise ConfigError("fit.minutes would make every run different: set fit.steps instead")
 
@@ -154,13 +151,9 @@ class Synthetic(RefreshOptions, Generator):
         return replace(self, samples=most).with_preset(changes)
 
     def description(self) -> dict[str, Any]:
-        own = self.to_json()
+        own = used(asdict(self))
         del own["preset"], own["changes"]
         return {"settings": self.settings().to_json(), **own}
-
-    def to_json(self) -> dict[str, Any]:
-        unused = {"copies": False, "refresh": "fixed"}  # earlier versions did not have them
-        return {name: value for name, value in used(asdict(self)).items() if value != unused.get(name, ...)}
 
 
 @dataclass(frozen=True)
@@ -265,10 +258,6 @@ class OnlineRun(OnlineOptions, RunSpec):
         """A run can be extended if a segment ends where it ended: there the environments start over."""
         why = f"a run can be extended from a multiple of {self.checkpoint_every:,} steps (--checkpoint-every)"
         return Growth("steps", lambda step: "" if self.segments_until(step)[-1] == step else why)
-
-    def to_json(self) -> dict[str, Any]:
-        own = super().to_json()
-        return own if self.synthetic is None else own | {"synthetic": self.synthetic.to_json()}
 
     def description(self) -> dict[str, Any]:
         """The options that the result of the training depends on."""
@@ -400,13 +389,10 @@ class Retraining:
         """Names the latents: arms that have it in common share them."""
         return f"{self.features}-{self.shifts}"
 
-    def shares_models(self, other: Retraining) -> bool:
-        """Whether the models of both are fitted on the same latents in the same way."""
-        if self.recipe is None or other.recipe is None:
-            return False
-        if (self.latents, self.pairs) != (other.latents, other.pairs):
-            return False
-        return self.recipe.settings() == other.recipe.settings()
+    @property
+    def models(self) -> tuple[Any, ...] | None:
+        """Identifies the models: arms that have it in common share them."""
+        return None if self.recipe is None else (self.latents, self.pairs, self.recipe.settings())
 
     def changed(self, changes: ChangeOptions) -> Retraining:
         """A number of samples or steps is taken as given: each arm has the same, unlike the sources of rows."""

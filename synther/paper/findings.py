@@ -108,17 +108,16 @@ def _finding(job: RunSpec, folder: Path) -> Finding | None:
 
 def pooled(experiment: Experiment, found: Mapping[str, Finding]) -> dict[str, Finding]:
     """The finished runs that belong to no pool, and each pool whose runs are finished as one run with all seeds."""
-    pools = {name: [found[run] for run in runs] for name, runs in experiment.pools.items() if found.keys() >= {*runs}}
     members = {run for runs in experiment.pools.values() for run in runs}
-    alone = {name: run for name, run in found.items() if name not in members}
-    return alone | {name: _joined(runs) for name, runs in pools.items()}
-
-
-def _joined(runs: Sequence[Finding]) -> Finding:
-    values = {arm: tuple(value for run in runs for value in run.values[arm]) for arm in runs[0].values}
-    departures = dict.fromkeys(departure for run in runs for departure in run.departures)
-    result = Result.joined([run.result for run in runs if run.result is not None])
-    return replace(runs[0], values=values, departures=tuple(departures), result=result)
+    shown = {name: run for name, run in found.items() if name not in members}
+    for name, names in experiment.pools.items():
+        if found.keys() >= {*names}:
+            runs = [found[run] for run in names]
+            values = {arm: tuple(value for run in runs for value in run.values[arm]) for arm in runs[0].values}
+            departures = dict.fromkeys(departure for run in runs for departure in run.departures)
+            result = Result.joined([run.result for run in runs if run.result is not None])
+            shown[name] = replace(runs[0], values=values, departures=tuple(departures), result=result)
+    return shown
 
 
 def _outdated(job: RunSpec, done: Mapping[str, Any], folder: Path) -> Iterator[Difference]:

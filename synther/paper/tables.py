@@ -66,9 +66,15 @@ class Table:
             line.name: {column: findings.average(line, column, rows) for column in experiment.columns}
             for line in experiment.averages
         }
-        comparisons, over_all = _statistics(experiment, shown)
+        comparisons, over_all = [], None
+        try:
+            comparisons = [findings.comparison(contrast, experiment, shown) for contrast in experiment.contrasts]
+            over_all = findings.summary(experiment, shown) if experiment.is_online else None
+        except MissingExtra as missing:
+            log.warning("the table has no comparisons: %s", missing)
         paired = tuple(findings.paired_differences(experiment, shown))
-        return cls(experiment, found, shown, rows, averages, comparisons, paired, over_all)
+        compared = tuple(one for one in comparisons if one is not None)
+        return cls(experiment, found, shown, rows, averages, compared, paired, over_all)
 
     def lines(self) -> list[list[str]]:
         """The header and the rows as text, as far as there are figures. A table of many columns is on its side."""
@@ -80,16 +86,11 @@ class Table:
         body = [*self.rows.items(), *self.averages.items()]
         return [header, *([name, *(str(row.get(column, "")) for column in columns)] for name, row in body)]
 
-    def peaks(self) -> list[list[str]]:
-        """The best evaluation of each cell, as `lines`."""
-        return self._evaluations("best evaluation", "peak")
+    def evaluations(self, kind: Literal["peak", "late"]) -> list[list[str]]:
+        """The best evaluation of each cell, or the mean over the second half of its evaluations, as `lines`.
 
-    def late(self) -> list[list[str]]:
-        """The mean over the second half of the evaluations of each cell, as `lines`."""
-        return self._evaluations("second half", "late")
-
-    def _evaluations(self, title: str, kind: Literal["peak", "late"]) -> list[list[str]]:
-        """Empty online and where runs were evaluated too rarely."""
+        Empty online and where runs were evaluated too rarely."""
+        title = {"peak": "best evaluation", "late": "second half"}[kind]
         columns = [] if self.experiment.is_online else self.experiment.columns
         body = []
         for name, row in self.rows.items():
@@ -145,7 +146,7 @@ class Table:
     def markdown(self, origin: dict[str, str]) -> str:
         notes = [f"- {note}" for note in self.notes()]
         title = f"# {self.experiment.label or self.experiment.name}: {self.experiment.about}"
-        tables = {_LATE: self.late(), _PEAKS: self.peaks(), _PAIRED: self.differences()}
+        tables = {_LATE: self.evaluations("late"), _PEAKS: self.evaluations("peak"), _PAIRED: self.differences()}
         below = [line for about, table in tables.items() if table for line in (*markdown.table(table), "", about, "")]
         return "\n".join([title, "", *markdown.head(origin), "", *markdown.table(self.lines()), "", *notes, "", *below])
 
@@ -241,16 +242,6 @@ def _fitting(lines: list[list[str]]) -> list[list[str]]:
 
 def _either(numbers: Iterable[int]) -> str:
     return " or ".join(f"{number:,}" for number in numbers)
-
-
-def _statistics(experiment: Experiment, found: dict[str, Finding]) -> tuple[tuple[Comparison, ...], Summary | None]:
-    try:
-        made = [findings.comparison(contrast, experiment, found) for contrast in experiment.contrasts]
-        over_all = findings.summary(experiment, found) if experiment.is_online else None
-    except MissingExtra as missing:
-        log.warning("the table has no comparisons: %s", missing)
-        return (), None
-    return tuple(one for one in made if one is not None), over_all
 
 
 def _trained(found: Iterable[Finding]) -> dict[str, str]:

@@ -1,16 +1,17 @@
 """Refresh: fit generators on real rows and sample synthetic rows, as a function of its inputs.
 
-`SyntheticReplay` refreshes one generator. Online runs refresh those of all seeds together.
+`SyntheticReplay` refreshes one generator. Online runs refresh those of all seeds together: see `Generators`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from synther import compute
 from synther.conditions import Relevant
 from synther.data.transitions import Transitions
 from synther.errors import SyntherError
+from synther.folder import read_object, write_object
 from synther.guides import Gradient, Guide
 from synther.presets import Settings
 from synther.progress import Progress
@@ -28,10 +30,17 @@ from synther.replay.columns import Columns, Matrix
 from synther.synthesizer import Synthesizer
 from synther.synthesizer.together import fit_models
 
+if TYPE_CHECKING:
+    from synther.replay.adapting import Look
+
+log = logging.getLogger(__name__)
+
 Refit = Literal["warm", "scratch"]
 
 WARM_SHARE, WARM_STEPS = 0.2, 10_000
 """A warm fit has this fraction of the usual steps, and at most this many steps."""
+FITS, HELD_OUT = 4, 5
+"""Random streams of online runs, beside those of their agents and environments."""
 PATIENCE = 5
 """A warm fit stops after this many measurements without a better held-out loss."""
 
@@ -234,3 +243,139 @@ def settings_for(settings: Settings, refit: Refit, *, first: bool, measured: boo
     if refit == "warm" and not first:
         changes["steps"] = max(1, min(round(WARM_SHARE * settings.fit.steps), WARM_STEPS))
     return settings.changed(fit=changes)
+
+
+class Real(NamedTuple):
+    """The real rows of a member that a generator is fitted on."""
+
+    rows: Transitions
+    columns: Columns
+    gone: int
+    """Earlier rows that are no longer in the buffer."""
+    relevance: NDArray[np.float64] | None = None
+    """Of each row, where the agent tells it."""
+
+
+class _Known(TypedDict):
+    added: int
+    seed: int
+
+
+class _Refreshes(TypedDict):
+    refreshes: list[_Known]
+
+
+class _Looks(TypedDict):
+    looks: list[_Known]
+
+
+class Generators:
+    """The generators of a run: a file in `folder` for each seed, and the record of every refresh in `refreshes.json`.
+
+    A refresh is settled when each of its fits has a file or is recorded as failed. Until then, a resumed run repeats
+    all of them: they are fitted together, and rounding depends on which ones are.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seeds: Sequence[int],
+        settings: Settings,
+        refit: Refit,
+        samples: int,
+        *,
+        relevant: Relevant | None,
+        device: str,
+    ) -> None:
+        self.folder, self.seeds, self.settings, self.refit = folder, seeds, settings, refit
+        self.samples, self.relevant, self._device = samples, relevant, device
+        self._record = folder / "refreshes.json"
+        known = read_object(self._record, _Refreshes)["refreshes"] if self._record.exists() else []
+        self._known: dict[tuple[int, int], dict[str, Any]] = {(entry["added"], entry["seed"]): entry for entry in known}
+
+    def fit(self, step: int, real: Mapping[int, Real], progress: Progress) -> None:
+        """Fit the generators of some members after `step`, unless that is settled."""
+        if all(self.is_settled(member, step) for member in real):
+            return
+        jobs = [self._job(member, step, own) for member, own in real.items()]
+        began = time.monotonic()
+        made = fit_all(jobs, progress)
+        seconds = (time.monotonic() - began) / len(made)  # each has its share, so that they add up
+        for member, job, model in zip(real, jobs, made, strict=True):
+            seed = self.seeds[member]
+            number = sum(known < step and whose == seed for known, whose in self._known)
+            begun = Refresh(number, step, len(job.rows), job.samples)
+            self._known[step, seed] = {"seed": seed, **asdict(recorded(begun, model, fit_seconds=seconds))}
+            self._write_record()
+            if isinstance(model, SyntherError):
+                told = seed, f"{step:,}", model
+                log.warning("the refresh of seed %d after %s steps failed, so it has no new synthetic rows: %s", *told)
+            else:
+                model.save(self._file(member, step))  # from here on it counts
+
+    def last(self, member: int, step: int) -> int:
+        """The step of a member's last refresh before `step`, failed or not; 0 if there is none."""
+        tried = [known for known, seed in self._known if seed == self.seeds[member]]
+        return max((found for found in (*tried, *self._steps(member)) if found < step), default=0)
+
+    def newest(self, member: int, step: int) -> int | None:
+        """The step of a member's newest generator that was fitted after `step` or earlier."""
+        return max((found for found in self._steps(member) if found <= step), default=None)
+
+    def load(self, member: int, step: int) -> Synthesizer:
+        return Synthesizer.load(self._file(member, step), device=self._device)
+
+    def seed(self, stream: int, member: int, step: int) -> int:
+        return seed_of(stream, self.seeds[member], step)
+
+    def took(self, member: int, step: int, seconds: float) -> None:
+        """Record how long it took to draw the rows."""
+        if (step, self.seeds[member]) in self._known:  # unless the record was removed
+            self._known[step, self.seeds[member]]["sample_seconds"] = seconds
+            self._write_record()
+
+    def looked(self, member: int, look: Look) -> None:
+        """Record what was decided, and why."""
+        seed, file = self.seeds[member], self.folder / "looks.json"
+        known = read_object(file, _Looks)["looks"] if file.exists() else []
+        before = [entry for entry in known if (entry["added"], entry["seed"]) != (look.added, seed)]
+        write_object(file, {"looks": [*before, {"seed": seed, **asdict(look)}]})
+        log.info("look at the generator of seed %d after %s steps: %s", seed, f"{look.added:,}", look)
+
+    def tidy(self) -> None:
+        """Remove the generators that newer ones have replaced."""
+        for member in range(len(self.seeds)):
+            for step in sorted(self._steps(member))[:-1]:
+                self._file(member, step).unlink()
+
+    def _job(self, member: int, step: int, real: Real) -> Job:
+        before = self.newest(member, step - 1)
+        return Job.of(
+            real.columns,
+            real.rows,
+            self.settings,
+            self.refit,
+            stream=(self.seeds[member], HELD_OUT),
+            gone=real.gone,
+            before=None if before is None else self.load(member, before),
+            samples=self.samples,
+            seed=self.seed(FITS, member, step),
+            device=self._device,
+            relevant=self.relevant,
+            condition=real.relevance,
+        )
+
+    def is_settled(self, member: int, step: int) -> bool:
+        """Whether a refresh after `step` has come to its end, well or not."""
+        failed = not self._known.get((step, self.seeds[member]), {"kept": True})["kept"]
+        return failed or self._file(member, step).exists()
+
+    def _write_record(self) -> None:
+        write_object(self._record, {"refreshes": list(self._known.values())})
+
+    def _steps(self, member: int) -> list[int]:
+        files = self.folder.glob(f"generator-{self.seeds[member]}-*.safetensors")
+        return [int(file.stem.rpartition("-")[2]) for file in files]
+
+    def _file(self, member: int, step: int) -> Path:
+        return self.folder / f"generator-{self.seeds[member]}-{step:010}.safetensors"

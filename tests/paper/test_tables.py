@@ -91,7 +91,7 @@ def test_a_pool_shows_the_seeds_of_its_runs_as_one_once_all_are_finished(out):
     table = Table.of(wanted, out)
     assert table.lines()[1] == ["data", "27.5 ± 13.0", "36.5 ± 5.9"]
     assert table.notes()[0].startswith("Mean ± standard deviation of the final score over 4 seeds")
-    assert table.peaks()[1] == ["data", "27.5 after 1M", "36.5 after 1M"]
+    assert table.evaluations("peak")[1] == ["data", "27.5 after 1M", "36.5 after 1M"]
     assert "2 of 2 runs" in table.title()
     (out / RUNS / "b" / "training" / "result.json").unlink()
     assert Table.of(wanted, out).lines()[1] == ["data", "-", "-"]
@@ -213,7 +213,7 @@ def test_files_and_pictures(out):
 def test_where_each_stood_highest_on_its_way(out):
     finish(out, RUNS_OF_IT[1], [40.0, None], [39.0, 45.0], before=2.5)
     table = Table.of(EXAMPLE, out)
-    assert table.peaks() == [
+    assert table.evaluations("peak") == [
         ["best evaluation", "original", "SynthER"],
         ["a", "15.0 after 1M", "31.0 after 1M"],
         ["b", "100.0 after 500K", "105.0 after 500K"],
@@ -230,7 +230,7 @@ def test_the_second_half_of_the_evaluations_says_how_steady_agents_are(out):
     result = Result(1_000_000, 1.0, {"real": curve, "synthetic": lost})
     write_object(RUNS_OF_IT[0].result(out / RUNS / "a"), result.to_json())
     table = Table.of(EXAMPLE, out)
-    assert table.late() == [["second half", "original", "SynthER"], ["a", "55.0 ± 5.0", "60.0"]]
+    assert table.evaluations("late") == [["second half", "original", "SynthER"], ["a", "55.0 ± 5.0", "60.0"]]
     table.write(out, {})
     assert "| a           | 55.0 ± 5.0 | 60.0    |\n\nMean of the second half" in (out / "example.md").read_text()
 
@@ -255,7 +255,7 @@ def test_a_cell_of_agents_that_are_stopped_early(out):
 
 def test_nothing_is_finished_yet(tmp_path):
     table = Table.of(EXAMPLE, tmp_path)
-    assert table.peaks() == []
+    assert table.evaluations("peak") == []
     assert table.comparisons == ()
     assert [file.name for file in table.write(tmp_path, {})] == ["example.md", "example.json"]
     assert table.to_json({})["unfinished"] == ["a", "b", "c"]
