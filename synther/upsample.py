@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,17 +25,18 @@ from synther.data.stream import StoredRows, stored_rows
 from synther.data.transitions import Transitions
 from synther.diffusion.config import DistillConfig, SamplerConfig
 from synther.diffusion.gradient import is_narrow
-from synther.durable import check_folder, check_writable, partial_folder
-from synther.errors import ConfigError, FormatError
+from synther.durable import check_folder, check_writable, partial_folder, replacing
+from synther.errors import ConfigError, FormatError, SyntherError
 from synther.folder import ANOTHER, RunFolder, digest_of, only_writer, write_object, written_once
 from synther.guides import identity_of
 from synther.locks import owned
-from synther.presets import name_of
+from synther.presets import Settings, name_of
 from synther.progress import Progress
 from synther.relevance.consistency import check_keep
 from synther.synthesizer import Synthesizer, student_checkpoint
 from synther.synthesizer.shards import Workers
 from synther.synthesizer.single_file import PREVIEW_ROWS
+from synther.synthesizer.together import fit_models, forget
 
 log = logging.getLogger(__name__)
 
@@ -211,6 +212,38 @@ def fit_to(
         model.save(path)
         _forget(checkpoint)
     return model
+
+
+def fit_together(
+    folder: Path,
+    tables: Iterable[Transitions],
+    seeds: Sequence[int],
+    settings: Settings,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    progress: Progress | bool = True,
+) -> list[Path]:
+    """A model of each seed's rows in `folder`, which appears when all are fitted; then no rows are read.
+
+    The models are fitted together, and rounding depends on which ones are.
+    """
+    files = [folder / f"seed-{seed}.safetensors" for seed in seeds]
+    under_way = folder.with_name(f"{folder.name}.fit")
+    if not folder.exists():
+        models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
+        rows = list(tables)
+        announce_fit(models[0], len(rows[0]), len(models))
+        outcomes = fit_models(models, rows, checkpoint=under_way, progress=progress)
+        for seed, fitted in zip(seeds, outcomes, strict=True):
+            if isinstance(fitted, SyntherError):
+                raise SyntherError(f"the generator of seed {seed}: {fitted}") from fitted
+        with replacing(folder) as beside:
+            beside.mkdir()
+            for model, file in zip(models, files, strict=True):
+                model.save(beside / file.name)
+    forget(under_way)
+    return files
 
 
 def distill_to(

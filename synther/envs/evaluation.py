@@ -24,6 +24,10 @@ from synther.envs.policies import Policy
 from synther.envs.scores import Reference, reference
 from synther.envs.workers import Workers, answer
 from synther.errors import ConfigError, DataError
+from synther.progress import Phase
+
+_PATIENCE = 0.2
+"""Seconds between two updates of the display."""
 
 _STREAM = 1
 """Random stream of evaluation episodes. Policies are never tested on initial states from their training data."""
@@ -93,9 +97,14 @@ class Evaluator:
             work.append([self._workers.submit(_played, self.env_id, self._options, frozen, some) for some in groups])
         return Pending(self._reference, number, self.members, self.episodes, work)
 
-    def evaluate(self, policies: Sequence[Policy], number: int = 0) -> Evaluation:
-        """Run an evaluation and wait for its result."""
-        return self.start(policies, number).result()
+    def evaluate(self, policies: Sequence[Policy], number: int = 0, phase: Phase | None = None) -> Evaluation:
+        """Run an evaluation and wait for its result. The `phase` is advanced episode by episode."""
+        pending, total, shown = self.start(policies, number), len(self.members) * self.episodes, 0
+        while phase is not None and shown < total:
+            over = round(pending.wait(_PATIENCE) * total)
+            phase.advance(over - shown)
+            shown = over
+        return pending.result()
 
     def close(self) -> None:
         """End the processes. Running evaluations are lost."""

@@ -28,9 +28,6 @@ from synther.progress import Progress, resolve
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 0.2
-"""Seconds between two updates of the display."""
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -86,21 +83,24 @@ def score(
     wanted = run.get("episodes", EPISODES) if episodes is None else episodes
     seeds, shown = _seeds_of(described, run), resolve(progress)
     log.info("playing %d episodes with each agent of %s in %s", wanted, file, env_id)
-    how: dict[str, Any]
+    how: dict[str, Any] = {"episodes": wanted, "workers": workers}
+    evaluating = shown.phase("evaluate", len(seeds) * wanted)
     if "frame" in described:
         if env_options:
-            raise ConfigError(f"pixel agents take no environment options, got {env_options}: leave --env-options out")
-        repeat = run.get("action_repeat") or run.get("repeat") or REPEAT
+            raise ConfigError(f"pixel agents take no environment options: leave out --env-options {env_options}")
         pixel_policy, obstacle = load_pixel_policy(file), evaluation.obstacle(env_id) if make_env is PixelEnv else None
         if obstacle is not None:
             raise ConfigError(obstacle)
-        shadow_size = run.get("shadow_size")
-        how = {"repeat": repeat, "shadow_size": shadow_size, "workers": workers, "make_env": make_env, "number": number}
-        with shown.phase("evaluate", len(seeds) * wanted) as phase:
-            found = evaluation.evaluate(pixel_policy, env_id, seeds, wanted, phase=phase, **how)
+        how |= {"repeat": run.get("action_repeat") or run.get("repeat") or REPEAT, "number": number}
+        how |= {"shadow_size": run.get("shadow_size"), "make_env": make_env}
+        with evaluating as phase:
+            found = evaluation.evaluate(pixel_policy, env_id, seeds, phase=phase, **how)
     else:
-        how = {"episodes": wanted, "workers": workers, "options": env_options}
-        found = _play_rows(file, env_id, seeds, number, shown, **how)
+        own = policy.load_policy(file)
+        actors = frozen(own)
+        check_fits(env_id, str(file), actors[0].inputs, len(own.scales.low), env_options)
+        with Evaluator(env_id, seeds, options=env_options, **how) as evaluator, evaluating as phase:
+            found = evaluator.evaluate(actors, number, phase)
     arms = list(run.get("arms") or ["agents"])
     done, unit = _trained(file, described, run)
     result = Result.of([Measurement.of(done, 0.0, {}, found)], arms)
@@ -126,22 +126,6 @@ def _seeds_of(described: Mapping[str, Any], run: Mapping[str, Any]) -> list[int]
     if isinstance(run.get("seeds"), list):
         return list(run["seeds"])
     raise FormatError("nothing says which seeds these agents have: evaluate them in the folder of their run")
-
-
-def _play_rows(file: Path, env_id: str, seeds: list[int], number: int, progress: Progress, **how: Any) -> Evaluation:
-    """`how` goes to the evaluator."""
-    own = policy.load_policy(file)
-    actors, total = frozen(own), len(seeds) * how["episodes"]
-    check_fits(env_id, str(file), actors[0].inputs, len(own.scales.low), how["options"])
-    with Evaluator(env_id, seeds, **how) as evaluator, progress.phase("evaluate", total) as phase:
-        pending, shown = evaluator.start(actors, number), 0
-        while not pending.done():
-            over = round(pending.wait(_PATIENCE) * total)
-            phase.advance(over - shown)
-            shown = over
-        found = pending.result()
-        phase.advance(total - shown)
-    return found
 
 
 def _file_of(agents: Path) -> Path:

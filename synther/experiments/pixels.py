@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
@@ -30,8 +30,7 @@ from synther.data import formats
 from synther.data.checks import check_count, check_rows
 from synther.data.fingerprint import fingerprint
 from synther.data.transitions import Transitions
-from synther.durable import replacing
-from synther.errors import ConfigError, DataError, FormatError, SyntherError
+from synther.errors import ConfigError, DataError, FormatError
 from synther.experiments import loop
 from synther.experiments.record import check_alive
 from synther.experiments.results import Result
@@ -47,8 +46,7 @@ from synther.plain import check_one_of
 from synther.presets import Settings
 from synther.progress import Progress, resolve
 from synther.synthesizer import Synthesizer
-from synther.synthesizer.together import fit_models, forget
-from synther.upsample import announce_fit, announce_sampling
+from synther.upsample import announce_sampling, fit_together
 
 log = logging.getLogger(__name__)
 
@@ -215,36 +213,6 @@ def latents_in(folder: Path) -> dict[str, Any]:
     return about
 
 
-def fit_to(
-    folder: Path,
-    latents: Iterable[Transitions],
-    seeds: Sequence[int],
-    settings: Settings,
-    *,
-    device: str = "auto",
-    precision: compute.Precision = "auto",
-    progress: Progress | bool = True,
-) -> list[Path]:
-    """A model of each seed's latents in `folder`, which appears when all are fitted; then no latents are read. They are
-    fitted together, and rounding depends on which ones are."""
-    files = [folder / f"seed-{seed}.safetensors" for seed in seeds]
-    under_way = folder.with_name(f"{folder.name}.fit")
-    if not folder.exists():
-        models = [Synthesizer(settings, device=device, precision=precision, seed=seed) for seed in seeds]
-        rows = list(latents)
-        announce_fit(models[0], len(rows[0]), len(models))
-        outcomes = fit_models(models, rows, checkpoint=under_way, progress=progress)
-        for seed, fitted in zip(seeds, outcomes, strict=True):
-            if isinstance(fitted, SyntherError):
-                raise SyntherError(f"the generator of seed {seed}: {fitted}") from fitted
-        with replacing(folder) as beside:
-            beside.mkdir()
-            for model, file in zip(models, files, strict=True):
-                model.save(beside / file.name)
-    forget(under_way)
-    return files
-
-
 def upsample(
     source: Path,
     folder: Path,
@@ -279,7 +247,7 @@ def upsample(
     how: dict[str, Any] = {"device": device, "precision": precision}
     with RunFolder(folder).work(description, lambda: all(file.exists() for file in files)) as unfinished:
         if unfinished:
-            models = fit_to(folder / "models", latents, seeds, settings, **how, progress=progress)
+            models = fit_together(folder / "models", latents, seeds, settings, **how, progress=progress)
             for model, file, seed in zip(models, files, seeds, strict=True):
                 if not file.exists():
                     fitted = Synthesizer.load(model, **how)
@@ -372,7 +340,7 @@ def train_arms(spec: PixelRun, frames: Frames, folder: Path, progress: Progress)
         first = next(name for name, other in spec.arms.items() if other.models == own.models)
         rows = (formats.read(file) for file in latents)
         rows = (pairs_of(some) for some in rows) if own.pairs else rows
-        models = fit_to(folder / f"{first}-models", rows, spec.all_seeds, own.recipe.settings(), **how)
+        models = fit_together(folder / f"{first}-models", rows, spec.all_seeds, own.recipe.settings(), **how)
         seeds = zip(models, spec.all_seeds, strict=True)
         synthetic = [Sampled(model, own.recipe.samples, seed, spec.device) for model, seed in seeds]
         mixed: dict[str, Any] = {"real": real if own.ratio < 1 else [], "ratio": own.ratio, "features": own.features}

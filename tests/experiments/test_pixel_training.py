@@ -17,7 +17,7 @@ from synther.diffusion import fit as fitting
 from synther.errors import ConfigError, DataError, FormatError, SyntherError
 from synther.experiments import loop
 from synther.experiments import pixels as retraining
-from synther.experiments.pixels import encode_to, fit_to, identity, retrain_to, stored, train_to, upsample
+from synther.experiments.pixels import encode_to, identity, retrain_to, stored, train_to, upsample
 from synther.experiments.sources import Given
 from synther.experiments.specs import PixelRun
 from synther.folder import RunFolder
@@ -27,6 +27,7 @@ from synther.pixels.latents import encode
 from synther.pixels.policy import load_pixel_policy
 from synther.progress import Silent
 from synther.synthesizer import Synthesizer
+from synther.upsample import fit_together
 
 from ..support.watch import Stopped, Watch
 from .seeing import ACTIONS, PLAN, PLAN_BC, SETTINGS, files, frames
@@ -155,12 +156,12 @@ class TestLatents:
         monkeypatch.setattr(fitting, "SAVE_SECONDS", 0)
         settings = SETTINGS.changed(fit={"steps": 22, "ema_every": 2, "evaluate_every": 2})
         options = {"device": "cpu", "progress": False}
-        whole = fit_to(tmp_path / "whole", latents, [3, 4], settings, **options)
+        whole = fit_together(tmp_path / "whole", latents, [3, 4], settings, **options)
         with pytest.raises(Stopped):
-            fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=Watch(reports=10))
+            fit_together(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=Watch(reports=10))
         assert files(tmp_path) == ["models.fit-0", *(f"whole/{file.name}" for file in whole)]
         display = Watch()
-        fit_to(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=display)
+        fit_together(tmp_path / "models", latents, [3, 4], settings, device="cpu", progress=display)
         assert display.phases[0][::2] == ["fit", 18]
         assert not (tmp_path / "models.fit-0").exists()
         assert same_tensors(tmp_path / "models", tmp_path / "whole", *(file.name for file in whole))
