@@ -6,14 +6,17 @@ import logging
 import os
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the processes that tests start; before anybody reads it
 
 import pytest
-import torch
 from hypothesis import settings
-from tyro._parsers import ParserSpecification
+
+# Imported where they are used: the process that only hands out tests does not wait for them.
+if TYPE_CHECKING:
+    import torch
+    from tyro._parsers import ParserSpecification
 
 # Anew on every run of a developer, the same cases on every run of a CI server.
 settings.register_profile("ci", derandomize=True)
@@ -24,12 +27,16 @@ if os.environ.get("CI"):
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Matrices this small gain nothing from a second core, lose much where it is busy, and are summed in one order."""
+    import torch
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def command_lines_are_read_quickly() -> Iterator[None]:
     """tyro builds its parser anew at every command, which is nine tenths of the time that it takes to read one."""
+    from tyro._parsers import ParserSpecification
+
     whole, known = ParserSpecification.from_callable_or_type, {}
 
     def parser(options: Any, **how: Any) -> ParserSpecification:
@@ -62,14 +69,18 @@ def no_command_has_set_the_level_of_messages() -> None:
 
 @pytest.fixture
 def generator() -> torch.Generator:
+    import torch
+
     return torch.Generator().manual_seed(0)
 
 
-LONGEST = ("test_docs.py", "test_readme.py")
+LONGEST = ("test_docs.py", "test_readme.py", "test_guides.py", "test_trackers.py")
 """Files that begin first, so that no worker of pytest-xdist waits for another at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
     items.sort(key=lambda item: item.path.name not in LONGEST)
     if torch.cuda.is_available():
         return
