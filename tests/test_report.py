@@ -22,9 +22,9 @@ from synther.errors import ConfigError, DataError, MissingExtra, Unwritable
 from synther.progress import Silent
 from synther.report import Assessed, Pair, Plan, assess_to
 
-from .small_job import made
-from .small_job import model as small
 from .support.short import short_learners
+from .support.small_job import made
+from .support.small_job import model as small
 from .support.watch import Watch
 
 PLAIN = {

@@ -12,7 +12,7 @@ from synther.errors import MissingExtra
 from synther.progress import Silent
 from synther.trackers import Watched, of_runs
 
-from . import small_job
+from .support import small_job
 from .support.watch import Stopped, Watch
 
 pytest.importorskip("tensorboard")

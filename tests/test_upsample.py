@@ -13,7 +13,7 @@ from synther.assess.fidelity import Comparison
 from synther.errors import ConfigError, DataError, FormatError, Unwritable
 from synther.upsample import fit_to, upsample
 
-from .small_job import made, model
+from .support.small_job import made, model
 
 SAMPLES = 3000
 FILES = ["comparison.json", "comparison.png", "model.safetensors", "run.json", "synthetic.npz"]

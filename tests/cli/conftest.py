@@ -14,8 +14,8 @@ from synther import report as experiment
 from synther.cli import main
 from synther.envs import evaluation, recording
 
-from .. import small_job
-from ..here import Here
+from ..support import small_job
+from ..support.processes import Here
 from ..support.short import short_learners
 
 TINY = [

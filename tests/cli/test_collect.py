@@ -16,7 +16,7 @@ from synther.errors import ConfigError, DataError, FormatError
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
 
-from ..support.online_run import run_folder
+from ..support.files import run_folder
 
 VERB = collect.collect
 

@@ -8,7 +8,7 @@ import pytest
 
 from synther import write
 
-from ..small_job import made
+from ..support.small_job import made
 
 NAME = "Env\x1b[2J\nsynther: done\u202e-v0"
 

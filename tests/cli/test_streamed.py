@@ -7,7 +7,7 @@ import pytest
 from synther import Synthesizer, read
 from synther.data import stream
 
-from ..support.parquet import write_folder
+from ..support.files import write_folder
 
 pytestmark = pytest.mark.usefixtures("quick_report", "no_processes")
 

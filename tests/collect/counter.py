@@ -7,7 +7,7 @@ import pytest
 
 from synther.pixels import recording
 
-from ..here import Here
+from ..support.processes import Here
 
 TASK = "dm_control/pendulum-swingup-v0"
 

@@ -35,7 +35,7 @@ from synther.experiments import online as training
 from ..experiments.online.runs import PLAN
 from ..experiments.online.runs import run as train_online
 from ..experiments.pendulum import Guess, swings
-from ..here import Here
+from ..support.processes import Here
 
 LEGS = [14, 29, 44, 54]
 """Last rows of the episodes of each seed of the online run: a pendulum's own time limit is far off."""

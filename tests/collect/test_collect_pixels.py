@@ -27,8 +27,8 @@ from synther.pixels import recording
 from synther.pixels.frames import Frames
 from synther.pixels.recording import Look
 
-from ..here import Here
-from ..support.online_run import run_folder
+from ..support.files import run_folder
+from ..support.processes import Here
 from .counter import TASK, Counter, stand_in
 
 

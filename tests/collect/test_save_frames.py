@@ -21,7 +21,7 @@ from synther.pixels.files import read
 from synther.pixels.formats import hdf5
 from synther.pixels.frames import Frames
 
-from ..slow import killed
+from ..support.processes import killed
 from ..support.watch import Stopped, Watch
 from .counter import TASK, Counter, stand_in
 

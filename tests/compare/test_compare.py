@@ -24,8 +24,8 @@ from synther.data.spaces import Box
 from synther.envs.simulator import simulate
 from synther.errors import ConfigError, DataError, MissingExtra
 
-from ..small_job import made, model
 from ..support.short import short_ensembles
+from ..support.small_job import made, model
 from ..support.watch import Stopped, Watch
 
 PLAN = Plan(

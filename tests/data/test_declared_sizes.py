@@ -25,7 +25,7 @@ from synther.agents.policy import write as write_agent
 from synther.errors import DataError, FormatError
 from synther.pixels import files as frames_files
 
-from ..small_job import made, model
+from ..support.small_job import made, model
 
 HUGE = 500_000_000
 FEW = 1 << 26

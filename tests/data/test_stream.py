@@ -18,7 +18,7 @@ from synther.data.formats import parquet
 from synther.data.stream import StoredRows, read_at_most, stored_rows
 from synther.errors import ConfigError, DataError, FormatError
 
-from ..support.parquet import write_folder
+from ..support.files import write_folder
 
 ROWS = 1000
 NONE = np.empty(0, np.int64)

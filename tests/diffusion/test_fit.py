@@ -20,8 +20,8 @@ from synther.diffusion.gradient import FlatWeights
 from synther.errors import ConfigError
 from synther.progress import Lines
 
-from ..slow import Slow, killed
-from ..support.watch import Stopped, Watch
+from ..support.processes import killed
+from ..support.watch import Slow, Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 NOISE = NoiseConfig()

@@ -19,8 +19,7 @@ from synther.envs.policies import MlpPolicy
 from synther.envs.scores import reference
 from synther.errors import ConfigError, DataError, Failed
 
-from ..here import Here
-from ..support.processes import gone
+from ..support.processes import Here, gone
 
 BROKEN = """
 import os

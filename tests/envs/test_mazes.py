@@ -19,7 +19,7 @@ from synther.envs.policies import MlpPolicy
 from synther.envs.recording import record
 from synther.errors import DataError
 
-from ..here import Here
+from ..support.processes import Here
 
 U_MAZE: list[list[int | str]] = [
     [1, 1, 1, 1, 1],

@@ -15,7 +15,7 @@ from synther.pixels import evaluation
 from synther.pixels.frames import Frames
 from synther.presets import PRESETS
 
-from ..here import Here
+from ..support.processes import Here
 
 SIZE, ACTIONS = 16, 2
 ENV_ID = "dm_control/point_mass-easy-v0"

@@ -23,9 +23,9 @@ from synther.folder import RunFolder
 from synther.pixels.latents import encode
 from synther.upsample import upsample
 
-from .. import small_job
-from ..here import Here
 from ..pixels.lamps import Lamps
+from ..support import small_job
+from ..support.processes import Here
 from ..support.watch import Stopped, Watch
 from . import seeing, trainings
 from .online import runs as rows_online

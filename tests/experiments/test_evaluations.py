@@ -24,7 +24,7 @@ from synther.experiments.results import Log
 from synther.experiments.sources import Augmented, TrainingData
 from synther.experiments.spec import Tracked
 
-from ..here import Here
+from ..support.processes import Here
 from ..support.watch import Stopped, Watch
 from .pendulum import swings
 from .trainings import PLAN, SMALL, logged, run

@@ -19,8 +19,9 @@ from synther.experiments.sources import TrainingData
 from synther.synthesizer import single_file
 from synther.upsample import upsample
 
-from .. import small_job
-from ..slow import Slow, forked
+from ..support import small_job
+from ..support.processes import forked
+from ..support.watch import Slow
 from . import seeing, trainings
 from .pendulum import swings
 

@@ -18,7 +18,7 @@ from synther.pixels import evaluation
 from synther.pixels.evaluation import Place, Played
 from synther.pixels.policy import load_pixel_policy
 
-from ..here import Here
+from ..support.processes import Here
 from ..support.watch import Stopped, Watch
 from .seeing import ENV_ID, PLAN, Wall, frames
 

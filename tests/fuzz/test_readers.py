@@ -37,7 +37,7 @@ from synther.pixels import files as frames_files
 from synther.pixels.frames import Frames
 from synther.replay.synthetic import SyntheticReplay
 
-from .. import small_job
+from ..support import small_job
 from ..support.short import short_ensembles
 from . import damage
 from .damage import Damage

@@ -11,7 +11,7 @@ import pytest
 
 from synther.pixels import vector_env
 
-from ..here import Here
+from ..support.processes import Here
 
 
 class Lamps:

@@ -15,7 +15,7 @@ from synther.pixels.evaluation import Place, Played, obstacle, play
 from synther.pixels.frames import Frames
 from synther.pixels.policy import PixelPolicy
 
-from ..here import Here
+from ..support.processes import Here
 from .lamps import Doors, Lamps
 
 ENV_ID = "dm_control/cartpole-balance-v0"

@@ -1,8 +1,9 @@
-"""A progress display that remembers what it was shown, and can stop the work."""
+"""Progress displays that remember what they were shown, stop the work, or make it slow."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -54,3 +55,17 @@ class Watch:
         phase[3] += amount
         if len(self.amounts) >= self.reports or (self.where in ("", phase[0]) and phase[3] >= self.place):
             raise self.error
+
+
+class Slow:
+    """Progress that takes so many seconds at every report, so that there is time to be killed in."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    @contextmanager
+    def phase(self, name: str, total: int, start: int = 0) -> Iterator[Slow]:
+        yield self
+
+    def advance(self, amount: int, note: str = "") -> None:
+        time.sleep(self.seconds)

@@ -16,8 +16,8 @@ from synther.diffusion.blocks import BlockSampler
 from synther.diffusion.config import SamplerConfig
 from synther.synthesizer import single_file
 
-from ..slow import Slow, killed
-from ..support.watch import Stopped, Watch
+from ..support.processes import killed
+from ..support.watch import Slow, Stopped, Watch
 from .rows import ACTIONS, OBSERVATIONS
 
 BLOCK, SHARD = 64, 2  # rows of a block, blocks of a shard

@@ -10,8 +10,8 @@ from synther.errors import ConfigError, FormatError
 from synther.synthesizer import shards
 from synther.synthesizer.requests import Requests
 
-from ..slow import Slow, killed
-from ..support.watch import Stopped, Watch
+from ..support.processes import killed
+from ..support.watch import Slow, Stopped, Watch
 
 BLOCK = 512
 COUNT = 4 * BLOCK + 10

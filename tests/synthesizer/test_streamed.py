@@ -14,7 +14,7 @@ from synther.data.stream import StoredRows, stored_rows
 from synther.errors import ConfigError, DataError
 from synther.synthesizer import streamed
 
-from ..support.parquet import write_folder
+from ..support.files import write_folder
 from ..support.short import short_ensembles
 from ..support.watch import Stopped, Watch
 from .rows import SHORT, TINY, made, plain

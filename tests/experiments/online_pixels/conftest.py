@@ -8,7 +8,7 @@ import pytest
 
 from synther.pixels import evaluation, vector_env
 
-from ...here import Here
+from ...support.processes import Here
 from .runs import run
 
 
