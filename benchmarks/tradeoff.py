@@ -61,7 +61,9 @@ def walker2d() -> dict[str, Point]:
     return {
         "reference": Point(number("speed-h200.md", SDE, "reference"), *compared("reference")),
         "paper": Point(number("speed-h200.md", SDE, "SynthER"), *compared("SynthER")),
-        "best": Point(number("speed-h200.md", "1,000,000 rows, `best`, 32 calls", "`sample`"), *called("`best`'s own")),
+        "best": Point(
+            number("speed-h200.md", "1,000,000 rows, `best`, 32 calls", "`sample`"), *called("**`best`'s own")
+        ),
         "student": Point(
             number("speed-h200.md", "1,000,000 rows, `best`, student of 2", "`sample`"), *called("student | 2 |")
         ),
