@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of the processes that tests start; before anybody reads it
@@ -17,6 +19,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     import torch
     from tyro._parsers import ParserSpecification
+
+# What benchmarks/ holds is tested too. Last, so that its files hide no installed modules.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 # Anew on every run of a developer, the same cases on every run of a CI server.
 settings.register_profile("ci", derandomize=True)

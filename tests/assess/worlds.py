@@ -54,14 +54,6 @@ def deterministic(count: int, seed: int, factor: float = 1.0) -> Transitions:
     return _rows(here, action, there[:, 0] ** 2, there)
 
 
-def slippery_plane(count: int, seed: int, slip: float = 0.2) -> Transitions:
-    """Continuous places; a step goes the other way with probability `slip`."""
-    draw = np.random.default_rng(seed)
-    here, action = draw.uniform(-1, 1, size=(count, 2)), draw.uniform(-1, 1, size=(count, 2))
-    there = here + 0.2 * action * np.where(draw.random((count, 1)) < slip, -1, 1)
-    return _rows(here, action, -np.abs(there).sum(axis=1), there)
-
-
 def slippery_line(count: int, seed: int, slip: float = 0.2, *, one_hot: bool = False, size: int = 12) -> Transitions:
     """Integer or one-hot places in a row; a step goes the other way with probability `slip`."""
     draw = np.random.default_rng(seed)

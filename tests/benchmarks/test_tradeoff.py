@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+import tradeoff
 
 
-@pytest.fixture
-def tradeoff(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    import tradeoff
-
-    return tradeoff  # type: ignore[no-any-return]
-
-
-def test_every_point_is_in_the_tables(tradeoff: ModuleType) -> None:
+def test_every_point_is_in_the_tables() -> None:
     walker2d, halfcheetah = tradeoff.walker2d(), tradeoff.halfcheetah()
     assert walker2d["student"] == (0.134, 0.00947, 0.9858)
     assert walker2d["reference"] == (76, 0.0031, 0.978)
@@ -28,7 +20,7 @@ def test_every_point_is_in_the_tables(tradeoff: ModuleType) -> None:
         tradeoff.cell("speed-h200.md", "nobody", "reference")
 
 
-def test_it_is_drawn(tradeoff: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["tradeoff.py", "--out", str(tmp_path / "picture.png")])
     tradeoff.main()
     assert (tmp_path / "picture.png").stat().st_size > 10_000
