@@ -59,7 +59,10 @@ def collect(arguments: list[str]) -> None:
 
     place = frames_target if chosen.pixels else target_of
     target, collected = place(chosen.out, new=False), _frames if chosen.pixels else _rows
-    with nullcontext(True) if isinstance(target, str) else written_once(target, _made(chosen)) as unfinished:
+    made = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet", "workers")}
+    names = *(name.partition(":")[0] for name in chosen.policy), f"{chosen.source}/replay.npz"
+    made["files"] = [digest_of(Path(name)) for name in names if Path(name).is_file()]
+    with nullcontext(True) if isinstance(target, str) else written_once(target, made) as unfinished:
         if not unfinished:
             return answer(chosen.json, {"data": str(target)}, [("data", f"{target}, finished already")])
         found = collected(chosen, target)
@@ -72,13 +75,6 @@ def collect(arguments: list[str]) -> None:
     if found["score"] is not None:
         figures.append(("score", f"{found['score']:.1f}"))
     answer(chosen.json, {"data": str(target), **found}, [*figures, ("data", str(target))])
-
-
-def _made(chosen: Collect) -> dict[str, Any]:
-    """What decides about the data: the same for the same command."""
-    told = {name: value for name, value in vars(chosen).items() if name not in ("out", "json", "quiet", "workers")}
-    names = *(name.partition(":")[0] for name in chosen.policy), f"{chosen.source}/replay.npz"
-    return told | {"files": [digest_of(Path(name)) for name in names if Path(name).is_file()]}
 
 
 def _rows(chosen: Collect, target: str | Path) -> dict[str, Any]:

@@ -124,7 +124,9 @@ class Maker:
     def _made(self, name: str, folder: Path) -> tuple[Transitions, Fitted]:
         plan = self.plan
         if name == "diffusion":
-            return self._from_diffusion(folder)
+            model = self.diffusion(folder)
+            parameters = sum(weight.numel() for weight in model.network.parameters())
+            return self.drawn(model), Fitted(model.record.seconds, parameters, plan.settings.to_json())
         if name == "mbpo":
             return self._timed(MBPO(device=plan.device, seed=plan.seed), self.real, {})
         config = self._searched(config_of(name), folder) if plan.trials else config_of(name)
@@ -144,12 +146,6 @@ class Maker:
     def _unfitted(self) -> Synthesizer:
         plan = self.plan
         return Synthesizer(plan.settings, device=plan.device, precision=plan.precision, seed=plan.seed)
-
-    def _from_diffusion(self, folder: Path) -> tuple[Transitions, Fitted]:
-        model = self.diffusion(folder)
-        made = self.drawn(model)
-        parameters = sum(weight.numel() for weight in model.network.parameters())
-        return made, Fitted(model.record.seconds, parameters, self.plan.settings.to_json())
 
     def _searched(self, config: Config, folder: Path) -> Config:
         """The best of the settings that are tried."""

@@ -82,7 +82,13 @@ def train_to(
     for doubt in spec.doubts():
         log.warning(doubt)
     trackers.check(spec.tensorboard, spec.wandb)
-    with _environments(spec, make_env) as envs:
+    made: Any
+    if isinstance(spec, OnlinePixelRun):
+        how: dict[str, Any] = {"size": spec.size, "repeat": spec.repeat, "shadow_size": spec.shadow_size}
+        made = PixelVectorEnv(spec.env_id, spec.all_seeds, **how, processes=spec.workers, make_env=make_env)
+    else:
+        made = VectorEnv(spec.env_id, spec.all_seeds, options=spec.env_options)
+    with made as envs:
         learner = _learner(spec, envs, device, prior)  # settings that cannot work are refused before there is a folder
         with run.work(described, finished) as unfinished:
             if unfinished:
@@ -96,13 +102,6 @@ def train_to(
                 run.finish(result.to_json())
                 shutil.rmtree(folder / _ROWS, ignore_errors=True)  # replay.npz has them all
     return Result.read(run.result)
-
-
-def _environments(spec: OnlineRun, make_env: Callable[..., PixelEnv]) -> Any:
-    if not isinstance(spec, OnlinePixelRun):
-        return VectorEnv(spec.env_id, spec.all_seeds, options=spec.env_options)
-    how: dict[str, Any] = {"size": spec.size, "repeat": spec.repeat, "shadow_size": spec.shadow_size}
-    return PixelVectorEnv(spec.env_id, spec.all_seeds, **how, processes=spec.workers, make_env=make_env)
 
 
 def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transitions | None) -> Any:

@@ -297,10 +297,6 @@ class RunSpec(ABC):
         """The file that exists when the run is finished."""
         return folder / "training" / "result.json"
 
-    def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
-        """The sources that each arm of a finished run learned from; `done` is its `run.json`."""
-        return {}
-
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         """The diffusion models of a finished run; `done` is its `run.json`."""
         return iter(())

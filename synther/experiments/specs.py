@@ -106,9 +106,6 @@ class OfflineRun(OfflineOptions, RunSpec):
         provenance = {"data": dataset.origin, "rows": len(material.real)}
         return provenance, lambda folder, progress: train_to(run, material, folder / "training", progress=progress)
 
-    def sources_of(self, done: Mapping[str, Any]) -> dict[str, set[str]]:
-        return {arm: set(shares) for arm, shares in done["arms"].items()}
-
     def generators(self, done: Mapping[str, Any], folder: Path) -> Iterator[Fitted]:
         trained = _training_of(folder)
         for name, recipe in done["sources"].items() if trained else ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -96,14 +96,19 @@ def _finding(job: RunSpec, folder: Path) -> Finding | None:
     wanted, done = job.to_json(), read_object(folder / "run.json")
     for content in (wanted, done):
         content.pop("evaluate_every", None)  # does not change the final evaluation
-    every = [*differences(done, wanted), *_outdated(job, done, folder)]
+    every, defaults = list(differences(done, wanted)), Settings().to_json()
+    for place, generator, then in job.generators(done, folder):
+        # Options that were added later had their default; options that were removed count as a difference.
+        completed = {part: {**defaults.get(part, {}), **then.get(part, {})} for part in {**defaults, **then}}
+        if any(differences(completed, generator.settings().to_json())):
+            every.append(Difference((*place, generator.preset), OLDER, None))
     departures = tuple(sorted(every, key=lambda departure: len(departure.place)))  # the most general ones first
     if not job.is_training:
-        return Finding(
-            {arm: (value,) for arm, value in read_object(job.result(folder), dict[str, float]).items()}, departures
-        )
+        numbers = read_object(job.result(folder), dict[str, float])
+        return Finding({arm: (value,) for arm, value in numbers.items()}, departures)
     result, provenance = Result.read(job.result(folder)), read_object(folder / PROVENANCE)
-    return Finding(_finals(result, job.shown), departures, provenance, result, job.shown, job.sources_of(done))
+    sources = {arm: set(shares) for arm, shares in done.get("arms", {}).items()}
+    return Finding(_finals(result, job.shown), departures, provenance, result, job.shown, sources)
 
 
 def pooled(experiment: Experiment, found: Mapping[str, Finding]) -> dict[str, Finding]:
@@ -118,16 +123,6 @@ def pooled(experiment: Experiment, found: Mapping[str, Finding]) -> dict[str, Fi
             result = Result.joined([run.result for run in runs if run.result is not None])
             shown[name] = replace(runs[0], values=values, departures=tuple(departures), result=result)
     return shown
-
-
-def _outdated(job: RunSpec, done: Mapping[str, Any], folder: Path) -> Iterator[Difference]:
-    """A difference for each preset whose settings have changed since the run."""
-    defaults = Settings().to_json()
-    for place, generator, then in job.generators(done, folder):
-        # Options that were added later had their default; options that were removed count as a difference.
-        completed = {part: {**defaults.get(part, {}), **then.get(part, {})} for part in {**defaults, **then}}
-        if any(differences(completed, generator.settings().to_json())):
-            yield Difference((*place, generator.preset), OLDER, None)
 
 
 def _finals(result: Result, shown: Shown) -> Values:

@@ -174,7 +174,12 @@ def bars(
 
     A bar's reference is a diamond beside its error bar.
     """
-    arms = _arms(groups)
+    arms = list(dict.fromkeys(arm for group in groups.values() for arm in group))
+    _few(arms)
+    for name, group in groups.items():
+        for arm, bar in group.items():
+            if not np.isfinite([bar.value, bar.std, bar.reference or 0]).all() or bar.std < 0:
+                raise DataError(f"{arm} of {name} must have finite numbers and a std of at least 0, got {bar}")
     slots = len(arms) + 1  # one stays empty between groups
     longest = max(len(line) for name in groups for line in name.split("\n"))
     width = len(groups) * max(0.3 * slots, 0.095 * longest + 0.2)
@@ -314,16 +319,6 @@ def _checked(curves: Mapping[str, Curve]) -> dict[str, tuple[Array, ...]]:
         if not np.isfinite(parts).all():
             raise DataError(f"the curve {name} has numbers that are not finite: leave those places out")
     return found
-
-
-def _arms(groups: Mapping[str, Mapping[str, Bar]]) -> list[str]:
-    arms = list(dict.fromkeys(arm for group in groups.values() for arm in group))
-    _few(arms)
-    for name, group in groups.items():
-        for arm, bar in group.items():
-            if not np.isfinite([bar.value, bar.std, bar.reference or 0]).all() or bar.std < 0:
-                raise DataError(f"{arm} of {name} must have finite numbers and a std of at least 0, got {bar}")
-    return arms
 
 
 def _apart(places: Array) -> list[float]:

@@ -107,18 +107,15 @@ def paired(differences: Sequence[ArrayLike]) -> Interval:
     if not parts.any():
         return Interval(value, value, value)
     freedom = parts.sum() ** 2 / sum(part**2 / (len(task) - 1) for part, task in zip(parts, tasks, strict=True))
-    reach = _t95(int(freedom + 1e-9)) * math.sqrt(parts.sum())
+    whole, z = int(freedom + 1e-9), 1.959964
+    if whole <= len(_T95):
+        quantile = _T95[whole - 1]
+    else:  # by the expansion of Abramowitz and Stegun, 26.7.5
+        first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+        third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+        quantile = z + first / whole + second / whole**2 + third / whole**3
+    reach = quantile * math.sqrt(parts.sum())
     return Interval(value, value - reach, value + reach)
-
-
-def _t95(freedom: int) -> float:
-    """From the table, or by the expansion of Abramowitz and Stegun, 26.7.5."""
-    if freedom <= len(_T95):
-        return _T95[freedom - 1]
-    z = 1.959964
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / freedom + second / freedom**2 + third / freedom**3
 
 
 def _wins(one: Scores, other: Scores) -> Scores:
