@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -114,6 +115,16 @@ class Option:
             case str() | bool() | int() | float():
                 return parsed
         return str(parsed)
+
+
+def expanded(command: Sequence[str], name: str) -> list[str]:
+    """The words of a command with `--config NAME`, and those of the file."""
+    start = 2 if command[0] == "pixels" else 1  # each action of it has its own options
+    found = ConfigFile.read(Path(name).expanduser())
+    # The option goes to the end: words without a name may stand behind its value.
+    of_config = [word == "--config" or before == "--config" for before, word in pairwise(["", *command])]
+    rest = [word for word, own in zip(command, of_config, strict=True) if not (own or word.startswith("--config="))]
+    return [*rest[:start], *found.expand(" ".join(rest[:start]), rest[start:]), f"--config={name}"]
 
 
 def options_of(kind: Any, prefix: str = "", path: tuple[str, ...] = ()) -> Iterator[Option]:

@@ -17,6 +17,7 @@ import pytest
 
 from synther import Synthesizer, Transitions, presets, write
 from synther.cli import VERBS, module_of, options
+from synther.config_file import expanded
 
 from .support.short import short_ensembles, short_learners
 
@@ -117,7 +118,7 @@ def test_commands_are_understood(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "--config" in words:
         Path("run.toml").write_text(blocks(TEXTS["docs/commands.md"], "toml")[0])
-        words = options.with_config([verb, *words])[1:]
+        words = expanded([verb, *words], options.ahead(words, config="").config)[1:]
     module = module_of(verb)
     if verb == "pixels" and words[0] in module.ACTIONS:  # each has options of its own
         action, *words = words

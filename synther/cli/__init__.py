@@ -31,6 +31,14 @@ VERBS = {
 }
 """Each verb is a function `verb(arguments) -> None` in the module of the same name, or in `models`."""
 
+_HELP = """usage: synther COMMAND ...
+
+Upsample replay data with a diffusion model, and train agents on it.
+
+{verbs}
+
+synther COMMAND --help shows the options of a command; synther --version the version."""
+
 _OF_MODELS = ("upsample", "fit", "distill", "sample", "presets")
 
 
@@ -43,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a verb and return the exit code: 0 done, 1 failed, interrupted or could not write, 2 bad input."""
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0] in ("-h", "--help"):
-        print(_help())
+        verbs = "\n".join(f"  {verb:10} {about}" for verb, about in VERBS.items())
+        print(_HELP.format(verbs=verbs))
         return 0 if given else 2
     if given[0] == "--version":
         from synther import __version__
@@ -56,9 +65,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     try:
         if any(word.partition("=")[0] == "--config" for word in rest):
-            from synther.cli.options import with_config
+            from synther.cli.options import ahead
+            from synther.config_file import expanded
 
-            rest = with_config(given)[1:]
+            rest = expanded(given, ahead(given, config="").config)[1:]
         getattr(module_of(verb), verb)(rest)
     except Failed as error:
         return _failed(1, str(error))
@@ -83,17 +93,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _failed(code: int, text: str) -> int:
     print(f"synther: {printable(text)}", file=sys.stderr)
     return code
-
-
-def _help() -> str:
-    verbs = "\n".join(f"  {verb:10} {about}" for verb, about in VERBS.items())
-    return f"""usage: synther COMMAND ...
-
-Upsample replay data with a diffusion model, and train agents on it.
-
-{verbs}
-
-synther COMMAND --help shows the options of a command; synther --version the version."""
 
 
 def entry() -> None:

@@ -28,22 +28,18 @@ class Completion(options.Output):
 
 def completion(arguments: list[str]) -> None:
     chosen = options.parse("completion", Completion, arguments)
+    kinds = {verb: getattr(module_of(verb), verb.title()) for verb in VERBS}
+    kinds["pixels"] = _one_of({action: getattr(pixels, action.title()) for action in pixels.ACTIONS})
     script = io.StringIO()
     words = ["--tyro-write-completion", chosen.shell, "-"]
     with redirect_stdout(script), suppress(SystemExit):
-        tyro.cli(_all(), prog="synther", args=words, registry=options.readers())
+        tyro.cli(_one_of(kinds), prog="synther", args=words, registry=options.readers())
     if chosen.json:
         answer(True, {"shell": chosen.shell, "script": script.getvalue()}, [])
     else:
         print(script.getvalue(), end="")
 
 
-def _all() -> Any:
-    """All commands as one type with subcommands."""
-    kinds = {verb: getattr(module_of(verb), verb.title()) for verb in VERBS}
-    kinds["pixels"] = _one_of({action: getattr(pixels, action.title()) for action in pixels.ACTIONS})
-    return _one_of(kinds)
-
-
 def _one_of(kinds: dict[str, Any]) -> Any:
+    """All commands as one type with subcommands."""
     return Union[tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())]  # noqa: UP007

@@ -122,7 +122,9 @@ def _of_states(arguments: list[str]) -> tuple[Online, OnlineRun]:
     chosen, agent = options.parse_with_agent("online", Online, arguments, default, "utd")
     if chosen.samples is None:
         chosen = replace(chosen, samples=usual_samples(pick_device(chosen.device)))
-    how = options.build(Synthetic, chosen, **_settings(chosen)) if chosen.synthetic else None
+    # The settings of generators are spelled out, because the preset may be `auto`, which depends on the machine.
+    more = {"preset": "paper", "changes": chosen.settings().to_json()}
+    how = options.build(Synthetic, chosen, **more) if chosen.synthetic else None
     utd = default.utd if chosen.utd is None else chosen.utd
     own: dict[str, Any] = {"algorithm": chosen.agent, "utd": utd, "agent": agent, "synthetic": how}
     return chosen, options.build(OnlineRun, chosen, name=chosen.out.name, env_id=chosen.env, **own)
@@ -136,12 +138,7 @@ def _of_pixels(arguments: list[str]) -> tuple[OnlinePixels, OnlinePixelRun]:
         if option in options.named(arguments):
             raise ConfigError(f"{option} is for state-based agents: leave it out with --pixels, where they are DrQ-v2")
     chosen, agent = options.parse_with_agent("online", OnlinePixels, arguments, DrQv2Config())
-    more = {"updates": chosen.updates_per_refresh, **_settings(chosen)}
+    more = {"updates": chosen.updates_per_refresh, "preset": "paper", "changes": chosen.settings().to_json()}
     how = options.build(SyntheticLatents, chosen, **more) if chosen.synthetic else None
     own = {"utd": 1, "agent": agent, "synthetic": how}
     return chosen, options.build(OnlinePixelRun, chosen, name=chosen.out.name, env_id=chosen.env, **own)
-
-
-def _settings(chosen: Online) -> dict[str, Any]:
-    """The settings of generators, spelled out: the preset may be `auto`, which depends on the machine."""
-    return {"preset": "paper", "changes": chosen.settings().to_json()}

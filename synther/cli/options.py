@@ -290,17 +290,6 @@ def ahead(arguments: list[str], **defaults: str) -> argparse.Namespace:
         raise ConfigError(str(error)) from None
 
 
-def with_config(command: list[str]) -> list[str]:
-    """The words of a command with `--config FILE`, and those of the file."""
-    start = 2 if command[0] == "pixels" else 1  # each action of it has its own options
-    name = ahead(command, config="").config
-    found = config_file.ConfigFile.read(Path(name).expanduser())
-    # The option goes to the end: words without a name may stand behind its value.
-    of_config = [word == "--config" or before == "--config" for before, word in pairwise(["", *command])]
-    rest = [word for word, own in zip(command, of_config, strict=True) if not (own or word.startswith("--config="))]
-    return [*rest[:start], *found.expand(" ".join(rest[:start]), rest[start:]), f"--config={name}"]
-
-
 def named(arguments: list[str]) -> list[str]:
     """The arguments without values, and options as help spells them: `--refresh_every=9` as `--refresh-every`."""
     return [word.partition("=")[0].replace("_", "-") for word in arguments]

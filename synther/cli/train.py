@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from synther.datasets import Dataset
     from synther.experiments.sources import Source
 
-SAMPLES = 5_000_000
-
 
 @dataclass(frozen=True)
 class Train(OfflineOptions, options.Guiding, options.Named):
@@ -121,7 +119,7 @@ def _is_model(synthetic: str | None) -> bool:
 def _source(chosen: Train, real: Transitions, dataset: Dataset) -> Source | None:
     from synther.experiments.sources import Augmented, Given, Sampled, rewarded
 
-    samples = SAMPLES if chosen.samples is None else chosen.samples
+    samples = 5_000_000 if chosen.samples is None else chosen.samples
     if chosen.augment is not None:
         return Augmented(chosen.augment, real, samples, chosen.data_seed)
     if chosen.synthetic is None:

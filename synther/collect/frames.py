@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class FrameRecorder:
-    """Episodes that are recorded while they are iterated over. Iterating again gives the same episodes."""
+    """Episodes that are recorded while they are iterated over, the same each time."""
 
     identity: dict[str, Any]
     """All options that the episodes depend on, as JSON values."""
@@ -49,9 +49,6 @@ class FrameRecorder:
     """Decisions of an episode that ends by its time limit. None: the length of the longest episode."""
     what: str = "frames"
     """What is recorded, how much and how, for people."""
-
-    def __iter__(self) -> Iterator[Frames]:
-        return self.after([])
 
 
 def record_frames(

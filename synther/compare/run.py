@@ -115,8 +115,10 @@ def compare_generators(
             if files[name].exists():
                 log.info("%s is measured already", name)
             else:
-                if name == REAL:
-                    row = _half_against_half(rows, plan, judge)
+                if name == REAL:  # one half against the other
+                    order = np.random.default_rng(plan.seed).permutation(len(rows))
+                    one, other = (rows[np.sort(half)] for half in np.array_split(order, 2))
+                    row = measured(REAL, one, other, judge, plan.seed)
                 else:
                     made, fitted = maker.rows(name, folder / name)
                     row = measured(name, rows, made, judge, plan.seed, **vars(fitted))
@@ -125,12 +127,6 @@ def compare_generators(
         rates = {"data": f"{len(rows):,} rows", "samples": f"{plan.samples:,}", "simulator": simulator or "none"}
         _write(folder, table, {"command": command, **origin(compute.pick_device(plan.device)), **rates})
     return table
-
-
-def _half_against_half(rows: Transitions, plan: Plan, judge: Simulator | None) -> Row:
-    order = np.random.default_rng(plan.seed).permutation(len(rows))
-    one, other = (rows[np.sort(half)] for half in np.array_split(order, 2))
-    return measured(REAL, one, other, judge, plan.seed)
 
 
 def _judge(rows: Transitions, plan: Plan) -> Judge | None:

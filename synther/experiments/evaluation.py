@@ -70,7 +70,10 @@ def score(
     an evaluation during the training of agents of states has its number of updates as its number. `make_env` makes the
     environments of pixel agents, in other processes.
     """
-    file = _file_of(agents)
+    names = (POLICY, CHECKPOINT, f"training/{CHECKPOINT}") if agents.is_dir() else ("",)  # the last of the paper's runs
+    file = next((agents / name for name in names if (agents / name).is_file() or not name), None)
+    if file is None:
+        raise FormatError(f"{agents} has no {CHECKPOINT}: expected the folder of `synther train`, `online` or `pixels`")
     described = policy.read(file, "actor")[0]
     beside = file.parent / "run.json"
     run = read_object(beside) if beside.is_file() else {}
@@ -81,10 +84,12 @@ def score(
         raise ConfigError(f"nothing says which environment the agents of {file} are for: name it with --env-id")
     check_env_options(env_options)
     wanted = run.get("episodes", EPISODES) if episodes is None else episodes
-    seeds, shown = _seeds_of(described, run), resolve(progress)
+    seeds = described.get("seeds") or [one["seed"] for one in described.get("members", [])] or run.get("seeds")
+    if not isinstance(seeds, list):
+        raise FormatError("nothing says which seeds these agents have: evaluate them in the folder of their run")
     log.info("playing %d episodes with each agent of %s in %s", wanted, file, env_id)
     how: dict[str, Any] = {"episodes": wanted, "workers": workers}
-    evaluating = shown.phase("evaluate", len(seeds) * wanted)
+    evaluating = resolve(progress).phase("evaluate", len(seeds) * wanted)
     if "frame" in described:
         if env_options:
             raise ConfigError(f"pixel agents take no environment options: leave out --env-options {env_options}")
@@ -110,26 +115,6 @@ def score(
     result = Result.of([Measurement.of(done, 0.0, {}, found)], arms)
     standings = {arm: curve[0] for arm, curve in result.curves.items()}
     return Scored(file, env_id, dict(env_options), tuple(seeds[: len(seeds) // len(arms)]), standings, unit, found)
-
-
-def _seeds_of(described: Mapping[str, Any], run: Mapping[str, Any]) -> list[int]:
-    """Of all members: as their file says, or their run."""
-    if described.get("seeds"):
-        return list(described["seeds"])
-    if "members" in described:
-        return [member["seed"] for member in described["members"]]
-    if isinstance(run.get("seeds"), list):
-        return list(run["seeds"])
-    raise FormatError("nothing says which seeds these agents have: evaluate them in the folder of their run")
-
-
-def _file_of(agents: Path) -> Path:
-    if not agents.is_dir():
-        return agents
-    for name in (POLICY, CHECKPOINT, f"training/{CHECKPOINT}"):  # the last is that of the paper's runs
-        if (agents / name).is_file():
-            return agents / name
-    raise FormatError(f"{agents} has no {CHECKPOINT}: expected the folder of `synther train`, `online` or `pixels`")
 
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:
@@ -162,8 +147,7 @@ def evaluate(
     if obstacle is not None:
         raise ConfigError(obstacle)
     env_id, seeds = env_id or about["env_id"], about["seeds"]
-    if repeat is None:
-        repeat = about["action_repeat"]
+    repeat = about["action_repeat"] if repeat is None else repeat
     if repeat is None:
         repeat = REPEAT
         log.warning("the frames do not say how often each action was repeated: taken to be %d times (--repeat)", repeat)

@@ -84,15 +84,15 @@ class Evaluations:
         self._record.add(measurement)
 
 
-class Rate:
+def _rate(unit: str, first: int, record: Record) -> Callable[[int], str]:
     """Text for the display: the speed of this process, and the latest scores."""
+    began = time.monotonic()
 
-    def __init__(self, unit: str, first: int, record: Record) -> None:
-        self._unit, self._first, self._record, self._began = unit, first, record, time.monotonic()
+    def text(now: int) -> str:
+        rate = (now - first) / (time.monotonic() - began)
+        return f"{rate:,.{0 if rate >= 10 else 1}f} {unit} a second{record.latest}"
 
-    def text(self, now: int) -> str:
-        rate = (now - self._first) / (time.monotonic() - self._began)
-        return f"{rate:,.{0 if rate >= 10 else 1}f} {self._unit} a second{self._record.latest}"
+    return text
 
 
 def train(
@@ -117,7 +117,7 @@ def train(
         log.info("going on after %s updates", f"{learner.updates:,}")
     schedule = Schedule(spec.measure_every if isinstance(spec, PixelRun) else spec.evaluate_every, spec.updates)
     record = Record(folder, schedule, learner.updates, arms, seeds, spec, others=others)
-    evaluations, rate = Evaluations(evaluator, record), Rate("updates", learner.updates, record)
+    evaluations, rate = Evaluations(evaluator, record), _rate("updates", learner.updates, record)
     checkpoints = Checkpoints(record.clock, spec.checkpoint_seconds)
 
     def save() -> None:
@@ -136,7 +136,7 @@ def train(
             count = min(SHOWN_UPDATES[learner.device.type], end - learner.updates)
             learner.train(count)
             evaluations.collect()
-            phase.advance(count, rate.text(learner.updates))
+            phase.advance(count, rate(learner.updates))
             if learner.updates < end:
                 save()
 
@@ -215,7 +215,7 @@ class Acting(ABC):
 
     def train(self, evaluations: Evaluations, progress: Progress) -> Result:
         """Act and learn up to the last step."""
-        spec, rate = self.spec, Rate("steps", self.step, self.record)
+        spec, rate = self.spec, _rate("steps", self.step, self.record)
         if self.step:
             self._keep()
             if not self.record.has_all(self.step):  # stopped before it was evaluated
@@ -231,7 +231,7 @@ class Acting(ABC):
         evaluations.wait(0)
         return self.record.result(self.learner.device)
 
-    def _segment(self, evaluations: Evaluations, phase: Phase, rate: Rate) -> None:
+    def _segment(self, evaluations: Evaluations, phase: Phase, rate: Callable[[int], str]) -> None:
         """Act and learn until the environments start over, and write a checkpoint there."""
         end, shown = self.spec.segment_after(self.step), self.step
         self.reset()
@@ -241,7 +241,7 @@ class Acting(ABC):
                 evaluations.begin(self.learner, self.step)
             if self.step % self.shown == 0 or self.step == end:
                 evaluations.collect()
-                phase.advance(self.step - shown, rate.text(self.step))
+                phase.advance(self.step - shown, rate(self.step))
                 shown = self.step
         evaluations.wait(1 if self.record.schedule.includes(self.step) else 0)
         with self.clock.counting("checkpoints"):

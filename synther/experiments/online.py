@@ -28,19 +28,20 @@ from synther.envs.making import Trusted
 from synther.envs.pixels import PixelEnv
 from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.experiments.experience import Experience, FrameExperience, replayed
 from synther.experiments.loop import CHECKPOINT, Acting, Evaluations
 from synther.experiments.refresh import Copying, LatentRefreshing, Refreshing
 from synther.experiments.results import Result
 from synther.experiments.specs import OnlinePixelRun, OnlineRun
 from synther.folder import RunFolder
 from synther.pixels.evaluation import evaluate
+from synther.pixels.experience import FrameExperience, replayed
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import PixelPolicy
 from synther.pixels.ring import Numbers
 from synther.pixels.vector_env import PixelVectorEnv, Records
 from synther.progress import Progress, resolve
 from synther.replay.columns import Columns
+from synther.replay.experience import Experience
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
@@ -311,8 +310,12 @@ def retrain_to(
     with written.work(described, lambda: is_trained(folder)) as unfinished:
         if unfinished:
             how = shares, resolve(progress), len(groups) > 1
-            with _taken_back(written) if new else nullcontext():
+            try:
                 found = [_train_group(spec, heads, policy, group, folder / group.name, *how) for group in groups]
+            except (ConfigError, DataError, FormatError):
+                if new and not any(folder.rglob(loop.CHECKPOINT)):
+                    written.release()  # otherwise, the right rows would be refused there
+                raise
             result = _together(groups, found)
             check_alive(result.updates, [place in result.diverged[LATENTS] for place in range(len(seeds))])
             actors = [load_policy(folder / group.name / loop.CHECKPOINT).actor for group in groups]
@@ -354,17 +357,6 @@ def earned(frames: Frames) -> str:
     lengths = ends - starts
     whole = frames.returns()[lengths == lengths.max()]
     return f", whose {len(whole):,} whole episodes return {whole.mean():,.1f} ± {whole.std():,.1f}"
-
-
-@contextmanager
-def _taken_back(written: RunFolder) -> Iterator[None]:
-    """Wrong rows leave nothing in a folder that was just claimed; otherwise, the right ones would be refused there."""
-    try:
-        yield
-    except (ConfigError, DataError, FormatError):
-        if not any(written.path.rglob(loop.CHECKPOINT)):
-            written.release()
-        raise
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from synther.agents.rows import Arm, Member, Rows
 from synther.conditions import TD_ERROR
 from synther.data.transitions import Transitions
 from synther.errors import ConfigError
-from synther.experiments.experience import Experience
 from synther.experiments.specs import Synthetic, SyntheticLatents
 from synther.pixels.latents import encode_own
 from synther.pixels.learner import PixelLearner
@@ -26,6 +25,7 @@ from synther.presets import Settings
 from synther.progress import Progress
 from synther.replay import adapting
 from synther.replay.columns import Columns
+from synther.replay.experience import Experience
 from synther.replay.refit import FITS, HELD_OUT, Generators, Real, drawn
 
 log = logging.getLogger(__name__)
@@ -124,9 +124,6 @@ class Copying:
         self.how, self.experience, self.learner = how, experience, learner
         self._drawn = 0
 
-    def refresh(self, step: int, progress: Progress) -> None:
-        self.draw(step, progress)
-
     def draw(self, step: int, progress: Progress) -> None:
         """Give the learner copies of the rows that it had at the newest refresh, unless it has them."""
         newest = step // self.how.refresh_every * self.how.refresh_every
@@ -138,6 +135,8 @@ class Copying:
             draw = np.random.default_rng([FITS, self.learner.seeds[member], newest])
             self.learner.generate(member, known[draw.integers(len(known), size=self.how.samples)])
         self._drawn = newest
+
+    refresh = draw
 
 
 class LatentRefreshing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -85,8 +86,13 @@ class Log:
     def __init__(self, path: Path, expected: Sequence[int], *, again: bool = True, unit: Unit = "updates") -> None:
         self.path, self.unit = path, unit
         text = path.read_text() if path.exists() else ""
-        whole = [_parsed(line, unit) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        self.measurements = [found for found in whole if found is not None and found.updates in expected]
+        self.measurements: list[Measurement] = []
+        for line in text.splitlines(keepends=True):
+            with suppress(ValueError, TypeError, KeyError, AttributeError):  # not our line
+                found = json.loads(line)
+                measured = Measurement(updates=found.pop(unit), **found)
+                if line.endswith("\n") and measured.updates in expected:
+                    self.measurements.append(measured)
         kept_at = [found.updates for found in self.measurements]
         if kept_at != list(expected) and not (again and kept_at == list(expected[:-1])):
             raise ConfigError(f"{path} has lost lines that were in it: {ANOTHER}")
@@ -109,14 +115,6 @@ def by_arm(values: Sequence[_Value], arms: Sequence[str]) -> dict[str, Sequence[
 def _line(measurement: Measurement, unit: Unit) -> str:
     found = asdict(measurement)
     return json.dumps({unit: found.pop("updates"), **found}, allow_nan=False) + "\n"
-
-
-def _parsed(line: str, unit: Unit) -> Measurement | None:
-    try:
-        found = json.loads(line)
-        return Measurement(updates=found.pop(unit), **found)
-    except (ValueError, TypeError, KeyError, AttributeError):  # not our line; if one is missing, `Log` notices
-        return None
 
 
 def episodes_of(found: NDArray[np.float64]) -> Episodes:

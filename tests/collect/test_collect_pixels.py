@@ -44,7 +44,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Counter]]:
 
 
 def recorded(decisions: int, **how: Any) -> Frames:
-    return Frames.concatenate(list(record_frames(TASK, "random", decisions, size=6, **how)))
+    return Frames.concatenate(list(record_frames(TASK, "random", decisions, size=6, **how).after([])))
 
 
 def test_whole_episodes_and_one_that_is_cut(counted):
@@ -89,7 +89,7 @@ def same(one: Frames, other: Frames) -> bool:
 def test_it_goes_on_after_any_episode(counted, last):
     """Also where the first ones were over before their time, so that others were needed."""
     counted.last = last
-    made = list(record_frames(TASK, "random", 23, size=6))
+    made = list(record_frames(TASK, "random", 23, size=6).after([]))
     for count in range(len(made) + 1):
         done = [len(episode) - 1 for episode in made[:count]]
         rest = list(record_frames(TASK, "random", 23, size=6, processes=3).after(done))
@@ -114,7 +114,7 @@ def test_an_agent_acts(counted):
     path = str(agent_file())
     how: dict[str, Any] = {"size": 6}
     one, again, other, noisy, noisy_again = (
-        Frames.concatenate(list(record_frames(TASK, path, 12, **how, **more)))
+        Frames.concatenate(list(record_frames(TASK, path, 12, **how, **more).after([])))
         for more in ({}, {}, {"member": 1}, {"noise": 0.5}, {"noise": 0.5})
     )
     np.testing.assert_array_equal(one.action, again.action)
@@ -138,7 +138,7 @@ def sac_file(log_std: Literal["clamp", "tanh"] = "clamp") -> tuple[Learner, str]
 def test_an_agent_draws_its_actions_as_in_training(counted):
     learner, path = sac_file()
     meant, drawn, again = (
-        Frames.concatenate(list(record_frames(TASK, path, 20, size=6, member=1, stochastic=wanted)))
+        Frames.concatenate(list(record_frames(TASK, path, 20, size=6, member=1, stochastic=wanted).after([])))
         for wanted in (False, True, True)
     )
     np.testing.assert_array_equal(drawn.action, again.action)
@@ -165,12 +165,12 @@ def test_shares_of_several_policies(counted, last):
     counted.last = last
     path = str(agent_file())
     recorder = record_frames(TASK, ("random", path, path), 47, size=6)
-    made = list(recorder)
+    made = list(recorder.after([]))
     lengths = [len(episode) - 1 for episode in made]
     assert sum(lengths) == 47
     if last == 10:
         assert lengths == [10, 5, 10, 6, 10, 6]
-        alone = list(record_frames(TASK, "random", 15, size=6))
+        alone = list(record_frames(TASK, "random", 15, size=6).after([]))
         assert all(map(same, made[:2], alone))
     shown = {int(episode.image[0, 0, 0, 0]) for episode in made}
     assert len(shown) == len(made), "no start is played twice"
@@ -231,7 +231,7 @@ def test_a_run_is_drawn_again(counted, monkeypatch):
     monkeypatch.setattr(recording, "redraw", drawn)
     rows = states()
     how: dict[str, Any] = {"size": 6, "shadow_size": 512}
-    found = Frames.concatenate(list(record_run_frames(run_folder(Path("run"), rows), **how)))
+    found = Frames.concatenate(list(record_run_frames(run_folder(Path("run"), rows), **how).after([])))
     assert found.episodes[0].tolist() == [0, 5]
     assert (found.env_id, found.action_repeat, found.shadow_size) == (TASK, 1, 512)
     assert np.flatnonzero(found.discount == 0).tolist() == [4]
@@ -288,7 +288,7 @@ def test_a_task_is_really_drawn(monkeypatch, workers):
         pytest.skip(str(error))
     monkeypatch.setattr(recording, "Workers", workers)
     how: dict[str, Any] = {"repeat": 500, "size": 8, "shadow_size": 64, "seed": 4, "processes": 1}
-    found = Frames.concatenate(list(record_frames(TASK, "random", 3, **how)))
+    found = Frames.concatenate(list(record_frames(TASK, "random", 3, **how).after([])))
     assert found.episodes[0].tolist() == [0, 3]
     env = recording._env(Look(TASK, 500, 8, 64, backend))
     for number, (start, end) in enumerate(zip(*found.episodes, strict=True)):

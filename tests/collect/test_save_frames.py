@@ -58,7 +58,7 @@ def test_what_is_kept(caplog):
     assert (found.env_id, found.rows, found.episodes, found.whole, len(stored)) == (TASK, 23, 3, 2, 26)
     assert found.mean_return == pytest.approx(stored.returns()[:2].mean(), rel=1e-6)
     assert found.std == pytest.approx(stored.returns()[:2].std(), rel=1e-6)
-    direct = Frames.concatenate(list(record_frames(TASK, "random", 23, size=6)))
+    direct = Frames.concatenate(list(record_frames(TASK, "random", 23, size=6).after([])))
     for name in ("image", "action", "reward", "discount", "first", "low", "high"):
         np.testing.assert_array_equal(getattr(stored, name), getattr(direct, name))
     assert (stored.env_id, stored.action_repeat, stored.shadow_size) == (TASK, 2, None)

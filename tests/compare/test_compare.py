@@ -86,11 +86,12 @@ def test_the_figures_are_those_of_the_rows(done, folder):
     assert best["epochs"] == 1
 
 
-def test_real_is_one_half_against_the_other(done):
+def test_real_is_one_half_against_the_other(done, tmp_path):
     assert 0.85 < done[0].marginal < 1
     assert done[0].novelty > 0
     copies = Transitions.concatenate([made(), made()])
-    assert 0 <= module._half_against_half(copies, PLAN, None).novelty < done[0].novelty
+    (alone,) = compare_generators(copies, tmp_path / "copies", (), PLAN, command="", progress=False)
+    assert 0 <= alone.novelty < done[0].novelty
 
 
 def test_the_table_is_kept(done, folder):

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from synther.errors import ConfigError
-from synther.experiments.experience import Experience
 from synther.experiments.record import Schedule
 from synther.experiments.refresh import for_environment
 from synther.experiments.specs import OnlineRun, Synthetic, SyntheticLatents
 from synther.presets import PRESETS
 from synther.replay.columns import Columns
+from synther.replay.experience import Experience
 
 from .runs import LEGS, PLAN, SYNTHETIC, TIMES
 

@@ -21,7 +21,6 @@ from synther.data.transitions import Transitions
 from synther.diffusion.fit import Diverged
 from synther.envs.vector_env import VectorEnv
 from synther.errors import ConfigError, DataError, SyntherError
-from synther.experiments.experience import Experience
 from synther.experiments.online import train_to
 from synther.experiments.refresh import Generators
 from synther.experiments.results import Log, Result
@@ -29,6 +28,7 @@ from synther.experiments.specs import OnlineRun
 from synther.folder import RunFolder
 from synther.replay import adapting
 from synther.replay import refit as refitting
+from synther.replay.experience import Experience
 from synther.synthesizer.together import fit_models
 
 from .. import pendulum

@@ -17,11 +17,11 @@ from synther.diffusion.fit import Diverged
 from synther.errors import ConfigError, DataError
 from synther.experiments import record
 from synther.experiments import refresh as refreshing
-from synther.experiments.experience import FrameExperience
 from synther.experiments.refresh import Generators, LatentRefreshing
 from synther.experiments.results import Log, Result
 from synther.experiments.specs import OnlinePixelRun
 from synther.folder import RunFolder
+from synther.pixels.experience import FrameExperience
 from synther.pixels.files import read
 from synther.pixels.learner import PixelLearner
 from synther.pixels.policy import load_pixel_policy

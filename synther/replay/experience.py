@@ -1,12 +1,11 @@
-"""The experience of online runs on disk: a file of rows or frames for each segment."""
+"""What agents of several seeds meet while they act, on disk: a file of rows for each segment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,8 @@ from safetensors.numpy import load_file, save_file
 from synther.data import formats
 from synther.data.transitions import Transitions
 from synther.durable import replacing
-from synther.errors import ConfigError, DataError, SyntherError
+from synther.errors import ConfigError, DataError
 from synther.folder import ANOTHER
-from synther.pixels.files import read, write
-from synther.pixels.frames import Frames
-from synther.pixels.ring import Numbers
-from synther.pixels.vector_env import PixelVectorEnv, Records
 from synther.replay.columns import Columns
 
 Array = NDArray[np.float32]
@@ -99,43 +94,3 @@ class Experience:
 
     def _file(self, end: int) -> Path:
         return self.folder / f"{end:010}.safetensors"
-
-
-class FrameExperience:
-    """Frames of the `seeds` in `folder`; those of the current segment are in memory."""
-
-    def __init__(self, folder: Path, seeds: Sequence[int], envs: PixelVectorEnv, **drawn: Any) -> None:
-        """`drawn` are fields of `Frames`: how they were drawn."""
-        self.folder, self.seeds = folder, seeds
-        self._known = {**drawn, "low": envs.low, "high": envs.high}
-        self._segment: list[list[Records]] = [[] for _ in seeds]
-
-    def append(self, records: Records, who: Numbers) -> None:
-        for place, member in enumerate(who):
-            self._segment[member].append(records.some(slice(place, place + 1)))
-
-    def save(self, end: int) -> None:
-        """Write the segment that ends after `end` steps."""
-        for seed, segment in zip(self.seeds, self._segment, strict=True):
-            frames = Frames(*Records.joined(segment), **self._known)
-            write(frames, self._file(seed, end))
-            segment.clear()
-
-    def segments(self, ends: Sequence[int]) -> Iterator[list[Frames]]:
-        """The frames of every seed, for each segment with these `ends`."""
-        for end in ends:
-            try:
-                yield [read(self._file(seed, end)) for seed in self.seeds]
-            except SyntherError as error:
-                raise ConfigError(f"{self.folder} has lost frames ({error}): {ANOTHER}") from None
-
-    def _file(self, seed: int, end: int) -> Path:
-        return self.folder / f"seed-{seed}" / f"{end:010}.hdf5"
-
-
-def replayed(segment: Sequence[Frames]) -> Iterator[tuple[Records, Numbers]]:
-    """The records of a segment, one of each member at a time, with the members that have one more."""
-    every = [Records(f.image, f.action, f.reward, f.discount, f.first) for f in segment]
-    for number in range(max(map(len, segment))):
-        who = np.flatnonzero([number < len(frames) for frames in segment])
-        yield Records.joined([every[int(member)].some(slice(number, number + 1)) for member in who]), who
