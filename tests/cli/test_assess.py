@@ -136,29 +136,3 @@ class TestJudges:
         write(replace(read(hopper), env_id=None), tmp_path / "x.npz")
         assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r") is None
         assert self.judge(synther, tmp_path / "x.npz", tmp_path / "r", "--env-id", "Hopper-v5") == "Hopper-v5 in MuJoCo"
-
-
-REFUSED = {
-    "good.npz good.npz --out thesis.tex": "thesis.tex",
-    "good.npz good.npz --out r --env-id Nowhere-v0": "Nowhere-v0",
-    "good.npz good.npz --out r --env-id Hopper-v5": "Hopper-v5",
-    "good.npz good.npz --held-out hopper.npz --out r": "observation",
-    "good.npz absent.safetensors --out r": "absent.safetensors",
-    "good.npz truncated.npz --out r": "truncated.npz",
-    "good.npz good.npz --model good.npz --out r": "good.npz",
-    "good.npz m.safetensors --model m.safetensors --out r": "--model",
-    "good.npz m.safetensors --samples 0 --out r": "samples",
-    "good.npz good.npz --device tpu --out r": "device",
-    "good.npz good.npz --seed -1 --out r": "--seed",
-}
-
-
-@pytest.mark.parametrize(("words", "text"), REFUSED.items(), ids=REFUSED)
-def test_bad_input(refused, data, hopper, model, words, text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(data, "good.npz")
-    shutil.copy(hopper, "hopper.npz")
-    shutil.copy(model, "m.safetensors")
-    Path("truncated.npz").write_bytes(data.read_bytes()[:1500])
-    Path("thesis.tex").write_text("mine")
-    assert text in refused("assess", *words.split(), "--quiet")

@@ -12,7 +12,7 @@ import pytest
 from synther import read
 from synther.cli import collect
 from synther.collect.frames import FrameRecorder
-from synther.errors import ConfigError, DataError, FormatError
+from synther.errors import ConfigError
 from synther.pixels.files import read as read_frames
 from synther.pixels.frames import Frames
 
@@ -120,26 +120,3 @@ def frames(records: int) -> Frames:
     first = np.arange(records) == 0
     image = np.zeros((records, 3, 4, 4), np.uint8)
     return Frames(image, np.zeros((records, 1)), np.ones(records), np.ones(records), first, env_id="a-v0")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "says"),
-    [
-        (("Nowhere-v0",), DataError, "'Nowhere-v0'"),
-        (("empty",), FormatError, "synther online"),
-        (("Pendulum-v1", "--steps", "0"), ConfigError, "at least 1"),
-        (("empty", "--env-options", "{}"), ConfigError, "--env-options is for an environment.* is a run"),
-        (("dm_control/walker-walk-v0", "--pixels", "--env-options", "{}", "--out", "new.h5"), ConfigError, "for rows"),
-        (("Pendulum-v1", "--repeat", "2"), ConfigError, "--repeat is for frames: expected --pixels with it"),
-        (("Pendulum-v1", "--shadow-size", "64"), ConfigError, "--shadow-size is for frames"),
-        (("Pendulum-v1", "--pixels"), ConfigError, r"frames are written as \.hdf5 or \.h5, got new\.npz"),
-        (("empty", "--pixels", "--repeat", "1", "--out", "new.h5"), ConfigError, "--repeat is for an env.*is a run"),
-        (("Pendulum-v1", "--pixels", "--out", "new.h5"), ConfigError, "dm_control suite"),
-    ],
-    ids=str,
-)
-def test_what_is_refused(run, tmp_path, arguments, kind, says):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(kind, match=says):
-        run(*arguments, *(() if "--out" in arguments else ("--out", "new.npz")))
-    assert [file.name for file in tmp_path.iterdir()] == ["empty"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 QUICK = ("--device", "cpu", "--agent.width", "8", "--agent.depth", "1", "--agent.batch-size", "8", "--seeds", "2")
 
 
@@ -28,16 +26,3 @@ def test_a_table_for_a_person_and_an_object_for_a_machine(synther, no_processes,
     assert lines[1].split(maxsplit=2)[2] == f"{mean:,.1f} ± {std:,.1f} after 20 updates"
     assert lines[2].split(maxsplit=2)[2] == ", ".join(f"{value:,.1f}" for value in stands["returns"])
     assert found["returns"] != json.loads(synther(*command, "--json", "--seed", "1").out)["returns"]
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (("--episodes", "0"), "episodes must be at least 1, got 0"),
-        (("--seed", "-1"), "--seed must be a whole number and at least 0, got -1"),
-        (("--env-options", "3"), "--env-options must be a JSON object"),
-        ((), "no such file; expected an agent"),
-    ],
-)
-def test_bad_input(refused, tmp_path, options, text):
-    assert text in refused("evaluate", tmp_path / "nowhere", *options)

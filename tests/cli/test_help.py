@@ -55,6 +55,27 @@ def test_the_defaults_shown_are_those_of_the_preset(synther, monkeypatch):
         }
 
 
+SEEN = ["online", "dm_control/walker-walk-v0", "--pixels"]
+HIDDEN = ["--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.num-critics", "normalize"]
+
+
+@pytest.mark.parametrize(
+    ("words", "has", "hides"),
+    [
+        (["train", "iql"], ["--agent.expectile"], ["--agent.alpha"]),
+        (["pixels", "train", "drq_bc"], ["--agent.alpha"], ["--agent.features", "normalize"]),
+        (["online", "Pendulum-v1"], ["--agent.num-critics"], ["--agent.utd", "normalize"]),
+        (SEEN, ["--agent.stddev-updates", "--updates-per-refresh"], HIDDEN),
+    ],
+)
+def test_help_has_the_options_of_the_agent(synther, words, has, hides):
+    code, out, _ = synther(*words, "--help")
+    assert code == 0
+    assert all(option in out for option in has)
+    assert not any(option in out for option in hides)
+    assert words[0] == "online" or re.search(r"--no-evaluate .*\(default: False\)", out)
+
+
 def test_help_and_lists_do_not_wait_for_torch():
     commands = [
         "--help",

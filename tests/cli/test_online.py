@@ -11,7 +11,7 @@ import pytest
 from synther.agents.drq_v2 import DrQv2Config
 from synther.agents.sac import REDQ_CONFIG, SAC_CONFIG, SACConfig
 from synther.cli import online
-from synther.errors import ConfigError, SyntherError
+from synther.errors import ConfigError
 from synther.experiments.specs import OnlinePixelRun, OnlineRun, Synthetic, SyntheticLatents
 from synther.presets import PRESETS
 
@@ -95,47 +95,3 @@ def test_options_of_agents_that_see(planned):
     expected = SyntheticLatents(**PAPER, samples=1_000, updates=7_000)
     assert planned(walker, "--pixels", *latents).synthetic == expected
     assert planned(walker, "--pixels", *latents[:3]).synthetic == SyntheticLatents(**PAPER)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("--pixels", "--utd", "3"), "--utd is for state-based agents"),
-        (("--pixels", "--agent=sac"), "--agent is for state-based agents"),
-        (("--pixels", "--prior", "hopper-sac"), "--prior is for state-based agents"),
-        (("--pixels", "--n-step", "3"), "--n-step is for state-based agents"),
-        (("--prior", "hopper-sac"), "prior data has"),
-        (("--agent", "ppo"), "--agent must be one of sac, redq"),
-        (("--pixels",), "dm_control suite"),
-        (("--ratio", "0.5"), "--ratio is for --synthetic"),
-        (("--relevance", "reward"), "--relevance is for --synthetic"),
-        (("--pixels", "--refresh_every=9"), "--refresh-every is for --synthetic"),
-        (("--fit.steps", "9"), r"--fit\.steps is for --synthetic"),
-        (("--utd", "0"), "utd"),
-        (("--seed", "-1"), "--seed"),
-    ],
-    ids=str,
-)
-def test_what_is_refused(run, arguments, says, tmp_path):
-    with pytest.raises(SyntherError, match=says):
-        run("Pendulum-v1", "--out", tmp_path / "run", *arguments)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "has", "hides"),
-    [
-        (["Pendulum-v1"], ["--agent.num-critics"], ["--agent.utd", "normalize"]),
-        (
-            ["dm_control/walker-walk-v0", "--pixels"],
-            ["--agent.stddev-updates", "--updates-per-refresh"],
-            ["--agent {sac", "--utd", "--agent.alpha", "--agent.features", "--agent.num-critics", "normalize"],
-        ),
-    ],
-)
-def test_help_has_the_options_of_the_agent(run, capsys, words, has, hides):
-    with pytest.raises(SystemExit):
-        run(*words, "--help")
-    shown = capsys.readouterr().out
-    assert all(option in shown for option in has)
-    assert not any(option in shown for option in hides)

@@ -100,29 +100,6 @@ def test_runs_at_the_same_time(paper, tmp_path, monkeypatch, caplog):
     assert (code, [one["was_done"] for one in json.loads(text)["runs"]]) == (0, [True])
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (("run", "tables"), "unknown experiment 'tables'"),
-        (("table", "tables"), "unknown experiment 'tables'"),
-        (("run", "example", "--only", "ant", "maze"), "ant or maze"),
-        (("run", "example", "--updates", "0"), "updates"),
-        (("run", "full_eval", "--preset", "huge"), "preset 'huge'"),
-        (("run", "pixels", "--workers", "0"), "workers"),
-        (("run", "online", "--updates", "0"), "steps"),
-        (("run", "example", "--data", "nowhere"), "nowhere is not a folder"),
-        (("run", "example", "--policies", "nowhere.npz"), "nowhere.npz"),
-        (("run", "example", "--device", "tpu"), "device"),
-        (("run", "example", "--gpus", "0.5"), "--engine ray"),
-        (("run", "example", "--parallel", "0"), "parallel"),
-        (("run", "example", "--parallel", "2", "--engine", "ray"), "parallel"),
-        (("table", "example", "--parallel", "2"), "--parallel"),
-    ],
-)
-def test_bad_input(paper, refused, tmp_path, options, text):
-    assert text in refused("paper", *options, "--out", tmp_path / "out")
-
-
 def test_every_action_has_the_same_help(paper):
     assert paper("wrong").code == 2
     assert paper().code == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from synther.cli import pixels
 from synther.cli.online import OnlinePixels
 from synther.cli.options import parse
-from synther.errors import ConfigError, FormatError, SyntherError
+from synther.errors import ConfigError
 from synther.experiments.specs import PixelRun
 from synther.pixels import evaluation, files
 from synther.presets import preset
@@ -94,20 +93,6 @@ def test_options_become_a_plan(run, frames, monkeypatch, tmp_path):
     assert (plan.updates, plan.precision, type(plan.config).__name__) == (1_000, "tf32", "NoisyBCConfig")
 
 
-@pytest.mark.parametrize(
-    ("env_id", "says"),
-    [
-        ("walker-walk", "'walker-walk'"),
-        ("dm_control/walker-swim-v0", "has no task"),
-        ("dm_control/walker-walk-v0", "has 6 actions"),
-    ],
-)
-def test_an_environment_that_cannot_be_theirs_is_told_before_they_are_trained(run, frames, env_id, says, tmp_path):
-    with pytest.raises(SyntherError, match=says):
-        run("train", "bc", frames, "--out", tmp_path / "run", "--env-id", env_id)
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("kind", [pixels.Upsample, OnlinePixels])
 def test_our_presets_suit_latents_and_the_papers_are_what_they_say(kind):
     needed = ["latents", "--out", "out", "--device", "cpu"]
@@ -115,36 +100,3 @@ def test_our_presets_suit_latents_and_the_papers_are_what_they_say(kind):
     assert auto == preset("laptop", noise={"p_mean": -0.4}, data={"scaling": "standard", "residuals": "none"})
     assert parse("verb", kind, [*needed, "--preset", "laptop"]).settings() == auto
     assert parse("verb", kind, [*needed, "--preset", "paper"]).settings() == preset("paper")
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("train", "sac", "{frames}", "--out", "{out}"), "'sac'"),
-        (("train", "bc", "absent.hdf5", "--out", "{out}"), "no such file"),
-        (("train", "bc", "{frames}", "--out", "{out}", "--updates", "0"), "updates must be at least 1"),
-        (("train", "bc", "{frames}", "--out", "{out}", "--agent.tau", "1"), None),
-        (("encode", "{empty}", "{frames}", "--out", "{out}"), "holds no finished training"),
-        (("upsample", "{empty}", "--out", "{out}"), "holds no latents"),
-        (("retrain", "{empty}", "{empty}", "--out", "{out}"), "holds no finished training"),
-        (("evaluate", "{empty}"), "holds no finished training"),
-        (("dream",), None),
-        ((), None),
-    ],
-    ids=str,
-)
-def test_what_is_refused(run, words, says, frames, tmp_path):
-    places = {"frames": frames, "out": tmp_path / "out", "empty": tmp_path}
-    with pytest.raises(SystemExit if says is None else (ConfigError, FormatError), match=says or "2"):
-        run(*(word.format(**places) for word in words))
-    assert not (tmp_path / "out").exists()
-
-
-def test_help_for_an_algorithm_has_its_options(run, capsys):
-    with pytest.raises(SystemExit):
-        run("train", "drq_bc", "--help")
-    shown = capsys.readouterr().out
-    assert "--agent.alpha" in shown
-    assert re.search(r"--no-evaluate .*\(default: False\)", shown)
-    assert "--agent.features" not in shown
-    assert "normalize" not in shown

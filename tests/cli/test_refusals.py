@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from synther import write
+from synther import read, write
+from synther.data import shipped
+from synther.pixels import files
 
+from ..experiments import seeing
 from .conftest import tree
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -33,6 +37,10 @@ def place(tmp_path, data, model, rows, monkeypatch) -> Path:
     np.savez("nan.npz", **arrays)
     np.savez("keys.npz", observation=np.zeros((3, 1)), whatever=np.zeros(3))
     write(rows[:1], "one.npz")
+    write(read(shipped.hopper())[:90], "hopper.npz")
+    write(replace(rows, action=np.arange(300) % 2, action_space=None), "discrete.npz")
+    files.write(seeing.frames(env_id="dm_control/a-b-v0"), "frames.hdf5")
+    Path("empty").mkdir()
     write(rows[np.zeros(9, int)], "equal.npz")
     Path("taken").mkdir()
     Path("taken/thesis.tex").write_text("mine")
@@ -85,12 +93,106 @@ SAMPLING = {
     "distill model.safetensors --rows -5": "distill.rows",
     "inspect truncated.safetensors": "truncated.safetensors is no safetensors file, or a truncated one",
 }
+ASSESSING = {
+    "assess good.npz good.npz --out taken/thesis.tex": "thesis.tex",
+    "assess good.npz good.npz --out r --env-id Nowhere-v0": "Nowhere-v0",
+    "assess good.npz good.npz --out r --env-id Hopper-v5": "Hopper-v5",
+    "assess good.npz good.npz --held-out hopper.npz --out r": "observation",
+    "assess good.npz absent.safetensors --out r": "absent.safetensors",
+    "assess good.npz truncated.npz --out r": "truncated.npz",
+    "assess good.npz good.npz --model good.npz --out r": "good.npz",
+    "assess good.npz model.safetensors --model model.safetensors --out r": "--model",
+    "assess good.npz model.safetensors --samples 0 --out r": "samples",
+    "assess good.npz good.npz --device tpu --out r": "device",
+    "assess good.npz good.npz --seed -1 --out r": "--seed",
+    "compare good.npz --out run --generators vae": "unknown generator 'vae'",
+    "compare good.npz --out run --generators diffusion,": "unknown generator ''",
+    "compare good.npz --out run --samples 0": "samples",
+    "compare good.npz --out run --trials -1": "trials",
+    "compare good.npz --out run --jobs 0": "jobs",
+    "compare good.npz --out run --env-id Nowhere-v0": "'Nowhere-v0'",
+    "compare good.npz --out run --env-id Hopper-v5 --no-simulator": "--env-id",
+    "compare good.npz --out run --preset huge": "preset 'huge'",
+}
+TRAIN, BESIDE = "train td3_bc good.npz --out run", "is for state-based agents"
+TRAINING = {
+    f"{TRAIN} --ratio 0.5": "--ratio",
+    f"{TRAIN} --augment additive --ratio 1.5": "--ratio",
+    f"{TRAIN} --augment additive --synthetic x.npz": "both say what to train on",
+    f"{TRAIN} --augment additive --samples 0": "samples",
+    f"{TRAIN} --samples 5M": "--samples is for a model",
+    f"{TRAIN} --synthetic x.npz --samples 5M": "--samples is for a model",
+    f"{TRAIN} --synthetic nowhere.safetensors": "nowhere.safetensors",
+    f"{TRAIN} --fraction 0": "fraction",
+    f"{TRAIN} --n-step 0": "n_step",
+    f"{TRAIN} --updates 0": "updates",
+    f"{TRAIN} --env-id Nowhere-v0": "'Nowhere-v0'",
+    f"{TRAIN} --env-id Pendulum-v1 --no-evaluate": "--env-id is for the evaluation",
+    f"{TRAIN} --env-options {{}} --no-evaluate": "--env-options is for the evaluation",
+    f"{TRAIN} --data-seed -1 --fraction 0.5": "--data-seed",
+    f"{TRAIN} --data nowhere": "nowhere is not a folder",
+    f"{TRAIN} --policies nowhere.npz": "nowhere.npz",
+    f"{TRAIN} --device tpu": "device",
+    "train sac good.npz --out run": "'sac'",
+    "train td3_bc discrete.npz --out run": "are discrete",
+    "evaluate nowhere --episodes 0": "episodes must be at least 1",
+    "evaluate nowhere --seed -1": "--seed",
+    "evaluate nowhere --env-options 3": "--env-options must be a JSON object",
+    "evaluate nowhere": "no such file; expected an agent",
+    **{f"online Pendulum-v1 --out run --pixels --{option}": f"--{option.split('=')[0].split()[0]} {BESIDE}"
+       for option in ("utd 3", "agent=sac", "prior hopper-sac", "n-step 3")},
+    "online Pendulum-v1 --out run --prior hopper-sac": "prior data has",
+    "online Pendulum-v1 --out run --agent ppo": "--agent must be one of sac, redq",
+    "online Pendulum-v1 --out run --pixels": "dm_control suite",
+    "online Pendulum-v1 --out run --ratio 0.5": "--ratio is for --synthetic",
+    "online Pendulum-v1 --out run --relevance reward": "--relevance is for --synthetic",
+    "online Pendulum-v1 --out run --pixels --refresh_every=9": "--refresh-every is for --synthetic",
+    "online Pendulum-v1 --out run --fit.steps 9": "--fit.steps is for --synthetic",
+    "online Pendulum-v1 --out run --utd 0": "utd",
+    "online Pendulum-v1 --out run --seed -1": "--seed",
+    "pixels train sac frames.hdf5 --out run": "'sac'",
+    "pixels train bc absent.hdf5 --out run": "no such file",
+    "pixels train bc frames.hdf5 --out run --updates 0": "updates must be at least 1",
+    "pixels train bc frames.hdf5 --out run --quiet --env-id walker-walk": "'walker-walk'",
+    "pixels train bc frames.hdf5 --out run --quiet --env-id dm_control/walker-swim-v0": "has no task",
+    "pixels train bc frames.hdf5 --out run --quiet --env-id dm_control/walker-walk-v0": "has 6 actions",
+    "pixels encode empty frames.hdf5 --out run --quiet": "holds no finished training",
+    "pixels upsample empty --out run": "holds no latents",
+    "pixels retrain empty empty --out run": "holds no finished training",
+    "pixels evaluate empty": "holds no finished training",
+}  # fmt: skip
+COLLECTING = {
+    "collect Nowhere-v0 --out new.npz": "'Nowhere-v0'",
+    "collect empty --out new.npz": "synther online",
+    "collect Pendulum-v1 --out new.npz --steps 0": "at least 1",
+    "collect empty --out new.npz --env-options {}": "--env-options is for an environment: empty is a run",
+    "collect dm_control/walker-walk-v0 --pixels --env-options {} --out new.h5": "--env-options is for rows",
+    "collect Pendulum-v1 --out new.npz --repeat 2": "--repeat is for frames: expected --pixels with it",
+    "collect Pendulum-v1 --out new.npz --shadow-size 64": "--shadow-size is for frames",
+    "collect Pendulum-v1 --out new.npz --pixels": "frames are written as .hdf5 or .h5, got new.npz",
+    "collect empty --pixels --repeat 1 --out new.h5": "--repeat is for an environment: empty is a run",
+    "collect Pendulum-v1 --pixels --out new.h5": "dm_control suite",
+    "paper run tables --out run": "unknown experiment 'tables'",
+    "paper table tables --out run": "unknown experiment 'tables'",
+    "paper run agents --out run --only ant maze": "ant or maze",
+    "paper run agents --out run --updates 0": "updates",
+    "paper run full_eval --out run --preset huge": "preset 'huge'",
+    "paper run pixels --out run --workers 0": "workers",
+    "paper run online --out run --updates 0": "steps",
+    "paper run agents --out run --data nowhere": "nowhere is not a folder",
+    "paper run agents --out run --policies nowhere.npz": "nowhere.npz",
+    "paper run agents --out run --device tpu": "device",
+    "paper run agents --out run --gpus 0.5": "--engine ray",
+    "paper run agents --out run --parallel 0": "parallel",
+    "paper run agents --out run --parallel 2 --engine ray": "parallel",
+    "paper table agents --out run --parallel 2": "--parallel",
+}
 CASES = [
     *((f"inspect {name}", text) for name, text in READING.items()),  # all verbs read in the same way
     (f"fit nan.npz {FIT}", READING["nan.npz"]),
     ("upsample truncated.npz --out run", READING["truncated.npz"]),
     *FITTING.items(),
-    *SAMPLING.items(),
+    *(case for table in (SAMPLING, ASSESSING, TRAINING, COLLECTING) for case in table.items()),
 ]  # fmt: skip
 
 
@@ -109,6 +211,12 @@ def test_a_gpu_that_is_not_there(refused, place, verb, device):
 @pytest.mark.parametrize(
     ("command", "named"),
     [
+        ("pixels train bc frames.hdf5 --out run --agent.tau 1", ["--agent.tau"]),
+        ("pixels dream", ["dream"]),
+        ("pixels", ["ACTION"]),
+        ("train td3_bc good.npz", ["--out"]),
+        ("train td3_bc good.npz --out run --agent.batch-size 0", ["agent.batch_size"]),
+        ("compare good.npz", ["--out"]),
         ("sample model.safetensors --out new.npz --samples 5X", ["--samples", "5M, 100K or 1_000", "'5X'"]),
         ("fit good.npz --out new.safetensors --fit.steps 0", ["fit.steps must be at least 1, got 0"]),
         ("fit good.npz --out new.safetensors --data.scaling reward log", ["data.scaling must be one of", "'log'"]),

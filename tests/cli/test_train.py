@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -92,32 +91,6 @@ def test_diverged_seeds_are_said(train, data, tmp_path, monkeypatch, caplog):
     assert "seed 1 of arm 'real' has diverged" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (("--ratio", "0.5"), "--ratio"),
-        (("--augment", "additive", "--ratio", "1.5"), "--ratio"),
-        (("--augment", "additive", "--synthetic", "x.npz"), "both say what to train on"),
-        (("--augment", "additive", "--samples", "0"), "samples"),
-        (("--samples", "5M"), "--samples is for a model"),
-        (("--synthetic", "x.npz", "--samples", "5M"), "--samples is for a model"),
-        (("--synthetic", "nowhere.safetensors"), "nowhere.safetensors"),
-        (("--fraction", "0"), "fraction"),
-        (("--n-step", "0"), "n_step"),
-        (("--updates", "0"), "updates"),
-        (("--env-id", "Nowhere-v0"), "'Nowhere-v0'"),
-        (("--env-id", "Pendulum-v1", "--no-evaluate"), "--env-id is for the evaluation"),
-        (("--env-options", "{}", "--no-evaluate"), "--env-options is for the evaluation"),
-        (("--data-seed", "-1", "--fraction", "0.5"), "--data-seed"),
-        (("--data", "nowhere"), "nowhere is not a folder"),
-        (("--policies", "nowhere.npz"), "nowhere.npz"),
-        (("--device", "tpu"), "device"),
-    ],
-)
-def test_bad_input(refused, data, tmp_path, options, text):
-    assert text in refused("train", "td3_bc", data, "--out", tmp_path / "run", *options)
-
-
 def test_held_out_rows_stop_agents_early_in_hindsight(train, tmp_path):
     command = ("td3_bc", "hopper-sac", "--fraction", "0.05", "--out", tmp_path / "run", "--episodes", "1", *QUICK)
     code, text, _ = train(*command, "--holdout", "0.2")
@@ -132,25 +105,6 @@ def test_n_step_targets(train, refused, tmp_path):
     assert "n_step" in refused("train", *command[:-1], "2")
     assert "n_step" in refused("train", *command, "--out", tmp_path / "part", "--fraction", "0.1")
     assert "--n-step" in refused("train", *command, "--out", tmp_path / "other", "--synthetic", "hopper-sac")
-
-
-def test_help_has_the_options_of_the_algorithm(synther):
-    code, out, _ = synther("train", "iql", "--help")
-    assert code == 0
-    assert re.search(r"--no-evaluate .*\(default: False\)", out)
-    assert "--agent.expectile" in out
-    assert "--agent.alpha" not in out
-
-
-def test_other_bad_input(synther, refused, data, rows, tmp_path):
-    out = ("--out", tmp_path / "run")
-    assert "'sac'" in refused("train", "sac", data, *out)
-    write(replace(rows, action=np.arange(300) % 2, action_space=None), tmp_path / "discrete.npz")
-    assert "are discrete" in refused("train", "td3_bc", tmp_path / "discrete.npz", *out)
-    code, _, err = synther("train", "td3_bc", data)
-    assert (code, "--out" in err) == (2, True)
-    code, _, err = synther("train", "td3_bc", data, *out, "--agent.batch-size", "0")
-    assert (code, "agent.batch_size" in err) == (2, True)
 
 
 def test_options_of_the_environment(train, refused, tmp_path):
