@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import pickle
 from dataclasses import replace
 
 import pytest
 
-from synther.errors import ConfigError
 from synther.experiments import online as training
 from synther.experiments.results import Result
 from synther.experiments.spec import ChangeOptions, Place, execute_all
@@ -38,9 +36,7 @@ def execute(runs, tmp_path):
     return execute_all(runs, tmp_path / "runs", place, progress=False)
 
 
-def test_it_is_plain_data_that_can_be_changed():
-    assert json.loads(json.dumps(RUN.to_json())) == RUN.to_json()
-    assert pickle.loads(pickle.dumps(RUN)) == RUN
+def test_what_is_changed_and_what_is_not():
     changed = RUN.changed(ChangeOptions(updates=5, seeds=1, samples=7, preset="fast"))
     made = Synthetic("fast", changes=TINY, samples=7, refresh_every=20)
     assert changed == replace(RUN, steps=5, seeds=1, synthetic=made)
@@ -48,9 +44,6 @@ def test_it_is_plain_data_that_can_be_changed():
     shorter = replace(RUN.synthetic, changes={**TINY, "fit": {**TINY["fit"], "steps": 1}})
     assert RUN.changed(ChangeOptions(fit_steps=1)) == replace(RUN, synthetic=shorter)
     assert REDQ.changed(ChangeOptions(preset="fast", samples=1, evaluate_every=3)) == replace(REDQ, evaluate_every=3)
-    for option, value, named in (("updates", 0, "steps"), ("samples", 0, "samples"), ("preset", "auto", "'auto'")):
-        with pytest.raises(ConfigError, match=named):
-            RUN.changed(ChangeOptions(**{option: value}))
 
 
 def test_a_run_is_executed_as_it_says_and_once(tmp_path, monkeypatch):

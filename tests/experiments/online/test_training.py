@@ -358,8 +358,6 @@ def test_copies_of_real_rows_are_other_batches(tmp_path):
         run(tmp_path / name, replace(PLAN, synthetic=synthetic, steps=25))
     ends = [load_file(tmp_path / name / "checkpoint.safetensors")["actor"] for name in ("copies", "real")]
     assert not torch.equal(*ends)
-    with pytest.raises(ConfigError, match="copies"):
-        replace(SYNTHETIC, copies=True, relevance="reward")
 
 
 ADAPTING = replace(PLAN, synthetic=replace(SYNTHETIC, refresh="auto"), checkpoint_every=20, steps=65)
