@@ -155,6 +155,7 @@ def test_an_archive_acts_as_it_does_elsewhere(here, archive) -> None:
     actors = recording.actors_of(Path(archive), "hopper", "medium", "Hopper-v4")
     assert rows.equals(recording.record("Hopper-v4", actors, 60, seed=1))
     halves = roll_out("Hopper-v4", f"{archive}:hopper/medium-random", 60, seed=1)
+    assert roll_out("Hopper-v4", (f"{archive}:hopper/medium", "random"), 60, seed=1).equals(halves)
     assert halves[:29].equals(rows[:29])  # row 30 is the end of its half
     assert not np.isin(halves.action[30:], rows.action).any()
 
