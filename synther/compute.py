@@ -27,7 +27,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 Precision = Literal["auto", "float32", "tf32", "bf16"]
 
-_ARM = platform.machine() == "aarch64"
+ARM = platform.machine() == "aarch64"
 _MPS_PATIENCE = 60.0
 """Seconds in which the daemon of MPS has to end."""
 
@@ -132,7 +132,7 @@ def right_factor(weight: Tensor) -> Tensor:
     On 64-bit ARM they are contiguous. With a transposed view there, PyTorch calls the Arm Compute Library, which uses
     every core in spite of `one_thread`.
     """
-    return weight.mT.contiguous() if _ARM and weight.device.type == "cpu" else weight.mT
+    return weight.mT.contiguous() if ARM and weight.device.type == "cpu" else weight.mT
 
 
 def side_by_side(count: int) -> ThreadPoolExecutor:

@@ -241,7 +241,7 @@ def test_products_are_as_precise_as_before_when_the_last_thread_has_left():
 
 @pytest.mark.parametrize("arm", [True, False])
 def test_a_right_factor_is_transposed_and_on_arm_contiguous(arm, monkeypatch):
-    monkeypatch.setattr(compute, "_ARM", arm)
+    monkeypatch.setattr(compute, "ARM", arm)
     weight = torch.arange(24.0).view(2, 3, 4)
     factor = compute.right_factor(weight)
     assert torch.equal(factor, weight.mT)

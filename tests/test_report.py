@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synther import Synthesizer, Transitions, __version__, durable, read
+from synther import Synthesizer, Transitions, __version__, read
 from synther import report as module
 from synther.data import shipped
 from synther.data.spaces import Discrete
@@ -264,14 +265,14 @@ class TestFaults:
 
     @pytest.mark.parametrize("name", FILES)
     def test_interrupted_while_writing(self, pair, before, name, tmp_path, monkeypatch):
-        flush = durable._flush
+        rename = os.replace
 
-        def interrupted(path: Path) -> None:
-            if path.suffix == Path(name).suffix:
+        def interrupted(source: Path, target: Path) -> None:
+            if Path(target).name == name:
                 raise KeyboardInterrupt
-            flush(path)
+            rename(source, target)
 
-        monkeypatch.setattr(durable, "_flush", interrupted)
+        monkeypatch.setattr(os, "replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, few(pair, synthetic=pair.synthetic[:30]), simulator=False)
         after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}

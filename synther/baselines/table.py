@@ -28,7 +28,7 @@ Array = NDArray[Any]
 _MOST_GAUSSIANS = 10
 _LEAST_WEIGHT = 0.005
 _MIXTURE_SEED = 42  # with which ctgan starts every mixture
-_WORTH_A_PROCESS = 2_000  # rows whose mixture takes as long as another process takes to start
+WORTH_A_PROCESS = 2_000  # rows whose mixture takes as long as another process takes to start
 _STDS = 4.0  # a place of 1 is so many stds from the mean of its Gaussian
 
 
@@ -177,7 +177,7 @@ def _categories(part: Array) -> tuple[Category, Array, Array]:
 
 
 def _spread(work: list[tuple[Array, Array]], jobs: int) -> Iterator[tuple[Real, Array, Array]]:
-    if min(jobs, len(work)) <= 1 or len(work[0][0]) < _WORTH_A_PROCESS:
+    if min(jobs, len(work)) <= 1 or len(work[0][0]) < WORTH_A_PROCESS:
         yield from map(encode, work)
         return
     # Not forked: the caller may hold threads of torch, which a fork would leave locked.

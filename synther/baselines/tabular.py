@@ -23,7 +23,7 @@ from synther.data.transitions import Transitions
 from synther.errors import ConfigError, MissingExtra
 from synther.progress import Progress, resolve
 
-_BLOCK_ROWS = 50_000
+BLOCK_ROWS = 50_000
 _SEEDS = 2**32  # NumPy's global generator takes no larger ones
 _PACKED = 10  # rows that CTGAN's discriminator looks at together
 
@@ -158,7 +158,7 @@ class Tabular:
             raise ConfigError("this Tabular has not been fitted: call fit(transitions) first")
         count = check_count(count)
         with self._alone(drawing_seed(seed) % _SEEDS):
-            blocks = [self._model.sample(min(_BLOCK_ROWS, count - start)) for start in range(0, count, _BLOCK_ROWS)]
+            blocks = [self._model.sample(min(BLOCK_ROWS, count - start)) for start in range(0, count, BLOCK_ROWS)]
         return Transitions.concatenate(blocks)
 
     @property

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from synther.data.layout import Layout, Place
     from synther.data.transitions import Transitions
 
-_CHUNK = 1 << 14  # rows that a CPU decodes at a time: a few dozen columns of these stay in its cache
+CHUNK = 1 << 14  # rows that a CPU decodes at a time: a few dozen columns of these stay in its cache
 _ALIGNED = 16  # bytes at which the array of a field begins
 _ANYWHERE = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 """Types that PyTorch has on every device."""
@@ -116,13 +116,13 @@ class Decoder:
             self._fill(fields, raw)
             return memory
         memory[0] = 1
-        for start in range(0, count, _CHUNK):
-            part = slice(start, start + _CHUNK)
+        for start in range(0, count, CHUNK):
+            part = slice(start, start + CHUNK)
             raw = self._raw(matrix[part], self._settle)
             self._check_finite(raw, start)
             for column, (mean, std) in self._drawn:
                 raw[column] = (raw[column] - mean) / std
-            self._fill(fields if count <= _CHUNK else {name: each[part] for name, each in fields.items()}, raw)
+            self._fill(fields if count <= CHUNK else {name: each[part] for name, each in fields.items()}, raw)
         return memory
 
     def _fill(self, fields: Fields, raw: Tensor) -> None:

@@ -22,7 +22,7 @@ from synther.errors import ConfigError, DataError
 
 Array = NDArray[Any]
 
-_CHUNK = 1 << 16
+CHUNK = 1 << 16
 MOST_STEPS, MOST_NUMBERS = 1 << 15, 1 << 24
 """Rows whose steps are looked at, and numbers in them."""
 LARGEST_ONEHOT = 4096
@@ -102,7 +102,7 @@ def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
     """
     first: Transitions | None = None
     seen: dict[str, Profile] = {}
-    for chunk in rows.chunks(_CHUNK):
+    for chunk in rows.chunks(CHUNK):
         first = first or chunk
         for field, array in chunk.modelled().items():
             name = "observation" if field == "next_observation" else field
@@ -116,7 +116,7 @@ def profile(rows: RowSource) -> tuple[Transitions, dict[str, Profile]]:
 def are_pairs(rows: RowSource) -> bool:
     """Whether the rows are no more than pairs of observation and action: all next observations are 0, and no other."""
     found = False
-    for chunk in rows.chunks(_CHUNK):
+    for chunk in rows.chunks(CHUNK):
         if chunk.next_observation.any():
             return False
         found = found or bool(chunk.observation.any())
@@ -140,7 +140,7 @@ def sample(rows: RowSource, limit: int = 1 << 17) -> dict[str, Array]:
     """Some rows of observation (with next observation), action, reward and extra columns, as columns (n, W) of
     float64."""
     drawn: dict[str, RowSample] = {}
-    for chunk in rows.chunks(_CHUNK):
+    for chunk in rows.chunks(CHUNK):
         arrays = chunk.modelled()
         for field in arrays:
             if field in ("next_observation", "terminal"):
@@ -171,7 +171,7 @@ def steps(rows: RowSource) -> Steps:
     """A sample, smaller for wider rows."""
     kept: RowSample | None = None
     widths: list[int] = []
-    for chunk in rows.chunks(_CHUNK):
+    for chunk in rows.chunks(CHUNK):
         parts = [
             getattr(chunk, field).reshape(len(chunk), -1).astype(np.float64)
             for field in ("observation", "action", "next_observation")
@@ -199,7 +199,7 @@ def grouped(found: tuple[Kind, ...], values: Array, rows: RowSource, coding: Cod
         if end is not None:
             groups.append((start, end))
         start = start + 1 if end is None else end
-    for chunk in rows.chunks(_CHUNK) if groups else ():
+    for chunk in rows.chunks(CHUNK) if groups else ():
         for name in ("observation", "next_observation"):
             columns = getattr(chunk, name).reshape(len(chunk), -1)
             groups = [(start, end) for start, end in groups if (columns[:, start:end].sum(1) == 1).all()]
@@ -260,7 +260,7 @@ def finite(found: tuple[Kind, ...], values: Array, coding: Coding, rows: RowSour
 def _distinct(rows: RowSource, field: str, columns: Sequence[int]) -> dict[int, set[float]]:
     """The different values of some columns of a field, in all rows: a rare one may be what matters."""
     found: dict[int, set[float]] = {column: set() for column in columns}
-    for chunk in rows.chunks(_CHUNK):
+    for chunk in rows.chunks(CHUNK):
         for name in (field, "next_observation") if field == "observation" else (field,):
             array = chunk.arrays()[name].reshape(len(chunk), -1)
             for column, values in found.items():
@@ -284,7 +284,7 @@ def _book(rows: RowSource, found: tuple[Kind, ...]) -> tuple[tuple[float, ...], 
         return None  # a declared set of values, which is known better than from the rows
     seen: dict[bytes, int] = {}
     total = 0
-    for chunk in rows.chunks(_CHUNK):
+    for chunk in rows.chunks(CHUNK):
         for name in ("observation", "next_observation"):
             keys, counts = np.unique(
                 kinds.as_keys(getattr(chunk, name).reshape(len(chunk), -1).astype(np.float64)), return_counts=True

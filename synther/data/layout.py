@@ -40,7 +40,7 @@ _PAIR = ("observation", "next_observation")
 MOST_CLASSES = 64
 """Values of a column up to which rows are counted value by value."""
 
-_CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
+CHUNK = 1 << 14  # some thousand rows of a few dozen columns stay in cache while they are gone through by column
 
 
 @dataclass(frozen=True)
@@ -340,8 +340,8 @@ class Layout:
                 )
         count = len(next(iter(sources.values())))
         matrix = (np.empty if len(sources) == len(self._kinds) else np.zeros)((count, self.width))
-        for start in range(0, count, _CHUNK):
-            part = slice(start, start + _CHUNK)
+        for start in range(0, count, CHUNK):
+            part = slice(start, start + CHUNK)
             for place in self._runs:
                 if place.field in sources:
                     source = sources[place.field][part, place.source]

@@ -18,7 +18,7 @@ from synther.data.tables import with_tables
 from synther.data.transitions import Transitions
 from synther.errors import DataError
 
-_CHUNK_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def prepare(
         layout = with_tables(layout, rows)
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
-    packed = (layout.pack(chunk) for chunk in rows.chunks(_CHUNK_ROWS))
+    packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))
     given, outcomes = (
         [column for column, field in enumerate(layout.fields) if residuals != "none" and field in fields]
         for fields in (("observation", "action"), ("reward", "next_observation"))
@@ -73,10 +73,10 @@ def _scaled(rows: Transitions, layout: Layout, scaler: Scaler) -> tuple[NDArray[
     """The matrix, and the rates of its flags."""
     matrix = np.empty((len(rows), layout.width), np.float32)
     ones = np.zeros(len(layout.flag_names))
-    for number, chunk in enumerate(rows.chunks(_CHUNK_ROWS)):
+    for number, chunk in enumerate(rows.chunks(CHUNK_ROWS)):
         packed = layout.pack(chunk)
         ones += (layout.flags(packed) > np.array(layout.thresholds)).sum(0)
-        start = number * _CHUNK_ROWS
+        start = number * CHUNK_ROWS
         with np.errstate(over="ignore"):
             matrix[start : start + len(chunk)] = scaler.transform(packed)
     finite = np.isfinite(matrix).all(0)

@@ -42,7 +42,7 @@ Matrix = NDArray[np.float64]
 SCALINGS = ("none", "standard", "minmax", "quantile", "blend")
 _BLOCK = 1 << 14
 _SAMPLED = 1 << 26  # values, of all columns together, that quantiles and regressions are taken from,
-_SAMPLED_ROWS = 1 << 18  # in at most so many rows
+SAMPLED_ROWS = 1 << 18  # in at most so many rows
 _CPU = torch.device("cpu")
 
 
@@ -80,7 +80,7 @@ class Scaler:
             regression = regression.among([i for i, kind in enumerate(kinds) if kind not in ("none", "minmax")])
         regressed = [] if regression is None else sorted({*regression.given, *regression.outcomes})
         sampled = sorted({*curved, *regressed})
-        rows = max(1, min(_SAMPLED_ROWS, _SAMPLED // max(len(sampled), 1)))
+        rows = max(1, min(SAMPLED_ROWS, _SAMPLED // max(len(sampled), 1)))
         moments, sample = Moments(len(kinds)), RowSample(0, rows)
         for chunk in [matrix] if isinstance(matrix, np.ndarray) else matrix:
             if chunk.ndim != 2 or chunk.shape[1] != len(kinds):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 ROUNDS = 2
-_FLOOR = 0.01  # directions with less variance than this, in which data has hardly any extent, are left alone
+FLOOR = 0.01  # directions with less variance than this, in which data has hardly any extent, are left alone
 _MOST = 0.1  # a generator that is further off needs a better fit, not other noise
 _CUT = 2.5  # stds at which values are cut, so that few far ones do not decide how wide the many are
 
@@ -78,7 +78,7 @@ class Start:
         variance, directions = torch.linalg.eigh(real.covariance[block])
         variance = variance.clamp(min=0)
         gap = (real.mean - generated.mean)[chosen]
-        missing = (variance.sqrt() / (variance + _FLOOR)) * (directions.t() @ gap)
+        missing = (variance.sqrt() / (variance + FLOOR)) * (directions.t() @ gap)
         shift = self.shift.clone()
         shift[chosen] += directions @ missing.clamp(-_MOST, _MOST)
         return Start(stretch @ self.matrix, shift)
@@ -96,7 +96,7 @@ def match(real: Moments, generate: Callable[[Start, int], Moments], free: Sequen
 def _stretch(generated: Tensor, real: Tensor) -> Tensor:
     """The root of G^-1/2 R G^-1/2, near 1."""
     inverse = _power(generated, -0.5)
-    floored = real + _FLOOR * torch.eye(len(real), dtype=real.dtype)
+    floored = real + FLOOR * torch.eye(len(real), dtype=real.dtype)
     inner = inverse @ floored @ inverse
     values, vectors = torch.linalg.eigh((inner + inner.t()) / 2)
     bounded: Tensor = (vectors * values.clamp(min=0).sqrt().clamp(1 - _MOST, 1 + _MOST)) @ vectors.t()
@@ -105,5 +105,5 @@ def _stretch(generated: Tensor, real: Tensor) -> Tensor:
 
 def _power(covariance: Tensor, exponent: float) -> Tensor:
     values, vectors = torch.linalg.eigh(covariance)
-    power: Tensor = (vectors * (values.clamp(min=0) + _FLOOR) ** exponent) @ vectors.t()
+    power: Tensor = (vectors * (values.clamp(min=0) + FLOOR) ** exponent) @ vectors.t()
     return power

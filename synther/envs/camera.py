@@ -47,7 +47,7 @@ def graphics() -> str:
         raise ConfigError(f"MUJOCO_GL={told} cannot render: set it to egl or osmesa, or unset it")
     failures = []
     for backend in (told,) if told else BACKENDS:
-        failure = _failure(backend)
+        failure = failure_of(backend)
         if not failure:
             return backend
         failures.append(f"{backend}: {failure}")
@@ -58,7 +58,7 @@ def graphics() -> str:
 
 
 @cache
-def _failure(backend: str) -> str:
+def failure_of(backend: str) -> str:
     """The reason why `backend` does not work, or an empty string if it does."""
     kept = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
     try:

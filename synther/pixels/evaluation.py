@@ -39,7 +39,7 @@ _STREAM = 1
 _COLOURS = 3
 """Channels of a frame."""
 
-_LONGEST = 100_000
+LONGEST = 100_000
 """Decisions after which an episode is assumed to be endless."""
 
 
@@ -150,7 +150,7 @@ def _played(
         )
     rewards: list[float] = []
     seen = here.reset(start)
-    while len(rewards) < _LONGEST:
+    while len(rewards) < LONGEST:
         action = policy.act(seen[None, None])[0, 0]
         if not np.isfinite(action).all():
             return Played(None, len(rewards))
@@ -160,7 +160,7 @@ def _played(
         rewards.append(reward)
         if terminal or timeout:
             return Played(math.fsum(rewards), len(rewards))
-    raise DataError(f"{env_id} did not end within {_LONGEST:,} decisions: give it a time limit")
+    raise DataError(f"{env_id} did not end within {LONGEST:,} decisions: give it a time limit")
 
 
 class Book:

@@ -14,7 +14,7 @@ from synther.replay.background import work
 _NICENESS = 5  # lower priority than the agent
 
 
-def _leave_with_parent(folder: Path) -> None:
+def leave_with_parent(folder: Path) -> None:
     """Exit when the parent ends: it holds the other end of this pipe."""
     os.read(0, 1)  # not sys.stdin, whose lock would block the exit of this process
     shutil.rmtree(folder, ignore_errors=True)  # the parent cannot do it any more
@@ -22,7 +22,7 @@ def _leave_with_parent(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    threading.Thread(target=_leave_with_parent, args=(folder,), daemon=True).start()
+    threading.Thread(target=leave_with_parent, args=(folder,), daemon=True).start()
     os.nice(_NICENESS)
     try:
         work(folder)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SHARD_BYTES = 128 << 20
+SHARD_BYTES = 128 << 20
 """Of the rows of a file in memory, about."""
-_SHARES = 64
+SHARES = 64
 """Tasks that the files are divided into, at most. Each loads the model once."""
 _MODEL = "model.safetensors"
 
@@ -69,7 +69,7 @@ class Shards:
             )
         block_rows = drawing.sampler.block_rows
         row_bytes = 4 * len(drawing.model.layout.source_names)
-        return cls(folder, count, seed, block_rows, max(1, _SHARD_BYTES // (row_bytes * block_rows)))
+        return cls(folder, count, seed, block_rows, max(1, SHARD_BYTES // (row_bytes * block_rows)))
 
     @property
     def rows(self) -> int:
@@ -183,7 +183,7 @@ def write_with(
         workers = {**workers, "gpus": 0.0}
     device = model.device.type if on_cluster else str(model.device)
     how = device, model.precision, DISTILLED if is_student else TEACHER, requests
-    count = min(len(shards), _SHARES)
+    count = min(len(shards), SHARES)
     cuts = [number * len(shards) // count for number in range(count + 1)]
     tasks = [_Share(f"files-{start:06d}", shards, range(start, stop), *how) for start, stop in pairwise(cuts)]
     with nullcontext() if on_cluster else compute.shared_by_processes(model.device):

@@ -113,7 +113,7 @@ class Pickling(ThreadPoolExecutor):
 
 
 def test_other_processes_give_the_same_table(monkeypatch):
-    monkeypatch.setattr(module, "_WORTH_A_PROCESS", 1)
+    monkeypatch.setattr(module, "WORTH_A_PROCESS", 1)
     monkeypatch.setattr(module, "ProcessPoolExecutor", Pickling)
     rows = replace(mixed(40), action=np.arange(40.0)[:, None], action_space=(Box.uniform(0, 40, 1),))
     here, there = Table.of(rows, jobs=1, seed=3), Table.of(rows, jobs=2, seed=3)

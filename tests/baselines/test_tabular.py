@@ -76,7 +76,7 @@ def test_the_seed_tells_the_rows(model, table):
 
 
 def test_many_rows_come_in_blocks(model, monkeypatch):
-    monkeypatch.setattr(tabular, "_BLOCK_ROWS", 40)
+    monkeypatch.setattr(tabular, "BLOCK_ROWS", 40)
     made = model.sample(100, seed=0)
     assert len(made) == 100
     assert made[:40].equals(model.sample(40, seed=0))

@@ -52,7 +52,7 @@ def test_rows_are_the_same_however_many_are_decoded_at_a_time(monkeypatch):
     decoder = Decoder(found.layout, found.scaler, ENDING, UNUSUAL)
     matrix = noisy(found)
     whole = decoder(matrix)
-    monkeypatch.setattr(decoding, "_CHUNK", 1_000)
+    monkeypatch.setattr(decoding, "CHUNK", 1_000)
     pieces = [decoder(part) for part in matrix.split(1_500)]
     assert Transitions.concatenate([piece.rows for piece in pieces]).equals(whole.rows)
     assert np.array_equal(np.concatenate([piece.unusual for piece in pieces]), whole.unusual)

@@ -184,7 +184,7 @@ class TestWholeObservations:
     def test_chunks_make_no_difference(self, monkeypatch: pytest.MonkeyPatch):
         rows = rows_of(self.grid(48, 4_000))
         whole = Layout.infer(rows)
-        monkeypatch.setattr(inference, "_CHUNK", 333)
+        monkeypatch.setattr(inference, "CHUNK", 333)
         assert Layout.infer(rows) == whole
 
 

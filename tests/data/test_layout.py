@@ -225,7 +225,7 @@ def test_rows_that_do_not_fit_are_refused(changes: dict[str, Any], text: str, mo
     both = columns(5, [0, 1])
     good = {"observation": both, "next_observation": both, "action": np.arange(ROWS) % 3, "reward": np.ones(ROWS)}
     layout = Layout.infer(make(**good))
-    monkeypatch.setattr(layout_module, "_CHUNK", 7)
+    monkeypatch.setattr(layout_module, "CHUNK", 7)
     with pytest.raises(DataError, match=text):
         layout.pack(make(**(good | changes)))
 
@@ -266,15 +266,15 @@ def test_chunks_make_no_difference(rows: int, monkeypatch: pytest.MonkeyPatch):
     matrix = layout.pack(whole)
     other = matrix + np.random.default_rng(0).normal(size=matrix.shape)
     expected = layout.unpack(other)
-    monkeypatch.setattr(layout_module, "_CHUNK", 8)
-    monkeypatch.setattr(inference, "_CHUNK", 7)
+    monkeypatch.setattr(layout_module, "CHUNK", 8)
+    monkeypatch.setattr(inference, "CHUNK", 7)
     assert Layout.infer(late, integers="ordered") == judged
     assert np.array_equal(layout.pack(whole), matrix)
     assert layout.unpack(other).equals(expected)
 
 
 def test_unpack_refuses_other_shapes_and_what_is_not_finite(monkeypatch):
-    monkeypatch.setattr(layout_module, "_CHUNK", 7)
+    monkeypatch.setattr(layout_module, "CHUNK", 7)
     layout = Layout.infer(make())
     with pytest.raises(DataError, match=r"\(rows, 8\)"):
         layout.unpack(np.zeros((3, 1)))
@@ -402,7 +402,7 @@ def test_any_finite_matrix_decodes_to_valid_rows(matrix: np.ndarray, coding: kin
 
 @pytest.mark.parametrize("chunk", [7, 40])
 def test_rows_are_prepared_chunk_by_chunk(chunk: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(preparing, "_CHUNK_ROWS", chunk)
+    monkeypatch.setattr(preparing, "CHUNK_ROWS", chunk)
     rows = everything()
     prepared = prepare(rows, "standard", "onehot", False)
     packed = prepared.layout.pack(rows)

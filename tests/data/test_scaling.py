@@ -127,7 +127,7 @@ def test_a_sample_of_rows_is_uniform_and_the_same_however_the_stream_is_cut():
 
 
 def test_quantiles_of_a_sample_still_reach_the_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(scaling, "_SAMPLED_ROWS", 500)
+    monkeypatch.setattr(scaling, "SAMPLED_ROWS", 500)
     scaler = all_of("quantile")
     for column, curve in scaler.curves:
         assert curve.values[0] * scaler.scale[column] == RAW[:, column].min()

@@ -149,8 +149,8 @@ def test_more_than_any_machine_has_is_refused(tmp_path):
 @pytest.mark.slow
 def test_workers_write_the_rows_of_a_single_process(tmp_path, monkeypatch):
     """With a sampler that is not the model's own: what it needs is found out once, here."""
-    monkeypatch.setattr(shards, "_SHARD_BYTES", 1)  # a block
-    monkeypatch.setattr(shards, "_SHARES", 2)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)  # a block
+    monkeypatch.setattr(shards, "SHARES", 2)
     model = Synthesizer("laptop", **QUICK).fit(made(300), progress=False)
     count, how = 3 * 512 + 10, {"sampler": {"steps": 3}, "seed": 1, "progress": False}
     model.sample_to(tmp_path / "rows", count, **how, engine="ray")

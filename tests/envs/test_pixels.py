@@ -125,10 +125,10 @@ def test_what_is_no_task_is_refused():
 
 
 def test_graphics_are_chosen_and_without_any_the_packages_are_named(monkeypatch):
-    assert "chalk" in camera._failure("chalk")
+    assert "chalk" in camera.failure_of("chalk")
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(camera, "BACKENDS", ("chalk", "crayon"))
-    monkeypatch.setattr(camera, "_failure", lambda name: f"no {name} here")
+    monkeypatch.setattr(camera, "failure_of", lambda name: f"no {name} here")
     says = r"EGL or OSMesa.*libegl1 libgl1-mesa-dri.*libosmesa6.*chalk: no chalk here; crayon: no crayon here"
     with pytest.raises(ConfigError, match=says):
         graphics()
@@ -136,7 +136,7 @@ def test_graphics_are_chosen_and_without_any_the_packages_are_named(monkeypatch)
         PixelEnv(WALKER)
     with pytest.raises(ConfigError, match="chalk"):
         PixelEnv(WALKER, backend="chalk")
-    monkeypatch.setattr(camera, "_failure", lambda name: "broken" if name == "chalk" else "")
+    monkeypatch.setattr(camera, "failure_of", lambda name: "broken" if name == "chalk" else "")
     assert graphics() == "crayon"
     for chosen in ("chalk", "disabled"):
         monkeypatch.setenv("MUJOCO_GL", chosen)

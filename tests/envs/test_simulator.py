@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -17,6 +15,7 @@ from synther.envs.suite_tasks import SuiteTask
 from synther.envs.tasks import opened_task
 from synther.errors import DataError, MissingExtra
 
+from ..support.processes import Here
 from ..support.watch import Watch
 
 CLIPPED = ("Hopper", "Walker2d", "InvertedDoublePendulum")
@@ -135,15 +134,14 @@ def test_a_row_does_not_depend_on_the_rows_around_it(env_id: str) -> None:
 def test_another_process_is_started_only_for_enough_rows(cores: int, rows: int, expected: int, monkeypatch) -> None:
     started: list[int] = []
 
-    def spread(env_id: str, options: str, chunks: list[Any], workers: int) -> Iterator[simulator.Answer]:
-        started.append(workers)
-        with opened_task(env_id) as task:
-            yield from (simulator._follow(task, *chunk) for chunk in chunks)
+    class Noted(Here):
+        def __init__(self, count: int) -> None:
+            started.append(count)
 
     monkeypatch.setattr(simulator, "CHUNK_ROWS", 5)
     monkeypatch.setattr(simulator, "WORKER_ROWS", 10)
     monkeypatch.setattr(simulator, "cores", lambda: cores)
-    monkeypatch.setattr(simulator, "_spread", spread)
+    monkeypatch.setattr(simulator, "Workers", Noted)
     simulate("Pendulum-v1", np.ones((rows, 3)), np.zeros((rows, 1)))
     assert started == [expected] * bool(expected)
 

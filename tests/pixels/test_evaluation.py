@@ -97,7 +97,7 @@ def test_what_is_done_is_not_played_again(episodes, policy):
 )
 def test_worlds_that_go_wrong(episodes, policy, fault, says, monkeypatch):
     monkeypatch.setattr(Lamps, "fault", fault)
-    monkeypatch.setattr(evaluation, "_LONGEST", 9)
+    monkeypatch.setattr(evaluation, "LONGEST", 9)
     evaluation._held.cache_clear()
     with pytest.raises(DataError, match=says):
         episodes(policy, episodes=1, make_env=Lamps)

@@ -283,10 +283,10 @@ def test_whole_chunks_are_read(monkeypatch):
         return [len(block.image) for block in hdf5.Shard(path).blocks()]
 
     assert heights() == [600, 600, 100]
-    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 250 * data.image[0].nbytes)
+    monkeypatch.setattr(hdf5, "BLOCK_BYTES", 250 * data.image[0].nbytes)
     assert heights() == [200, 200, 200, 200, 200, 200, 100]
     assert_same(read(path), data)
-    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 90 * data.image[0].nbytes)
+    monkeypatch.setattr(hdf5, "BLOCK_BYTES", 90 * data.image[0].nbytes)
     assert heights() == [*[86] * 6, 84, *[86] * 6, 84, 86, 14]
     assert_same(read(path), data)
 

@@ -153,7 +153,7 @@ def test_what_a_process_left_and_nobody_can_read_is_a_refresh_that_failed(damage
 
 
 def test_the_process_says_in_one_line_what_went_wrong(monkeypatch, tmp_path):
-    monkeypatch.setattr(worker, "_leave_with_parent", lambda folder: None)
+    monkeypatch.setattr(worker, "leave_with_parent", lambda folder: None)
     monkeypatch.setattr(os, "nice", lambda niceness: niceness)
     replay = tiny(ratio=0, preset=TINY.changed(fit={"learning_rate": 1e30}))
     replay.add(**numbered(0, 100))

@@ -20,8 +20,8 @@ COUNT = 4 * BLOCK + 10
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch, drawn_blocks) -> list[int]:
     """Files of one block; the numbers of the blocks that this process draws."""
-    monkeypatch.setattr(shards, "_SHARD_BYTES", 1)
-    monkeypatch.setattr(shards, "_SHARES", 2)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)
+    monkeypatch.setattr(shards, "SHARES", 2)
     return drawn_blocks
 
 

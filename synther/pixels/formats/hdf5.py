@@ -69,7 +69,7 @@ _CHUNK = 16
 _BLOCK = 32 * _CHUNK
 """Minimum number of frames that are read at once."""
 
-_BLOCK_BYTES = 200_000_000
+BLOCK_BYTES = 200_000_000
 """Maximum size of the frames that are read at once."""
 
 
@@ -139,7 +139,7 @@ def _steps(pictures: Any) -> Iterator[slice]:
     records = len(pictures)
     chunk = pictures.chunks[0] if pictures.chunks else 1
     height = chunk * max(1, _BLOCK // chunk)
-    most = max(1, _BLOCK_BYTES * records // max(pictures.nbytes, 1))
+    most = max(1, BLOCK_BYTES * records // max(pictures.nbytes, 1))
     step = math.ceil(height / math.ceil(height / most))
     for top in range(0, records, height):
         end = min(top + height, records)
