@@ -6,14 +6,16 @@ import json
 import logging
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from synther import Synthesizer
+from synther import Synthesizer, Transitions
 from synther.agents.agent import Agent
 from synther.agents.policy import load_policy
+from synther.agents.td3_bc import TD3BCConfig
 from synther.data.episodes import n_step_rows
 from synther.data.spaces import Box
 from synther.errors import ConfigError, DataError, FormatError
@@ -40,26 +42,27 @@ def test_options_of_the_environment_that_the_data_tells(tmp_path, quick):
         assert json.loads((tmp_path / str(number) / "run.json").read_text())["env_options"] == expected
 
 
-def test_it_trains_as_the_agent_alone_does(done):
-    agent = offline.Agent(
-        SMALL,
-        offline.Rows([swings()], device=torch.device("cpu"), low=[-2.0], high=[2.0]),
-        [offline.Member(0), offline.Member(1)],
-    )
+def alone(*tables: Transitions, config: TD3BCConfig = SMALL) -> Agent:
+    """The agents of a run, trained without it."""
+    rows = offline.Rows(tables, device=torch.device("cpu"), low=[-2.0], high=[2.0])
+    agent = Agent(config, rows, [offline.Member(0), offline.Member(1)])
     agent.train(45)
+    return agent
+
+
+def acts_as(folder: Path, agent: Agent) -> bool:
     seen = np.zeros((1, 3), np.float32)
-    assert np.array_equal(load_policy(done / "checkpoint.safetensors").act(seen), agent.act(seen))
+    return np.array_equal(load_policy(folder / "checkpoint.safetensors").act(seen), agent.act(seen))
+
+
+def test_it_trains_as_the_agent_alone_does(done):
+    assert acts_as(done, alone(swings()))
 
 
 def test_n_step_rows_are_trained_on_with_the_discount_of_n_steps(tmp_path, quick):
     run(tmp_path / "run", replace(PLAN, n_step=3), TrainingData(linked()))
-    rows = offline.Rows(
-        [n_step_rows(linked(), 3, 0.99, whole=True)], device=torch.device("cpu"), low=[-2.0], high=[2.0]
-    )
-    agent = offline.Agent(replace(SMALL, discount=0.99**3), rows, [offline.Member(0), offline.Member(1)])
-    agent.train(45)
-    seen = np.zeros((1, 3), np.float32)
-    assert np.array_equal(load_policy(tmp_path / "run" / "checkpoint.safetensors").act(seen), agent.act(seen))
+    rows = n_step_rows(linked(), 3, 0.99, whole=True)
+    assert acts_as(tmp_path / "run", alone(rows, config=replace(SMALL, discount=0.99**3)))
     described = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (described["n_step"], described["agent"]["discount"]) == (3, 0.99)
 
@@ -69,9 +72,7 @@ def test_held_out_rows_tell_the_td_error_of_the_critics(tmp_path, quick):
     told = run(tmp_path / "run", material=TrainingData(swings(), held_out=held_out))
     plain = run(tmp_path / "plain")
     assert told.final("real").returns == plain.final("real").returns  # agents do not learn from held-out rows
-    rows = offline.Rows([swings(), held_out], device=torch.device("cpu"), low=[-2.0], high=[2.0])
-    agent = offline.Agent(SMALL, rows, [offline.Member(0), offline.Member(1)])
-    agent.train(45)
+    agent = alone(swings(), held_out)
     seen, then = ((part - agent.policy().scales.mean[0].numpy()) / agent.policy().scales.std[0].numpy()
                   for part in (held_out.observation, held_out.next_observation))  # fmt: skip
 

@@ -14,34 +14,19 @@ from synther.errors import ConfigError, FormatError, SyntherError
 from synther.experiments import loop, record
 from synther.experiments.results import Result
 from synther.experiments.spec import ChangeOptions, Place, Recipe
-from synther.experiments.specs import STAGE_ONE, PixelRun, Retraining
+from synther.experiments.specs import STAGE_ONE, Retraining
 from synther.pixels import evaluation, files
 from synther.progress import Silent
 from synther.synthesizer import Synthesizer
 
 from ..support.watch import Stopped, Watch
-from .seeing import BC, DRQ, TINY, frames, play_here
+from .seeing import BC, PLAN, TINY, frames, play_here
 
 RECIPE = Recipe(preset="fast", samples=30, changes={**TINY, "sampler": {"steps": 2}})
-RUN = PixelRun(
-    "point-mass-drq",
-    "point_mass-easy",
-    "collected",
-    "drq_bc",
-    {
-        "latents": Retraining(shifts=2),
-        "critic": Retraining("critic", RECIPE),
-        "half": Retraining("critic", RECIPE, 0.5),
-    },
-    agent=DRQ,
-    measure_every=3,
-    checkpoint_seconds=0,
-    tensorboard="off",
-    updates=6,
-    seeds=2,
-    seed=3,
-    episodes=2,
-)
+ARMS = {"latents": Retraining(shifts=2), "critic": Retraining("critic", RECIPE)}
+ARMS["half"] = Retraining("critic", RECIPE, 0.5)
+RUN = replace(PLAN, name="point-mass-drq", task="point_mass-easy", level="collected", arms=ARMS)
+RUN = replace(RUN, measure_every=3, updates=6, episodes=2)
 
 
 @pytest.fixture(scope="module")

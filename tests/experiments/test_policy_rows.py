@@ -16,17 +16,14 @@ from synther.data.spaces import Box
 from synther.experiments.offline import PolicyRows
 from synther.experiments.sources import Generated, TrainingData
 from synther.experiments.spec import ChangeOptions, Place, PolicyGuidance, Recipe, execute_all
-from synther.experiments.specs import OfflineRun
 from synther.presets import preset
 from synther.progress import Silent
 
 from . import trainings
 from .pendulum import swings
 
-AGENTS = OfflineRun(
-    "first", algorithm="bc", agent={"width": 32, "batch_size": 64, "learning_rate": 3e-3}, updates=400, seeds=2,
-    evaluate=False, evaluate_every=100, device="cpu", tensorboard="off",
-)  # fmt: skip
+LEARNING = {"width": 32, "batch_size": 64, "learning_rate": 3e-3}
+AGENTS = replace(trainings.PLAN, algorithm="bc", agent=LEARNING, updates=400, evaluate=False, evaluate_every=100)
 SMALL = {"network": {"width": 48, "depth": 2}, "fit": {"steps": 250, "batch_size": 128, "learning_rate": 4e-3}}
 
 
@@ -75,11 +72,9 @@ def test_killed_in_the_training_of_agents_it_gives_the_same_rows(store, tmp_path
     assert not again.equals(whole)
 
 
-RUN = OfflineRun(
-    "guided", "swings", "iql", {"policy": {"policy": 1.0}},
-    {"policy": Recipe(samples=40, preset="laptop", changes=trainings.TINY, policy=PolicyGuidance(updates=10, seeds=2))},
-    agent={"width": 8, "depth": 1, "batch_size": 8}, updates=20, seeds=2, evaluate_every=10, episodes=2,
-)  # fmt: skip
+MADE = Recipe(samples=40, preset="laptop", changes=trainings.TINY, policy=PolicyGuidance(updates=10, seeds=2))
+RUN = replace(trainings.PLAN, name="guided", data="swings", algorithm="iql", updates=20, episodes=2)
+RUN = replace(RUN, arms={"policy": {"policy": 1.0}}, sources={"policy": MADE})
 
 
 def test_a_run_is_changed_as_a_whole():

@@ -22,17 +22,14 @@ from . import trainings
 from .pendulum import swings
 
 TINY = {**trainings.TINY, "data": {"threshold": "half"}}
-RUN = OfflineRun(
-    "swings-td3_bc",
-    "swings",
-    "td3_bc",
-    {"real": {"real": 1.0}, "half": {"synthetic": 0.5, "real": 0.5}, "noise": {"additive": 1.0}},
-    {"synthetic": Recipe(samples=40, preset="laptop", changes=TINY), "additive": Recipe("additive", None)},
+RUN = replace(
+    trainings.PLAN,
+    name="swings-td3_bc",
+    data="swings",
+    arms={"real": {"real": 1.0}, "half": {"synthetic": 0.5, "real": 0.5}, "noise": {"additive": 1.0}},
+    sources={"synthetic": Recipe(samples=40, preset="laptop", changes=TINY), "additive": Recipe("additive", None)},
     fraction=0.5,
-    agent={"width": 8, "depth": 1, "batch_size": 8},
     updates=20,
-    seeds=2,
-    evaluate_every=10,
     episodes=2,
 )
 
@@ -83,7 +80,7 @@ def test_a_longer_run_goes_on_unless_its_learning_rate_has_fallen(algorithm, tmp
         assert told is not None
         assert f"decay_updates {RUN.updates}, not {longer.updates}" in told
     kept = short if algorithm == "iql" else longer
-    assert OfflineRun.from_json(read(folder / "run.json")) == kept
+    assert read(folder / "run.json") == kept.to_json()
     assert Result.read(RUN.result(folder)).updates == kept.updates
 
 
@@ -91,7 +88,7 @@ def test_all_arms_train_together_on_a_share_of_the_rows_and_once(tmp_path, place
     assert execute(RUN, tmp_path, place) is None
     folder = tmp_path / "runs" / RUN.name
     assert sorted(file.name for file in folder.iterdir()) == ["provenance.json", "run.json", "training"]
-    assert OfflineRun.from_json(read(folder / "run.json")) == RUN
+    assert read(folder / "run.json") == RUN.to_json()
     provenance = {"command": "synther paper run x", "data": "read from swings.npz", "rows": 30}
     assert read(folder / "provenance.json") == provenance
     result = Result.from_json(read(RUN.result(folder)))

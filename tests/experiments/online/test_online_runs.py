@@ -10,24 +10,17 @@ import pytest
 from synther.experiments import online as training
 from synther.experiments.results import Result
 from synther.experiments.spec import ChangeOptions, Place, execute_all
-from synther.experiments.specs import OnlineRun, Synthetic
+from synther.experiments.specs import Synthetic
 
 from ..trainings import TINY
+from .runs import PLAN
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-RUN = OnlineRun(
-    "pendulum-synther",
-    "Pendulum-v1",
-    utd=3,
-    synthetic=Synthetic("laptop", changes=TINY, samples=20, refresh_every=20),
-    agent={"width": 8, "depth": 1, "batch_size": 8},
-    steps=30,
-    seeds=2,
-    learning_starts=10,
-    evaluate_every=15,
-    episodes=1,
-)
+RUN = replace(
+    PLAN, name="pendulum-synther", utd=3, synthetic=Synthetic("laptop", changes=TINY, samples=20, refresh_every=20),
+    steps=30, learning_starts=10, checkpoint_every=10_000, evaluate_every=15, episodes=1,
+)  # fmt: skip
 REDQ = replace(RUN, name="pendulum-redq", algorithm="redq", utd=2, synthetic=None, agent=RUN.agent | {"batch_size": 10})
 
 

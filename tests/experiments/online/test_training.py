@@ -24,7 +24,6 @@ from synther.errors import ConfigError, DataError, SyntherError
 from synther.experiments.online import train_to
 from synther.experiments.refresh import Generators
 from synther.experiments.results import Log, Result
-from synther.experiments.specs import OnlineRun
 from synther.folder import RunFolder
 from synther.replay import adapting
 from synther.replay import refit as refitting
@@ -38,19 +37,8 @@ from .runs import LEGS, PLAN, SMALL, SYNTHETIC, TIMES, refreshes, run, same
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-POINT = OnlineRun(
-    "point",
-    "Point-v0",
-    agent=SMALL,
-    steps=20,
-    seeds=2,
-    learning_starts=6,
-    checkpoint_every=8,
-    evaluate_every=10,
-    episodes=1,
-    device="cpu",
-    tensorboard="off",
-)
+POINT = replace(PLAN, env_id="Point-v0", synthetic=None, steps=20, seed=0, episodes=1)
+POINT = replace(POINT, learning_starts=6, checkpoint_every=8)
 
 
 def test_what_a_run_leaves_behind(finished):
