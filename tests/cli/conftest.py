@@ -55,6 +55,18 @@ def synther(capsys, monkeypatch) -> Callable[..., Answer]:
     return call
 
 
+@pytest.fixture
+def told(synther) -> Callable[..., tuple[str, dict[str, Any]]]:
+    """What a command says to a person, and to a machine. It succeeds, and reports nothing else."""
+
+    def call(*arguments: object) -> tuple[str, dict[str, Any]]:
+        answer = synther(*arguments)
+        assert (answer.code, answer.err) == (0, "")
+        return answer.out, synther(*arguments, "--json").json
+
+    return call
+
+
 def tree(folder: Path) -> dict[str, bytes | None]:
     return {str(f.relative_to(folder)): f.read_bytes() if f.is_file() else None for f in sorted(folder.rglob("*"))}
 

@@ -286,13 +286,11 @@ class TestUpsample:
 
 
 class TestInspect:
-    def test_data(self, synther, data, rows):
-        code, out, err = synther("inspect", data)
-        assert (code, err) == (0, "")
+    def test_data(self, told, data, rows):
+        out, found = told("inspect", data)
         assert out.startswith(rows.summary())
         for name in ("observation[1]", "action[0]", "reward", "next_observation[1]", "terminal"):
             assert f"  {name} " in out
-        found = synther("inspect", data, "--json").json
         assert (found["kind"], found["rows"], found["env_id"]) == ("data", 300, "Made-v0")
         assert found["terminal_rate"] == 0.1
         columns = {column["name"]: column for column in found["columns"]}
@@ -300,20 +298,18 @@ class TestInspect:
         assert columns["reward"]["mean"] == pytest.approx(rows.reward.mean(dtype=float), rel=1e-12)
         assert columns["reward"]["min"] == rows.reward.min()
 
-    def test_a_run(self, synther, tmp_path):
+    def test_a_run(self, told, tmp_path):
         run = {"algorithm": "bc", "updates": 20, "agent": {"width": 8, "alpha": None}}
         (tmp_path / "run.json").write_text(json.dumps(run))
-        code, out, err = synther("inspect", tmp_path)
-        assert (code, err) == (0, "")
+        out, _ = told("inspect", tmp_path)
         assert re.search(r"^  result +none yet: run the same command again to resume$", out, re.MULTILINE)
         assert re.search(r"^  agent\.width +8$", out, re.MULTILINE)
         assert "alpha" not in out
         result = Result.of([Measurement(20, 1.0, {}, [[1.0, 3.0], [2.0, 6.0]])], ["real"])
         written = json.dumps(result.to_json())
         (tmp_path / "result.json").write_text(written)
-        out = synther("inspect", tmp_path).out
+        out, found = told("inspect", tmp_path)
         assert re.search(r"^  real, final return +3\.0 ± 1\.0 after 20 updates$", out, re.MULTILINE)
-        found = synther("inspect", tmp_path, "--json").json
         assert (found["kind"], found["run"], found["files"]) == ("run", run, ["result.json", "run.json"])
         assert found["result"] == json.loads(written)
 
@@ -324,47 +320,41 @@ class TestInspect:
         columns = synther("inspect", tmp_path / "x.npz", "--json").json["columns"]
         assert columns[0]["std"] == pytest.approx(1e308 * np.sqrt(2) / 3, rel=1e-6)
 
-    def test_frames(self, synther, tmp_path):
+    def test_frames(self, synther, told, tmp_path):
         first = np.arange(12) % 6 == 0
         image = np.zeros((12, 3, 8, 8), np.uint8)
         frames = Frames(image, np.zeros((12, 2)), np.ones(12), np.ones(12), first, "Made-v0", 2)
         files.write(frames, tmp_path / "f.hdf5")
-        code, out, err = synther("inspect", tmp_path / "f.hdf5")
-        assert (code, err) == (0, "")
+        out, found = told("inspect", tmp_path / "f.hdf5")
         for text in ("Made-v0", "12 of 3 x 8 x 8", "action repeat   2", "5.0 ± 0.0"):
             assert text in out
-        found = synther("inspect", tmp_path / "f.hdf5", "--json").json
         assert (found["kind"], found["episodes"], found["return"]["mean"]) == ("frames", 2, 5.0)
         assert (found["return"]["episodes"], found["shadow_size"], found["recorded"]) == ([5, 5], None, {})
         about = {"mean_return": 7.0, "std_return": 0.5, "whole_episodes": 1, "recorded": '{"seed": 3}'}
         files.write(replace(frames, shadow_size=64), tmp_path / "f.hdf5", about)
-        out = synther("inspect", tmp_path / "f.hdf5").out
+        out, found = told("inspect", tmp_path / "f.hdf5")
         for text in ("shadow size     64", "7.0 ± 0.5", "2, 1 of them cut"):  # as only who recorded them can tell
             assert text in out
-        found = synther("inspect", tmp_path / "f.hdf5", "--json").json
         assert (found["return"]["mean"], found["recorded"]) == (7.0, {"seed": 3})
         (tmp_path / "half.hdf5").write_bytes((tmp_path / "f.hdf5").read_bytes()[:3000])
         code, out, err = synther("inspect", tmp_path / "half.hdf5")
         assert (code, out) == (2, "")
         assert err.startswith(f"synther: {tmp_path / 'half.hdf5'}: expected an HDF5 file")
 
-    def test_agents(self, synther, rows, tmp_path):
+    def test_agents(self, told, rows, tmp_path):
         agent = Agent(BCConfig(width=4, depth=1, batch_size=4), Rows([rows], device=torch.device("cpu")), [Member(7)])
         agent.train(3)
         agent.save(tmp_path / "a.safetensors")
-        code, out, err = synther("inspect", tmp_path / "a.safetensors")
-        assert (code, err) == (0, "")
+        out, found = told("inspect", tmp_path / "a.safetensors")
         for text in ("algorithm   bc", "seeds       7", "updates     3", "actor       2 - 4 - 1"):
             assert text in out
-        found = synther("inspect", tmp_path / "a.safetensors", "--json").json
         assert (found["kind"], found["algorithm"], found["updates"]) == ("agents", "bc", 3)
 
-    def test_a_model(self, synther, model):
-        code, out, err = synther("inspect", model)
-        assert (code, err) == (0, "")
+    def test_a_model(self, told, model):
+        out, found = told("inspect", model)
         for text in ("Made-v0", "residual, 1 x 16", "300 rows, 20 steps", "unipc, 2 steps", "terminal > 0."):
             assert text in out
-        found, loaded = synther("inspect", model, "--json").json, Synthesizer.load(model)
+        loaded = Synthesizer.load(model)
         assert (found["kind"], found["env_id"], found["record"]["rows"]) == ("model", "Made-v0", 300)
         assert found["columns"] == list(loaded.layout.names)
         assert found["settings"] == loaded.settings.to_json()
@@ -372,13 +362,11 @@ class TestInspect:
 
 
 class TestPresets:
-    def test_the_table(self, synther):
-        code, out, err = synther("presets")
-        assert (code, err) == (0, "")
+    def test_the_table(self, told):
+        out, found = told("presets")
         for name in PRESETS:
             assert f"  {name} " in out
             assert ABOUT[name] in out
-        found = synther("presets", "--json").json
         assert found == {name: {"about": ABOUT[name], **PRESETS[name].to_json()} for name in PRESETS}
 
 
@@ -462,15 +450,8 @@ def test_long_work_begins_with_what_how_much_and_where(synther, caplog, data, mo
     commands = {
         ("fit", data, "--out", tmp_path / "m.safetensors", *tiny, "--device", "cpu"): ("300 rows", "20 steps", "cpu"),
         ("sample", model, "--samples", 20, "--out", tmp_path / "x.npz"): ("20 rows", "unipc", "x.npz"),
-        ("train", "bc", data, "--out", tmp_path / "t", "--seeds", 2, "--updates", 10, "--no-evaluate"): (
-            "2 agents",
-            "10",
-        ),
-        ("collect", "Pendulum-v1", "--steps", 20, "--out", tmp_path / "rows.npz"): (
-            "20 steps",
-            "Pendulum-v1",
-            "random",
-        ),
+        ("train", "bc", data, "--out", tmp_path / "t", "--seeds", 2, "--updates", 10, "--no-evaluate"): ("2 agents",),
+        ("collect", "Pendulum-v1", "--steps", 20, "--out", tmp_path / "c.npz"): ("20 steps", "Pendulum-v1", "random"),
     }
     for words, told in commands.items():
         caplog.clear()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from synther.pixels import recording
+from synther.pixels.frames import Frames
 
 from ..support.processes import Here
 
@@ -51,6 +52,11 @@ class Counter:
 
     def __exit__(self, *failure: object) -> None:
         pass
+
+
+def same(one: Frames, other: Frames) -> bool:
+    names = ("image", "action", "reward", "discount", "first", "low", "high")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
 def stand_in(patch: pytest.MonkeyPatch) -> type[Counter]:

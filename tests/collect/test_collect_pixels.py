@@ -17,7 +17,7 @@ from synther.agents.policy import load_policy
 from synther.agents.rows import Member, Rows
 from synther.agents.sac import SACConfig
 from synther.agents.td3_bc import TD3BCConfig
-from synther.collect.frames import record_frames, record_run_frames
+from synther.collect.frames import FrameRecorder, record_frames, record_run_frames
 from synther.envs.camera import graphics
 from synther.envs.policies import frozen
 from synther.envs.workers import Workers
@@ -29,7 +29,7 @@ from synther.pixels.recording import Look
 
 from ..support.files import run_folder
 from ..support.processes import Here
-from .counter import TASK, Counter, stand_in
+from .counter import TASK, Counter, same, stand_in
 
 
 @pytest.fixture(autouse=True)
@@ -73,16 +73,19 @@ def test_episodes_that_are_over_are_followed_by_others(counted):
 
 
 def test_frames_depend_on_the_seed_and_not_on_the_processes(counted):
-    one, same, other = recorded(23, processes=1), recorded(23, processes=4), recorded(23, seed=1)
-    for name in ("image", "action", "reward", "first"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(same, name))
+    one, again, other = recorded(23, processes=1), recorded(23, processes=4), recorded(23, seed=1)
+    assert same(one, again)
     assert (one.action != other.action).any()
     assert recorded(5, repeat=3).action_repeat == 3
 
 
-def same(one: Frames, other: Frames) -> bool:
-    names = ("image", "action", "reward", "discount", "first", "low", "high")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+def goes_on(recorder: FrameRecorder, made: list[Frames]) -> bool:
+    """After any of the episodes, as it was `made` before."""
+    lengths = [len(episode) - 1 for episode in made]
+    rests = [list(recorder.after(lengths[:count])) for count in range(len(made) + 1)]
+    return all(
+        len(rest) == len(made) - count and all(map(same, rest, made[count:])) for count, rest in enumerate(rests)
+    )
 
 
 @pytest.mark.parametrize("last", [10, 4])
@@ -90,11 +93,7 @@ def test_it_goes_on_after_any_episode(counted, last):
     """Also where the first ones were over before their time, so that others were needed."""
     counted.last = last
     made = list(record_frames(TASK, "random", 23, size=6).after([]))
-    for count in range(len(made) + 1):
-        done = [len(episode) - 1 for episode in made[:count]]
-        rest = list(record_frames(TASK, "random", 23, size=6, processes=3).after(done))
-        assert len(rest) == len(made) - count
-        assert all(map(same, rest, made[count:]))
+    assert goes_on(record_frames(TASK, "random", 23, size=6, processes=3), made)
 
 
 def agent_file(columns: int = 3, width: int = 8) -> Path:
@@ -175,10 +174,7 @@ def test_shares_of_several_policies(counted, last):
     shown = {int(episode.image[0, 0, 0, 0]) for episode in made}
     assert len(shown) == len(made), "no start is played twice"
     assert recorder.identity["policy"][1:] == 2 * [digest_of(Path(path))]
-    for count in range(len(made) + 1):
-        rest = list(recorder.after(lengths[:count]))
-        assert len(rest) == len(made) - count
-        assert all(map(same, rest, made[count:]))
+    assert goes_on(recorder, made)
 
 
 def test_a_smaller_shadow_map_is_remembered(counted):

@@ -23,7 +23,7 @@ from synther.pixels.frames import Frames
 
 from ..support.processes import killed
 from ..support.watch import Stopped, Watch
-from .counter import TASK, Counter, stand_in
+from .counter import TASK, Counter, same, stand_in
 
 OUT, PARTIAL = Path("frames.hdf5"), Path("frames.hdf5.partial")
 
@@ -59,8 +59,7 @@ def test_what_is_kept(caplog):
     assert found.mean_return == pytest.approx(stored.returns()[:2].mean(), rel=1e-6)
     assert found.std == pytest.approx(stored.returns()[:2].std(), rel=1e-6)
     direct = Frames.concatenate(list(record_frames(TASK, "random", 23, size=6).after([])))
-    for name in ("image", "action", "reward", "discount", "first", "low", "high"):
-        np.testing.assert_array_equal(getattr(stored, name), getattr(direct, name))
+    assert same(stored, direct)
     assert (stored.env_id, stored.action_repeat, stored.shadow_size) == (TASK, 2, None)
     about = hdf5.Shard(Path("new/frames.hdf5")).about
     assert (about["mean_return"], about["std_return"], about["whole_episodes"]) == (found.mean_return, found.std, 2)
