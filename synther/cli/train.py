@@ -56,9 +56,7 @@ def train(arguments: list[str]) -> None:
     from synther.experiments.offline import train_to
     from synther.experiments.sources import TrainingData
 
-    dataset = datasets.read(
-        chosen.data, data=chosen.folder, policies=chosen.policies, seed=chosen.data_seed, progress=not chosen.quiet
-    )
+    dataset = datasets.read(chosen.data, data=chosen.folder, seed=chosen.data_seed, **chosen.passed("policies"))
     rows = dataset.rows_for(chosen.algorithm)
     rows = replace(rows, env_id=dataset.env_id, env_options=dataset.env_options or rows.env_options)
     real = rows if chosen.fraction is None else rows.subsample(chosen.fraction, chosen.data_seed)

@@ -32,8 +32,6 @@ from synther.progress import Phase, Progress
 
 CHECKPOINT = "checkpoint.safetensors"
 """File of the agents in the folder of a run."""
-KEPT = "kept"
-"""Folder of the agents that an online run keeps on its way."""
 
 MOST_UNDER_WAY = 4
 """Evaluations. Each holds a copy of all policies; more would only hide for longer that evaluation is too slow."""
@@ -208,7 +206,7 @@ class Acting(ABC):
 
     def _keep(self) -> None:
         """Copy the checkpoint that was just written, or that a stopped run had no time to copy, if it is to stay."""
-        every, kept = self.spec.keep_every, self.folder / KEPT / f"{self.step}.safetensors"
+        every, kept = self.spec.keep_every, self.folder / "kept" / f"{self.step}.safetensors"
         if every is not None and self.step % every == 0 and not kept.exists():
             with replacing(kept) as beside:
                 shutil.copyfile(self.folder / CHECKPOINT, beside)

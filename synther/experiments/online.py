@@ -46,8 +46,6 @@ from synther.replay.experience import Experience
 log = logging.getLogger(__name__)
 
 _ROWS = "experience"
-_COLOURS = 3
-"""Channels of a frame."""
 
 
 def train_to(
@@ -108,7 +106,7 @@ def train_to(
 def _learner(spec: OnlineRun, envs: Any, device: torch.device, prior: Transitions | None) -> Any:
     how: dict[str, Any] = {"device": device, "precision": spec.precision}
     if isinstance(spec, OnlinePixelRun):
-        frame = (_COLOURS, spec.size, spec.size)
+        frame = (3, spec.size, spec.size)  # in colours
         return PixelLearner(spec.config, spec.all_seeds, frame, envs.low, envs.high, capacity=spec.frames, **how)
     if spec.synthetic is not None:
         how |= {"samples": spec.synthetic.samples, "ratio": spec.synthetic.ratio}

@@ -213,9 +213,15 @@ class Result:
     @classmethod
     def joined(cls, results: Sequence[Result]) -> Result:
         """The results of runs that differ in their seeds alone, as those of one run."""
-        first = results[0]
-        curves = {arm: _joined([result.curves[arm] for result in results]) for arm in first.curves}
-        return replace(first, seconds=sum(result.seconds for result in results), curves=curves)
+        curves: dict[str, tuple[EvalPoint, ...]] = dict.fromkeys(results[0].curves, ())
+        for arm in curves:
+            times = [{point.updates: point for point in result.curves[arm]} for result in results]
+            for updates in sorted(set.intersection(*map(set, times))):  # the evaluations that all have
+                points = [found[updates] for found in times]
+                parts = ([getattr(point, name) for point in points] for name in ("returns", "scores", "held_out"))
+                values: list[Any] = [None if None in own else tuple(chain(*own)) for own in parts]
+                curves[arm] += (EvalPoint(updates, *values),)
+        return replace(results[0], seconds=sum(result.seconds for result in results), curves=curves)
 
     @property
     def updates_per_second(self) -> float:
@@ -292,15 +298,3 @@ class Result:
 
 class _Arm(TypedDict):
     curve: list[dict[str, Any]]
-
-
-def _joined(curves: Sequence[Sequence[EvalPoint]]) -> tuple[EvalPoint, ...]:
-    """The evaluations that all have, with the seeds of all."""
-    times = [{point.updates: point for point in curve} for curve in curves]
-    joined = []
-    for updates in sorted(set.intersection(*map(set, times))):
-        points = [found[updates] for found in times]
-        parts = ([getattr(point, name) for point in points] for name in ("returns", "scores", "held_out"))
-        values: list[Any] = [None if None in own else tuple(chain(*own)) for own in parts]
-        joined.append(EvalPoint(updates, *values))
-    return tuple(joined)

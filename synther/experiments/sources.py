@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 REAL = "real"
 SYNTHETIC = "synthetic"
-_FLOAT_BYTES = 4
 
 
 def check_ratio(ratio: float | None, mixing: bool) -> None:
@@ -141,8 +140,8 @@ class Sampled:
         return own | {"policy": digest_of(self.policy), "strength": self.strength, "std": self.std}
 
     def size(self) -> int:
-        """Bytes that the rows take, roughly."""
-        return _FLOAT_BYTES * self.samples * len(self._load().layout.names)
+        """Bytes that the rows take, roughly: four for a number."""
+        return 4 * self.samples * len(self._load().layout.names)
 
     def rows(self, file: Path | None, progress: Progress) -> Transitions:
         model = self._load()

@@ -259,15 +259,12 @@ def comparison(columns: tuple[str, str], experiment: Experiment, found: Mapping[
     return Comparison(*columns, tasks, seeds, *figures, shared.departed, shared.without)
 
 
-ALL = "all data sets"
-
-
 @dataclass(frozen=True)
 class Paired:
     """Two columns, compared seed by seed: the same seed has the same agent of stage one in both."""
 
     row: str
-    """Or `ALL`: the mean over the rows that have it."""
+    """Or "all data sets": the mean over the rows that have it."""
     one: str
     other: str
     primary: bool
@@ -303,7 +300,7 @@ def paired_differences(experiment: Experiment, found: Mapping[str, Finding]) -> 
                 rows.append(own)
                 departed |= differs
         if len(rows) > 1:
-            made.append(Paired(ALL, *contrast, primary, sum(map(len, rows)), paired(rows), departed))
+            made.append(Paired("all data sets", *contrast, primary, sum(map(len, rows)), paired(rows), departed))
     return made
 
 

@@ -11,28 +11,14 @@ from synther.paper import find
 from synther.paper.tables import Table
 
 RESULTS = Path(__file__).parents[2] / "results"
-TABLES = [
-    *(
-        f"offline/{name}"
-        for name in (
-            "agents",
-            "fractions",
-            "mixed-eval",
-            "mixed-larger",
-            "mixed-subsample",
-            "regularisation",
-            "variants",
-        )
-    ),
-    "online/online-100k",
-    "online/guided",
-    "pixels/pixels",
-]
+TABLES = sorted(
+    str(path.relative_to(RESULTS).with_suffix("")) for kind in RESULTS.iterdir() for path in kind.glob("*.md")
+)
 
 
-def test_every_committed_table_is_checked() -> None:
-    committed = {path.relative_to(RESULTS).with_suffix("") for kind in RESULTS.iterdir() for path in kind.glob("*.md")}
-    assert committed == {Path(name) for name in TABLES}
+def test_there_are_tables_of_all_kinds() -> None:
+    assert len(TABLES) >= 10
+    assert {name.partition("/")[0] for name in TABLES} == {"offline", "online", "pixels"}
 
 
 @pytest.mark.parametrize("name", TABLES)

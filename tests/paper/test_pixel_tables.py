@@ -108,7 +108,7 @@ def test_differences_over_all_data_sets(out):
     for run, gain in zip(runs, (2.0, 6.0), strict=True):
         scores = {"latents": (5.0, 9.0, 7.0), "synthetic": (5.0 + gain, 9.0 + gain, 10.0 + gain)}
         finish_run(out, run, run.updates, scores, before=None, data="frames read from x", rows=100)
-    (found,) = [one for one in Table.of(wanted, out).paired if one.row == findings.ALL]
+    (found,) = [one for one in Table.of(wanted, out).paired if one.row == "all data sets"]
     assert (found.comparison, found.primary, found.seeds) == ("BC SynthER - BC real latents", True, 6)
     assert found.difference.value == pytest.approx(5.0)
     # Each mean has a standard error of 1, their mean one of 1 / sqrt(2); Welch's degrees of freedom are 4.
