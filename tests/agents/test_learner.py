@@ -8,12 +8,11 @@ import torch
 
 from synther.agents.agent import Agent
 from synther.agents.learner import Learner
-from synther.agents.policy import load_policy
 from synther.agents.rows import Member
 from synther.agents.sac import SACConfig
 from synther.errors import ConfigError, DataError, FormatError
 
-from ..support.states import assert_member, assert_same, assert_sound
+from ..support.states import assert_member, assert_sound
 from .steps import HIGH, LOW, WIDE, A, experience
 from .tables import CONFIGS, CPU, table
 from .tables import rows as some_rows
@@ -54,24 +53,6 @@ def test_members_together_equal_each_alone():
         both = together.act(seen)[index], alone.act(seen[index : index + 1])[0]
         np.testing.assert_allclose(*both, rtol=1e-3, atol=1e-3)
         np.testing.assert_array_equal(together.random_action()[index], alone.random_action()[0])
-
-
-def test_resumed_equals_uninterrupted(tmp_path):
-    config = FORMS["redq"]
-    whole = lived(config, steps=12)
-    first = lived(config, steps=5)
-    first.save(tmp_path / "agent.safetensors")
-    seen = experience(3, 7)[:, :WIDE]
-    acted = load_policy(tmp_path / "agent.safetensors").act(seen[:, None])[:, 0]
-    np.testing.assert_allclose(acted, first.act(seen, stochastic=False), rtol=1e-5, atol=1e-6)
-    second = learner(config)
-    second.add(np.stack([np.concatenate([experience(1, 1_000 * seed + t) for t in range(5)]) for seed in (3, 4, 8)]))
-    second.train()  # has drawn and learned something else before
-    assert second.load(tmp_path / "agent.safetensors") == 5
-    assert (second.rounds, second.steps) == (5, 5)
-    lived(config, steps=7, own=second)
-    assert_same(whole, second)
-    np.testing.assert_array_equal(whole.act(seen), second.act(seen))
 
 
 def test_a_round_has_utd_updates_of_the_critics_and_one_of_the_policy():

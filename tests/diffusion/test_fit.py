@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import math
-import random
-import time
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +18,7 @@ from synther.diffusion.gradient import FlatWeights
 from synther.errors import ConfigError
 from synther.progress import Lines
 
-from ..support.processes import killed
-from ..support.watch import Slow, Stopped, Watch
+from ..support.watch import Stopped, Watch
 
 TINY = NetworkConfig(width=16, depth=2, embedding=8, frequencies=4)
 NOISE = NoiseConfig()
@@ -305,15 +302,3 @@ def test_a_truncated_checkpoint_is_refused(share, tmp_path):
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(ConfigError, match="delete"):
         run(path, steps=20)
-
-
-def test_killed_by_the_system_at_any_moment(tmp_path, uninterrupted):
-    path = tmp_path / "fit"
-    config = FitConfig(**{**OPTIONS, "checkpoint_every": 10})
-    wait = random.uniform(0, 0.3)  # after the first checkpoint the fit has 1 s left, and a checkpoint every 0.05 s
-
-    def work() -> None:
-        fit(rows(), TINY, config, NOISE, checkpoint=path, progress=Slow(0.05))
-
-    killed(work, once=lambda: path.exists() and (time.sleep(wait) or True))
-    assert_same(run(path, checkpoint_every=10), uninterrupted)
