@@ -122,17 +122,23 @@ def test_what_is_appended_comes_after_the_rows():
         dataset.episodes[5]
 
 
+def small_agent(continuous: str, discrete: bool, **options: Any) -> Any:
+    """The algorithm of this name, or DQN for discrete actions."""
+    import d3rlpy
+    from d3rlpy.models.encoders import VectorEncoderFactory
+
+    config = d3rlpy.algos.DoubleDQNConfig if discrete else getattr(d3rlpy.algos, f"{continuous}Config")
+    parts = ["encoder_factory"] if discrete else ["actor_encoder_factory", "critic_encoder_factory"]
+    return config(batch_size=16, **dict.fromkeys(parts, VectorEncoderFactory([8])), **options).create()
+
+
 @pytest.mark.parametrize("discrete", [False, True])
 def test_algorithms_learn_from_real_and_synthetic_together(discrete, tmp_path):
     import d3rlpy
     from d3rlpy.dataset import MixedReplayBuffer, create_fifo_replay_buffer
-    from d3rlpy.models.encoders import VectorEncoderFactory
 
-    config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.TD3PlusBCConfig
-    small = VectorEncoderFactory([8])
-    parts = ["encoder_factory"] if discrete else ["actor_encoder_factory", "critic_encoder_factory"]
     scaler = d3rlpy.preprocessing.StandardObservationScaler()
-    agent = config(batch_size=16, observation_scaler=scaler, **dict.fromkeys(parts, small)).create()
+    agent = small_agent("TD3PlusBC", discrete, observation_scaler=scaler)
     synthetic, real = to_mdp_dataset(rows(discrete=discrete)), to_mdp_dataset(rows(discrete=discrete, episodes=True))
     theirs = create_fifo_replay_buffer(100, episodes=real.episodes)
     mixed = [MixedReplayBuffer(one, synthetic, 0.5) for one in (real, theirs)]
@@ -162,9 +168,8 @@ def test_evaluators_look_at_all_rows_at_once_and_see_the_same(discrete, monkeypa
     import d3rlpy
     from d3rlpy.dataset import ReplayBuffer
 
-    config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.TD3PlusBCConfig
     synthetic = to_mdp_dataset(rows(discrete=discrete))
-    agent = config().create()
+    agent = small_agent("TD3PlusBC", discrete)
     agent.build_with_dataset(synthetic)
     kinds = [d3rlpy.metrics.TDErrorEvaluator, d3rlpy.metrics.AverageValueEstimationEvaluator]
     kinds.append(
@@ -201,16 +206,12 @@ def test_a_scaler_of_returns_is_not_fitted_to_single_rows():
 def test_agents_learn_online_from_mixed_batches(env_id):
     import d3rlpy
     import gymnasium
-    from d3rlpy.models.encoders import VectorEncoderFactory
 
     from synther.integrations.d3rlpy import SyntheticReplayBuffer
 
     np.random.seed(0)  # noqa: NPY002 - d3rlpy draws from it
     discrete = env_id == "CartPole-v1"
-    env, small = gymnasium.make(env_id), VectorEncoderFactory([8])
-    config = d3rlpy.algos.DoubleDQNConfig if discrete else d3rlpy.algos.SACConfig
-    parts = ["encoder_factory"] if discrete else ["actor_encoder_factory", "critic_encoder_factory"]
-    agent = config(batch_size=16, **dict.fromkeys(parts, small)).create()
+    env, agent = gymnasium.make(env_id), small_agent("SAC", discrete)
     buffer = SyntheticReplayBuffer(1000, env=env, device="cpu", **OPTIONS)
     seen: list[np.ndarray] = []
     sample = buffer.sample_transition_batch
