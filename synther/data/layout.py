@@ -19,9 +19,25 @@ from synther.data import following, inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
-from synther.data.following import Following, class_count, classes_of
+from synther.data.following import Following, class_count, class_rows, classes_of
 from synther.data.inference import Integers
-from synther.data.kinds import Array, Binary, Constant, Continuous, Drawn, Integer, Kind, Levels, Matrix, Real, Wrapped
+from synther.data.kinds import (
+    Array,
+    Binary,
+    Categorical,
+    Codebook,
+    Constant,
+    Continuous,
+    Drawn,
+    Integer,
+    Kind,
+    Levels,
+    Matrix,
+    OneHot,
+    Real,
+    Wrapped,
+)
+from synther.data.lattices import Codes, Grid, grain_of
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
@@ -261,10 +277,29 @@ class Layout:
         return tuple(twins)
 
     @cached_property
-    def steps(self) -> tuple[tuple[int, int], ...]:
-        """Columns of the matrix that hold next observations on a lattice, each with that of its last value."""
-        lattice = [p for p in self.places if p.field == _PAIR[1] and isinstance(p.kind, (Levels, Integer))]
-        return tuple((place.matrix.start, self.twins[place.matrix.start]) for place in lattice)
+    def grid(self) -> Grid:
+        """Columns of the matrix on a lattice: observations and actions, next observations, and the reward."""
+        grains: dict[int, float] = {}
+        codes, steps = list[Codes](), list[tuple[int, int | None]]()
+        for place in self.places:
+            kind, columns = place.kind, range(place.matrix.start, place.matrix.stop)
+            if isinstance(kind, (Levels, Integer)):
+                grain = grain_of(kind.values) if isinstance(kind, Levels) else 1.0
+                grains |= {columns.start: grain} if grain else {}
+                if place.field == _PAIR[1]:
+                    steps.append((columns.start, self.twins[columns.start]))
+            elif place.field not in ("observation", "action") or isinstance(kind, Real):
+                continue
+            elif isinstance(kind, Binary):
+                grains[columns.start] = 1.0
+            elif isinstance(kind, (Categorical, OneHot, Codebook)):
+                stand = isinstance(kind, (Categorical, Codebook)) and len(columns) == kind.class_count
+                values = [row[0] for row in class_rows(kind)] if stand and kind.source_width == 1 else []
+                codes.append(Codes(columns, values))
+        (reward,) = self.columns_of("reward")[:1] or (None,)
+        if reward in grains:
+            steps.append((reward, None))
+        return Grid(grains, codes, steps)
 
     @cached_property
     def _circles(self) -> tuple[tuple[int, int, float], ...]:

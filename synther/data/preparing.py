@@ -64,7 +64,7 @@ def prepare(
     )
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
-    regression = Regression(given, outcomes, layout.steps, residuals == "bent", earlier) if given else None
+    regression = Regression(given, outcomes, layout.grid, residuals == "bent", earlier) if given else None
     scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 

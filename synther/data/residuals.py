@@ -8,8 +8,8 @@ relation that is linear (a position that moves by velocity times time) holds exa
 
 The regression is linear in every given column. If it may bend, then at some knots in a few of them, where that helps: a
 small network is then spared much of its work, while a large one, which learns the curve itself, is disturbed by the
-knots (measured on walker2d: twice the dynamics error). An outcome on a lattice (whole numbers, steps of 0.1) is only
-compared with its last value: the difference is on a lattice too, and often one of a few values.
+knots (measured on walker2d: twice the dynamics error). Of an outcome on a lattice (whole numbers, steps of 0.1) only
+multiples of others on a lattice are taken out (lattices.py).
 
 NOTE[paper]: the reference generates the next observation itself.
 """
@@ -26,18 +26,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.lattices import ROWS_PER_WEIGHT, SMALLEST, Grid, Step, least_squares, product
 from synther.data.quantiles import row_index
 from synther.schema import checked
 
 Matrix = NDArray[np.float64]
 
-SMALLEST = 1e-4
-"""Residuals are scaled up to std 1, but never by more than its inverse: less than this is rounding."""
 MOST_ROWS = 1 << 16
 """Rows that a regression is fitted on, evenly drawn from all of them: more change nothing."""
-ROWS_PER_WEIGHT = 10
-"""Rows for each input of a regression below which none is fitted."""
-_RIDGE = 1e-9
 _NARROW = 4e-4
 """Variance of a direction among given columns below which it explains nothing: the square of the error, in stds,
 that generated columns may have. Where columns nearly follow from each other, large weights would multiply that error.
@@ -57,8 +53,8 @@ class Regression:
 
     given: Sequence[int]
     outcomes: Sequence[int]
-    steps: Sequence[tuple[int, int]] = ()
-    """Outcomes on a lattice, each with the given column of its last value."""
+    grid: Grid = Grid({})  # noqa: RUF009, which is frozen
+    """Columns on a lattice."""
     bent: bool = False
     """Whether lines may bend at knots."""
     order: Sequence[int] = ()
@@ -67,8 +63,7 @@ class Regression:
     def among(self, columns: Collection[int]) -> Regression | None:
         """The same with no other outcomes than `columns`; None where none are left."""
         outcomes = [column for column in self.outcomes if column in columns]
-        steps = [step for step in self.steps if step[0] in columns]
-        return replace(self, outcomes=outcomes, steps=steps) if outcomes else None
+        return replace(self, outcomes=outcomes, grid=self.grid.among(columns)) if outcomes else None
 
     def fit(self, drawn: Matrix, columns: Sequence[int], varies: Sequence[int], scale: Matrix) -> Residuals | None:
         """Fit on a sample `drawn` of scaled rows, of which it has the `columns`; only those that vary take part.
@@ -80,11 +75,7 @@ class Regression:
             [place[column] for column in chosen if column in place]
             for chosen in (self.given, self.outcomes, self.order)
         )
-        steps = [
-            (place[column], place[twin], float(scale[twin] / scale[column]))
-            for column, twin in self.steps
-            if column in place and twin in place
-        ]
+        steps = self.grid.fit(drawn, place, scale, self.given)
         found = Residuals.fit(drawn, given, outcomes, steps, order, bent=self.bent)
         return None if found is None else found.moved(range(len(columns)), columns)
 
@@ -108,9 +99,8 @@ class Residuals:
     shift: tuple[float, ...]
     scale: tuple[float, ...]
     """Mean and std of what remains of each outcome."""
-    steps: tuple[tuple[int, int, float, float, float], ...] = ()
-    """Each outcome on a lattice: its column, that of its last value, how many stds of the first one of the second
-    is, and mean and std of the difference."""
+    steps: tuple[Step, ...] = ()
+    """Outcomes on a lattice."""
 
     @classmethod
     def fit(
@@ -118,41 +108,37 @@ class Residuals:
         rows: Matrix,
         given: Sequence[int],
         outcomes: Sequence[int],
-        steps: Sequence[tuple[int, int, float]] = (),
+        steps: Sequence[Step] = (),
         order: Sequence[int] = (),
         *,
         bent: bool = False,
     ) -> Residuals | None:
         """Fit on `rows` (N, D) of std 1; None where there is nothing to explain, or are too few rows.
 
-        `steps` are those of the outcomes that lie on a lattice, without mean and std. `order` is that of an
-        earlier fit, to be kept as far as the columns are the same.
+        `steps` are those of the outcomes that lie on a lattice. `order` is that of an earlier fit, to be kept as far as
+        the columns are the same.
         """
-        moves = {column for column, _, _ in steps}
+        moves = {step.column for step in steps}
         given, outcomes = [*given, *sorted(moves)], [column for column in outcomes if column not in moves]
-        compared = []
-        for column, twin, ratio in steps:
-            difference = rows[:, column] - ratio * rows[:, twin]
-            compared.append((column, twin, ratio, float(difference.mean()), max(float(difference.std()), SMALLEST)))
-        if compared and not outcomes:
-            return cls(tuple(given), (), (), (), (), (), tuple(compared))
+        if steps and not outcomes:
+            return cls(tuple(given), (), (), (), (), (), tuple(steps))
         if not given or not outcomes or len(rows) < ROWS_PER_WEIGHT * (len(given) + len(outcomes)):
             return None
         rows = rows[:: -(-len(rows) // MOST_ROWS)]
         x, y = rows[:, list(given)], rows[:, list(outcomes)]
         slopes = least_squares(x, y, narrow=_NARROW)  # (G, K)
-        left = y - _product(x, slopes)
+        left = y - product(x, slopes)
         knots = bends(x, left) if bent else ()
         inputs = _bent(x, knots)
         if knots:
             slopes = np.concatenate([slopes, least_squares(inputs[:, x.shape[1] :], left)])  # (G + H, K)
-            left = y - _product(inputs, slopes)
+            left = y - product(inputs, slopes)
         first = [outcomes.index(column) for column in order if column in outcomes]
         places, factor = _pivoted(np.cov(left.T, bias=True).reshape(len(outcomes), -1), first)
         # left[:, places] is residual @ factor.T: each residual is left less its share of the outcomes before it
         own = np.asarray(np.linalg.inv(factor).T, np.float64)
         direct = slopes[:, places] @ own
-        residual = _product(y[:, places], own) - _product(inputs, direct)
+        residual = product(y[:, places], own) - product(inputs, direct)
         shift, scale = residual.mean(0), np.maximum(residual.std(0), SMALLEST)
         return cls(
             tuple(given),
@@ -161,13 +147,13 @@ class Residuals:
             tuple(map(tuple, np.concatenate([direct, np.eye(len(places)) - own]).T.tolist())),
             tuple(shift.tolist()),
             tuple(scale.tolist()),
-            tuple(compared),
+            tuple(steps),
         )
 
     @property
     def replaced(self) -> tuple[int, ...]:
         """Columns that hold something else afterwards."""
-        return (*self.outcomes, *(column for column, *_ in self.steps))
+        return (*self.outcomes, *(step.column for step in self.steps))
 
     @property
     def free(self) -> tuple[int, ...]:
@@ -177,7 +163,7 @@ class Residuals:
     @property
     def scales(self) -> tuple[float, ...]:
         """What each of those is divided by."""
-        return (*self.scale, *(scale for *_, scale in self.steps))
+        return (*self.scale, *(step.scale for step in self.steps))
 
     @cached_property
     def _direct(self) -> Matrix:
@@ -191,15 +177,15 @@ class Residuals:
 
     def _explained(self, rows: Matrix) -> Matrix:
         """What the given columns tell about the outcomes. (N, K)"""
-        return _product(_bent(rows[:, list(self.given)], self.knots), self._direct)
+        return product(_bent(rows[:, list(self.given)], self.knots), self._direct)
 
     def take_out(self, rows: Matrix) -> None:
         """Replace the outcomes of `rows` (N, D), of std 1, by their scaled residuals."""
         if self.outcomes:
-            residual = _product(rows[:, list(self.outcomes)], self._own) - self._explained(rows)
+            residual = product(rows[:, list(self.outcomes)], self._own) - self._explained(rows)
             rows[:, list(self.outcomes)] = (residual - np.array(self.shift)) / np.array(self.scale)
-        for column, twin, ratio, shift, scale in self.steps:
-            rows[:, column] = (rows[:, column] - ratio * rows[:, twin] - shift) / scale
+        for step in reversed(self.steps):  # each may follow from those before it
+            step.take_out(rows)
 
     def put_back(self, rows: Matrix) -> None:
         """The reverse of `take_out`."""
@@ -213,7 +199,7 @@ class Residuals:
             self,
             given=tuple(places[column] for column in self.given),
             outcomes=tuple(places[column] for column in self.outcomes),
-            steps=tuple((places[column], places[twin], a, b, c) for column, twin, a, b, c in self.steps),
+            steps=tuple(step.moved(places) for step in self.steps),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -245,8 +231,8 @@ class Restorer:
 
     def __call__(self, columns: Tensor) -> None:
         """Replace the residuals in `columns`."""
-        for column, twin, ratio, shift, scale in self._steps:
-            columns[column] = columns[column] * scale + shift + ratio * columns[twin]
+        for step in self._steps:
+            step.put_back(columns)
         if self._has_outcomes:
             inputs = columns[self._given]
             if len(self._bent):
@@ -254,20 +240,6 @@ class Restorer:
                 inputs = torch.cat([inputs, hinges])
             residual = (columns[self._outcomes] * self._scale).add_(self._shift)
             columns[self._outcomes] = torch.mm(self._back, residual.add_(torch.mm(self._direct, inputs)))
-
-
-def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
-    """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
-    `narrow`. (G, K)"""
-    x, y = x - x.mean(0), y - y.mean(0)
-    variance, directions = np.linalg.eigh(_product(x.T, x) / len(x))
-    inverse = np.where(variance > narrow, 1 / (np.maximum(variance, 0) + _RIDGE), 0.0)
-    return _product((directions * inverse) @ directions.T, _product(x.T, y) / len(x))
-
-
-def _product(first: Matrix, second: Matrix) -> Matrix:
-    """first @ second, by PyTorch: where two cores are busy, NumPy's product takes fifty times as long."""
-    return np.asarray(torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy())
 
 
 def _bent(x: Matrix, knots: Sequence[tuple[int, tuple[float, ...]]]) -> Matrix:
@@ -292,7 +264,7 @@ def bends(x: Matrix, left: Matrix) -> tuple[tuple[int, tuple[float, ...]], ...]:
         knots = tuple(np.linspace(low, high, KNOTS + 2)[1:-1].tolist())
         basis = _bent(x[:, place : place + 1], ((0, knots),))
         slopes = least_squares(basis[half], left[half])
-        told = left[half].mean(0) + _product(basis[~half] - basis[half].mean(0), slopes)
+        told = left[half].mean(0) + product(basis[~half] - basis[half].mean(0), slopes)
         gain = 1 - ((left[~half] - told) ** 2).mean(0) / variance
         found.append((float(gain[left.std(0) > SMALLEST].max(initial=0.0)), (place, knots)))
     worth = sorted((entry for entry in found if entry[0] >= WORTH), reverse=True)[:MOST_BENT]

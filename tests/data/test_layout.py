@@ -358,9 +358,9 @@ def test_steps_are_next_observations_on_a_lattice():
     observation = np.concatenate([np.random.default_rng(1).normal(size=(2_000, 1)), tenths, np.rint(50 * tenths)], 1)
     rows = make(2_000, observation=observation, next_observation=observation[::-1])
     layout = Layout.infer(rows, spikes=True)
-    names = [(layout.names[column], layout.names[twin]) for column, twin in layout.steps]
+    names = [(layout.names[column], layout.names[twin]) for column, twin in layout.grid.steps]
     assert names == [(f"next_observation[{place}]", f"observation[{place}]") for place in (1, 2)]
-    assert Layout.infer(make()).steps == ()
+    assert not Layout.infer(make()).grid.steps
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.uint64, np.float16])

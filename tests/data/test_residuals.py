@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from synther.data import residuals as residuals_module
+from synther.data.lattices import Grid
 from synther.data.preparing import prepare
 from synther.data.residuals import Regression, Residuals
 from synther.data.scaling import Scaler
@@ -100,7 +101,9 @@ def lattice(count: int = 3_000) -> np.ndarray:
 def test_outcomes_on_a_lattice_are_compared_with_their_last_value():
     raw = lattice()
     rows, scale = unit(raw), raw.std(0)
-    found = Residuals.fit(rows, [0, 1], [2, 3], [(2, 0, scale[0] / scale[2])])
+    steps = Grid({}, steps=[(2, 0)]).fit(rows, {column: column for column in range(4)}, scale, [0, 1])
+    assert [step.columns for step in steps] == [(2, 0)]
+    found = Residuals.fit(rows, [0, 1], [2, 3], steps)
     assert found.outcomes == (3,)
     assert found.replaced == (3, 2)
     assert found.free == (0, 1)
@@ -113,7 +116,7 @@ def test_outcomes_on_a_lattice_are_compared_with_their_last_value():
     assert found.scale[0] == residuals_module.SMALLEST  # the reward follows from both
     found.put_back(taken)
     np.testing.assert_allclose(taken, rows, rtol=0, atol=1e-9)
-    alone = Residuals.fit(rows[:, :3], [0, 1], [2], [(2, 0, scale[0] / scale[2])])
+    alone = Residuals.fit(rows[:, :3], [0, 1], [2], steps)
     assert alone.outcomes == ()
     taken = rows[:, :3].copy()
     alone.take_out(taken)
@@ -178,7 +181,7 @@ def test_log_slope_is_the_logarithm_of_the_determinant(kind: str, case: str):
     if case == "lattice":
         matrix = lattice()
         matrix[:, 3] += 0.3 * np.random.default_rng(5).normal(size=len(matrix))
-        regression = Regression([0, 1], [2, 3], steps=[(2, 0)])
+        regression = Regression([0, 1], [2, 3], Grid({}, steps=[(2, 0)]))
     else:
         random = np.random.default_rng(4)
         matrix = some_rows(8_000) * [1, 10, 0.1, 5, 0.02, 100] + [0, 3, -1, 50, 0, 7]
@@ -259,7 +262,7 @@ def test_residuals_are_prepared_to_deviation_1_in_the_order_that_is_asked_for():
 def test_generated_steps_stay_on_the_lattice():
     prepared = prepare(world(tenths=True), "standard", "onehot", spikes=True, residuals="linear")
     layout, scaler = prepared.layout, prepared.scaler
-    assert [layout.names[column] for column, *_ in scaler.residuals.steps] == ["next_observation[0]"]
+    assert [layout.names[step.column] for step in scaler.residuals.steps] == ["next_observation[0]"]
     place = layout.names.index("next_observation[0]")
     assert len(np.unique(prepared.matrix[:, place].round(4))) == 3
     smeared = prepared.matrix + 0.05 * np.random.default_rng(1).normal(size=prepared.matrix.shape)

@@ -1,0 +1,250 @@
+"""Outcomes on a lattice (whole numbers, steps of 0.1) as what other columns on a lattice leave of them.
+
+A stock grows by what was ordered, a score counts what happened. What whole multiples leave of such an outcome is on a
+lattice too, and often has few values, or only multiples of 3. It is rounded to those when rows come back, so that rows
+keep the arithmetic of their world. A regression with other weights would lose the lattice.
+
+NOTE[paper]: the reference rounds nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Matrix = NDArray[np.float64]
+
+SMALLEST = 1e-4
+"""Residuals are scaled up to std 1, but never by more than its inverse: less than this is rounding."""
+ROWS_PER_WEIGHT = 10
+"""Rows for each input of a regression below which none is fitted."""
+_RIDGE = 1e-9
+_MOST_INPUTS = 1024
+_TRIED = 1 << 14  # rows that weights are found in
+_TRIMMED, _USUAL = 4, 0.9  # rounds, and share of the rows that are taken for usual
+_BETTER = 0.9  # share of the variance of a change that weights other than 1 for the last value may leave
+_OFF = 1e-3  # of a grain, by which numbers on a lattice may be off
+
+
+class Codes(NamedTuple):
+    """Columns of -1 and 1 that stand for a category: 1 where it has a value."""
+
+    columns: Sequence[int]
+    values: Sequence[float]
+    """Numbers that the columns stand for; none where they are no numbers."""
+
+
+class _Input(NamedTuple):
+    """What an outcome may have to do with: a sum of columns."""
+
+    numbers: Matrix
+    grain: float
+    parts: dict[int, float]
+    """The columns, and how often each is taken."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Which columns of the matrix are on a lattice."""
+
+    grains: Mapping[int, float]
+    """Of columns that hold numbers: by multiples of what they differ."""
+    codes: Sequence[Codes] = ()
+    steps: Sequence[tuple[int, int | None]] = ()
+    """Outcomes, each with the column of its last value, where there is one. An outcome may follow from those before."""
+
+    def among(self, columns: Collection[int]) -> Grid:
+        """The same with no other outcomes than `columns`."""
+        return replace(self, steps=[step for step in self.steps if step[0] in columns])
+
+    def fit(self, drawn: Matrix, place: Mapping[int, int], scale: Matrix, given: Sequence[int]) -> list[Step]:
+        """What to do about the outcomes, learned from scaled rows, of which each column was divided by its `scale` and
+        now is at its `place`. Columns of the steps are places."""
+        raw = {column: drawn[:, here] * scale[column] for column, here in place.items()} if self.steps else {}
+        numbers = [self._number(column, raw) for column in given if column in raw and column in self.grains]
+        singles = []
+        for group in self.codes:
+            known = [column for column in group.columns if column in raw]
+            if known and len(known) == len(group.values):
+                parts = {column: value / 2 for column, value in zip(group.columns, group.values, strict=True)}
+                grain = grain_of(sorted(group.values))
+                numbers += [_Input(_sum(raw, parts), grain, parts)] if grain else []
+            usual = max(known, key=lambda column: float(raw[column].mean()), default=None)  # the others differ from it
+            singles += [_Input(raw[column], 2.0, {column: 1.0}) for column in known if column != usual]
+        found = []
+        for column, twin in self.steps:
+            if column in raw and (twin is None or twin in raw):
+                weights = self._weights(column, twin, (numbers, singles), raw)
+                if weights:
+                    found.append(_step(column, weights, raw, self.grains.get(column, 0.0), place, scale))
+                    numbers += [self._number(column, raw)] if column in self.grains else []
+        return found
+
+    def _number(self, column: int, raw: Mapping[int, Matrix]) -> _Input:
+        return _Input(raw[column], self.grains[column], {column: 1.0})
+
+    def _weights(
+        self, column: int, twin: int | None, tried: Sequence[Sequence[_Input]], raw: Mapping[int, Matrix]
+    ) -> dict[int, float]:
+        """By how much an outcome grows with each column: none where no multiples tell much about it."""
+        told: dict[int, float] = {} if twin is None else {twin: 1.0}
+        y = raw[column]
+        if column not in self.grains:
+            return told
+        grain, some = self.grains[column], slice(None, None, -(-len(y) // _TRIED))
+        half = np.arange(len(y[some])) % 2 == 0
+        smooth = float(y[some][~half].var())
+        for number, inputs in enumerate(tried):
+            if not inputs or len(inputs) > min(_MOST_INPUTS, len(half) // ROWS_PER_WEIGHT):
+                continue
+            before = _sum(raw, told)[some]
+            x, left = np.column_stack([one.numbers[some] for one in inputs]), y[some] - (before if number else 0.0)
+            slopes = _slopes(x[half], left[half])
+            smooth = min(smooth, float((left - x @ slopes)[~half].var()))
+            least = grain / np.array([one.grain for one in inputs])
+            multiples = _multiples(x, left, half, slopes, least, grain)
+            if (left - x @ multiples)[~half].var() < _BETTER * (y[some] - before)[~half].var():
+                told = told if number else {}
+                for one, times in zip(inputs, multiples.tolist(), strict=True):
+                    for part, weight in one.parts.items() if times else ():
+                        told[part] = told.get(part, 0.0) + times * weight
+        left = (y - _sum(raw, told))[some][~half].var()
+        is_told = left < y[some][~half].var() / 2 and left < 1.5 * smooth + grain**2 / 4
+        return told if twin is not None or is_told else {}
+
+
+@dataclass(frozen=True)
+class Step:
+    """An outcome on a lattice, less some multiples of other columns. All columns are of std 1."""
+
+    column: int
+    inputs: tuple[tuple[int, float], ...]
+    """Other columns, and how many stds of this one are taken out for one of theirs."""
+    shift: float
+    scale: float
+    """Mean and std of what remains."""
+    low: float
+    high: float
+    """Of the outcome itself."""
+    first: float = 0.0
+    unit: float = 0.0
+    most: int = 0
+    """What remains is `first` and up to `most` times `unit`; unless that is 0, where it is on no lattice."""
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        return (self.column, *(column for column, _ in self.inputs))
+
+    def moved(self, places: Mapping[int, int]) -> Step:
+        """The same where columns have these places."""
+        inputs = tuple((places[column], weight) for column, weight in self.inputs)
+        return replace(self, column=places[self.column], inputs=inputs)
+
+    def difference(self, rows: Matrix) -> Matrix:
+        """What remains of it in rows (N, D). (N,)"""
+        left: Matrix = rows[:, self.column].copy()
+        for column, weight in self.inputs:
+            left -= weight * rows[:, column]
+        return left
+
+    def take_out(self, rows: Matrix) -> None:
+        rows[:, self.column] = (self.difference(rows) - self.shift) / self.scale
+
+    def put_back(self, columns: Tensor) -> None:
+        """The reverse, in rows that lie by columns, (D, N): whatever remains, on its lattice."""
+        own = columns[self.column] * self.scale + self.shift
+        if self.unit:
+            own = self.first + self.unit * ((own - self.first) / self.unit).round().clamp(0, self.most)
+        for column, weight in self.inputs:
+            own = own + weight * columns[column]
+        columns[self.column] = own.clamp(self.low, self.high)
+
+
+def _step(
+    column: int,
+    weights: Mapping[int, float],
+    raw: Mapping[int, Matrix],
+    grain: float,
+    place: Mapping[int, int],
+    scale: Matrix,
+) -> Step:
+    own = float(scale[column])
+    left = raw[column] - _sum(raw, weights)
+    inputs = tuple((place[one], weight * float(scale[one]) / own) for one, weight in weights.items())
+    spread = max(float(left.std()) / own, SMALLEST)
+    ends = float(raw[column].min()) / own, float(raw[column].max()) / own
+    step = Step(place[column], inputs, float(left.mean()) / own, spread, *ends)
+    first = float(left.min())
+    if not grain:
+        return step
+    multiples = (left - first) / grain
+    whole = np.rint(multiples)
+    if np.abs(multiples - whole).max() > _OFF:
+        return step
+    common = max(1, int(np.gcd.reduce(np.unique(whole).astype(np.int64))))
+    return replace(step, first=first / own, unit=common * grain / own, most=int(whole.max()) // common)
+
+
+def _slopes(x: Matrix, y: Matrix) -> Matrix:
+    std = np.maximum(x.std(0), 1e-12)
+    return np.asarray(least_squares(x / std, y[:, None])[:, 0] / std)
+
+
+def _multiples(x: Matrix, y: Matrix, half: NDArray[np.bool_], slopes: Matrix, least: Matrix, grain: float) -> Matrix:
+    """Multiples of `least` near the slopes, or near those without the rows that are the furthest off: whichever leave
+    the fewest bits open in the other half of the rows."""
+    best, fewest = np.zeros_like(slopes), math.inf
+    for _ in range(_TRIMMED):
+        tried = np.rint(slopes / least) * least
+        left = y - x @ tried
+        open_bits = _bits(np.rint(left[~half] / grain))
+        if open_bits < fewest:
+            best, fewest = tried, open_bits
+        off = np.abs(left - np.median(left[half]))
+        usual = half & (off <= np.quantile(off[half], _USUAL))
+        slopes = _slopes(x[usual], y[usual])
+    return best
+
+
+def _bits(values: Matrix) -> float:
+    """The entropy of some values."""
+    _, count = np.unique(values, return_counts=True)
+    share = count / len(values)
+    return float(-(share * np.log2(share)).sum())
+
+
+def _sum(raw: Mapping[int, Matrix], weights: Mapping[int, float]) -> Matrix:
+    """Of some columns, each so many times. (N,)"""
+    total = np.zeros(len(next(iter(raw.values()))))
+    for column, weight in weights.items():
+        total += weight * raw[column]
+    return total
+
+
+def grain_of(values: Sequence[float]) -> float:
+    """By multiples of what numbers in increasing order differ: the least difference, if all others are multiples."""
+    gaps = np.diff(values)
+    least = float(gaps.min())
+    multiples = gaps / least
+    return least if np.abs(multiples - np.rint(multiples)).max() <= _OFF else 0.0
+
+
+def least_squares(x: Matrix, y: Matrix, narrow: float = 0.0) -> Matrix:
+    """Least squares about the means, with a very small ridge, along the directions of `x` of more variance than
+    `narrow`. (G, K)"""
+    x, y = x - x.mean(0), y - y.mean(0)
+    variance, directions = np.linalg.eigh(product(x.T, x) / len(x))
+    inverse = np.where(variance > narrow, 1 / (np.maximum(variance, 0) + _RIDGE), 0.0)
+    return product((directions * inverse) @ directions.T, product(x.T, y) / len(x))
+
+
+def product(first: Matrix, second: Matrix) -> Matrix:
+    """first @ second, by PyTorch: where two cores are busy, NumPy's product takes fifty times as long."""
+    return np.asarray(torch.mm(torch.from_numpy(first), torch.from_numpy(second)).numpy())

@@ -1,0 +1,99 @@
+"""Whole numbers keep the arithmetic of their world in generated rows."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from synther import Synthesizer
+from synther.data.lattices import grain_of
+from synther.data.preparing import Prepared, prepare
+from synther.data.residuals import Residuals
+from synther.data.transitions import Transitions
+
+
+def shop(count: int = 20_000) -> Transitions:
+    """A stock that grows by what was ordered and shrinks by what is sold. Every third customer finds nothing nice."""
+    random = np.random.default_rng(0)
+    stock, arriving, order = (
+        random.integers(0, 100, count),
+        random.integers(0, 11, count),
+        random.integers(0, 11, count),
+    )
+    sold = np.minimum(stock + arriving, random.poisson(5, count))
+    lost = 3 * (random.random(count) < 0.1)
+    left = stock + arriving - sold
+    return Transitions(
+        observation=np.stack([stock, arriving], 1).astype(np.float32),
+        action=order,
+        reward=(5.0 * sold - 2 * order - 7 * (order > 0) - left - lost).astype(np.float32),
+        next_observation=np.stack([left, order], 1).astype(np.float32),
+    )
+
+
+def prepared(rows: Transitions) -> Prepared:
+    return prepare(rows, "quantile", "onehot", True, residuals="bent", counted=True)
+
+
+def arithmetic(rows: Transitions) -> tuple[np.ndarray, np.ndarray]:
+    """What was sold, and what the reward lacks."""
+    sold = rows.observation.sum(1) - rows.next_observation[:, 0]
+    order = rows.action
+    return sold, 5 * sold - 2 * order - 7 * (order > 0) - rows.next_observation[:, 0] - rows.reward
+
+
+def test_the_weights_are_those_of_the_world():
+    found = prepared(shop())
+    names, scale = found.layout.names, found.scaler.scale
+    stock, reward = found.scaler.residuals.steps
+    told = {names[one]: weight * scale[stock.column] / scale[one] for one, weight in stock.inputs}
+    assert told == pytest.approx({"observation[0]": 1} | {f"observation[1]={n}": n / 2 for n in range(11)})
+    told = {names[one]: weight * scale[reward.column] / scale[one] for one, weight in reward.inputs}
+    assert told["next_observation[0]"] == pytest.approx(-6)
+    assert told["action=7"] - told["action=0"] == pytest.approx(-10.5)  # codes go from -1 to 1
+    assert (reward.unit * scale[reward.column], reward.most) == (pytest.approx(3), 1)
+    assert Residuals.from_json(json.loads(json.dumps(found.scaler.residuals.to_json()))) == found.scaler.residuals
+
+
+def test_rows_come_back_and_keep_the_arithmetic_whatever_is_generated():
+    real = shop()
+    found = prepared(real)
+    settle = found.layout.settle
+    again = found.layout.unpack(found.scaler.inverse(found.matrix, settle))
+    np.testing.assert_array_equal(again.reward, real.reward)
+    np.testing.assert_array_equal(again.next_observation[:, 0], real.next_observation[:, 0])
+    noise = np.random.default_rng(1).normal(size=found.matrix.shape)
+    made = found.layout.unpack(found.scaler.inverse(noise, settle))
+    inside = (made.reward > real.reward.min()) & (made.reward < real.reward.max())
+    assert inside.mean() > 0.99
+    assert set(arithmetic(made)[1][inside].tolist()) == {0.0, 3.0}
+
+
+def test_a_short_fit_sells_what_can_be_sold():
+    fit, network = {"steps": 600, "evaluate_every": 600}, {"width": 64, "depth": 2}
+    model = Synthesizer("laptop", fit=fit, network=network).fit(shop(), progress=False)
+    fake = model.sample(4_000, seed=0, progress=False)
+    sold, lacks = arithmetic(fake)
+    assert np.isin(lacks, (0, 3)).mean() > 0.99
+    assert np.mean(lacks == 3) == pytest.approx(0.1, abs=0.03)
+    assert sold.std() == pytest.approx(arithmetic(shop())[0].std(), rel=0.15)
+
+
+def test_noise_is_left_as_it_is():
+    """Neither weights that tell nothing, nor a reward that whole multiples do not explain."""
+    random = np.random.default_rng(0)
+    here, other = random.integers(0, 200, (2, 5_000))
+    there = here + random.integers(-2, 3, 5_000)
+    reward = np.rint(100 * np.sin(here / 20))
+    rows = Transitions(np.stack([here, other], 1) * 1.0, other % 3, reward, np.stack([there, other[::-1]], 1) * 1.0)
+    found = prepared(rows)
+    first, _ = found.scaler.residuals.steps
+    assert [found.layout.names[one] for one in first.columns] == ["next_observation[0]", "observation[0]"]
+    assert "reward" in {found.layout.names[one] for one in found.scaler.residuals.outcomes}
+
+
+def test_the_grain_of_numbers():
+    assert grain_of([0.0, 0.1, 0.3, 0.30000001 + 0.5]) == pytest.approx(0.1)
+    assert grain_of([0.0, 0.1, 0.25]) == 0
