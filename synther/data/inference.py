@@ -308,11 +308,14 @@ def special(found: tuple[Kind, ...], values: Array, seen: Profile, told: Steps |
     are steps of observations.
 
     A spike is a value of 1 in 500 rows, or of 1 in 2,000 where hardly any others are near, and many times as frequent
-    as the others. A column of which every value comes again and again is quantised: its values are levels.
+    as the others. A column of which every value comes again and again is quantised: its values are levels. One of two
+    values holds a flag.
     """
     better: list[Kind] = []
     for column, kind in zip(first_columns(found), found, strict=True):
-        if isinstance(kind, (kinds.Continuous, kinds.Bounded)):
+        if isinstance(kind, (kinds.Continuous, kinds.Bounded)) and seen.two_valued[column]:
+            kind = kinds.Binary(*seen.span(column))
+        elif isinstance(kind, (kinds.Continuous, kinds.Bounded)):
             value, count = np.unique(values[:, column], return_counts=True)
             often, common = (
                 count >= max(share * len(values), FEWEST_IN_A_SPIKE) for share in (SPIKE_SHARE, COMMON_SHARE)
