@@ -55,7 +55,7 @@ class TerminalJudge:
         self.networks: Networks | None = None
         self.threshold = 0.0
         self.always = rate == 1.0
-        self.tree = termination.learn(real, seed)
+        self.tree = termination.learn(termination.unpaid(real), seed)
         if self.tree is None and 0.0 < rate < 1.0:
             pools = [np.flatnonzero(~real.terminal), np.flatnonzero(real.terminal)]
             target = real.terminal[:, None].astype(np.float32)

@@ -69,9 +69,9 @@ class Decoder:
         device: torch.device | None = None,
         drawn: Sequence[Sequence[float]] = (),
     ) -> None:
-        """`ending` decides about terminals, `unusual` about rewards other than the usual one. Without a scaler, the
-        matrix is that of the layout itself. `drawn` are mean and std of the numbers that a generator makes for each
-        table of the layout; none: 0 and 1."""
+        """`ending` decides about terminals, `unusual` about rewards other than the usual one: of two, the lower one.
+        Without a scaler, the matrix is that of the layout itself. `drawn` are mean and std of the numbers that a
+        generator makes for each table of the layout; none: 0 and 1."""
         types = {layout.dtype_of(field).name for field in layout.field_widths}
         device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
         self.layout, self.device = layout, device
@@ -86,6 +86,8 @@ class Decoder:
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
         self._unusual = None if unusual is None else _Judge(unusual, layout, device)
+        (reward,) = layout.reward
+        self._two_rewards = (reward.low, reward.high) if isinstance(reward, Binary) else None
         shapes = [(field, width, layout.dtype_of(field)) for field, width in layout.field_widths.items()]
         self._shapes = shapes if unusual is None else [*shapes, (_UNUSUAL, 1, np.dtype(bool))]
 
@@ -129,12 +131,16 @@ class Decoder:
         for part in self._parts:
             part.decode(raw, fields)
         self._projection.put(fields)
+        if self._unusual is not None:
+            unusual = self._unusual(fields)
+            fields[_UNUSUAL][:, 0] = unusual
+            if self._two_rewards is not None:
+                usual, other = self._two_rewards
+                fields["reward"][:, 0].fill_(usual).masked_fill_(unusual, other)
         if self._ending is not None:
             fields["terminal"][:, 0] = self._ending(fields)
         if self.layout.terminal_reward:
             fields["reward"][fields["terminal"]] += self.layout.terminal_reward
-        if self._unusual is not None:
-            fields[_UNUSUAL][:, 0] = self._unusual(fields)
 
     def rows(self, memory: NDArray[np.uint8], count: int) -> Decoded:
         """So many rows, from their bytes in main memory, which they keep in use."""

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.surfaces import Surface
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
 from synther.schema import checked
@@ -31,6 +32,10 @@ MOST_OTHERS = 50_000
 """Rows that are not terminal among those a tree is fitted on; each then counts for several."""
 TRUSTED = 0.9
 """Precision and recall of the rarer answer, on held-out real rows, from which a tree may decide."""
+SURE = 0.98
+"""Precision and recall from which no surface is looked for: a limit on a column is the simpler reason."""
+LEAF, SURFACE = -1, -2
+"""The feature of a leaf, and that of a node which asks for the height above the surface."""
 
 _MOST_ENDS, _NEIGHBOURS = 2_000, 5  # that tell the price of a terminal
 _COMPARED = 256  # of them at a time
@@ -43,16 +48,24 @@ class TerminationTree:
     """Nodes as parallel lists, the root first. A node asks whether a feature is above its cut; a leaf answers."""
 
     feature: tuple[int, ...]
-    """Column among observation, action, reward and next observation, in this order; -1 is a leaf."""
+    """Column among observation, action, reward and next observation, in this order; -1 is a leaf, -2 the height above
+    the surface."""
     cut: tuple[float, ...]
     below: tuple[int, ...]
     above: tuple[int, ...]
     terminal: tuple[bool, ...]
     """The answer of a leaf."""
+    surface: Surface | None = None
 
     @classmethod
-    def fit(cls, features: Array, terminal: NDArray[np.bool_], weight: Array) -> TerminationTree:
+    def fit(
+        cls, features: Array, terminal: NDArray[np.bool_], weight: Array, surface: Surface | None = None
+    ) -> TerminationTree:
         """Grow the tree that separates `terminal` (N,) by `features` (N, F), by Gini's impurity."""
+        columns = features.shape[1]
+        if surface is not None:
+            heights = surface.heights(torch.from_numpy(features[:, surface.columns].T.astype(np.float64)))
+            features = np.concatenate([features, heights.numpy()[:, None]], axis=1)
         nodes: list[tuple[int, float, int, int, bool]] = []
 
         def grow(rows: NDArray[np.intp], depth: int) -> int:
@@ -64,16 +77,20 @@ class TerminationTree:
                 column, cut = split
                 above = features[rows, column] > np.array([cut])  # a single number could be rounded to their type
                 children = grow(rows[~above], depth + 1), grow(rows[above], depth + 1)
-                nodes[here] = (column, cut, *children, nodes[here][4])
+                nodes[here] = (column if column < columns else SURFACE, cut, *children, nodes[here][4])
             return here
 
         grow(np.arange(len(features)), 0)
-        return cls(*zip(*nodes, strict=True))
+        asked = any(feature == SURFACE for feature, *_ in nodes)
+        parts: Any = zip(*nodes, strict=True)
+        tree = cls(*parts)
+        return replace(tree, surface=surface) if asked else tree
 
     @cached_property
     def used(self) -> tuple[int, ...]:
-        """The features that it asks about."""
-        return tuple(sorted({feature for feature in self.feature if feature >= 0}))
+        """The features that it asks about, or computes something from."""
+        computed = () if self.surface is None else self.surface.columns
+        return tuple(sorted({feature for feature in (*self.feature, *computed) if feature >= 0}))
 
     def asks_for_reward(self, rows: Transitions) -> bool:
         return sum(_widths(rows)[: FEATURES.index("reward")]) in self.used
@@ -85,16 +102,21 @@ class TerminationTree:
 
     def to_json(self) -> dict[str, Any]:
         names = ("feature", "cut", "below", "above", "terminal")
-        return {name: list(getattr(self, name)) for name in names}
+        surface = {} if self.surface is None else {"surface": self.surface.to_json()}
+        return {name: list(getattr(self, name)) for name in names} | surface
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> TerminationTree:
         tree: TerminationTree = checked(entry, cls, "a tree")
+        if tree.surface is not None:
+            Surface.from_json(tree.surface.to_json())
+        if (tree.surface is None) == (SURFACE in tree.feature):
+            raise FormatError("a tree: expected a surface where a node asks for one, and nowhere else")
         nodes = len(tree.feature)
         if {len(part) for part in (tree.cut, tree.below, tree.above, tree.terminal)} != {nodes} or not nodes:
             raise FormatError("a tree: expected a feature, a cut, two children and an answer for each node")
         for node, children in enumerate(zip(tree.below, tree.above, strict=True)):
-            if tree.feature[node] >= 0 and not all(node < child < nodes for child in children):  # else it never ends
+            if tree.feature[node] != LEAF and not all(node < child < nodes for child in children):  # else it never ends
                 raise FormatError(f"a tree: node {node} has the children {children}: expected later nodes")
         return tree
 
@@ -104,8 +126,12 @@ class Decision:
 
     def __init__(self, tree: TerminationTree, device: torch.device) -> None:
         nodes = range(len(tree.feature))
-        is_leaf = [feature < 0 for feature in tree.feature]
-        place = [0 if is_leaf[node] else tree.used.index(tree.feature[node]) for node in nodes]
+        is_leaf = [feature == LEAF for feature in tree.feature]
+        self._surface, self._columns = tree.surface, list[int]()
+        if tree.surface is not None:
+            self._columns = [tree.used.index(column) for column in tree.surface.columns]
+        known = {feature: place for place, feature in enumerate((*tree.used, SURFACE))}
+        place = [0 if is_leaf[node] else known[tree.feature[node]] for node in nodes]
         below, above = (  # a leaf leads to itself
             [node if is_leaf[node] else children[node] for node in nodes] for children in (tree.below, tree.above)
         )
@@ -120,6 +146,8 @@ class Decision:
 
     def __call__(self, values: Tensor) -> Tensor:
         """The answers to rows whose features that the tree uses are `values` (U, N). (N,)"""
+        if self._surface is not None:
+            values = torch.cat([values, self._surface.heights(values[self._columns])[None]])
         node = torch.zeros(1, values.shape[1], dtype=torch.int64, device=values.device)
         if self._depth:
             following = torch.where(values[self._place] > self._cut, self._above, self._below)
@@ -131,8 +159,9 @@ class Decision:
 def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = None) -> TerminationTree | None:
     """A tree that recognises terminal rows, or the rows marked in `truth` (N,). None if no tree can be trusted.
 
-    It is tried first: fitted on four fifths of the rows and asked about the rest. It asks for the reward only if none
-    can be trusted without: a limit is one on where a step leads, and what is paid there follows.
+    It is tried first: fitted on four fifths of the rows and asked about the rest. It looks for a surface in next
+    observations where limits on columns alone do not tell nearly all, and asks for the reward only if no tree can be
+    trusted without: a limit is one on where a step leads, and what is paid there follows.
     """
     truth = rows.terminal if truth is None else truth
     ends, others = np.flatnonzero(truth), np.flatnonzero(~truth)
@@ -145,17 +174,38 @@ def learn(rows: Transitions, seed: int = 0, truth: NDArray[np.bool_] | None = No
     weight = np.where(terminal, 1.0, len(others) / len(kept))
     rarer = len(ends) <= len(others)  # the answer whose rows a tree could miss and still be right about most
     told = rows[chosen]
-    for asked in (_unpaid(told), told) if told.reward.any() else (told,):
+    for asked in (unpaid(told), told) if told.reward.any() else (told,):
         features = _features(asked)
-        if _rightness(features, terminal, weight, asked, rarer) >= TRUSTED:
-            return TerminationTree.fit(features, terminal, weight)
+        following = np.arange(features.shape[1])[-_widths(asked)[-1] :]
+        right, computed = _rightness(features, terminal, weight, asked, rarer), None
+        if right < SURE:
+            better = _rightness(features, terminal, weight, asked, rarer, following)
+            if 1 - better < (1 - right) / 2:
+                right, computed = better, following
+        if right >= TRUSTED:
+            return _grown(features, terminal, weight, rarer, computed)
     return None
 
 
-def _rightness(features: Array, terminal: NDArray[np.bool_], weight: Array, rows: Transitions, answer: bool) -> float:
+def _grown(
+    features: Array, terminal: NDArray[np.bool_], weight: Array, answer: bool, computed: Array | None = None
+) -> TerminationTree:
+    """A tree, which may ask for a surface in `computed` columns that has the rows with an `answer` above it."""
+    surface = None if computed is None else Surface.fit(features, terminal == answer, computed)
+    return TerminationTree.fit(features, terminal, weight, surface)
+
+
+def _rightness(
+    features: Array,
+    terminal: NDArray[np.bool_],
+    weight: Array,
+    rows: Transitions,
+    answer: bool,
+    computed: Array | None = None,
+) -> float:
     """The lower one of precision and recall of an answer, in a fifth of the rows, of a tree that knows the others."""
     fifth = len(rows) // 5
-    tree = TerminationTree.fit(features[fifth:], terminal[fifth:], weight[fifth:])
+    tree = _grown(features[fifth:], terminal[fifth:], weight[fifth:], answer, computed)
     asked, found = terminal[:fifth] == answer, tree.decide(rows[:fifth]) == answer
     weighed = weight[:fifth]
     most = max(float(weighed[asked].sum()), float(weighed[found].sum()))
@@ -176,7 +226,7 @@ def terminal_reward(rows: Transitions, tree: TerminationTree, seed: int = 0) -> 
     if tree.asks_for_reward(rows) or min(len(ends), len(others)) < 10 * FEWEST or most < needed:
         return 0.0
     chosen = rows[np.concatenate([ends, others])]
-    values = torch.from_numpy(_features(_unpaid(chosen)).astype(np.float64))
+    values = torch.from_numpy(_features(unpaid(chosen)).astype(np.float64))
     values = (values - values.mean(0)) / values.std(0)
     values = values[:, values.isfinite().all(0)]  # what never changes tells nothing
     pieces = torch.split(values[: len(ends)], _COMPARED)
@@ -206,7 +256,7 @@ class UsualReward:
     @classmethod
     def learn(cls, rows: Transitions, reward: float) -> UsualReward | None:
         """Of real rows, of which most have this `reward`, or some do; None where no tree can be trusted."""
-        tree = learn(_unpaid(rows), truth=rows.reward != rows.reward.dtype.type(reward))
+        tree = learn(unpaid(rows), truth=rows.reward != rows.reward.dtype.type(reward))
         return None if tree is None else cls(reward, tree)
 
     def consistent(self, rows: Transitions, unusual: NDArray[np.bool_], draw: np.random.Generator) -> NDArray[np.int64]:
@@ -235,7 +285,8 @@ class _Entry(TypedDict):
     tree: Any
 
 
-def _unpaid(rows: Transitions) -> Transitions:
+def unpaid(rows: Transitions) -> Transitions:
+    """The same without rewards."""
     return replace(rows, reward=np.zeros_like(rows.reward))
 
 

@@ -78,6 +78,14 @@ def test_rewards_follow_what_is_decided_about_terminals():
         assert after.equals(replace(before, reward=before.reward - 3 * before.terminal))
 
 
+def test_two_rewards_are_where_the_tree_says():
+    real = rows()
+    real = replace(real, reward=np.where(real.observation[:, 0] > 0, 0.1, -1.0))
+    found = prepare(real, "standard", "onehot", True)
+    made = Decoder(found.layout, found.scaler, None, UNUSUAL)(noisy(found)).rows
+    assert np.array_equal(made.reward, np.where(made.observation[:, 0] > 0, 0.1, -1.0))
+
+
 def test_rows_with_tables_of_values_are_decoded_in_main_memory():
     elsewhere = torch.device("meta")
     real = rows()

@@ -12,6 +12,7 @@ from synther.data import shipped, termination
 from synther.data.formats import read
 from synther.data.termination import TerminationTree, UsualReward
 from synther.data.transitions import Transitions
+from synther.errors import FormatError
 
 RANDOM = np.random.default_rng(0)
 
@@ -19,7 +20,7 @@ RANDOM = np.random.default_rng(0)
 def rows_that_end(ends: np.ndarray, following: np.ndarray) -> Transitions:
     count = len(following)
     return Transitions.of(
-        observation=RANDOM.normal(size=(count, 2)),
+        observation=RANDOM.normal(size=following.shape),
         action=RANDOM.uniform(-1, 1, size=(count, 1)),
         reward=RANDOM.normal(size=count),
         next_observation=following,
@@ -205,6 +206,49 @@ def test_no_price_where_terminals_have_none_or_not_one():
     here, there = RANDOM.normal(size=(2, 1_000, 50))
     wide = replace(priced(-1.0, 1_000), observation=here, next_observation=there, terminal=there[:, 0] > 1.5)
     assert price_of(wide) == 0, "too few rows for a regression"
+
+
+def arms(count: int) -> tuple[Transitions, np.ndarray]:
+    """Two links as sine and cosine, beside two columns that do not matter, and whether they reach above 1."""
+    first, second = RANDOM.uniform(-np.pi, np.pi, size=(2, count))
+    turns = np.stack([np.cos(first), np.sin(first), np.cos(second), np.sin(second)], 1)
+    up = -np.cos(first) - np.cos(first + second) > 1.5
+    return rows_that_end(up, np.concatenate([turns, RANDOM.normal(size=(count, 2))], 1)), up
+
+
+def goals(count: int) -> tuple[Transitions, np.ndarray]:
+    """A body and a goal, and whether it is there."""
+    places = RANDOM.uniform(-1, 1, size=(count, 4))
+    there = np.linalg.norm(places[:, :2] - places[:, 2:], axis=1) < 0.25
+    return rows_that_end(there, places), there
+
+
+@pytest.mark.parametrize("world", [arms, goals])
+def test_a_limit_that_has_to_be_computed(world):
+    """No limits on columns tell, and the reward need not be asked, though it says it all."""
+    rows, ends = world(20_000)
+    tree = termination.learn(replace(rows, reward=np.where(ends, 0.0, -1.0)))
+    assert termination.SURFACE in tree.feature
+    assert rows.observation.shape[1] + 1 not in tree.used
+    fresh, truth = world(20_000)
+    assert np.mean(tree.decide(fresh)[truth]) > 0.95
+    assert np.mean(truth[tree.decide(fresh)]) > 0.95
+    entry = json.loads(json.dumps(tree.to_json(), allow_nan=False))
+    assert TerminationTree.from_json(entry) == tree
+    for damage in ({"surface": None}, {"surface": entry["surface"] | {"std": [0.0] * len(entry["surface"]["std"])}}):
+        with pytest.raises(FormatError):
+            TerminationTree.from_json(entry | damage)
+
+
+def test_a_limit_on_a_column_needs_no_surface():
+    following = RANDOM.normal(size=(20_000, 3))
+    assert termination.learn(rows_that_end(following[:, 0] > 2, following)).surface is None
+
+
+def test_of_many_columns_those_that_tell_are_taken():
+    following = RANDOM.normal(size=(20_000, 40))
+    tree = termination.learn(rows_that_end(np.abs(following[:, 7] - following[:, 30]) < 0.1, following))
+    assert {42 + 7, 42 + 30} <= {*tree.surface.columns}  # after observation, action and reward
 
 
 def test_the_reward_is_asked_for_only_where_it_tells_more():
