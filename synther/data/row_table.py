@@ -3,6 +3,9 @@
 Where every row comes again and again, how often each came is the best estimate there is of how often it will: no
 impossible transition, and every probability as in the data. No network can do better there, and a small one does worse.
 So rows of such a world are drawn from the table.
+
+So are rows whose observations are pictures of symbols, if nearly all pictures have been seen, even where few rows come
+twice: a network makes one symbol after the other, and nearly none of its pictures exist.
 """
 
 from __future__ import annotations
@@ -25,6 +28,11 @@ LARGEST = 1 << 16
 """Different rows up to which a table is made."""
 REPEATS = 4
 """How often each of them comes, on average."""
+PICTURE = 8
+"""Columns, at least, in which the observations of a table vary whose rows do not come so often,"""
+UNSEEN = 0.1
+"""and share of its observations, at most, that come once. By Good and Turing's estimate, as many of those to come are
+not among them."""
 
 _FINITE = (Constant, Binary, Categorical, OneHot, Codebook)
 
@@ -46,7 +54,7 @@ class RowTable:
             [array.reshape(len(rows), -1) for array in layout.columns_from(rows).values()], axis=1, dtype=np.float64
         )
         _, first, count = np.unique(as_keys(whole), return_index=True, return_counts=True)
-        if len(first) > LARGEST or len(first) * REPEATS > len(rows):
+        if len(first) > LARGEST or (len(first) * REPEATS > len(rows) and not _are_known_pictures(rows)):
             return None
         return cls(whole[first], count.astype(np.int64))
 
@@ -61,3 +69,11 @@ class RowTable:
 
     def arrays(self) -> dict[str, Array]:
         return {"rows": self.rows, "count": self.count}
+
+
+def _are_known_pictures(rows: Transitions) -> bool:
+    pictures = rows.observation.reshape(len(rows), -1).astype(np.float64)
+    if np.count_nonzero((pictures != pictures[0]).any(0)) < PICTURE:
+        return False
+    _, count = np.unique(as_keys(pictures), return_counts=True)
+    return int(np.count_nonzero(count == 1)) <= UNSEEN * len(rows)

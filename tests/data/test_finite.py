@@ -289,6 +289,22 @@ class TestRowTable:
         monkeypatch.setattr(row_table, "LARGEST", size - 1)
         assert RowTable.fit(rows, layout) is None
 
+    def test_pictures_of_symbols_that_have_been_seen_are_in_a_table_though_few_rows_come_twice(self):
+        book = RANDOM.integers(0, 2, (1_500, 12))
+        seen = book[RANDOM.integers(0, 1_500, (20_000, 2))]
+        rows = rows_of(seen[:, 0], next_observation=seen[:, 1], action=RANDOM.integers(0, 4, 20_000))
+        table = RowTable.fit(rows, Layout.infer(rows))
+        drawn = table.draw(1_000, Layout.infer(rows), np.random.default_rng(0))
+        assert {*map(tuple, drawn.observation.tolist())} <= {*map(tuple, book.tolist())}
+        narrow = rows_of(seen[:, 0, :7], next_observation=seen[:, 1, :7], action=rows.action)
+        assert RowTable.fit(narrow, Layout.infer(narrow)) is None, "few columns are no picture"
+        fresh = rows_of(
+            RANDOM.integers(0, 2, (5_000, 20)),
+            next_observation=RANDOM.integers(0, 2, (5_000, 20)),
+            action=rows.action[:5_000],
+        )
+        assert RowTable.fit(fresh, Layout.infer(fresh)) is None, "most of these were never seen"
+
 
 @pytest.mark.parametrize("size", [2, 3, 5, 6, 8, 11, 13, 64, 100])
 def test_bits_decode_to_the_nearest_valid_code(size: int):
