@@ -7,7 +7,7 @@ from typing import Any
 
 from synther.data.categories import Categorical, Codebook, Drawn, OneHot, as_keys
 from synther.data.kind import Array, Kind, Matrix
-from synther.data.numbers import Bounded, Continuous, Real, Spiked, Wrapped
+from synther.data.numbers import Bounded, Continuous, Logarithmic, Real, Spiked, Wrapped
 from synther.data.spaces import number_from_json, number_to_json
 from synther.data.values import Binary, Constant, Integer, Levels
 from synther.errors import FormatError
@@ -25,6 +25,7 @@ __all__ = [
     "Integer",
     "Kind",
     "Levels",
+    "Logarithmic",
     "Matrix",
     "OneHot",
     "Real",
@@ -38,7 +39,7 @@ __all__ = [
 _KINDS: dict[str, type[Kind]] = {
     kind.__name__.lower(): kind
     for kind in (
-        *(Constant, Continuous, Bounded, Wrapped, Spiked, Levels, Integer, Binary),
+        *(Constant, Continuous, Bounded, Wrapped, Logarithmic, Spiked, Levels, Integer, Binary),
         *(Categorical, OneHot, Codebook, Drawn),
     )
 }

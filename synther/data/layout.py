@@ -32,12 +32,14 @@ from synther.data.kinds import (
     Integer,
     Kind,
     Levels,
+    Logarithmic,
     Matrix,
     OneHot,
     Real,
     Wrapped,
 )
 from synther.data.lattices import Codes, Grid, grain_of
+from synther.data.proportions import find_logarithmic
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
@@ -166,6 +168,8 @@ class Layout:
                 inference.special(kinds_of, sample[field], seen[field], told if field == "observation" else None)
                 for kinds_of, field in ((observation, "observation"), (action, "action"), (reward, "reward"))
             )
+            if told is not None:
+                observation = find_logarithmic(observation, told, seen["observation"])
         inference.warn_of_integers(observation, sample["observation"])
         extra = []
         for name, array in first.extra.items():
@@ -306,6 +310,11 @@ class Layout:
         """Columns of the matrix that hold next observations of a circle, with that of the last value, and a round."""
         found = [(p.matrix.start, p.kind) for p in self.places if p.field == _PAIR[1] and isinstance(p.kind, Wrapped)]
         return tuple((column, self.twins[column], kind.period) for column, kind in found)
+
+    @cached_property
+    def logarithmic(self) -> tuple[int, ...]:
+        """Columns of the matrix that hold logarithms."""
+        return tuple(place.matrix.start for place in self.places if isinstance(place.kind, Logarithmic))
 
     @cached_property
     def drawn_columns(self) -> tuple[int, ...]:
@@ -611,7 +620,7 @@ def _number(place: Place) -> Number | None:
     kind = place.kind
     if isinstance(kind, Constant):
         return Number(None, float(kind.value), float(kind.value))
-    if isinstance(kind, Real):
+    if isinstance(kind, Real) and not isinstance(kind, Logarithmic):
         return Number(place.matrix.start, *kind.bounds)
     return Number(place.matrix.start, -math.inf, math.inf) if isinstance(kind, Integer | Levels) else None
 

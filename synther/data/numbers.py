@@ -10,6 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from synther.data.kind import Array, Kind, Matrix
@@ -79,6 +80,33 @@ class Wrapped(Real):
     @property
     def bounds(self) -> tuple[float, float]:
         return self.low, self.low + self.period
+
+
+@final
+@dataclass(frozen=True)
+class Logarithmic(Real):
+    """Numbers above 0 whose changes are in proportion to them. The matrix has their logarithms."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high < math.inf:
+            raise DataError(f"logarithms of numbers from {self.low} to {self.high}: expected finite ones above 0")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.high
+
+    @property
+    def expected(self) -> str:
+        return "a number above 0"
+
+    def misfit(self, source: Array) -> NDArray[np.bool_]:
+        return np.asarray(~(source[:, 0] > 0))
+
+    def encode(self, source: Array) -> Matrix:
+        return np.log(source.astype(np.float64))
 
 
 @final
@@ -165,6 +193,8 @@ class Numbers:
         self._low, self._high = bounds[:, :1], bounds[:, 1:]
         wrapped = [place for place, kind in enumerate(kinds) if isinstance(kind, Wrapped)]
         self._wrapped = row_index(wrapped, device) if wrapped else None
+        logarithmic = [place for place, kind in enumerate(kinds) if isinstance(kind, Logarithmic)]
+        self._logarithmic = row_index(logarithmic, device) if logarithmic else None
         spiked = [place for place, kind in enumerate(kinds) if isinstance(kind, Spiked)]
         self._spiked, self._spikes = None, None
         if spiked:
@@ -180,6 +210,10 @@ class Numbers:
             own, low, high = (each[self._wrapped] for each in (numbers, self._low, self._high))
             numbers = numbers.clone()
             numbers[self._wrapped] = low + torch.remainder(own - low, high - low)
+        if self._logarithmic is not None:
+            own, low, high = (each[self._logarithmic] for each in (numbers, self._low, self._high))
+            numbers = numbers.clone()
+            numbers[self._logarithmic] = own.clamp(low.log(), high.log()).exp()
         numbers = numbers.clamp(self._low, self._high)
         if self._spikes is not None:
             numbers[self._spiked] = self._spikes.decoded(matrix)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from synther.data.kind import Kind, Matrix, first_columns
-from synther.data.numbers import Real, Wrapped
+from synther.data.numbers import Logarithmic, Real, Wrapped
 from synther.data.quantiles import row_index
 from synther.errors import FormatError
 from synther.schema import checked
@@ -50,7 +50,7 @@ class Sphere:
 
 def find_spheres(kinds: Sequence[Kind], values: Matrix) -> tuple[Sphere, ...]:
     """Of observations of these kinds, with a sample (N, W) of them. No column is in two."""
-    is_real = [isinstance(kind, Real) and not isinstance(kind, Wrapped) for kind in kinds]
+    is_real = [isinstance(kind, Real) and not isinstance(kind, (Logarithmic, Wrapped)) for kind in kinds]
     columns = np.array(first_columns(kinds))[is_real]
     found: list[Sphere] = []
     with np.errstate(over="ignore"):

@@ -20,7 +20,7 @@ from synther.data.numbers import Continuous, Wrapped
 from synther.data.spaces import Box, Space
 
 _CIRCLES = (2 * math.pi, 360.0)  # angles, which need not point everywhere
-_ROUNDS = (1.0, 2.0)  # such as phases
+_ROUNDS = (1.0, 2.0, 7.0, 12.0, 24.0, 60.0)  # such as phases, days of a week and hours
 _FILLED, _TOLERANCE = 0.95, 1e-3  # share of a circle that the values span, and what may lie beyond it
 _FEWEST, _RAREST = 10, 3e-4  # steps across the end, and their share of all
 _STRAYS, _STRAYS_ACROSS = 0.01, 0.1  # shares of steps, and of those across the end, that may be longer than a quarter

@@ -30,7 +30,8 @@ def nats(model: Fitted, noise: NoiseConfig, rows: Transitions, steps: int) -> ND
             matrix = model.layout.pack(chunk)
             scaled = torch.from_numpy(model.scaler.transform(matrix).astype(np.float32))
             found = _of_scaled(denoise, scaled.to(model.network.frequencies.device), noise, model.conditions, steps)
-            parts.append(found.double().cpu().numpy() + model.scaler.log_slope(matrix))
+            slope = model.scaler.log_slope(matrix) - matrix[:, model.layout.logarithmic].sum(1)
+            parts.append(found.double().cpu().numpy() + slope)
     return np.concatenate(parts)
 
 
