@@ -43,18 +43,19 @@ def prepare(
     order: Sequence[str] = (),
     counted: bool = False,
     terminal_reward: float = 0.0,
+    decided: bool = False,
 ) -> Prepared:
     """Find out what columns `rows` have and how they are scaled, and do so.
 
     With `residuals` "linear" or "bent", outcomes are what such a regression leaves of them; `order` names their columns
     in the order of an earlier fit, which is kept. With `counted`, discrete outcomes that follow from discrete columns
     alone are drawn from tables. Rewards that are plain numbers are those without the `terminal_reward`, which is what a
-    terminal row has more than a row like it.
+    terminal row has more than a row like it. Terminals that are `decided` by the rest of a row are drawn from no table.
     """
     check_rows(rows)
     layout = Layout.infer(rows, coding, spikes, integers)
     if counted:
-        layout = with_tables(layout, rows)
+        layout = with_tables(layout, rows, decided)
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))

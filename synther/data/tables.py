@@ -35,14 +35,16 @@ _DISCRETE = (Binary, Categorical, OneHot, Levels, Codebook)
 _FOLLOWING = ("next_observation", "reward", "terminal")  # each may follow from those before it
 
 
-def with_tables(layout: Layout, rows: Transitions) -> Layout:
+def with_tables(layout: Layout, rows: Transitions, decided: bool = False) -> Layout:
     """The same layout with discrete outcomes drawn from tables, where `rows` show that they follow from discrete
-    columns alone."""
+    columns alone. Terminals that are `decided` elsewhere take no part."""
     some = rows if len(rows) <= _SAMPLED else rows.subsample(_SAMPLED / len(rows), 0)
     sources = {field: array.reshape(len(some), -1) for field, array in layout.columns_from(some).items()}
     numbers: dict[bool, list[Array]] = {True: [np.empty((len(some), 0))], False: [np.empty((len(some), 0))]}
     discrete, outcomes = {}, []
     for number, place in enumerate(layout.places):
+        if decided and place.field == "terminal":
+            continue
         is_small = 2 <= class_count(place.kind) <= MOST_VALUES
         if isinstance(place.kind, _DISCRETE) and place.field in ROW_FIELDS and is_small:
             discrete[number] = layout.values(number, sources)

@@ -196,7 +196,7 @@ class Synthesizer:
         counted = data.finite == "counted"
         how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
         ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
-        prepared = prepare(rows, *how, order, counted, price)
+        prepared = prepare(rows, *how, order, counted, price, ending is not None)
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         if told is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,13 @@ def real() -> Transitions:
 @pytest.fixture(scope="module")
 def layout(real) -> Layout:
     return inferred(real)
+
+
+def test_terminals_that_are_decided_elsewhere_are_in_no_table(real, layout):
+    ended = replace(real, terminal=real.reward == ENDS)
+    found = Layout.infer(ended, spikes=True)
+    assert drawn_names(with_tables(found, ended))["terminal"] == {"reward"}
+    assert drawn_names(with_tables(found, ended, decided=True)) == drawn_names(layout)
 
 
 def test_each_outcome_follows_from_what_decides_it(layout):

@@ -91,6 +91,16 @@ def test_what_is_paid_in_all_rows_is_not_lost_beside_a_bonus_at_the_end():
     assert off.mean() < 0.25 * paid.std()
 
 
+def test_terminals_with_a_reward_of_their_own_come_as_often_as_in_the_real_rows():
+    """The reward alone would tell which rows end, and it is generated."""
+    real = falling()
+    real = replace(real, reward=np.where(real.terminal, 0.0, -1.0).astype(np.float32))
+    fake = small().fit(real, progress=False).sample(20_000, seed=0, progress=False)
+    assert np.mean(fake.terminal == (fake.next_observation[:, 0] < 0)) > 0.995
+    assert np.array_equal(fake.reward, -1.0 + fake.terminal)
+    assert fake.terminal.mean() == pytest.approx(real.terminal.mean(), rel=0.1)
+
+
 def test_matching_is_a_phase_and_as_brief_as_the_fit(best):
     assert [name for name, *_ in best[1].phases] == ["fit", "match", "calibrate"]
     watch, brief = Watch(), Watch()
