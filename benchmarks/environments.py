@@ -4,9 +4,10 @@
 
 Collects 20,000 rows of each environment into FOLDER, fits a preset, draws as many rows, and prints which share of the
 observations and transitions the environment can produce, how far next observations are from the simulator's (root mean
-square, in standard deviations), how much more position changes disagree with velocities than in real rows, and what
-`synther assess` says. A result in FOLDER is not measured again. Use a new folder after a change of the generator.
-Needs `minigrid` and `box2d` beside Gymnasium.
+square, in standard deviations) and rewards on average, which share of the terminals the simulator ends (or of its
+ends that are terminals, if that is lower), how much more position changes disagree with velocities than in real rows,
+and what `synther assess` says. A result in FOLDER is not measured again. Use a new folder after a change of the
+generator. Needs `minigrid` and `box2d` beside Gymnasium.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ Policy = Callable[[Any, Array, np.random.Generator], Any]
 """An action for an environment and its observation."""
 
 MINIGRID = "MiniGrid-Empty-Random-6x6-v0"
+OBSTACLES = "MiniGrid-Dynamic-Obstacles-6x6-v0"
 LANDER_STEPS = {0: 0.01, 1: 0.0225}
 """Change of x and y in one step, in units of the observed velocities two columns further."""
 RANDOM = 0.3
@@ -119,6 +121,8 @@ def _table(lines: list[dict[str, Any]]) -> str:
     header += [
         "next observation off: median",
         "root mean square",
+        "reward off",
+        "right terminals",
         "disagreement",
         "AUC",
         "coverage",
@@ -146,6 +150,8 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
         figure("transitions", ".1%"),
         figure("median_off", ".4f"),
         figure("off", ".3f"),
+        figure("reward_off", ".2g"),
+        figure("terminals", ".1%"),
         figure("disagreement", ".1f"),
         *map(beside_real, ("auc", "coverage", "marginal")),
         line["verdict"],
@@ -183,12 +189,12 @@ def _gymnasium(env_id: str, policy: Policy, options: Mapping[str, Any], rows: in
     return roll_out(env, policy, rows, seed, env_id=env_id, env_options=dict(options))
 
 
-def _minigrid_image() -> Any:
+def _minigrid_image(env_id: str = MINIGRID) -> Any:
     import gymnasium
     import minigrid  # noqa: F401  # registers its environments
 
     return gymnasium.wrappers.TransformObservation(
-        gymnasium.make(MINIGRID), lambda seen: seen["image"].reshape(-1), gymnasium.spaces.Box(0, 255, (147,), np.uint8)
+        gymnasium.make(env_id), lambda seen: seen["image"].reshape(-1), gymnasium.spaces.Box(0, 255, (147,), np.uint8)
     )
 
 
@@ -222,6 +228,17 @@ def _judge_minigrid(real: Transitions, synthetic: Transitions) -> dict[str, floa
         "observations": float(np.mean([one in known for one in before + after])),
         "transitions": float(np.mean([one in steps for one in done])),
     }
+
+
+def _collect_obstacles(rows: int, seed: int) -> Transitions:
+    return roll_out(_minigrid_image(OBSTACLES), _at_random, rows, seed)
+
+
+def _judge_obstacles(real: Transitions, synthetic: Transitions) -> dict[str, float]:
+    """Obstacles move at random: observations that exist are those that were seen."""
+    known = {row.tobytes() for side in (real.observation, real.next_observation) for row in side}
+    seen = [row.tobytes() in known for side in (synthetic.observation, synthetic.next_observation) for row in side]
+    return {"observations": float(np.mean(seen))}
 
 
 def _land(env: Any, observation: Array, draw: np.random.Generator) -> Any:
@@ -282,10 +299,27 @@ def _swing(env: Any, observation: Array, draw: np.random.Generator) -> Any:
     return draw.integers(3) if draw.random() < RANDOM else 2 * int(observation[1] >= 0)
 
 
+def _swing_up(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    """Pulls against the way the second link turns, which lifts the arm."""
+    return draw.integers(3) if draw.random() < RANDOM else 2 * int(observation[5] > 0)
+
+
+def _push(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    """Pushes the way the car moves, more or less."""
+    way = 1 if observation[1] >= 0 else -1
+    return np.array([draw.uniform(-1, 1) if draw.random() < RANDOM else way * draw.uniform(0.5, 1)], np.float32)
+
+
 def _judge_simulated(env_id: str, real: Transitions, synthetic: Transitions) -> dict[str, float]:
-    following, _, _ = simulate(env_id, synthetic.observation, synthetic.action, processes=1)
+    following, reward, ended = simulate(env_id, synthetic.observation, synthetic.action, processes=1)
     off = (synthetic.next_observation - following) / real.next_observation.std(0, dtype=np.float64)
-    return {"off": float(np.sqrt(np.mean(off**2))), "median_off": float(np.median(np.abs(off)))}
+    most = max(int(synthetic.terminal.sum()), int(ended.sum()))
+    return {
+        "off": float(np.sqrt(np.mean(off**2))),
+        "median_off": float(np.median(np.abs(off))),
+        "reward_off": float(np.mean(np.abs(synthetic.reward - reward))),
+        "terminals": float((synthetic.terminal & ended).sum() / most) if most else 1.0,
+    }
 
 
 _WIND = {"enable_wind": True}
@@ -302,6 +336,12 @@ ENVIRONMENTS = {
     "mountaincar": Environment(
         partial(_gymnasium, "MountainCar-v0", _swing, {}), partial(_judge_simulated, "MountainCar-v0")
     ),
+    "acrobot": Environment(partial(_gymnasium, "Acrobot-v1", _swing_up, {}), partial(_judge_simulated, "Acrobot-v1")),
+    "mountaincar-continuous": Environment(
+        partial(_gymnasium, "MountainCarContinuous-v0", _push, {}),
+        partial(_judge_simulated, "MountainCarContinuous-v0"),
+    ),
+    "obstacles": Environment(_collect_obstacles, _judge_obstacles),
 }
 
 

@@ -3,13 +3,15 @@
     python benchmarks/structures.py --preset laptop --out results/structures.md
 
 Fits a preset on 20,000 rows of each world, draws as many, and measures on both what the world guarantees: a goal that
-stays in place, an angle that goes round, frames that move up in a stack, forces that are 0 together.
+stays in place, an angle that goes round, frames that move up in a stack, forces that are 0 together, a shop whose
+goods and money are whole numbers, prices that move in proportion, an arm that is up, a bonus at the end.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,13 @@ from synther.presets import PRESETS
 ROWS = 20_000
 NOISE, REACHED = 0.02, 0.1  # of a position that is pushed, and the distance from the goal at which an episode ends
 STEP, SPEED = 0.05, 8.0  # seconds, and the highest speed of the pendulum
+UP = 1.7  # height of the tip of an arm of two links, each of length 1
 TOUCH = -0.8  # position below which a body touches the ground
 RAYS = np.linspace(-2, 2, 8)
+
+DEMAND = np.array([3, 4, 5, 6, 9, 14, 11])  # customers, on average, on each day of a week
+SHELF = 60  # goods that fit into the shop
+RETURN, DRIFT = 0.05, 0.02  # std and mean of how much a price grows
 
 Figures = dict[str, float]
 
@@ -171,9 +178,116 @@ def of_contact(rows: Transitions) -> Figures:
     }
 
 
-def _rows(parts: list[tuple[Array, Array, Array, Array, Array]]) -> Transitions:
+def shop(seed: int) -> Transitions:
+    """Stock, what arrives, and the day of the week. Customers come at random; all is counted in whole numbers."""
+    draw, many = np.random.default_rng(seed), 200
+    stock, arriving, day = draw.integers(0, 41, many), np.zeros(many, int), draw.integers(0, 7, many)
+    parts = []
+    for _ in range(ROWS // many):
+        planned = np.clip(30 - stock - arriving, 0, 20)
+        order = np.where(draw.random(many) < 0.5, draw.integers(0, 21, many), planned)
+        there, wanted = np.minimum(stock + arriving, SHELF), draw.poisson(DEMAND[day])
+        sold = np.minimum(there, wanted)
+        left, later = there - sold, (day + 1) % 7
+        before, after = np.stack([stock, arriving, day], 1), np.stack([left, order, later], 1)
+        paid = _earned(sold, order, left) - 3 * (wanted - sold)
+        parts.append((before, order, paid, after, np.zeros(many, bool)))
+        stock, arriving, day = left, order, later
+    rows = _rows(parts)
+    return replace(rows, action=rows.action.astype(np.int64))
+
+
+def _earned(sold: Array, order: Array, left: Array) -> Array:
+    return np.asarray(5 * sold - 2 * order - 7 * (order > 0) - left)
+
+
+def of_shop(rows: Transitions) -> Figures:
+    (stock, arriving, day), (left, later, tomorrow) = (
+        rows.observation.T.astype(int),
+        rows.next_observation.T.astype(int),
+    )
+    sold = np.minimum(stock + arriving, SHELF) - left
+    lost = (_earned(sold, rows.action, left) - rows.reward) / 3
+    possible = (sold >= 0) & (lost >= 0) & (lost == np.rint(lost)) & ((lost == 0) | (left == 0))
+    expected = DEMAND[day]
+    return {
+        "what was ordered arrives": share(later == rows.action),
+        "the next day is the next": share(tomorrow == (day + 1) % 7),
+        "nothing comes from nowhere": share(sold >= 0),
+        "rewards that are possible": share(possible),
+        "spread of the demand / true": float((sold + lost - expected).std() / np.sqrt(expected.mean())),
+        "share of days sold out": share(left == 0),
+    }
+
+
+def price(seed: int) -> Transitions:
+    """A price that grows or falls by some per cent, a clock in seconds and the hour, which goes round."""
+    draw, many = np.random.default_rng(seed), 100
+    cost, clock = np.exp(draw.normal(3, 1.5, many)), 1.7e9 + draw.integers(0, 86_400, many)
+    parts = []
+    for _ in range(ROWS // many):
+        action = draw.uniform(-1, 1, (many, 1))
+        following = cost * np.exp(DRIFT * action[:, 0] + RETURN * draw.normal(size=many))
+        later = clock + 60 * draw.integers(1, 4, many)
+        before, after = (
+            np.stack([paid, time, time % 86_400 / 3600], 1) for paid, time in ((cost, clock), (following, later))
+        )
+        parts.append((before, action, following - cost, after, np.zeros(many, bool)))
+        cost, clock = following, later
+    return _rows(parts, np.float64)
+
+
+def of_price(rows: Transitions) -> Figures:
+    cost, following = rows.observation[:, 0], rows.next_observation[:, 0]
+    growth = np.log(following / cost) - DRIFT * rows.action[:, 0]
+    passed, hours = (rows.next_observation - rows.observation)[:, 1:].T
+    off = np.abs((hours - passed / 3600 + 12) % 24 - 12)
+    return {
+        "spread of growth / true": float(growth.std() / RETURN),
+        "spread of growth below 5 / true": float(growth[cost < 5].std() / RETURN),
+        "error of the reward / price": float((np.abs(rows.reward - following + cost) / cost).mean()),
+        "clock goes on by 1, 2 or 3 minutes": share(np.isin(passed, (60, 120, 180))),
+        "error of the next hour": float(off.mean()),
+    }
+
+
+def arm(seed: int) -> Transitions:
+    """Two links as cosine and sine, turned by an action. An episode ends where the tip is up, which pays 100."""
+    draw = np.random.default_rng(seed)
+    angles, action = draw.uniform(-np.pi, np.pi, (ROWS, 2)), draw.uniform(-1, 1, (ROWS, 2))
+    after = angles + 0.3 * action
+    ended = _tip(_turned(after)) > UP
+    paid = -0.1 * (action**2).sum(1) + 100 * ended
+    return _rows([(_turned(angles), action, paid, _turned(after), ended)])
+
+
+def _turned(angles: Array) -> Array:
+    return np.concatenate([np.cos(angles), np.sin(angles)], 1)
+
+
+def _tip(turned: Array) -> Array:
+    """The height of the tip above the joint."""
+    first, second, sine, other = turned.T
+    return np.asarray(-first - (first * second - sine * other))
+
+
+def of_arm(rows: Transitions) -> Figures:
+    after = rows.next_observation.astype(np.float64)
+    turned = np.arctan2(after[:, 2:], after[:, :2]) - np.arctan2(rows.observation[:, 2:], rows.observation[:, :2])
+    up = _tip(after) > UP
+    expected = -0.1 * (rows.action.astype(np.float64) ** 2).sum(1) + 100 * rows.terminal
+    return {
+        "share of terminals": share(rows.terminal),
+        "terminals where the tip is up": share(up, rows.terminal),
+        "tips up that are terminals": share(rows.terminal, up),
+        "error of the reward": float(np.abs(rows.reward - expected).mean()),
+        "error of the next angle": float(np.abs(on_circle(turned - 0.3 * rows.action)).mean()),
+    }
+
+
+def _rows(parts: list[tuple[Array, Array, Array, Array, Array]], dtype: type = np.float32) -> Transitions:
     before, action, reward, after, ended = (np.concatenate(each) for each in zip(*parts, strict=True))
-    before, action, reward, after = (each.astype(np.float32) for each in (before, action, reward, after))
+    before, action, reward, after = (each.astype(dtype) for each in (before, action, reward, after))
     return Transitions(before, action, reward, after, ended)
 
 
@@ -182,6 +296,9 @@ WORLDS: Mapping[str, tuple[Callable[[int], Transitions], Callable[[Transitions],
     "pendulum": (pendulum, of_pendulum),
     "stack": (stack, of_stack),
     "contact": (contact, of_contact),
+    "shop": (shop, of_shop),
+    "price": (price, of_price),
+    "arm": (arm, of_arm),
 }
 
 if __name__ == "__main__":

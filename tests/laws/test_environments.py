@@ -12,7 +12,7 @@ import pytest
 from synther import Transitions
 
 ROWS = 600
-NEEDS = {"minigrid": "minigrid", "lunarlander": "Box2D", "lunarlander-continuous": "Box2D"}
+NEEDS = {"minigrid": "minigrid", "obstacles": "minigrid", "lunarlander": "Box2D", "lunarlander-continuous": "Box2D"}
 
 
 @pytest.fixture(params=environments.ENVIRONMENTS)
@@ -35,6 +35,12 @@ def test_real_rows_are_right_and_shuffled_ones_wrong(name: str, tmp_path: Path) 
     if "off" in right:
         assert right["off"] < 1e-3
         assert wrong["off"] > 0.1
+        assert right["reward_off"] < 1e-6
+        assert right["terminals"] == 1
+    if name == "obstacles":
+        assert right["observations"] == 1
+        unseen = replace(real, observation=real.observation[:, ::-1])
+        assert environments.ENVIRONMENTS[name].measure(real, unseen)["observations"] < 0.6
     if "disagreement" in right:
         assert right["disagreement"] == 1
         assert wrong["disagreement"] > 10
