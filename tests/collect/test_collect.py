@@ -17,10 +17,6 @@ import torch
 
 from synther import Transitions, read, write
 from synther.agents.agent import Agent
-from synther.agents.bc import BCConfig
-from synther.agents.cql import CQLConfig
-from synther.agents.edac import EDACConfig
-from synther.agents.iql import IQLConfig
 from synther.agents.rows import Arm, Member, Rows
 from synther.agents.td3_bc import TD3BCConfig
 from synther.collect.rows import Summary, buffer_of, roll_out
@@ -32,6 +28,7 @@ from synther.envs.policies import frozen
 from synther.errors import ConfigError, DataError, FormatError, MissingExtra
 from synther.experiments import online as training
 
+from ..agents.tables import CONFIGS, SMALL
 from ..experiments.online.runs import PLAN
 from ..experiments.online.runs import run as train_online
 from ..experiments.pendulum import Guess, swings
@@ -302,26 +299,13 @@ def test_cut_episodes_count_in_no_mean() -> None:
     assert Summary.of(lives(400, 3, terminal=(0,), env_id="Hopper-v4")).score == pytest.approx(score)
 
 
-SMALL = {"width": 8, "batch_size": 6, "learning_rate": 1e-2}
-CONFIGS = {
-    "bc": BCConfig(**SMALL, depth=1),
-    "td3_bc": TD3BCConfig(**SMALL, depth=3),
-    "iql": IQLConfig(**SMALL),
-    "edac": EDACConfig(**SMALL, num_critics=2),
-    "cql": CQLConfig(**SMALL, actions=2),
-}
-
-
-@pytest.fixture(params=CONFIGS)
-def agent(request) -> Agent:
+@pytest.mark.parametrize("config", [*CONFIGS.values(), TD3BCConfig(**SMALL, depth=3)])
+def test_it_acts_as_the_agent_does(config):
     """Two members that scale by different rows."""
-    rows = Rows([swings(), swings(seed=1, shift=3.0)], device=torch.device("cpu"), low=[-3.0], high=[2.5])
-    agent = Agent(CONFIGS[request.param], rows, [Member(0), Member(1, Arm((1,), (1.0,), real=1))])
+    how = {"low": [-3.0], "high": [2.5], "next_actions": True}
+    rows = Rows([swings(), swings(seed=1, shift=3.0)], device=torch.device("cpu"), **how)
+    agent = Agent(config, rows, [Member(0), Member(1, Arm((1,), (1.0,), real=1))])
     agent.train(25)
-    return agent
-
-
-def test_it_acts_as_the_agent_does(agent):
     seen = np.random.default_rng(2).normal(0, 3, (50, 3)).astype(np.float32)
     expected = agent.act(seen)
     policies = frozen(agent.policy())
