@@ -70,10 +70,7 @@ def score(
     an evaluation during the training of agents of states has its number of updates as its number. `make_env` makes the
     environments of pixel agents, in other processes.
     """
-    names = (POLICY, CHECKPOINT, f"training/{CHECKPOINT}") if agents.is_dir() else ("",)  # the last of the paper's runs
-    file = next((agents / name for name in names if (agents / name).is_file() or not name), None)
-    if file is None:
-        raise FormatError(f"{agents} has no {CHECKPOINT}: expected the folder of `synther train`, `online` or `pixels`")
+    file = _file_of(agents)
     described = policy.read(file, "actor")[0]
     beside = file.parent / "run.json"
     run = read_object(beside) if beside.is_file() else {}
@@ -115,6 +112,15 @@ def score(
     result = Result.of([Measurement.of(done, 0.0, {}, found)], arms)
     standings = {arm: curve[0] for arm, curve in result.curves.items()}
     return Scored(file, env_id, dict(env_options), tuple(seeds[: len(seeds) // len(arms)]), standings, unit, found)
+
+
+def _file_of(agents: Path) -> Path:
+    if not agents.is_dir():
+        return agents
+    for name in (POLICY, CHECKPOINT, f"training/{CHECKPOINT}"):  # the last is that of the paper's runs
+        if (agents / name).is_file():
+            return agents / name
+    raise FormatError(f"{agents} has no {CHECKPOINT}: expected the --out of `train`, `online` or `pixels train`")
 
 
 def why_not(folder: Path, env_id: str | None = None) -> str | None:

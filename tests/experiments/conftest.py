@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from synther.experiments import offline, online, record
+from synther.experiments.pixels import train_to
 
 from .pendulum import Guess
-from .seeing import play_here
+from .seeing import PLAN, frames, play_here
 from .trainings import run
 
 
@@ -45,3 +46,11 @@ def finished(tmp_path_factory) -> Path:
 def done(finished, quick) -> Path:
     """A run that nothing has stopped, and others like it to be begun."""
     return finished
+
+
+@pytest.fixture(scope="session", name="run")
+def stage_one(tmp_path_factory) -> Path:
+    """Pixel agents that were trained on frames, and nothing has stopped."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    train_to(PLAN, frames(), folder, progress=False)
+    return folder

@@ -23,13 +23,6 @@ from ..support.watch import Stopped, Watch
 from .seeing import ENV_ID, PLAN, Wall, frames
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    train_to(PLAN, frames(), folder, progress=False)
-    return folder
-
-
 @pytest.fixture
 def copied(run, tmp_path) -> Path:
     """What an evaluation needs, on another machine."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,14 +38,6 @@ LEFT = ["checkpoint.safetensors", "clock.json", "log.jsonl", "policy.safetensors
 @pytest.fixture(autouse=True)
 def saved_often(saved_every_time, monkeypatch) -> None:
     monkeypatch.setitem(loop.SHOWN_UPDATES, "cpu", 4)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """A stage one that nothing has stopped."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    train_to(PLAN, frames(), folder, progress=False)
-    return folder
 
 
 @pytest.fixture(scope="module")
