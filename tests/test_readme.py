@@ -28,8 +28,8 @@ TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in PAGES if page
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TINY = {
     "network": {"width": 16, "depth": 1, "embedding": 16},
-    "fit": {"steps": 20, "evaluate_every": 10},
-    "sampler": {"kind": "euler", "steps": 2},
+    "fit": {"steps": 20, "batch_size": 32, "evaluate_every": 10},
+    "sampler": {"kind": "euler", "steps": 2, "matched": False, "restarts": 0},
 }
 
 
@@ -74,7 +74,7 @@ def desk(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def replay(count: int = 200) -> Transitions:
+def replay(count: int = 120) -> Transitions:
     draw = np.random.default_rng(0)
     observation = draw.normal(size=(count, 4)).astype(np.float32)
     action = draw.uniform(-1, 1, (count, 2)).astype(np.float32)
