@@ -32,6 +32,8 @@ MOST_OTHERS = 50_000
 """Rows that are not terminal among those a tree is fitted on; each then counts for several."""
 TRUSTED = 0.9
 """Precision and recall of the rarer answer, on held-out real rows, from which a tree may decide."""
+FEW_ENDS = 500
+"""Rows with the rarer answer up to which a fifth of them tells too little about that."""
 SURE = 0.98
 """Precision and recall from which no surface is looked for: a limit on a column is the simpler reason."""
 LEAF, SURFACE = -1, -2
@@ -203,13 +205,18 @@ def _rightness(
     answer: bool,
     computed: Array | None = None,
 ) -> float:
-    """The lower one of precision and recall of an answer, in a fifth of the rows, of a tree that knows the others."""
-    fifth = len(rows) // 5
-    tree = _grown(features[fifth:], terminal[fifth:], weight[fifth:], answer, computed)
-    asked, found = terminal[:fifth] == answer, tree.decide(rows[:fifth]) == answer
-    weighed = weight[:fifth]
-    most = max(float(weighed[asked].sum()), float(weighed[found].sum()))
-    return float(weighed[asked & found].sum()) / most if most else 1.0
+    """The lower one of precision and recall of an answer, in a fifth of the rows, of a tree that knows the others. If a
+    fifth has few rows with that answer, each fifth is asked about in turn."""
+    fifth, right, most = len(rows) // 5, 0.0, np.zeros(2)
+    turns = 1 if np.count_nonzero(terminal == answer) > FEW_ENDS else 5
+    for turn in range(turns):
+        part = slice(turn * fifth, (turn + 1) * fifth)
+        known = np.r_[0 : part.start, part.stop : len(rows)]
+        tree = _grown(features[known], terminal[known], weight[known], answer, computed)
+        asked, found, weighed = terminal[part] == answer, tree.decide(rows[part]) == answer, weight[part]
+        right += float(weighed[asked & found].sum())
+        most += [weighed[asked].sum(), weighed[found].sum()]
+    return right / float(most.max()) if most.any() else 1.0
 
 
 def terminal_reward(rows: Transitions, tree: TerminationTree, seed: int = 0) -> float:

@@ -240,6 +240,16 @@ def test_a_limit_that_has_to_be_computed(world):
             TerminationTree.from_json(entry | damage)
 
 
+def test_few_ends_are_judged_in_all_rows():
+    """In a fifth of the rows there are 20 or 30 of them, of which chance makes a tenth wrong."""
+    places = RANDOM.uniform(-1, 1, size=(20_000, 4))
+    ends = np.linalg.norm(places[:, :2] - places[:, 2:], axis=1) < 0.1
+    assert 100 < ends.sum() < 200
+    rows = replace(rows_that_end(ends, places), reward=np.where(ends, 0.0, -1.0))
+    for seed in range(5):
+        assert termination.learn(rows, seed).surface is not None
+
+
 def test_a_limit_on_a_column_needs_no_surface():
     following = RANDOM.normal(size=(20_000, 3))
     assert termination.learn(rows_that_end(following[:, 0] > 2, following)).surface is None
