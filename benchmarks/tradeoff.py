@@ -67,6 +67,7 @@ def walker2d() -> dict[str, Point]:
         "student": Point(
             number("speed-h200.md", "1,000,000 rows, `best`, student of 2", "`sample`"), *called("student | 2 |")
         ),
+        "student of 8": Point(number("calls-h200.md", "student | 8 |", "s / 1M"), *called("student | 8 |")),
     }
 
 
@@ -88,14 +89,16 @@ LABELS = {
     "paper": "SynthER, paper",
     "best": "SynthER, best",
     "student": "SynthER, student of 2 calls",
+    "student of 8": "student of 8 calls",
     "tvae": "TVAE",
     "ctgan": "CTGAN",
 }
 PLACES = {
     "reference": ("center", 0, 14),
-    "paper": ("center", 0, -29),
+    "paper": ("left", -8, -29),
     "best": ("center", 0, 14),
     "student": ("left", -7, -29),
+    "student of 8": ("left", -6, -26),
     "tvae": ("right", -11, -3),
     "ctgan": ("right", -11, -3),
 }
