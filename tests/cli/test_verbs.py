@@ -53,6 +53,18 @@ class TestFit:
         assert (again.json["model"], again.json["rows"], again.json["steps"]) == (str(path), 300, 20)
         assert {"seconds", "loss", "held_out"} <= set(again.json)
 
+    def test_several_models(self, synther, data, tiny, tmp_path):
+        command = ("fit", data, "--models", 2, "--seed", 3, "--out", tmp_path, "--json", *tiny)
+        assert [model["name"] for model in synther(*command).json["models"]] == ["seed-3", "seed-4"]
+        assert [Synthesizer.load(tmp_path / f"seed-{seed}" / "model.safetensors").seed for seed in (3, 4)] == [3, 4]
+        others = synther(*command, "--fit.steps", 10)
+        assert others.code == 2
+        assert all("other data or options" in model["error"] for model in others.json["models"])
+        for wrong in (("--models", 2, "--out", "m.safetensors"), ("--parallel", 2, "--out", "m.safetensors")):
+            refused = synther("fit", data, *wrong, *tiny)
+            assert refused.code == 2
+            assert "--models" in refused.err
+
     def test_a_share_of_the_rows(self, synther, data, rows, tiny, tmp_path):
         options = ("--fraction", 0.5, "--seed", 3, *tiny)
         assert synther("fit", data, "--out", tmp_path / "m.safetensors", *options).code == 0
