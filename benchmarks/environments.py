@@ -235,7 +235,7 @@ def _collect_obstacles(rows: int, seed: int) -> Transitions:
 
 
 def _judge_obstacles(real: Transitions, synthetic: Transitions) -> dict[str, float]:
-    """Obstacles move at random: observations that exist are those that were seen."""
+    """Obstacles move at random, so only what was seen counts as an observation that exists."""
     known = {row.tobytes() for side in (real.observation, real.next_observation) for row in side}
     seen = [row.tobytes() in known for side in (synthetic.observation, synthetic.next_observation) for row in side]
     return {"observations": float(np.mean(seen))}

@@ -12,12 +12,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from synther.data.following import class_rows
+from synther.data.kinds import Binary, Categorical, Codebook, Integer, Levels, OneHot, Real
+
+if TYPE_CHECKING:
+    from synther.data.layout import Layout
 
 Matrix = NDArray[np.float64]
 
@@ -59,6 +65,31 @@ class Grid:
     codes: Sequence[Codes] = ()
     steps: Sequence[tuple[int, int | None]] = ()
     """Outcomes, each with the column of its last value, where there is one. An outcome may follow from those before."""
+
+    @classmethod
+    def of(cls, layout: Layout) -> Grid:
+        """Observations and actions, next observations, and the reward."""
+        grains: dict[int, float] = {}
+        codes, steps = list[Codes](), list[tuple[int, int | None]]()
+        for place in layout.places:
+            kind, columns = place.kind, range(place.matrix.start, place.matrix.stop)
+            if isinstance(kind, (Levels, Integer)):
+                grain = grain_of(kind.values) if isinstance(kind, Levels) else 1.0
+                grains |= {columns.start: grain} if grain else {}
+                if place.field == "next_observation":
+                    steps.append((columns.start, layout.twins[columns.start]))
+            elif place.field not in ("observation", "action") or isinstance(kind, Real):
+                continue
+            elif isinstance(kind, Binary):
+                grains[columns.start] = 1.0
+            elif isinstance(kind, (Categorical, OneHot, Codebook)):
+                stand = isinstance(kind, (Categorical, Codebook)) and len(columns) == kind.class_count
+                values = [row[0] for row in class_rows(kind)] if stand and kind.source_width == 1 else []
+                codes.append(Codes(columns, values))
+        (reward,) = layout.columns_of("reward")[:1] or (None,)
+        if reward in grains:
+            steps.append((reward, None))
+        return cls(grains, codes, steps)
 
     def among(self, columns: Collection[int]) -> Grid:
         """The same with no other outcomes than `columns`."""

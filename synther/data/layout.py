@@ -19,13 +19,11 @@ from synther.data import following, inference, kinds, spaces
 from synther.data.codes import CODINGS, Coding
 from synther.data.declared import discrete_spaces
 from synther.data.decoding import Decoder
-from synther.data.following import Following, class_count, class_rows, classes_of
+from synther.data.following import Following, class_count, classes_of
 from synther.data.inference import Integers
 from synther.data.kinds import (
     Array,
     Binary,
-    Categorical,
-    Codebook,
     Constant,
     Continuous,
     Drawn,
@@ -34,11 +32,9 @@ from synther.data.kinds import (
     Levels,
     Logarithmic,
     Matrix,
-    OneHot,
     Real,
     Wrapped,
 )
-from synther.data.lattices import Codes, Grid, grain_of
 from synther.data.proportions import find_logarithmic
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
@@ -279,31 +275,6 @@ class Layout:
             if one.kind.matrix_width == other.kind.matrix_width and not isinstance(other.kind, Drawn):
                 twins[one.matrix], twins[other.matrix] = twins[other.matrix], twins[one.matrix]
         return tuple(twins)
-
-    @cached_property
-    def grid(self) -> Grid:
-        """Columns of the matrix on a lattice: observations and actions, next observations, and the reward."""
-        grains: dict[int, float] = {}
-        codes, steps = list[Codes](), list[tuple[int, int | None]]()
-        for place in self.places:
-            kind, columns = place.kind, range(place.matrix.start, place.matrix.stop)
-            if isinstance(kind, (Levels, Integer)):
-                grain = grain_of(kind.values) if isinstance(kind, Levels) else 1.0
-                grains |= {columns.start: grain} if grain else {}
-                if place.field == _PAIR[1]:
-                    steps.append((columns.start, self.twins[columns.start]))
-            elif place.field not in ("observation", "action") or isinstance(kind, Real):
-                continue
-            elif isinstance(kind, Binary):
-                grains[columns.start] = 1.0
-            elif isinstance(kind, (Categorical, OneHot, Codebook)):
-                stand = isinstance(kind, (Categorical, Codebook)) and len(columns) == kind.class_count
-                values = [row[0] for row in class_rows(kind)] if stand and kind.source_width == 1 else []
-                codes.append(Codes(columns, values))
-        (reward,) = self.columns_of("reward")[:1] or (None,)
-        if reward in grains:
-            steps.append((reward, None))
-        return Grid(grains, codes, steps)
 
     @cached_property
     def _circles(self) -> tuple[tuple[int, int, float], ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from synther.data.checks import check_rows
 from synther.data.codes import Coding
 from synther.data.inference import Integers
+from synther.data.lattices import Grid
 from synther.data.layout import Layout
 from synther.data.residuals import Regression
 from synther.data.scaling import Scaler, resolve_kinds
@@ -65,7 +66,7 @@ def prepare(
     )
     earlier = [layout.names.index(name) for name in order if name in layout.names]
     kinds = resolve_kinds(layout, scaling)
-    regression = Regression(given, outcomes, layout.grid, residuals == "bent", earlier) if given else None
+    regression = Regression(given, outcomes, Grid.of(layout), residuals == "bent", earlier) if given else None
     scaler = Scaler.fit(packed, kinds, layout.names, layout.twins, regression)
     return Prepared(layout, scaler, *_scaled(rows, layout, scaler))
 

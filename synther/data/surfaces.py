@@ -6,7 +6,7 @@ those of a body, and sines meet cosines. One that separates the rows on both sid
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.errors import FormatError
-from synther.schema import checked
+from synther.errors import DataError
 
 Array = NDArray[Any]
 
@@ -33,6 +32,12 @@ class Surface:
     std: tuple[float, ...]
     weights: tuple[float, ...]
     """Of the columns, and of all products of two of them, the first with itself, the second, and so on."""
+
+    def __post_init__(self) -> None:
+        count = len(self.columns)
+        right = (count, count, count * (count + 3) // 2)
+        if (len(self.mean), len(self.std), len(self.weights)) != right or 0 in self.std or not count:
+            raise DataError("a surface: expected mean and std of each column, and weights of columns and products")
 
     @classmethod
     def fit(cls, features: Array, wanted: NDArray[np.bool_], columns: Array) -> Surface | None:
@@ -71,18 +76,6 @@ class Surface:
             for each in (self.mean, self.std, self.weights)
         )
         return weights @ _products((values - mean[:, None]) / std[:, None])
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, entry: Any) -> Surface:
-        found: Surface = checked(entry, cls, "a surface")
-        count = len(found.columns)
-        right = (count, count, count * (count + 3) // 2)
-        if (len(found.mean), len(found.std), len(found.weights)) != right or 0 in found.std or not count:
-            raise FormatError("a surface: expected mean and std of each column, and weights of columns and products")
-        return found
 
 
 def _products(values: Tensor) -> Tensor:

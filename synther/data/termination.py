@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -104,14 +104,12 @@ class TerminationTree:
 
     def to_json(self) -> dict[str, Any]:
         names = ("feature", "cut", "below", "above", "terminal")
-        surface = {} if self.surface is None else {"surface": self.surface.to_json()}
+        surface = {} if self.surface is None else {"surface": asdict(self.surface)}
         return {name: list(getattr(self, name)) for name in names} | surface
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> TerminationTree:
         tree: TerminationTree = checked(entry, cls, "a tree")
-        if tree.surface is not None:
-            Surface.from_json(tree.surface.to_json())
         if (tree.surface is None) == (SURFACE in tree.feature):
             raise FormatError("a tree: expected a surface where a node asks for one, and nowhere else")
         nodes = len(tree.feature)

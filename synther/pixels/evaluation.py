@@ -209,7 +209,7 @@ def evaluate(
     book: Book | None = None,
     **how: Any,
 ) -> Evaluation:
-    """Play episodes with every seed of pixel agents, but those that are in the `book`; `how` goes to `play`."""
+    """Play episodes with every seed of pixel agents. Those in the `book` are not played again. `how` goes to `play`."""
     returns, lengths = np.full((len(seeds), episodes), np.nan), np.zeros((len(seeds), episodes), np.int64)
     known = {} if book is None else {place: one for place, one in book.played.items() if place.episode < episodes}
     new = play(policy, env_id, seeds, episodes=episodes, done=known.keys(), **how)

@@ -69,7 +69,7 @@ def test_trees_are_asked_about_rows_as_they_come_out():
 
 
 def test_rewards_follow_what_is_decided_about_terminals():
-    """Or, where nobody decides, what the network says about them."""
+    """Where no tree decides about terminals, the network does, and rewards follow it."""
     found, matrix = prepared(), noisy(prepared())
     costly = replace(found.layout, terminal_reward=-3.0)
     for ending in (ENDING, None):

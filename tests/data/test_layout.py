@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from synther.data import inference, kinds, preparing, spaces
 from synther.data import layout as layout_module
 from synther.data.kinds import Binary, Bounded, Categorical, Constant, Continuous, Integer, Kind, OneHot
+from synther.data.lattices import Grid
 from synther.data.layout import Layout
 from synther.data.preparing import prepare
 from synther.data.spaces import Box, Discrete
@@ -358,9 +359,9 @@ def test_steps_are_next_observations_on_a_lattice():
     observation = np.concatenate([np.random.default_rng(1).normal(size=(2_000, 1)), tenths, np.rint(50 * tenths)], 1)
     rows = make(2_000, observation=observation, next_observation=observation[::-1])
     layout = Layout.infer(rows, spikes=True)
-    names = [(layout.names[column], layout.names[twin]) for column, twin in layout.grid.steps]
+    names = [(layout.names[column], layout.names[twin]) for column, twin in Grid.of(layout).steps]
     assert names == [(f"next_observation[{place}]", f"observation[{place}]") for place in (1, 2)]
-    assert not Layout.infer(make()).grid.steps
+    assert not Grid.of(Layout.infer(make())).steps
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.uint64, np.float16])
