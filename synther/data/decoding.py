@@ -140,7 +140,8 @@ class Decoder:
         if self._ending is not None:
             fields["terminal"][:, 0] = self._ending(fields)
         if self.layout.terminal_reward:
-            fields["reward"][fields["terminal"]] += self.layout.terminal_reward
+            reward = fields["reward"]
+            reward += fields["terminal"].to(reward.dtype) * self.layout.terminal_reward
 
     def rows(self, memory: NDArray[np.uint8], count: int) -> Decoded:
         """So many rows, from their bytes in main memory, which they keep in use."""

@@ -6,6 +6,7 @@ those of a body, and sines meet cosines. One that separates the rows on both sid
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,13 +70,12 @@ class Surface:
             tuple(weights[:-1].tolist()),
         )
 
-    def heights(self, values: Tensor) -> Tensor:
-        """Of rows whose columns are `values` (C, N). (N,)"""
+    def on(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """What tells the heights (N,) of rows whose columns are (C, N) on a device."""
         mean, std, weights = (
-            torch.tensor(each, dtype=torch.float64, device=values.device)
-            for each in (self.mean, self.std, self.weights)
+            torch.tensor(each, dtype=torch.float64, device=device) for each in (self.mean, self.std, self.weights)
         )
-        return weights @ _products((values - mean[:, None]) / std[:, None])
+        return lambda values: weights @ _products((values - mean[:, None]) / std[:, None])
 
 
 def _products(values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from synther.data.quantiles import row_index
 from synther.data.surfaces import Surface
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
@@ -66,8 +67,9 @@ class TerminationTree:
         """Grow the tree that separates `terminal` (N,) by `features` (N, F), by Gini's impurity."""
         columns = features.shape[1]
         if surface is not None:
-            heights = surface.heights(torch.from_numpy(features[:, surface.columns].T.astype(np.float64)))
-            features = np.concatenate([features, heights.numpy()[:, None]], axis=1)
+            known = torch.from_numpy(features[:, surface.columns].T.astype(np.float64))
+            heights = surface.on(known.device)(known).numpy()
+            features = np.concatenate([features, heights[:, None]], axis=1)
         nodes: list[tuple[int, float, int, int, bool]] = []
 
         def grow(rows: NDArray[np.intp], depth: int) -> int:
@@ -127,9 +129,10 @@ class Decision:
     def __init__(self, tree: TerminationTree, device: torch.device) -> None:
         nodes = range(len(tree.feature))
         is_leaf = [feature == LEAF for feature in tree.feature]
-        self._surface, self._columns = tree.surface, list[int]()
+        self._heights = None
         if tree.surface is not None:
-            self._columns = [tree.used.index(column) for column in tree.surface.columns]
+            self._columns = row_index([tree.used.index(column) for column in tree.surface.columns], device)
+            self._heights = tree.surface.on(device)
         known = {feature: place for place, feature in enumerate((*tree.used, SURFACE))}
         place = [0 if is_leaf[node] else known[tree.feature[node]] for node in nodes]
         below, above = (  # a leaf leads to itself
@@ -146,8 +149,8 @@ class Decision:
 
     def __call__(self, values: Tensor) -> Tensor:
         """The answers to rows whose features that the tree uses are `values` (U, N). (N,)"""
-        if self._surface is not None:
-            values = torch.cat([values, self._surface.heights(values[self._columns])[None]])
+        if self._heights is not None:
+            values = torch.cat([values, self._heights(values[self._columns])[None]])
         node = torch.zeros(1, values.shape[1], dtype=torch.int64, device=values.device)
         if self._depth:
             following = torch.where(values[self._place] > self._cut, self._above, self._below)

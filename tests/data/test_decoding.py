@@ -2,38 +2,61 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
+from synther import compute
 from synther.data import decoding
 from synther.data.decoding import Decoder
-from synther.data.numbers import Spiked
+from synther.data.numbers import Logarithmic, Spiked, Wrapped
 from synther.data.preparing import Prepared, prepare
-from synther.data.termination import TerminationTree
+from synther.data.surfaces import Surface
+from synther.data.termination import LEAF, SURFACE, TerminationTree
 from synther.data.transitions import Transitions
 from synther.errors import DataError
 
 CPU = torch.device("cpu")
 ENDING = TerminationTree(
-    (1, -1, 7, -1, -1), (0.5, 0, 0.2, 0, 0), (1, -1, 3, -1, -1), (2, -1, 4, -1, -1), (0, 0, 0, 0, 1)
+    (1, -1, 11, -1, -1), (0.5, 0, 0.2, 0, 0), (1, -1, 3, -1, -1), (2, -1, 4, -1, -1), (0, 0, 0, 0, 1)
 )
 """Whether the second observation is above 0.5 and the next first one above 0.2."""
+FAR = TerminationTree(
+    (SURFACE, LEAF, LEAF),
+    (1.0, 0, 0),
+    (1, -1, -1),
+    (2, -1, -1),
+    (False, False, True),
+    Surface((0, 11, 13), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0)),
+)
+"""Whether the first observation and the next one are further than 1 from where both are 0."""
 UNUSUAL = TerminationTree((0, -1, -1), (0.0, 0, 0), (1, -1, -1), (2, -1, -1), (False, False, True))
 
 
 def rows(count: int = 12_000, dtype: type = np.float32) -> Transitions:
-    """Real numbers: smooth, clipped at both ends or one, with a spike inside their range, constant. And a flag."""
+    """All that any device decodes. Numbers: smooth, clipped at both ends or one, with a spike inside their range,
+    constant, an angle, cosine and sine of another, in proportion to what they were. And a flag."""
     random = np.random.default_rng(0)
     smooth, clipped, spiked = random.normal(size=(3, count))
     spiked = np.where(random.random(count) < 0.2, 0.0, np.maximum(spiked, -1))
-    here = np.stack([smooth, clipped.clip(-1, 1), spiked, np.full(count, 2.5)], 1)
     action = random.uniform(-1, 1, (count, 2)).clip(-0.9, 1)
-    there = np.stack([smooth + 0.1 * action[:, 0], (clipped + action[:, 1]).clip(-1, 1), spiked, here[:, 3]], 1)
+    first, second = random.uniform(-np.pi, np.pi, (2, count))
+    price = np.exp(2 * random.normal(size=count))
+
+    def seen(step: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        angle = (first + step + np.pi) % (2 * np.pi) - np.pi
+        limited = (clipped + 10 * step).clip(-1, 1)
+        ring = np.cos(second + step), np.sin(second + step)
+        made = (smooth + step, limited, spiked, np.full(count, 2.5), angle, price * np.exp(0.05 * noise), *ring)
+        return np.stack(made, 1).astype(dtype)
+
     reward = np.sin(2 * smooth) + 0.1 * random.normal(size=count)
-    made = (here.astype(dtype), action.astype(dtype), reward, there.astype(dtype), random.random(count) < 0.1)
+    here, there = seen(np.zeros(count), np.zeros(count)), seen(0.1 * action[:, 0], random.normal(size=count))
+    made = (here, action.astype(dtype), reward, there, random.random(count) < 0.1)
     return Transitions(*made, extra={"discount": random.choice([0.0, 0.99], count)})
 
 
@@ -62,10 +85,16 @@ def test_trees_are_asked_about_rows_as_they_come_out():
     found = prepared()
     made = Decoder(found.layout, found.scaler, ENDING, UNUSUAL)(noisy(found))
     here, there = made.rows.observation, made.rows.next_observation
-    assert sum(isinstance(kind, Spiked) for kind in found.layout.kinds) >= 5
+    kinds = Counter(type(kind) for kind in found.layout.kinds)
+    assert kinds[Spiked] >= 5
+    assert kinds[Logarithmic] == kinds[Wrapped] == 2
+    assert len(found.layout.spheres) == 1
     assert np.array_equal(made.rows.terminal, (here[:, 1] > 0.5) & (there[:, 0] > 0.2))
     assert np.array_equal(made.unusual, here[:, 0] > 0)
     assert Decoder(found.layout, found.scaler)(noisy(found)).unusual is None
+    far = Decoder(found.layout, found.scaler, FAR)(noisy(found)).rows
+    distance = np.hypot(far.observation[:, 0].astype(np.float64), far.next_observation[:, 0].astype(np.float64))
+    assert np.array_equal(far.terminal, distance > 1)
 
 
 def test_rewards_follow_what_is_decided_about_terminals():
@@ -100,12 +129,39 @@ def test_rows_with_tables_of_values_are_decoded_in_main_memory():
         assert Decoder(found.layout, found.scaler, device=elsewhere).device.type == place
 
 
-def test_nothing_leaves_the_device_while_rows_are_decoded():
+class Captured(TorchFunctionMode):
+    """Refuses what a GPU cannot do while work is captured: to take numbers from main memory."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        indexed = args[1] if getattr(function, "__name__", "") in ("__getitem__", "__setitem__") else ()
+        parts = indexed if isinstance(indexed, tuple) else (indexed,)
+        if function in (torch.tensor, torch.as_tensor, torch.from_numpy) or any(isinstance(x, list) for x in parts):
+            raise AssertionError(f"{function} takes numbers from main memory")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("ending", [ENDING, FAR, None])
+def test_nothing_comes_from_main_memory_or_goes_there_while_rows_are_decoded(ending):
     """Tensors of `meta` have no values that could be looked at."""
     found = prepared()
-    here, elsewhere = (Decoder(found.layout, found.scaler, ENDING, UNUSUAL, torch.device(x)) for x in ("cpu", "meta"))
+    costly = replace(found.layout, terminal_reward=-3.0)
+    here, elsewhere = (Decoder(costly, found.scaler, ending, UNUSUAL, torch.device(x)) for x in ("cpu", "meta"))
     matrix = noisy(found)
-    assert elsewhere.packed(matrix.to("meta")).shape == here.packed(matrix).shape
+    expected, given = here.packed(matrix).shape, matrix.to("meta")
+    with Captured():
+        assert elsewhere.packed(given).shape == expected
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("ending", [ENDING, FAR, None])
+def test_decoding_can_be_captured(ending):
+    found, device = prepared(), torch.device("cuda")
+    costly = replace(found.layout, terminal_reward=-3.0)
+    decoder, matrix = Decoder(costly, found.scaler, ending, UNUSUAL, device), noisy(found).cuda()
+    expected, made = decoder.packed(matrix), decoder.packed(torch.zeros_like(matrix))
+    run = compute.capture(lambda: made.copy_(decoder.packed(matrix)), device, [made])  # type: ignore[arg-type]
+    run()
+    assert torch.equal(made, expected)
 
 
 @pytest.mark.cuda
