@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from synther.data.kind import Array, Kind, Matrix
-from synther.data.numbers import Numbers, Real
+from synther.data.kind import Array, Kind
+from synther.data.numbers import Continuous, Numbers, Real
 from synther.data.quantiles import row_index
 from synther.data.scaling import Scaler
 from synther.data.spheres import Projection
@@ -76,7 +76,7 @@ class Decoder:
         device = device if device is not None and types <= {*_ANYWHERE} and _is_plain(layout) else torch.device("cpu")
         self.layout, self.device = layout, device
         self._unscale = None if scaler is None else scaler.unscaler(device)
-        self._settle = layout.settle if layout.unsettled else None
+        self._settle = _Settling(layout, device)
         self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
         constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # pairs have no next one
@@ -99,7 +99,7 @@ class Decoder:
         """Columns (D, N) of the layout's matrix, from rows (N, D) of what a network makes."""
         return self._raw(matrix.to(self.device), None)
 
-    def _raw(self, matrix: Tensor, settle: Callable[[Matrix], None] | None) -> Tensor:
+    def _raw(self, matrix: Tensor, settle: Callable[[Tensor], None] | None) -> Tensor:
         columns = torch.empty(matrix.shape[::-1], dtype=torch.float64, device=self.device).copy_(matrix.t())
         return columns if self._unscale is None else self._unscale(columns, settle)
 
@@ -113,7 +113,7 @@ class Decoder:
         memory = torch.empty(self._spans(count)[-1], dtype=torch.uint8, device=self.device)
         fields = self._fields(memory, count)
         if self.device.type != "cpu":
-            raw = self._raw(matrix, None)
+            raw = self._raw(matrix, self._settle)
             memory[0] = raw.isfinite().all()
             self._fill(fields, raw)
             return memory
@@ -181,6 +181,37 @@ class Decoder:
 def _is_plain(layout: Layout) -> bool:
     """Whether rows can be decoded on any device."""
     return not layout.unsettled and all(isinstance(kind, (Real, Binary, Constant)) for kind in layout.kinds)
+
+
+class _Settling:
+    """Observations and actions in raw columns as they will be in rows: clipped, on a spike, on a sphere, on a lattice.
+    Outcomes that follow from a regression then fit the rows, and not what the network made of them."""
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        round_columns = {column for sphere in layout.spheres for column in sphere.columns}
+        given = [place for place in layout.places if place.field in ("observation", "action")]
+        places = [
+            place
+            for place in given
+            if (isinstance(place.kind, Real) and not isinstance(place.kind, Continuous))
+            or (place.field == "observation" and place.source.start in round_columns)
+        ]
+        kinds: Any = [place.kind for place in places]
+        starts, fields = [place.matrix.start for place in places], [place.field for place in places]
+        self._numbers = Numbers(kinds, starts, device, fields) if places else None
+        rank = {place.source.start: number for number, place in enumerate(places) if place.field == "observation"}
+        spheres = [replace(one, columns=tuple(rank[column] for column in one.columns)) for one in layout.spheres]
+        self._projection = Projection(spheres, ("numbers",), device)
+        self._discrete = layout.settle if layout.unsettled else None
+
+    def __call__(self, raw: Tensor) -> None:
+        """Change raw columns (D, N)."""
+        if self._discrete is not None:  # only in main memory
+            self._discrete(raw.numpy().T)
+        if self._numbers is not None:
+            numbers = self._numbers(raw)
+            self._projection.put({"numbers": numbers.t()})
+            self._numbers.put(numbers, raw)
 
 
 class _Part:

@@ -219,6 +219,16 @@ class Numbers:
             numbers[self._spiked] = self._spikes.decoded(matrix)
         return numbers
 
+    def put(self, numbers: Tensor, matrix: Tensor) -> None:
+        """The reverse: bring numbers (C, N) to their columns (D, N) of the matrix."""
+        if self._logarithmic is not None or self._spikes is not None:
+            numbers = numbers.clone()
+        if self._logarithmic is not None:
+            numbers[self._logarithmic] = numbers[self._logarithmic].log()
+        if self._spikes is not None:
+            numbers[self._spiked] = self._spikes.moved(numbers[self._spiked], matrix)
+        matrix[self._rows] = numbers
+
     def flags(self, matrix: Tensor) -> Tensor:
         """The flags of the spikes, column by column, before any cut. (F, N)"""
         return matrix[:0] if self._spikes is None else self._spikes.flags(matrix)
@@ -251,6 +261,14 @@ class _Spikes:
             row_index([start + min(number + 1, len(kind.inner)) for kind, start in pairs], device)
             for number in range(most)
         ]
+        own = [
+            (place, start + 1 + number, spike)
+            for place, (kind, start) in enumerate(pairs)
+            for number, spike in enumerate(kind.inner)
+        ]
+        places, columns, spikes = zip(*own, strict=True) if own else ((), (), ())
+        self._of_inner, self._inner_columns = row_index(places, device), row_index(columns, device)
+        self._inner_spikes = column(spikes)
         groups = [None if kind.tied is None else (field, kind.tied) for kind, field in zip(kinds, fields, strict=True)]
         tied = [place for place, group in enumerate(groups) if group is not None and groups.count(group) > 1]
         self._tied: tuple[Tensor, Tensor] | None = None
@@ -275,6 +293,11 @@ class _Spikes:
             number = torch.where(above > highest, at, number)
             highest = torch.maximum(highest, above)
         return number
+
+    def moved(self, numbers: Tensor, matrix: Tensor) -> Tensor:
+        """What numbers (C, N) are in the matrix (D, N), which gets the columns of the spikes inside their range."""
+        matrix[self._inner_columns] = (numbers[self._of_inner] == self._inner_spikes).double()
+        return numbers + self._gap * ((numbers == self._high_end).double() - (numbers == self._low_end).double())
 
     def flags(self, matrix: Tensor) -> Tensor:
         """Those of the spikes, column by column, in increasing order. (F, N)"""

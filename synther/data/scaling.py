@@ -145,7 +145,8 @@ class Scaler:
         """Scaled (N, D) to raw (N, D). `settle` may change what raw rows give before outcomes follow from it."""
         self._check_width(matrix)
         columns = torch.from_numpy(np.array(matrix.T, np.float64, order="C"))
-        return np.asarray(self.unscaler(_CPU)(columns, settle).numpy().T)
+        by_columns = None if settle is None else lambda raw: settle(raw.numpy().T)
+        return np.asarray(self.unscaler(_CPU)(columns, by_columns).numpy().T)
 
     def unscaler(self, device: torch.device) -> Unscaler:
         """What undoes it on a device; made once."""
@@ -210,19 +211,23 @@ class Unscaler:
         self._curved = row_index(curved, device)
         self._lines = Lines([curve.to_values for _, curve in scaler.curves], device) if curved else None
         self._restore = None if scaler.residuals is None else Restorer(scaler.residuals, device)
-        self._given = row_index(() if scaler.residuals is None else scaler.residuals.given, device)
+        self._free = row_index(() if scaler.residuals is None else scaler.residuals.free, device)
 
-    def __call__(self, columns: Tensor, settle: Callable[[Matrix], None] | None = None) -> Tensor:
-        """Raw columns; these hold something else afterwards. `settle` takes rows (N, D) in main memory."""
+    def __call__(self, columns: Tensor, settle: Callable[[Tensor], None] | None = None) -> Tensor:
+        """Raw columns; these hold something else afterwards. `settle` changes raw columns that outcomes follow from; it
+        changes nothing else about the result."""
         if self._lines is not None:
             columns[self._curved] = self._lines.follow(columns[self._curved])
         if self._restore is not None:
-            if settle is not None:
-                settled = columns * self._scale + self._shift
-                settle(settled.numpy().T)
-                given = self._given
-                columns[given] = (settled[given] - self._shift[given]) / self._scale[given]
-            self._restore(columns)
+            if settle is None:
+                self._restore(columns)
+            else:
+                settled, free = columns * self._scale + self._shift, self._free
+                settle(settled)
+                generated = columns[free].clone()
+                columns[free] = (settled[free] - self._shift[free]) / self._scale[free]
+                self._restore(columns)
+                columns[free] = generated
         return columns.mul_(self._scale).add_(self._shift)
 
 

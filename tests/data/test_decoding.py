@@ -97,6 +97,18 @@ def test_trees_are_asked_about_rows_as_they_come_out():
     assert np.array_equal(far.terminal, distance > 1)
 
 
+@pytest.mark.parametrize("noise", [0.02, 0.5])
+def test_outcomes_follow_from_rows_as_they_come_out(noise):
+    """And not from numbers that are not clipped, not on a spike, or not on a circle yet."""
+    real = rows()
+    random = np.random.default_rng(2)
+    paid = real.observation[:, [1, 2, 4, 6]].sum(1) + real.action.sum(1) + 0.1 * random.normal(size=len(real))
+    found = prepare(replace(real, reward=paid), "quantile", "onehot", True, residuals="bent", order=("reward",))
+    matrix, column = noisy(found, noise), found.layout.names.index("reward")
+    again = found.scaler.transform(found.layout.pack(Decoder(found.layout, found.scaler)(matrix).rows))
+    np.testing.assert_allclose(again[:, column], matrix[:, column], atol=1e-3)
+
+
 def test_rewards_follow_what_is_decided_about_terminals():
     """Where no tree decides about terminals, the network does, and rewards follow it."""
     found, matrix = prepared(), noisy(prepared())
