@@ -93,8 +93,7 @@ class Refreshing:
         total, old, known = (len(self.learner.joined(rows[:, :s], ends[:, :s])[member]) for s in (step, last, looked))
         stored = adapting.Stored(real.rows, real.gone)
         held_out = stored.held_out((generators.seeds[member], HELD_OUT), generators.settings.fit.holdout)
-        unseen, new = held_out & ~stored.newest(total - old), stored.newest(total - known)
-        found = adapting.drift(generators.load(member, newest), real.rows[unseen], real.rows[new])
+        found = stored.drift(generators.load(member, newest), held_out, total - old, total - known)
         is_due = found.is_there or step - last >= adapting.LONGEST * how.refresh_every
         generators.looked(member, adapting.Look(step, is_due, how.ratio, found.unseen, found.newest))
         return is_due

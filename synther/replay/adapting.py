@@ -62,6 +62,15 @@ class Stored(NamedTuple):
         places = np.arange(self.gone, self.gone + len(self.rows)) if self.places is None else self.places
         return held_out_rows(stream, places, share)
 
+    def drift(self, model: Synthesizer, held_out: NDArray[np.bool_], since_fit: int, since_look: int) -> Drift:
+        """Whether the newest rows are unlike those that `model` was fitted on.
+
+        `since_fit` and `since_look` rows came in since its fit and since drift was last looked for. `held_out` (N,)
+        marks the rows that it was not fitted on.
+        """
+        unseen, newest = held_out & ~self.newest(since_fit), self.newest(since_look)
+        return drift(model, self.rows[unseen], self.rows[newest])
+
 
 @dataclass(frozen=True)
 class Look:

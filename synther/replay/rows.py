@@ -197,8 +197,7 @@ class SyntheticRows:
         held_out = stored.held_out((self.seed, _HELD_OUT), self.settings.fit.holdout)
         found: dict[str, Any] = {"refresh": False, "ratio": self.mixture.ratio}
         if self.refreshes == "auto":
-            unseen, new = held_out & ~stored.newest(added - last), stored.newest(added - looked)
-            drift = adapting.drift(self._model, stored.rows[unseen], stored.rows[new])
+            drift = stored.drift(self._model, held_out, added - last, added - looked)
             is_late = added - last >= adapting.LONGEST * self.refresh_every
             found |= {"unseen": drift.unseen, "newest": drift.newest, "refresh": drift.is_there or is_late}
         if self.td_error is not None and held_out.any():
