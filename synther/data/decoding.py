@@ -26,6 +26,7 @@ from synther.data.quantiles import row_index
 from synther.data.scaling import Scaler
 from synther.data.spheres import Projection
 from synther.data.termination import FEATURES, Decision, TerminationTree
+from synther.data.turning import put_turned
 from synther.data.values import Binary, Constant
 from synther.errors import DataError
 
@@ -80,8 +81,10 @@ class Decoder:
         self._drawn = list(zip(layout.drawn_columns, drawn, strict=True)) if drawn else []
         self._parts = _parts(layout, device)
         constant = all(isinstance(kind, Constant) for kind in layout.next_observation)  # pairs have no next one
-        projected = ("observation",) if constant else ("observation", "next_observation")
-        self._projection = Projection(layout.spheres, projected, device)
+        self._projection = Projection(layout.spheres, ("observation",), device)
+        turned = {turn.columns for turn in layout.turns}
+        others = [sphere for sphere in layout.spheres if not constant and sphere.columns not in turned]
+        self._next_projection = Projection(others, ("next_observation",), device)
         flagged = [number for part in self._parts for number in part.flag_places]
         self._flag_order = row_index(np.argsort(flagged, kind="stable").tolist(), device)
         self._ending = None if ending is None else _Judge(ending, layout, device)
@@ -131,6 +134,8 @@ class Decoder:
         for part in self._parts:
             part.decode(raw, fields)
         self._projection.put(fields)
+        put_turned(self.layout.turns, fields)
+        self._next_projection.put(fields)
         if self._unusual is not None:
             unusual = self._unusual(fields)
             fields[_UNUSUAL][:, 0] = unusual

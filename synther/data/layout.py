@@ -39,6 +39,7 @@ from synther.data.proportions import find_logarithmic
 from synther.data.spaces import Space
 from synther.data.spheres import Sphere, find_spheres
 from synther.data.transitions import EXTRA, ROW_FIELDS, RowSource, Transitions
+from synther.data.turning import Turn
 from synther.data.wrapping import find_wrapped, unwrapped
 from synther.errors import ConfigError, DataError, FormatError
 from synther.schema import checked, finite
@@ -126,6 +127,8 @@ class Layout:
     """Tables that outcomes are drawn from. The table of an outcome comes after those of its parents."""
     spheres: tuple[Sphere, ...] = ()
     """Columns of observations, and of next ones, that have one length together."""
+    turns: tuple[Turn, ...] = ()
+    """Columns of observations that a step turns. The matrix has the angle in place of the next ones."""
     terminal_reward: float = 0.0
     """How much more reward a terminal row has than a row like it. The matrix has rewards without it: beside a bonus of
     100 in a few rows, what is paid in all the others would be lost."""
@@ -365,6 +368,8 @@ class Layout:
         if sources.keys() >= {*_PAIR}:
             for column, before, period in self._circles:
                 matrix[:, column] = unwrapped(matrix[:, before], matrix[:, column], period)
+        if self.turns and sources.keys() >= {*_PAIR, "action"}:
+            self._put_angles(matrix, sources)
         if self.terminal_reward and sources.keys() >= {"reward", "terminal"}:
             (column,) = self.columns_of("reward")
             matrix[:, column] -= self.terminal_reward * sources["terminal"][:, 0]
@@ -374,6 +379,14 @@ class Layout:
             for table, column in zip(self.following, self.drawn_columns, strict=True):
                 matrix[:, column] = table.spread(values, draw)
         return matrix
+
+    def _put_angles(self, matrix: Matrix, sources: Mapping[str, Array]) -> None:
+        """Put the angles by which a step turns columns, and 0, in place of next observations."""
+        given, after = matrix[:, self.given_columns], {p.source.start: p.matrix.start for p in self._of(_PAIR[1])}
+        for turn in self.turns:
+            here, there = (sources[field][:, list(turn.columns)].astype(np.float64) for field in _PAIR)
+            first, second = (after[column] for column in turn.columns)
+            matrix[:, first], matrix[:, second] = turn.angle(given, here, there), 0.0
 
     @cached_property
     def _counted(self) -> tuple[int, ...]:
@@ -402,10 +415,18 @@ class Layout:
         """Whether rewards can follow from terminals: they are plain numbers, beside a flag."""
         return isinstance(self.reward[0], Continuous) and isinstance(self.terminal[0], Binary)
 
+    @cached_property
+    def given_columns(self) -> list[int]:
+        """The columns of the matrix that hold observation and action."""
+        return [*self.columns_of("observation"), *self.columns_of("action")]
+
     def columns_of(self, field: str) -> list[int]:
         """The columns of the matrix that hold a field."""
-        spans = [place.matrix for place in self.places if place.field == field]
+        spans = [place.matrix for place in self._of(field)]
         return [column for span in spans for column in range(span.start, span.stop)]
+
+    def _of(self, field: str) -> list[Place]:
+        return [place for place in self.places if place.field == field]
 
     def fitting(self, rows: Transitions) -> NDArray[np.bool_]:
         """Which rows `pack` can take: those without a value that their column cannot have. (N,)"""
@@ -525,6 +546,7 @@ class Layout:
             **({"extra": [extra.to_json() for extra in self.extra]} if self.extra else {}),
             **({"following": [table.to_json() for table in self.following]} if self.following else {}),
             **({"spheres": [sphere.to_json() for sphere in self.spheres]} if self.spheres else {}),
+            **({"turns": [turn.to_json() for turn in self.turns]} if self.turns else {}),
             **({"terminal_reward": self.terminal_reward} if self.terminal_reward else {}),
         }
 
@@ -547,6 +569,7 @@ class Layout:
             extra=tuple(map(Extra.from_json, told.get("extra", ()))),
             following=_tables(told.get("following", ()), [kind for own in fields.values() for kind in own]),
             spheres=tuple(Sphere.from_json(one, width) for one in told.get("spheres", ())),
+            turns=tuple(Turn.from_json(one, fields) for one in told.get("turns", ())),
             terminal_reward=finite((told.get("terminal_reward", 0.0),), "layout.terminal_reward")[0],
         )
         if found.terminal_reward and not found.can_be_priced:
@@ -565,6 +588,7 @@ class _Entry(TypedDict):
     extra: NotRequired[list[Any]]
     following: NotRequired[list[Any]]
     spheres: NotRequired[list[Any]]
+    turns: NotRequired[list[Any]]
     terminal_reward: NotRequired[float]
 
 

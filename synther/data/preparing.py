@@ -17,6 +17,7 @@ from synther.data.residuals import Regression
 from synther.data.scaling import Scaler, resolve_kinds
 from synther.data.tables import with_tables
 from synther.data.transitions import Transitions
+from synther.data.turning import with_turns
 from synther.errors import DataError
 
 CHUNK_ROWS = 1 << 16
@@ -57,6 +58,8 @@ def prepare(
     layout = Layout.infer(rows, coding, spikes, integers)
     if counted:
         layout = with_tables(layout, rows, decided)
+    if residuals != "none":
+        layout = with_turns(layout, rows)
     if layout.can_be_priced:
         layout = replace(layout, terminal_reward=terminal_reward)
     packed = (layout.pack(chunk) for chunk in rows.chunks(CHUNK_ROWS))

@@ -88,7 +88,7 @@ def test_trees_are_asked_about_rows_as_they_come_out():
     kinds = Counter(type(kind) for kind in found.layout.kinds)
     assert kinds[Spiked] >= 5
     assert kinds[Logarithmic] == kinds[Wrapped] == 2
-    assert len(found.layout.spheres) == 1
+    assert len(found.layout.spheres) == len(found.layout.turns) == 1
     assert np.array_equal(made.rows.terminal, (here[:, 1] > 0.5) & (there[:, 0] > 0.2))
     assert np.array_equal(made.unusual, here[:, 0] > 0)
     assert Decoder(found.layout, found.scaler)(noisy(found)).unusual is None
