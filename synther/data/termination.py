@@ -220,18 +220,18 @@ def _rightness(
     return right / float(most.max()) if most.any() else 1.0
 
 
-def terminal_reward(rows: Transitions, tree: TerminationTree, seed: int = 0) -> float:
+def terminal_reward(rows: Transitions, seed: int = 0) -> float:
     """How much more reward a terminal row has than a row that is like it in everything else.
 
     Rows next to each other on both sides of a limit tell: the half of the terminal rows that is nearest to others, and
     these others, by a regression on all columns and their squares. 0 where a terminal has no price of its own, or not
-    the same one in all rows, and where the tree asks for the reward: there the terminal follows from that.
+    the same one in all rows.
     """
     ends, others = np.flatnonzero(rows.terminal), np.flatnonzero(~rows.terminal)
     draw = np.random.default_rng([seed, len(rows)])
     ends, others = draw.permutation(ends)[:_MOST_ENDS], draw.permutation(others)[:MOST_OTHERS]
     needed, most = 4 * sum(_widths(rows)), len(ends) * (1 + _NEIGHBOURS)
-    if tree.asks_for_reward(rows) or min(len(ends), len(others)) < 10 * FEWEST or most < needed:
+    if min(len(ends), len(others)) < 10 * FEWEST or most < needed:
         return 0.0
     chosen = rows[np.concatenate([ends, others])]
     values = torch.from_numpy(_features(unpaid(chosen)).astype(np.float64))

@@ -197,6 +197,8 @@ class Synthesizer:
         how = data.scaling, data.coding, data.spikes, data.integers, data.residuals
         ending, price = learn_ending(rows) if data.terminals == "decided" else (None, 0.0)
         prepared = prepare(rows, *how, order, counted, price, ending is not None)
+        if ending is not None and prepared.layout.terminal_reward and ending.asks_for_reward(rows):
+            ending = None  # the reward follows from the terminal, and tells nothing about it any more
         with compute.working_on(self.device, "fit on a share of the rows, or on a CPU"):
             matrix = torch.from_numpy(prepared.matrix).to(self.device)
         if told is None:

@@ -82,7 +82,7 @@ def learn_ending(rows: Transitions) -> tuple[termination.TerminationTree | None,
     tree = termination.learn(rows)
     if tree is None and rows.terminal.any():
         log.info("no thresholds explain the terminals of these rows: they are generated")
-    return tree, 0.0 if tree is None else termination.terminal_reward(rows, tree)
+    return tree, termination.terminal_reward(rows)
 
 
 def learn_usual_reward(rows: Transitions, layout: Layout) -> Future[termination.UsualReward | None] | None:

@@ -10,7 +10,7 @@ import pytest
 
 from synther.data import shipped, termination
 from synther.data.formats import read
-from synther.data.termination import TerminationTree, UsualReward
+from synther.data.termination import TerminationTree, UsualReward, terminal_reward
 from synther.data.transitions import Transitions
 from synther.errors import FormatError
 
@@ -180,32 +180,27 @@ def priced(price: float | np.ndarray, count: int = 20_000) -> Transitions:
     return replace(rows, reward=paid + price * rows.terminal)
 
 
-def price_of(rows: Transitions) -> float:
-    tree = termination.learn(rows)
-    assert tree is not None
-    return termination.terminal_reward(rows, tree)
-
-
 @pytest.mark.parametrize("price", [-1.0, 5.0])
 def test_what_a_terminal_costs(price):
     """Not what a line through all rows would say: the reward is curved, and terminals lie at its end."""
-    assert price_of(priced(price)) == pytest.approx(price, abs=0.1)
+    assert terminal_reward(priced(price)) == pytest.approx(price, abs=0.1)
 
 
 def test_a_hopper_that_falls_loses_its_reward_for_being_healthy():
-    assert price_of(read(shipped.path("hopper-sac"))) == pytest.approx(-1, abs=0.01)
+    assert terminal_reward(read(shipped.path("hopper-sac"))) == pytest.approx(-1, abs=0.01)
 
 
 def test_no_price_where_terminals_have_none_or_not_one():
-    assert price_of(priced(0.0)) == 0
-    assert price_of(priced(RANDOM.choice([-1.0, 1.0, 1.0], 20_000))) == 0
+    assert terminal_reward(priced(0.0)) == 0
+    assert terminal_reward(priced(RANDOM.choice([-1.0, 1.0, 1.0], 20_000))) == 0
     crashing = rows_that_end(np.zeros(20_000, bool), RANDOM.normal(size=(20_000, 2)))
     crashing.reward[:500] = RANDOM.normal(-100, 1, 500)
-    assert price_of(replace(crashing, terminal=crashing.reward < -50)) == 0, "the reward tells about the terminal"
-    assert price_of(priced(-1.0, 1_000)) == pytest.approx(-1, abs=0.1)
+    crashing = replace(crashing, terminal=crashing.reward < -50)
+    assert terminal_reward(crashing) == pytest.approx(-100, abs=0.5), "though nothing but the reward tells of it"
+    assert terminal_reward(priced(-1.0, 1_000)) == pytest.approx(-1, abs=0.1)
     here, there = RANDOM.normal(size=(2, 1_000, 50))
     wide = replace(priced(-1.0, 1_000), observation=here, next_observation=there, terminal=there[:, 0] > 1.5)
-    assert price_of(wide) == 0, "too few rows for a regression"
+    assert terminal_reward(wide) == 0, "too few rows for a regression"
 
 
 def arms(count: int) -> tuple[Transitions, np.ndarray]:

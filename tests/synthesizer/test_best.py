@@ -82,8 +82,12 @@ def test_terminal_rows_have_the_reward_of_terminal_rows():
     assert off(fake) == pytest.approx(off(real), abs=0.05)
 
 
-def test_what_is_paid_in_all_rows_is_not_lost_beside_a_bonus_at_the_end():
+@pytest.mark.parametrize("at_random", [False, True])
+def test_what_is_paid_in_all_rows_is_not_lost_beside_a_bonus_at_the_end(at_random):
+    """Also where nothing but the bonus tells which rows end."""
     real = falling()
+    if at_random:
+        real = replace(real, terminal=np.random.default_rng(2).random(len(real)) < 0.05)
     paid = -0.1 * real.action[:, 0] ** 2
     real = replace(real, reward=(paid + 100 * real.terminal).astype(np.float32))
     fake = small().fit(real, progress=False).sample(4_000, seed=0, progress=False)
