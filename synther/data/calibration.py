@@ -7,6 +7,7 @@ events twice corrects the rate and keeps the labels. The same goes for rare valu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NotRequired, TypedDict
@@ -52,6 +53,26 @@ def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lo
     if middle >= above:  # neighbouring floats have nothing between them
         middle = below
     return min(max(middle, lowest), HIGHEST)
+
+
+def believed(rate: float, real: int, found: float, count: int) -> float:
+    """The rate to aim at where `real` rows have `rate`, and `count` generated ones `found`: the real one, except for
+    what chance explains of the difference."""
+    if not 0 < rate < 1:
+        return rate
+    wanted, seen = (rate, found) if rate <= 0.5 else (1 - rate, 1 - found)
+    seen = max(seen, 1 / count)
+    aim = seen * math.exp(float(_beyond_chance(wanted, real, seen, count)))
+    return aim if rate <= 0.5 else 1 - aim
+
+
+def _beyond_chance(rate: Any, real: int, found: Any, count: int) -> Any:
+    """Logarithm of how many times `found`, among `count` generated rows, makes `rate`, among `real` ones; as much of it
+    as chance does not explain (James and Stein 1961)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = np.log(rate / found)
+        chance = 1 / (rate * real) + 1 / (found * count)
+        return np.where(off == 0, 0.0, off * np.maximum(0, 1 - chance / off**2))
 
 
 def odds_ratio(rate: float, decided: NDArray[Any], weight: NDArray[np.float64] | None = None) -> float:
@@ -102,10 +123,7 @@ def class_weights(shares: Sequence[Sequence[float]], real: int, classes: NDArray
     wanted, rare = [], []
     for share, seen in zip(map(np.asarray, shares), found, strict=True):
         few = np.minimum(share * real, seen) < _FEWEST
-        with np.errstate(divide="ignore", invalid="ignore"):
-            off = np.log(share * count / seen)
-            chance = 1 / (share * real) + 1 / seen
-            off *= np.maximum(0, 1 - chance / off**2)
+        off = _beyond_chance(share, real, seen / count, count)
         rare.append(few)
         wanted.append(
             np.where(few, 1.0, np.exp(np.where(few, 0.0, off)).clip(_LEAST_WEIGHT, _MOST_WEIGHT)) * seen / count
@@ -150,18 +168,23 @@ class Calibration:
     """Mean and std of the number that decides each value which is drawn from a table: 0 and 1 of a good generator."""
 
     @classmethod
-    def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
-        """Thresholds from the real `rates` of the flags and generated ones (N, F) before any cut."""
-        return cls(tuple(map(calibrate, rates, generated.T, layout.thresholds, layout.lowest_thresholds)))
+    def fit(cls, rates: Sequence[float], real: int, generated: NDArray[Any], layout: Layout) -> Calibration:
+        """Thresholds from the `rates` of the flags in `real` rows and generated ones (N, F) before any cut."""
+        neutral, count = layout.thresholds, len(generated)
+        found = [float(np.mean(flags > cut)) for flags, cut in zip(generated.T, neutral, strict=True)]
+        aims = [believed(rate, real, seen, count) for rate, seen in zip(rates, found, strict=True)]
+        return cls(tuple(map(calibrate, aims, generated.T, neutral, layout.lowest_thresholds)))
 
     def balancing(
-        self, rate: float, terminal: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
+        self, rate: float, real: int, terminal: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
     ) -> Calibration:
-        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the real `rate`.
+        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the `rate` of `real`
+        rows.
 
         `weight` (N,) is how likely each row is to be taken before that.
         """
-        return replace(self, terminal_odds=odds_ratio(rate, terminal, weight))
+        aim = believed(rate, real, float(np.average(terminal, weights=weight)), len(terminal))
+        return replace(self, terminal_odds=odds_ratio(aim, terminal, weight))
 
     def row_weights(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:
         """How likely rows are to be taken, whose values are `classes` (N, G). (N,)"""

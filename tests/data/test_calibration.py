@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synther.data.calibration import Calibration, calibrate, class_weights, odds_ratio, rebalanced, resampled
+from synther.data.calibration import Calibration, believed, calibrate, class_weights, odds_ratio, rebalanced, resampled
 from synther.errors import DataError
 
 
@@ -69,6 +69,38 @@ def flags(ones: int, rows: int) -> np.ndarray:
 def test_the_odds_ratio_has_limits_and_is_1_where_too_few_flags_are_known(rate, ones, expected):
     for decided in (flags(ones, 1000), flags(ones, 1000).astype(float)):
         assert odds_ratio(rate, decided) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.002, 0.998])
+def test_a_rate_is_corrected_by_what_chance_does_not_explain(rate):
+    """A generator that is right is left alone. One that is wrong is corrected, up to the chance of both counts."""
+    draw, real, count = np.random.default_rng(0), 50_000, 30_000
+
+    def aims(generated: float) -> np.ndarray:
+        counted = draw.binomial(real, rate, 500) / real, draw.binomial(count, generated, 500) / count
+        # A generator's rate times what is aimed at, over what was found, is the rate of its rows.
+        return np.array(
+            [odds(generated) * odds(believed(a, real, b, count)) / odds(b) for a, b in zip(*counted, strict=True)]
+        )
+
+    def chance(times: float) -> float:
+        return float(np.sqrt(1 / (0.002 * real) + 1 / (0.002 * times * count)))
+
+    right = np.log(aims(rate) / odds(rate))
+    assert right.std() == pytest.approx(
+        0.62 * chance(1), rel=0.1
+    )  # of a normal error, where |z| > 1, z - 1 / z is left
+    for times in (0.4, 3.0):
+        off = np.log(aims(rate * times if rate < 0.5 else 1 - times * (1 - rate)) / odds(rate))
+        assert abs(off.mean()) < 0.3 * chance(times)
+        assert off.std() == pytest.approx(chance(times), rel=0.15)
+    assert (believed(0.0, real, 0.1, count), believed(1.0, real, 0.1, count)) == (0, 1)
+    assert believed(0.01, real, 0.0, count) == pytest.approx(0.01, rel=0.25)  # none was found
+    assert believed(0.01, 10**9, 0.02, 10**9) == pytest.approx(0.01, rel=1e-4)
+
+
+def odds(share: float) -> float:
+    return share / (1 - share)
 
 
 def test_odds_of_one_draw_nothing():
