@@ -70,21 +70,25 @@ class TerminationTree:
             known = torch.from_numpy(features[:, surface.columns].T.astype(np.float64))
             heights = surface.on(known.device)(known).numpy()
             features = np.concatenate([features, heights[:, None]], axis=1)
+        by_column = np.ascontiguousarray(features.T)
+        ends, others = np.where(terminal, weight, 0.0), np.where(terminal, 0.0, weight)
         nodes: list[tuple[int, float, int, int, bool]] = []
 
-        def grow(rows: NDArray[np.intp], depth: int) -> int:
-            here = len(nodes)
-            weights = weight[rows]
-            nodes.append((-1, 0.0, -1, -1, bool(weights[terminal[rows]].sum() * 2 > weights.sum())))
-            split = _best_split(features[rows], terminal[rows], weights) if depth < DEEPEST else None
+        def grow(orders: list[NDArray[np.intp]], depth: int) -> int:
+            """A node and what is below it. Rows are sorted by each column once, for the root, and keep their order."""
+            here, rows = len(nodes), orders[0]
+            nodes.append((-1, 0.0, -1, -1, bool(ends[rows].sum() * 2 > weight[rows].sum())))
+            split = _best_split(by_column, orders, ends, others) if depth < DEEPEST else None
             if split is not None:
                 column, cut = split
-                above = features[rows, column] > np.array([cut])  # a single number could be rounded to their type
-                children = grow(rows[~above], depth + 1), grow(rows[above], depth + 1)
+                above = by_column[column] > np.array([cut])  # a single number could be rounded to their type
+                sides = [[order[above[order] == side] for order in orders] for side in (False, True)]
+                orders.clear()  # no longer needed, and as large as all features
+                children = grow(sides[0], depth + 1), grow(sides[1], depth + 1)
                 nodes[here] = (column if column < columns else SURFACE, cut, *children, nodes[here][4])
             return here
 
-        grow(np.arange(len(features)), 0)
+        grow([np.arange(len(features)), *(np.argsort(values, kind="stable") for values in by_column)], 0)
         asked = any(feature == SURFACE for feature, *_ in nodes)
         parts: Any = zip(*nodes, strict=True)
         tree = cls(*parts)
@@ -317,22 +321,29 @@ def _features(rows: Transitions, columns: Sequence[int] | None = None) -> Array:
     return values
 
 
-def _best_split(features: Array, terminal: NDArray[np.bool_], weight: Array) -> tuple[int, float] | None:
-    """The column and the cut that leave the least impurity; None where the rows are of one kind or nothing helps."""
-    if terminal.all() or not terminal.any():
+def _best_split(
+    by_column: Array, orders: Sequence[NDArray[np.intp]], ends: Array, others: Array
+) -> tuple[int, float] | None:
+    """The column and the cut that leave the least impurity; None where the rows are of one kind or nothing helps.
+
+    Columns (F, N) and weights (N,) are those of all rows. `orders` (1 + F, n) are the rows to be split: as they came,
+    and then sorted by each column."""
+    rows, *sorted_rows = orders
+    all_ends, all_others = ends[rows].sum(), others[rows].sum()
+    least, best = _impurity(all_ends, all_others) * (1 - 1e-9), None
+    if not least or len(rows) < 2 * FEWEST:
         return None
-    ends, others = np.where(terminal, weight, 0.0), np.where(terminal, 0.0, weight)
-    least, best = _impurity(ends.sum(), others.sum()) * (1 - 1e-9), None
-    for column in range(features.shape[1]):
-        order = np.argsort(features[:, column], kind="stable")
-        values = features[order, column]
-        ends_below, others_below = np.cumsum(ends[order])[:-1], np.cumsum(others[order])[:-1]
+    for column, order in enumerate(sorted_rows):
+        values = by_column[column][order]
+        if values[0] == values[-1]:
+            continue
+        ends_below, others_below = ends[order].cumsum()[:-1], others[order].cumsum()[:-1]
         left = _impurity(ends_below, others_below)
-        right = _impurity(ends.sum() - ends_below, others.sum() - others_below)
+        right = _impurity(all_ends - ends_below, all_others - others_below)
         total = np.where(values[1:] > values[:-1], left + right, np.inf)
         total[: FEWEST - 1], total[len(total) - FEWEST + 1 :] = np.inf, np.inf
-        at = int(total.argmin()) if len(total) else 0
-        if len(total) and total[at] < least:
+        at = int(total.argmin())
+        if total[at] < least:
             least, best = total[at], (column, (float(values[at]) + float(values[at + 1])) / 2)
     return best
 
