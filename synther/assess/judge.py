@@ -54,6 +54,9 @@ JUDGED_ROWS = 20_000
 FAR = 1e6
 """Squared stds by which a row is off that the simulator could not follow."""
 
+FAR_REWARD = 10.0
+"""Squared stds that a reward counts as off at most: a few rows do not decide."""
+
 COVER_ROWS = 50_000
 """Synthetic rows, and real ones, among which `coverage` looks for neighbours."""
 
@@ -321,17 +324,20 @@ class Comparison:
                 self.notes.append(f"{judge} could not follow {lost:.2%} of the synthetic rows")
         if scale[1].varies.all():
             rewards = [reward_errors(rows, truth[1], scale[1]) for rows, truth in zip(asked, truths, strict=True)]
-            figures["reward_error"] = Figure(_median(rewards[0]), _median(rewards[1]), better=better)
+            found, real = (np.minimum(errors, FAR_REWARD) for errors in rewards)
+            chance = 2 * math.hypot(*(float(errors.std()) / math.sqrt(len(errors)) for errors in (found, real)))
+            figures["reward_error"] = Figure(float(found.mean()), float(real.mean()), chance, better=better)
         return Physics(figures, cloud)
 
     def _terminals(self, asked: tuple[Transitions, ...], truths: list[tuple[Array, Array, Array]]) -> Figures:
         found, real = (agreement(rows.terminal, truth[2]) for rows, truth in zip(asked, truths, strict=True))
         figures = {"terminal_correctness": Figure(found.correct, real.correct)}
-        for name, counted in (("precision", asked[0].terminal), ("recall", truths[0][2])):
-            count = int(np.count_nonzero(counted))
-            if count >= FEWEST_ENDS:
-                chance = 1 / math.sqrt(count)
-                figures[f"terminal_{name}"] = Figure(getattr(found, name), getattr(real, name), chance)
+        for name, counted in (("precision", [rows.terminal for rows in asked]), ("recall", [one[2] for one in truths])):
+            counts = [int(np.count_nonzero(flags)) for flags in counted]
+            if counts[0] >= FEWEST_ENDS:
+                shares = getattr(found, name), getattr(real, name)
+                chance = math.hypot(*map(_share_error, shares, counts))
+                figures[f"terminal_{name}"] = Figure(*shares, chance)
         return figures
 
     @cached_property
@@ -358,6 +364,15 @@ def _median_error(errors: Array) -> float:
     far = min(0.5, 1 / math.sqrt(len(errors)))
     low, high = np.quantile(np.minimum(errors, FAR), [0.5 - far, 0.5 + far])
     return float(high - low) / 2
+
+
+def _share_error(share: float | None, count: int) -> float:
+    """Two standard errors of a share of so many rows, of which one more may be and one more may not: few that are all
+    right do not prove that all are."""
+    if share is None:
+        return 0.0
+    likely = (share * count + 1) / (count + 2)
+    return 2 * math.sqrt(likely * (1 - likely) / count)
 
 
 def _points(near: Array, error: Array) -> tuple[tuple[float, float], ...]:

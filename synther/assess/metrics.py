@@ -147,8 +147,8 @@ METRICS: Registry[Metric] = Registry("metric", "synther.metrics", Metric, {
     ),
     "reward_error": Metric(
         "Reward error", _TRUE, "lower", 0, None,
-        "Median squared error of the reward, in real stds, against what the judge says it would be. Where "
-        "networks judge, less than real rows is no improvement.",
+        "Mean squared error of the reward, in real stds, against what the judge says it would be; 10 at most for a "
+        "row. Where networks judge, less than real rows is no improvement.",
         lambda rows: rows.physics.figures.get("reward_error"),
     ),
     "actions_outside": Metric(

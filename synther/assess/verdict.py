@@ -24,6 +24,8 @@ class Limits:
     error after learning from real rows."""
     dynamics: tuple[float, float] = (0.01, 0.06)
     """How much larger `dynamics_error` may be than that of real rows."""
+    reward: tuple[float, float] = (0.03, 0.3)
+    """How much larger `reward_error` may be than that of real rows."""
     low_error: float = 0.75
     """Share of the real `dynamics_error` below which outcomes lie too close to their mean, where they are random."""
     spread: tuple[float, float] = (1.15, NEVER)
@@ -47,7 +49,7 @@ class Limits:
     """Factor by which `action_scale` may be off, either way."""
     terminal_rate: tuple[float, float] = (2.0, 10.0)
     """Factor by which `terminal_rate` may be off. Too few terminals alone never lead to `do not use`."""
-    terminals: tuple[float, float] = (0.5, 0.25)
+    terminals: tuple[float, float] = (0.9, 0.25)
     """Share of the real rows' `terminal_recall` and `terminal_precision` that must be reached."""
     existing: tuple[float, float] = (0.97, 0.5)
     """Share of the real rows' `possible_transitions` and `known_observations` that must be reached."""
@@ -147,6 +149,12 @@ def _dynamics(found: Measure, limits: Limits) -> Reason:
     value, real = _pair(found)
     text = f"The next observation is off by {value:.2g} squared standard deviations, that of real rows by {real:.2g}."
     return Reason(found.name, _level(value - real, limits.dynamics), text)
+
+
+def _reward(found: Measure, limits: Limits) -> Reason:
+    value, real = _pair(found)
+    text = f"The reward is off by {value:.2g} of its variance, that of real rows by {real:.2g}."
+    return Reason(found.name, _level(value - found.chance - real, limits.reward), text)
 
 
 def _too_close(found: Measure, limits: Limits) -> list[Reason]:
@@ -271,6 +279,7 @@ def _frequencies(found: Measure, limits: Limits) -> Reason:
 
 _VOTES: dict[str, Callable[[Measure, Limits], Reason]] = {
     "dynamics_error": _dynamics,
+    "reward_error": _reward,
     "outcome_spread": _spread,
     "band_50": _band,
     "band_90": _band,

@@ -9,6 +9,7 @@ import pytest
 
 from synther.assess import learners, usefulness
 from synther.assess.assessment import Assessment
+from synther.assess.dynamics import Simulator
 from synther.assess.fidelity import marginal, matrices_of
 from synther.assess.judge import assess
 from synther.assess.metrics import METRICS
@@ -95,6 +96,25 @@ def test_good_rows_and_rows_without_any_order_with_a_simulator(short: None) -> N
     assert bad.measure("marginal").value == pytest.approx(found.measure("marginal").value, abs=0.01)
     assert bad.verdict.reasons[0].says == "do not use"
     assert {"outcome_score", "policy_score", "worst_correlation"} <= {r.measure for r in bad.verdict.reasons}
+
+
+@pytest.mark.parametrize("simulator", [world, None])
+def test_rewards_and_terminals_that_are_wrong_in_some_rows(short: None, simulator: Simulator | None) -> None:
+    real, good = rows(4_000, 0), rows(3_000, 1)
+    random = np.random.default_rng(0)
+    chosen = random.random(3_000)
+    paid = replace(good, reward=np.where(chosen < 0.1, random.permutation(good.reward), good.reward))
+    ends = replace(good, terminal=np.where(chosen < 0.6, random.permutation(good.terminal), good.terminal))
+    for part, names in (
+        (good, set()),
+        (paid, {"reward_error"}),
+        (ends, {"terminal_precision", "terminal_recall"}),
+    ):
+        found = assess(real, part, simulator=simulator).verdict
+        against = {reason.measure for reason in found.reasons if reason.says != "use"}
+        assert against <= names
+        assert bool(against) == bool(names)
+        assert found.decision == ("mix" if names else "use")
 
 
 @pytest.mark.usefixtures("quick")

@@ -104,10 +104,15 @@ LEARNED = {"outcome_score": (0.9, 0.9), "outcome_score_mixed": (0.9, 0.9)}
         ("terminal_rate", (0.0, 0.01), "mix"),
         ("terminal_rate", (0.0, 0.01, 0.02), "use"),  # too few rows to say so
         ("terminal_rate", (0.2, 0.01), "do not use"),
-        ("terminal_recall", (0.5, 0.9), "use"),
-        ("terminal_recall", (0.28, 1.0), "mix"),
+        ("terminal_recall", (0.85, 0.9), "use"),
+        ("terminal_recall", (0.85, 1.0), "mix"),
+        ("terminal_recall", (0.85, 1.0, 0.06), "use"),  # too few rows to say so
         ("terminal_recall", (0.04, 1.0), "do not use"),
         ("terminal_precision", (0.28, 1.0), "mix"),
+        ("reward_error", (0.12, 0.1), "use"),
+        ("reward_error", (0.14, 0.1), "mix"),
+        ("reward_error", (0.14, 0.1, 0.02), "use"),  # too few rows to say so
+        ("reward_error", (0.5, 0.1), "do not use"),
     ],
 )
 def test_every_measure_has_its_vote(name: str, figures: tuple[float, ...], decision: Decision) -> None:
