@@ -10,7 +10,7 @@ is on the CPU, wherever the network is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -100,11 +100,8 @@ class Decoder:
 
     def raw(self, matrix: Tensor) -> Tensor:
         """Columns (D, N) of the layout's matrix, from rows (N, D) of what a network makes."""
-        return self._raw(matrix.to(self.device), None)
-
-    def _raw(self, matrix: Tensor, settle: Callable[[Tensor], None] | None) -> Tensor:
         columns = torch.empty(matrix.shape[::-1], dtype=torch.float64, device=self.device).copy_(matrix.t())
-        return columns if self._unscale is None else self._unscale(columns, settle)
+        return columns if self._unscale is None else self._unscale(columns, self._settle)
 
     def flags(self, raw: Tensor) -> Tensor:
         """The flags of raw columns (D, N), in the layout's order, before any cut. (F, N)"""
@@ -116,14 +113,14 @@ class Decoder:
         memory = torch.empty(self._spans(count)[-1], dtype=torch.uint8, device=self.device)
         fields = self._fields(memory, count)
         if self.device.type != "cpu":
-            raw = self._raw(matrix, self._settle)
+            raw = self.raw(matrix)
             memory[0] = raw.isfinite().all()
             self._fill(fields, raw)
             return memory
         memory[0] = 1
         for start in range(0, count, CHUNK):
             part = slice(start, start + CHUNK)
-            raw = self._raw(matrix[part], self._settle)
+            raw = self.raw(matrix[part])
             self._check_finite(raw, start)
             for column, (mean, std) in self._drawn:
                 raw[column] = (raw[column] - mean) / std

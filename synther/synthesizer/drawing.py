@@ -233,12 +233,14 @@ class Drawing:
             for matrix in self.sampler.drawn(_CALIBRATION_SEED, range(blocks), lambda _, matrix: matrix):
                 drawn.append(matrix)
                 phase.advance(block_rows)
-        decoder, flags, numbers = self._decoder(Calibration(model.layout.thresholds)), [], []
-        for matrix in drawn:
-            raw = decoder.raw(matrix)
-            flags.append(decoder.flags(raw).t().cpu().numpy())
-            numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
-        found = Calibration.fit(model.rates, model.record.rows, np.concatenate(flags), model.layout)
+        found = Calibration(model.layout.thresholds)
+        for _ in range(2):  # outcomes follow from observations and actions that were cut already
+            decoder, flags, numbers = self._decoder(found), [], []
+            for matrix in drawn:
+                raw = decoder.raw(matrix)
+                flags.append(decoder.flags(raw).t().cpu().numpy())
+                numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
+            found = Calibration.fit(model.rates, model.record.rows, np.concatenate(flags), model.layout)
         if model.layout.following:
             every = np.concatenate(numbers)
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
