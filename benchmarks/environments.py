@@ -182,6 +182,11 @@ def _at_random(env: Any, observation: Array, draw: np.random.Generator) -> Any:
     return draw.integers(env.action_space.n)
 
 
+def _anywhere(env: Any, observation: Array, draw: np.random.Generator) -> Any:
+    space = env.action_space
+    return draw.uniform(space.low, space.high).astype(space.dtype)
+
+
 def _gymnasium(env_id: str, policy: Policy, options: Mapping[str, Any], rows: int, seed: int) -> Transitions:
     import gymnasium
 
@@ -312,7 +317,9 @@ def _push(env: Any, observation: Array, draw: np.random.Generator) -> Any:
 
 def _judge_simulated(env_id: str, real: Transitions, synthetic: Transitions) -> dict[str, float]:
     following, reward, ended = simulate(env_id, synthetic.observation, synthetic.action, processes=1)
-    off = (synthetic.next_observation - following) / real.next_observation.std(0, dtype=np.float64)
+    std = real.next_observation.std(0, dtype=np.float64)
+    varies = std > 0
+    off = (synthetic.next_observation - following)[:, varies] / std[varies]
     most = max(int(synthetic.terminal.sum()), int(ended.sum()))
     return {
         "off": float(np.sqrt(np.mean(off**2))),
@@ -337,6 +344,10 @@ ENVIRONMENTS = {
         partial(_gymnasium, "MountainCar-v0", _swing, {}), partial(_judge_simulated, "MountainCar-v0")
     ),
     "acrobot": Environment(partial(_gymnasium, "Acrobot-v1", _swing_up, {}), partial(_judge_simulated, "Acrobot-v1")),
+    "pendulum": Environment(
+        partial(_gymnasium, "Pendulum-v1", _anywhere, {}), partial(_judge_simulated, "Pendulum-v1")
+    ),
+    "reacher": Environment(partial(_gymnasium, "Reacher-v5", _anywhere, {}), partial(_judge_simulated, "Reacher-v5")),
     "mountaincar-continuous": Environment(
         partial(_gymnasium, "MountainCarContinuous-v0", _push, {}),
         partial(_judge_simulated, "MountainCarContinuous-v0"),
