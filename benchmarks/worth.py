@@ -1,6 +1,6 @@
 """What a row is worth: how many real rows give the score of N real rows and a generator.
 
-    python benchmarks/worth.py --out results/offline/worth.md
+    python benchmarks/worth.py --out results/worth.md
 
 Reads the runs of `synther paper run fractions`, TD3+BC on parts of walker2d-mixed, and that on all of it. The score of
 agents on real rows is a curve over their number, which is taken to rise and to be straight between parts, on a

@@ -37,7 +37,9 @@ def test_more_than_all_rows_and_less_than_the_fewest() -> None:
 def test_committed_runs_make_the_committed_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["worth.py", "--out", str(tmp_path / "worth.md")])
     worth.main()
-    made, kept = (path.read_text().split("\n\n")[1] for path in (tmp_path / "worth.md", worth.RUNS.parent / "worth.md"))
+    made, kept = (
+        path.read_text().split("\n\n")[1] for path in (tmp_path / "worth.md", worth.RUNS.parents[1] / "worth.md")
+    )
     assert made.strip() == kept.strip()
     assert (tmp_path / "worth.png").stat().st_size > 10_000
     monkeypatch.setattr(sys, "argv", ["worth.py", "--runs", str(tmp_path)])
