@@ -28,6 +28,8 @@ def test_real_rows_are_right_and_shuffled_ones_wrong(name: str, tmp_path: Path) 
     real = environments.rows_of(name, tmp_path, ROWS, 0)
     assert len(real) == ROWS
     assert real.equals(environments.rows_of(name, tmp_path, ROWS, 0))
+    if name == "reacher":  # beyond its limit, at 3, an elbow looks as if it were at the other limit
+        real = real[np.abs(np.arctan2(real.observation[:, 3], real.observation[:, 1])) < 3]
     right, wrong = (environments.ENVIRONMENTS[name].measure(real, rows) for rows in (real, _shuffled(real)))
     if "transitions" in right:
         assert right["transitions"] == 1
