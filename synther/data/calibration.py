@@ -55,24 +55,21 @@ def calibrate(rate: float, generated: NDArray[Any], neutral: float = NEUTRAL, lo
     return min(max(middle, lowest), HIGHEST)
 
 
-def believed(rate: float, real: int, found: float, count: int) -> float:
-    """The rate to aim at where `real` rows have `rate`, and `count` generated ones `found`: the real one, except for
+def believed(rate: float, found: float, count: int) -> float:
+    """The rate to aim at where the real rows have `rate`, and `count` generated ones `found`: the real one, except for
     what chance explains of the difference."""
     if not 0 < rate < 1:
         return rate
     wanted, seen = (rate, found) if rate <= 0.5 else (1 - rate, 1 - found)
     seen = max(seen, 1 / count)
-    aim = seen * math.exp(float(_beyond_chance(wanted, real, seen, count)))
+    aim = seen * math.exp(float(_beyond_chance(math.log(wanted / seen), 1 / (seen * count))))
     return aim if rate <= 0.5 else 1 - aim
 
 
-def _beyond_chance(rate: Any, real: int, found: Any, count: int) -> Any:
-    """Logarithm of how many times `found`, among `count` generated rows, makes `rate`, among `real` ones; as much of it
-    as chance does not explain (James and Stein 1961)."""
+def _beyond_chance(off: Any, chance: Any) -> Any:
+    """As much of a difference as chance, which has this variance, does not explain (James and Stein 1961)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        off = np.log(rate / found)
-        chance = 1 / (rate * real) + 1 / (found * count)
-        return np.where(off == 0, 0.0, off * np.maximum(0, 1 - chance / off**2))
+        return np.where(off == 0, 0.0, off * np.maximum(0, 1 - chance / np.square(off)))
 
 
 def odds_ratio(rate: float, decided: NDArray[Any], weight: NDArray[np.float64] | None = None) -> float:
@@ -123,7 +120,8 @@ def class_weights(shares: Sequence[Sequence[float]], real: int, classes: NDArray
     wanted, rare = [], []
     for share, seen in zip(map(np.asarray, shares), found, strict=True):
         few = np.minimum(share * real, seen) < _FEWEST
-        off = _beyond_chance(share, real, seen / count, count)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            off = _beyond_chance(np.log(share * count / seen), 1 / (share * real) + 1 / seen)
         rare.append(few)
         wanted.append(
             np.where(few, 1.0, np.exp(np.where(few, 0.0, off)).clip(_LEAST_WEIGHT, _MOST_WEIGHT)) * seen / count
@@ -168,22 +166,21 @@ class Calibration:
     """Mean and std of the number that decides each value which is drawn from a table: 0 and 1 of a good generator."""
 
     @classmethod
-    def fit(cls, rates: Sequence[float], real: int, generated: NDArray[Any], layout: Layout) -> Calibration:
-        """Thresholds from the `rates` of the flags in `real` rows and generated ones (N, F) before any cut."""
+    def fit(cls, rates: Sequence[float], generated: NDArray[Any], layout: Layout) -> Calibration:
+        """Thresholds from the real `rates` of the flags and generated ones (N, F) before any cut."""
         neutral, count = layout.thresholds, len(generated)
         found = [float(np.mean(flags > cut)) for flags, cut in zip(generated.T, neutral, strict=True)]
-        aims = [believed(rate, real, seen, count) for rate, seen in zip(rates, found, strict=True)]
+        aims = [believed(rate, seen, count) for rate, seen in zip(rates, found, strict=True)]
         return cls(tuple(map(calibrate, aims, generated.T, neutral, layout.lowest_thresholds)))
 
     def balancing(
-        self, rate: float, real: int, terminal: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
+        self, rate: float, terminal: NDArray[np.bool_], weight: NDArray[np.float64] | None = None
     ) -> Calibration:
-        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the `rate` of `real`
-        rows.
+        """The same, with the odds that bring `terminal` (N,), of rows cut by these thresholds, to the real `rate`.
 
         `weight` (N,) is how likely each row is to be taken before that.
         """
-        aim = believed(rate, real, float(np.average(terminal, weights=weight)), len(terminal))
+        aim = believed(rate, float(np.average(terminal, weights=weight)), len(terminal))
         return replace(self, terminal_odds=odds_ratio(aim, terminal, weight))
 
     def row_weights(self, classes: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -240,7 +240,7 @@ class Drawing:
                 raw = decoder.raw(matrix)
                 flags.append(decoder.flags(raw).t().cpu().numpy())
                 numbers.append(raw[list(model.layout.drawn_columns)].t().cpu().numpy())
-            found = Calibration.fit(model.rates, model.record.rows, np.concatenate(flags), model.layout)
+            found = Calibration.fit(model.rates, np.concatenate(flags), model.layout)
         if model.layout.following:
             every = np.concatenate(numbers)
             moments = zip(every.mean(0), np.maximum(every.std(0), _LEAST_STD), strict=True)
@@ -258,7 +258,7 @@ class Drawing:
             weight = found.row_weights(classes)
         if "terminal" not in names:
             return found
-        return found.balancing(model.rates[names.index("terminal")], model.record.rows, rows.terminal, weight)
+        return found.balancing(model.rates[names.index("terminal")], rows.terminal, weight)
 
     def _calibration_rows(self) -> float:
         """How many to draw before the rates of flags are believed."""

@@ -73,30 +73,24 @@ def test_the_odds_ratio_has_limits_and_is_1_where_too_few_flags_are_known(rate, 
 
 @pytest.mark.parametrize("rate", [0.002, 0.998])
 def test_a_rate_is_corrected_by_what_chance_does_not_explain(rate):
-    """A generator that is right is left alone. One that is wrong is corrected, up to the chance of both counts."""
-    draw, real, count = np.random.default_rng(0), 50_000, 30_000
+    """A generator that is right is left alone. One that is wrong is corrected, up to chance."""
+    draw, count = np.random.default_rng(0), 30_000
 
-    def aims(generated: float) -> np.ndarray:
-        counted = draw.binomial(real, rate, 500) / real, draw.binomial(count, generated, 500) / count
-        # A generator's rate times what is aimed at, over what was found, is the rate of its rows.
-        return np.array(
-            [odds(generated) * odds(believed(a, real, b, count)) / odds(b) for a, b in zip(*counted, strict=True)]
-        )
+    def off(times: float) -> np.ndarray:
+        """By how much generators with so many times the rarer rate are off after their correction, over chance."""
+        own = times * rate if rate < 0.5 else 1 - times * (1 - rate)
+        seen = draw.binomial(count, own, 500) / count
+        corrected = [odds(own) * odds(believed(rate, one, count)) / odds(one) for one in seen]
+        return np.log(np.array(corrected) / odds(rate)) * np.sqrt(0.002 * times * count)
 
-    def chance(times: float) -> float:
-        return float(np.sqrt(1 / (0.002 * real) + 1 / (0.002 * times * count)))
-
-    right = np.log(aims(rate) / odds(rate))
-    assert right.std() == pytest.approx(
-        0.62 * chance(1), rel=0.1
-    )  # of a normal error, where |z| > 1, z - 1 / z is left
+    assert off(1.0).std() == pytest.approx(0.62, rel=0.1)  # of a normal error z above 1, z - 1 / z is left
     for times in (0.4, 3.0):
-        off = np.log(aims(rate * times if rate < 0.5 else 1 - times * (1 - rate)) / odds(rate))
-        assert abs(off.mean()) < 0.3 * chance(times)
-        assert off.std() == pytest.approx(chance(times), rel=0.15)
-    assert (believed(0.0, real, 0.1, count), believed(1.0, real, 0.1, count)) == (0, 1)
-    assert believed(0.01, real, 0.0, count) == pytest.approx(0.01, rel=0.25)  # none was found
-    assert believed(0.01, 10**9, 0.02, 10**9) == pytest.approx(0.01, rel=1e-4)
+        found = off(times)
+        assert abs(found.mean()) < 0.3
+        assert found.std() == pytest.approx(1, rel=0.15)
+    assert (believed(0.0, 0.1, count), believed(1.0, 0.1, count)) == (0, 1)
+    assert believed(0.01, 0.0, count) == pytest.approx(0.01, rel=0.25)  # none was found
+    assert believed(0.01, 0.02, 10**9) == pytest.approx(0.01, rel=1e-4)
 
 
 def odds(share: float) -> float:
