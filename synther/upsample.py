@@ -110,7 +110,7 @@ def upsample(
                     shutil.rmtree(partial_folder(data), ignore_errors=True)
                 preview = model.sample(min(samples, PREVIEW_ROWS), **asked)
             else:
-                announce_sampling(model, model.settings.sampler, samples, data)
+                announce_sampling(model, model.sampler_for(asked=bool(requests)), samples, data)
                 preview = model.sample_to(data, samples, **asked)
             comparison = compare(alike, preview)
             draw(alike, preview, picture, comparison)

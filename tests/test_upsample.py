@@ -57,6 +57,13 @@ def test_the_files_hold_the_rows_of_the_model_and_their_figures(done):
     assert rows.env_id == "Made-v0"
 
 
+def test_a_student_that_draws_the_rows_is_announced(tmp_path, caplog):
+    caplog.set_level("INFO")
+    run(tmp_path / "run", synthesizer=model(distill={"calls": 2, "steps": 2, "rows": 512}), samples=10)
+    (told,) = [message for message in caplog.messages if message.startswith("sampling")]
+    assert "2 network calls a row" in told
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
