@@ -36,8 +36,8 @@ def falling(rows: int = 3_000, explained: bool = True) -> Transitions:
     )
 
 
-def small() -> Synthesizer:
-    fit = {"steps": 800, "learning_rate": 4e-3, "evaluate_every": 500}
+def small(steps: int = 800) -> Synthesizer:
+    fit = {"steps": steps, "learning_rate": 4e-3, "evaluate_every": 500}
     network = {"width": 64, "depth": 2, "embedding": 16}
     return Synthesizer("laptop", network=network, fit=fit, sampler=SAMPLER, data=DATA)
 
@@ -72,7 +72,7 @@ def test_terminal_rows_have_the_reward_of_terminal_rows():
     real = falling()
     paid = 2 * real.action[:, 0] - 2 * real.terminal + np.random.default_rng(1).normal(0, 0.1, len(real))
     real = replace(real, reward=paid.astype(np.float32))
-    model = small().fit(real, progress=False)
+    model = small(steps=100).fit(real, progress=False)
     assert model.layout.terminal_reward == pytest.approx(-2, abs=0.05)
     fake = model.sample(20_000, seed=0, progress=False)
 
